@@ -1,0 +1,57 @@
+# Everything a fresh machine needs is Python >= 3.11 and make: each target builds the
+# environment it runs in.  `make PYTHON=python3.13 test` names the interpreter,
+# `make ARGS="..." test` hands arguments on to the command that the target runs.
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# The first interpreter on the path that is new enough.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+# Numba's cache of a function does not notice edits in the functions it calls, so every
+# state of the kernels has a cache of its own.
+KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xargs cat /dev/null \
+	| cksum | cut -d ' ' -f 1)
+NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
+export NUMBA_CACHE_DIR
+
+.PHONY: help test lint demo bench clean
+.NOTPARALLEL:
+
+help:
+	@echo "make test    lint, types, tests, doctests, coverage"
+	@echo "make lint    ruff and mypy only"
+	@echo "make demo    the main job: digits through deep random networks"
+	@echo "make bench   speed, side by side with NumPy, PyTorch and JAX"
+	@echo "make clean   remove the environment and all caches"
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term $(ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: $(VENV)/.demo
+	$(BIN)/bnmc demo $(ARGS)
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+
+# $(VENV)/.test says that the extra `test` is installed, and so on; a changed pyproject.toml
+# installs again.
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "bnmc needs Python >= 3.11: make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip

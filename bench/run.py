@@ -1,0 +1,72 @@
+"""Command line of the benchmarks: run all or some, print tables, keep the figures."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import shlex
+import time
+from collections.abc import Sequence
+
+from bench.report import RESULTS, machine, usable_cores
+
+# name: (module, function, what it measures); modules are imported only when they run
+BENCHMARKS = {
+    "normals": ("bench.normals", "benchmark", "normals a second on one core, against others"),
+    "roofline": ("bench.roofline", "benchmark", "peaks of this machine"),
+    "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
+    "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
+    "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the named benchmarks; the exit status is 1 when a full run missed a floor."""
+    options = _parser().parse_args(arguments)
+    names = options.names or list(BENCHMARKS)
+    command = "python -m bench " + shlex.join([*names, *(["--quick"] if options.quick else [])])
+    print(_heading(), flush=True)
+    missed = []
+    for name in names:
+        module, function, what = BENCHMARKS[name]
+        print(f"\n== {name}: {what}\n", flush=True)
+        start = time.perf_counter()
+        report = getattr(importlib.import_module(module), function)(quick=options.quick)
+        print(report.text())
+        if not options.no_save:
+            saved = report.save(command=command, quick=options.quick)
+            print(f"\nkept in {saved.relative_to(RESULTS.parents[1])}")
+        print(f"took {time.perf_counter() - start:.0f} s")
+        missed += [floor for floor in report.floors if not floor.met]
+    print(f"\n{len(missed)} floors missed")
+    for floor in missed:
+        print(floor.line())
+    return int(bool(missed) and not options.quick)
+
+
+def _parser() -> argparse.ArgumentParser:
+    known = "\n".join(f"  {name:10}{what}" for name, (_, _, what) in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Benchmarks of bnmc. Names (default: all):\n" + known,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", type=_known, metavar="name")
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter rounds; noisier")
+    parser.add_argument("--no-save", action="store_true", help="print only, keep no JSON file")
+    return parser
+
+
+def _known(name: str) -> str:
+    # argparse's own `choices` refuses the empty list that stands for all of them.
+    if name not in BENCHMARKS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(BENCHMARKS)}")
+    return name
+
+
+def _heading() -> str:
+    found = machine()
+    versions = ", ".join(
+        f"{name} {version}" for name, version in found["versions"].items() if version
+    )
+    return f"{found['cpu']} ({found['llvm_cpu']}), {usable_cores()} cores\n{versions}"

@@ -1,0 +1,119 @@
+"""The covariance of a layer's rows, and a factor of it that is exact when it is singular.
+
+Given the Gram matrix G, the rows of the next layer before normalization are N(0, G).  A centred
+normalization sees their part orthogonal to the ones of each input batch, N(0, PGP), so PGP is
+factored instead: it is singular by one dimension a batch, which is one normal a row less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+#: A pivot below this many units of rounding of its diagonal entry, times the order, is zero.
+PIVOT_UNITS = 16.0 * 2.0**-52
+
+
+def centre(gram, batch, means, out):
+    """Write P G P, for P the projector orthogonal to the ones of each group, to `out`.
+
+    Parameters
+    ----------
+    gram : (N, N) float64
+        Symmetric; N is a multiple of `batch`.
+    batch : int
+        Columns of a group.
+    means : (N, N // batch) float64
+        Work space.
+    out : (>= N, >= N) float64
+    """
+    order = gram.shape[0]
+    groups = order // batch
+    for i in range(order):
+        for h in range(groups):
+            total = 0.0
+            for j in range(h * batch, (h + 1) * batch):
+                total += gram[i, j]
+            means[i, h] = total / batch
+    for g in range(groups):
+        for h in range(groups):
+            total = 0.0
+            for i in range(g * batch, (g + 1) * batch):
+                total += means[i, h]
+            grand = total / batch
+            for i in range(g * batch, (g + 1) * batch):
+                for j in range(h * batch, (h + 1) * batch):
+                    # The two means are added first, so that the result is symmetric to the bit.
+                    out[i, j] = (gram[i, j] - (means[i, h] + means[j, g])) + grand
+
+
+def find_twins(gram, twin):
+    """Write to twin[j] the first sample i <= j that sample j is a copy of.
+
+    Equal columns of activations have equal products, to the bit, and no others have
+    |a_i|^2 = a_i . a_j = |a_j|^2 beyond rounding.
+    """
+    for j in range(gram.shape[0]):
+        twin[j] = j
+        for i in range(j):
+            if gram[i, j] == gram[j, j] and gram[i, i] == gram[j, j]:
+                twin[j] = i
+                break
+
+
+def cholesky(matrix, diagonal, twin, column, regular):
+    """Replace a positive semidefinite matrix by its lower triangular factor.
+
+    A pivot that is zero to rounding gives a zero column, which is exact: in a semidefinite matrix
+    the rest of that column of the Schur complement is zero too.  The order of pivots is fixed,
+    so that the factor is a continuous function of the matrix where it is regular.
+
+    Parameters
+    ----------
+    matrix : (N, N) float64
+        Only the lower triangle is read; all of it is written.
+    diagonal : (N,) float64
+        The scale against which a pivot counts as zero, e.g. the diagonal before centring.
+    twin : (N,) int64
+        twin[j] = i < j where sample j is a copy of sample i, else j.  Their rows of the factor
+        are equal to the bit, so that copies stay copies at every depth.
+    column : (N,) float64
+        Work space.
+    regular : (N,) bool
+        Set to whether each column of the factor has entries.
+    """
+    order = matrix.shape[0]
+    for k in range(order):
+        pivot = matrix[k, k]
+        regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
+        inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
+        for i in range(k, order):
+            column[i] = matrix[i, k] * inverse
+            matrix[i, k] = column[i]
+        if regular[k]:
+            for i in range(k + 1, order):
+                row = matrix[i, k + 1 : i + 1]
+                others = column[k + 1 : i + 1]
+                factor = column[i]
+                for j in range(i - k):
+                    row[j] -= factor * others[j]
+        for i in range(k):
+            matrix[i, k] = 0.0
+    for j in range(order):
+        if twin[j] != j:
+            for k in range(order):
+                matrix[j, k] = matrix[twin[j], k]
+
+
+def scale_of(diagonal):
+    """Return the power of two that brings the largest of `diagonal` to about 1 as a square."""
+    largest = 0.0
+    for value in diagonal:
+        largest = max(largest, value)
+    exponent = 0
+    while largest > 2.0:
+        largest *= 0.25
+        exponent -= 1
+    while 0.0 < largest < 0.5:
+        largest *= 4.0
+        exponent += 1
+    return 2.0**exponent

@@ -1,0 +1,145 @@
+"""How the functions of this folder are compiled, and where the compiled code is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from numba import njit, types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.extending import overload, register_jitable, register_model, typeof_impl, unbox
+from numba.core.datamodel.models import OpaqueModel
+from numba.core.pythonapi import NativeValue
+
+#: `contract` alone: sums keep their order, NaN and infinity their meaning.
+OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}, "boundscheck": False}
+
+
+@cache
+def source_digest() -> str:
+    """Return a digest of every source file of this folder."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def host_cpu() -> str:
+    """Return the processor's name and features that compiled code depends on, as one line."""
+    import llvmlite.binding as llvm
+
+    features = [name for name, on in sorted(llvm.get_host_cpu_features().items()) if on]
+    digest = hashlib.sha256(",".join(features).encode()).hexdigest()[:8]
+    return f"{llvm.get_host_cpu_name()}-{digest}"
+
+
+class KernelCache(FunctionCache):
+    """Numba's cache on disk, which here notices an edit in any file of the folder.
+
+    Numba stamps an entry with the file of the compiled function alone, and would go on using a
+    kernel whose callees in other files have changed.
+    """
+
+    def __init__(self, function):
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=(self._impl.locator.get_source_stamp(), source_digest()),
+        )
+
+
+def kernel(function):
+    """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
+    dispatcher = njit(nogil=True, **OPTIONS)(function)
+    # Without compilation (NUMBA_DISABLE_JIT) there is nothing to keep, and without a writable
+    # place, as in a read-only installation, each process compiles for itself.
+    if dispatcher is not function:
+        with suppress(RuntimeError):
+            dispatcher._cache = KernelCache(function)
+    return dispatcher
+
+
+def inlined(function):
+    """Let compiled code call the plain `function`, as if its text stood there."""
+    return register_jitable(forceinline=True, **OPTIONS)(function)
+
+
+def inline_module(module):
+    """Apply `inlined` to every function that `module` defines."""
+    for _, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__module__ == module.__name__:
+            inlined(function)
+
+
+class Sigma:
+    """An activation as an argument of kernels: each has a Numba type, so a kernel, of its own.
+
+    Parameters
+    ----------
+    digest : str
+        What identifies the compiled code.  Two activations with one digest share kernels, in
+        memory and on disk.
+    functions : dict
+        The scalar function for "float32" and "float64".
+    """
+
+    known: dict[str, Sigma] = {}
+
+    def __init__(self, digest, functions):
+        self.digest = digest
+        self.functions = functions
+        Sigma.known[digest] = self
+
+
+class SigmaType(types.Opaque):
+    """Numba's name for the type of one `Sigma`."""
+
+    def __init__(self, digest):
+        self.digest = digest
+        super().__init__(name=f"Sigma({digest})")
+
+
+register_model(SigmaType)(OpaqueModel)
+
+
+@typeof_impl.register(Sigma)
+def _type_of_sigma(value, context):
+    return SigmaType(value.digest)
+
+
+@unbox(SigmaType)
+def _unbox_sigma(typ, obj, c):
+    return NativeValue(c.context.get_dummy_value())
+
+
+def activate(sigma, x):
+    """Return the activation `sigma` of the scalar `x`, in the dtype of x."""
+    return x.dtype.type(sigma.functions[x.dtype.name](x))
+
+
+@overload(activate, jit_options={"forceinline": True, **OPTIONS})
+def _activate(sigma, x):
+    function = Sigma.known[sigma.digest].functions[str(x)]
+    compiled = njit(forceinline=True, **OPTIONS)(function)
+    cast = types.float32 if x == types.float32 else types.float64
+    return lambda sigma, x: cast(compiled(x))
+
+
+def by_precision(name, single, double):
+    """Return a function of a floating array and more that is `single` or `double` by its dtype."""
+
+    def choose(out, *arguments):
+        return (single if out.itemsize == 4 else double)(out, *arguments)
+
+    choose.__name__ = choose.__qualname__ = name
+
+    def implementation(out, *arguments):
+        return single if out.dtype == types.float32 else double
+
+    overload(choose, jit_options={"forceinline": True, **OPTIONS}, strict=False)(implementation)
+    return choose

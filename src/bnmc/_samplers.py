@@ -1,0 +1,591 @@
+"""The ways to take an ensemble of chains through layers, all with one law.
+
+A sampler owns the state of every chain of an ensemble.  `begin` brings a range of chains to layer
+0, `advance` takes a range on; both write the Gram matrices of the layers that are recorded.  What
+they write depends on key, chain and layer alone, never on how chains and layers were grouped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels import cpu, memory
+from bnmc._kernels.jit import Sigma
+from bnmc.activations import Activation
+from bnmc.chain import Chain
+from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
+from bnmc.initial import Covariance, Representation
+
+__all__ = ["SAMPLERS", "Frames", "Sampler", "State", "choose_sampler", "make_sampler"]
+
+FloatArray = NDArray[np.floating[Any]]
+
+#: The largest number of chains: the chain shares a counter word with the stream.
+MOST_CHAINS = 1 << 28
+
+_NORM_CODES = {
+    "none": cpu.NORM_NONE,
+    "batch-uncentred": cpu.NORM_UNCENTRED,
+    "batch": cpu.NORM_CENTRED,
+}
+_WEIGHT_CODES = {
+    "gaussian": cpu.GAUSSIAN,
+    "uniform": cpu.UNIFORM,
+    "rademacher": cpu.RADEMACHER,
+}
+
+
+class Frames(NamedTuple):
+    """What is recorded of a block of layers; G is `gram` times exp(`log_scale`).
+
+    gram : (chains, layers, columns, columns) float64
+    log_scale : (chains, layers) float64
+    log_pivots : (chains, layers, columns) float64, or no columns where the sampler has none
+    """
+
+    gram: NDArray[np.float64]
+    log_scale: NDArray[np.float64]
+    log_pivots: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class State:
+    """Where an ensemble of chains has got to: all that is needed to go on.
+
+    Attributes
+    ----------
+    chain : Chain
+    path : str
+        "conditional", "weights" or "factor": which sampler's arrays these are.
+    key : int
+        Of 64 bits.
+    layer : int
+        The layer of the arrays.
+    inputs : int or None
+    dtype : str
+    arrays : dict of ndarray
+        By name; the first axis is the chain.
+    """
+
+    chain: Chain
+    path: str
+    key: int
+    layer: int
+    inputs: int | None
+    dtype: str
+    arrays: dict[str, FloatArray]
+
+    @property
+    def chains(self) -> int:
+        """Number of chains."""
+        return len(next(iter(self.arrays.values())))
+
+
+def sigma_of(activation: Activation) -> Sigma:
+    """Return the activation as kernels take it."""
+    known = Sigma.known.get(activation.digest)
+    if known is None:
+        functions = {name: activation.scalar(name) for name in ("float32", "float64")}
+        known = Sigma(activation.digest, functions)
+    return known
+
+
+class Sampler:
+    """What the samplers share: the law, the key, the threads' buffers, and how they fail."""
+
+    #: What a user calls it, and which of the ways it is.
+    name: str
+    path: str
+
+    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
+        self.chain = chain
+        self.chains = chains
+        self.inputs = inputs
+        self.dtype = np.dtype(dtype)
+        self.key = key
+        self.columns = chain.batch * (inputs or 1)
+        self.sigma = sigma_of(chain.activation)
+        self.law = cpu.Law(
+            chain.width,
+            chain.batch,
+            self.columns,
+            _NORM_CODES[chain.norm],
+            chain.skip,
+            chain.gain,
+            chain.eps,
+        )
+        self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        #: Where a state was taken up; 0 otherwise.
+        self.layer = 0
+        self._buffers = threading.local()
+
+    @property
+    def arrays(self) -> dict[str, FloatArray]:
+        """The state of all chains, by name."""
+        raise NotImplementedError
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        """Return a guess of what a layer of one chain takes one thread."""
+        raise NotImplementedError
+
+    @property
+    def panels(self) -> int:
+        """In how many parts a layer of one chain can be shared among threads."""
+        return 1
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        """Bring chains first:last to layer 0 and record it in slot 0."""
+        raise NotImplementedError
+
+    def record(self, frames: Frames) -> None:
+        """Record the layer that the state has got to, of all chains, in slot 0."""
+        raise NotImplementedError
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        """Take chains first:last from `layer` - 1 through len(slots) layers."""
+        raise NotImplementedError
+
+    def advance_together(
+        self,
+        executor: Executor,
+        threads: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+    ) -> None:
+        """Like `advance`, for all chains, with all threads on each layer."""
+        raise NotImplementedError
+
+    def work(self) -> cpu.Work:
+        """Return the buffers of the calling thread."""
+        if not hasattr(self._buffers, "work"):
+            self._buffers.work = memory.work(self.chain.batch, self.inputs or 1, self.dtype)
+        buffers: cpu.Work = self._buffers.work
+        return buffers
+
+    def check(self, status: NDArray[np.int64], first: int) -> None:
+        """Raise what a kernel reported of the first chain that stopped."""
+        stopped = np.flatnonzero(status[:, 0])
+        if stopped.size:
+            what, layer, row = (int(v) for v in status[stopped[0]])
+            chain = first + int(stopped[0])
+            if what == cpu.ZERO_VARIANCE:
+                raise ZeroVarianceError(chain, layer, row)
+            raise NonFiniteError(chain, layer, "Gram matrix")
+
+
+class _RowSampler(Sampler):
+    """A sampler whose layers are made row by row."""
+
+    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
+        super().__init__(chain, chains, inputs, dtype, key)
+        self.panel = memory.panel_rows(chain.width, self.rows_are_worth)
+        self.grams = np.zeros((chains, self.columns, self.columns))
+        stride = memory.stride(chain.width)
+        keeps_x = chain.skip != 0.0
+        shape = (chains, self.columns, stride) if keeps_x else (1, 1, 1)
+        self.xs = memory.aligned_zeros(shape, self.dtype)
+        shape = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
+        self.activations = memory.aligned_zeros(shape, self.dtype)
+
+    @property
+    def keeps_a(self) -> bool:
+        """Whether the activations of all rows are part of the state."""
+        return False
+
+    @property
+    def rows_are_worth(self) -> int:
+        """Numbers that a row costs."""
+        return self.columns
+
+    @property
+    def panels(self) -> int:
+        return -(-self.chain.width // self.panel)
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        if isinstance(start, Covariance):
+            self._draw_start(start, first, last)
+        else:
+            self._copy_start(start, first, last)
+        frames.gram[first:last, 0] = self.grams[first:last]
+
+    def record(self, frames: Frames) -> None:
+        frames.gram[:, 0] = self.grams
+
+    def _draw_start(self, start: Covariance, first: int, last: int) -> None:
+        """Draw rows with a covariance, as if it were the Gram matrix of a layer -1."""
+        grams = self.grams[first:last]
+        grams[:] = start.matrix
+        # Neither the gain nor what x was before has a part in layer 0: x is zero.
+        law = self.law._replace(gain=1.0)
+        status = np.zeros((last - first, 3), np.int64)
+        work = self.work()
+        cpu.conditional_layers(
+            self.sigma, law, grams, self._xs(first, last), self._activations(first, last),
+            first, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)), self.panel,
+            *self.key_words, np.zeros_like(work.sums), work, status,
+        )  # fmt: skip
+        self.check(status, first)
+
+    def _copy_start(self, start: Representation, first: int, last: int) -> None:
+        width = self.chain.width
+        work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
+        rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
+        for index in range(first, last):
+            shared = len(start.x) == 1
+            source = 0 if shared else index
+            if shared and index > first:
+                self.grams[index] = self.grams[first]
+            else:
+                rows[:, :width] = start.a[source].T
+                if not cpu.gram_of_rows(rows, width, work, self.grams[index]):
+                    raise NonFiniteError(None if shared else index, 0, "Gram matrix")
+            if self.chain.skip != 0.0:
+                self.xs[index, :, :width] = start.x[source].T
+            if self.keeps_a:
+                self.activations[index, 0, : self.columns, :width] = start.a[source].T
+
+    def _xs(self, first: int, last: int) -> FloatArray:
+        return self.xs[first:last] if self.chain.skip != 0.0 else self.xs
+
+    def _activations(self, first: int, last: int) -> FloatArray:
+        return self.activations[first:last] if self.keeps_a else self.activations
+
+    def advance_together(
+        self,
+        executor: Executor,
+        threads: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+    ) -> None:
+        parts = min(threads, self.panels)
+        bounds = [self.panels * k // parts for k in range(parts + 1)]
+
+        def share(make: Callable[[int, int], int]) -> list[int]:
+            others = zip(bounds[1:-1], bounds[2:], strict=True)
+            tasks = [executor.submit(make, *part) for part in others]
+            return [make(bounds[0], bounds[1]), *(task.result() for task in tasks)]
+
+        for index in range(self.chains):
+            for step, slot in enumerate(slots):
+                self._one_layer(index, layer + step, share)
+                if slot >= 0:
+                    frames.gram[index, slot] = self.grams[index]
+
+    def _one_layer(
+        self, index: int, layer: int, share: Callable[[Callable[[int, int], int]], list[int]]
+    ) -> None:
+        """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
+        sums = self.work().sums.size
+        panel_sums = np.zeros((self.panels, sums))
+        x = self.xs[index if self.chain.skip != 0.0 else 0]
+        degenerate = share(self._layer_task(index, layer, x, panel_sums))
+        finite = cpu.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
+        rows = [row for row in degenerate if row >= 0]
+        if not finite:
+            raise NonFiniteError(index, layer, "Gram matrix")
+        if rows:
+            raise ZeroVarianceError(index, layer, min(rows))
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        """Return a function of a range of panels that makes them, for one layer of one chain."""
+        raise NotImplementedError
+
+
+class ConditionalSampler(_RowSampler):
+    """Draws each layer given the Gram matrix of the one before; no weights exist."""
+
+    name = path = "conditional"
+
+    @property
+    def arrays(self) -> dict[str, FloatArray]:
+        skips = self.chain.skip != 0.0
+        return {"gram": self.grams, "x": self.xs} if skips else {"gram": self.grams}
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        each = (0.6e-9 + 1e-11 * columns) * dtype.itemsize / 4
+        return 1e-6 + chain.width * columns * each + 1e-10 * columns**3
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        status = np.zeros((last - first, 3), np.int64)
+        work = self.work()
+        cpu.conditional_layers(
+            self.sigma, self.law, self.grams[first:last], self._xs(first, last), self.activations,
+            first, layer, slots, frames.gram[first:last], self.panel, *self.key_words,
+            np.zeros_like(work.sums), work, status,
+        )  # fmt: skip
+        self.check(status, first)
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        own = self.work()
+        cpu.factorise(self.grams[index], self.law, own)
+        draw = cpu.Draw(layer, np.uint32(cpu.STREAM_ROWS | np.uint32(index)), *self.key_words)
+
+        def make(first: int, last: int) -> int:
+            work = self.work()._replace(factor=own.factor, regular=own.regular)
+            return int(
+                cpu.draw_panels(
+                    self.sigma,
+                    self.law,
+                    x,
+                    self.activations[0, 0],
+                    first,
+                    last,
+                    self.panel,
+                    draw,
+                    work,
+                    panel_sums,
+                )  # fmt: skip
+            )
+
+        return make
+
+
+class WeightsSampler(_RowSampler):
+    """Draws the weights, a tile at a time, and multiplies: for every law of weights."""
+
+    name = path = "weights"
+
+    @property
+    def keeps_a(self) -> bool:
+        return True
+
+    @property
+    def rows_are_worth(self) -> int:
+        return max(self.columns, self.chain.width)
+
+    @property
+    def weight_code(self) -> int:
+        """How kernels call the law of the weights."""
+        weights = self.chain.weights
+        return _WEIGHT_CODES[weights] if isinstance(weights, str) else cpu.GIVEN
+
+    @property
+    def arrays(self) -> dict[str, FloatArray]:
+        arrays = {"gram": self.grams, "activations": self.activations}
+        return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        return 1e-6 + chain.width**2 * (0.5e-9 + 1e-11 * columns) * dtype.itemsize / 4
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        if self.weight_code == cpu.GIVEN:
+            self._advance_given(first, last, layer, slots, frames)
+            return
+        status = np.zeros((last - first, 3), np.int64)
+        work = self.work()
+        cpu.weighted_layers(
+            self.sigma, self.law, self.weight_code, np.zeros((1, 1), self.dtype),
+            self.grams[first:last], self._xs(first, last), self.activations[first:last], first,
+            layer, slots, frames.gram[first:last], self.panel, *self.key_words,
+            np.zeros_like(work.sums), work, status,
+        )  # fmt: skip
+        self.check(status, first)
+
+    def _advance_given(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        """Let the user's sampler draw the weights, one panel at a time."""
+        for index in range(first, last):
+            for step, slot in enumerate(slots):
+                self._one_layer(index, layer + step, lambda make: [make(0, self.panels)])
+                if slot >= 0:
+                    frames.gram[index, slot] = self.grams[index]
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        a = self.activations[index, (layer + 1) % 2]
+        following = self.activations[index, layer % 2]
+        draw = cpu.Draw(layer, np.uint32(cpu.STREAM_WEIGHTS | np.uint32(index)), *self.key_words)
+
+        def multiply(given: FloatArray, first: int, last: int) -> int:
+            return int(
+                cpu.multiply_panels(
+                    self.sigma,
+                    self.law,
+                    self.weight_code,
+                    given,
+                    a,
+                    x,
+                    following,
+                    first,
+                    last,
+                    self.panel,
+                    draw,
+                    self.work(),
+                    panel_sums,
+                )  # fmt: skip
+            )
+
+        def make(first: int, last: int) -> int:
+            if self.weight_code != cpu.GIVEN:
+                return multiply(np.zeros((1, 1), self.dtype), first, last)
+            for panel in range(first, last):
+                degenerate = multiply(self._given(index, layer, panel), panel, panel + 1)
+                if degenerate >= 0:
+                    return degenerate
+            return -1
+
+        return make
+
+    def _given(self, index: int, layer: int, panel: int) -> FloatArray:
+        """Draw a panel of unit-variance weights by the user's sampler.
+
+        The generator depends on key, chain, layer and panel alone.
+        """
+        assert callable(self.chain.weights)
+        width = self.chain.width
+        rows = min(self.panel, width - panel * self.panel)
+        counter = [0, panel, layer, index]
+        generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
+        drawn = np.asarray(self.chain.weights(generator, (rows, width)))
+        if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
+            got = f"{drawn.dtype} of shape {drawn.shape}"
+            raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")
+        if not np.isfinite(drawn).all():
+            raise ArgumentError("weights", "a sample that is not finite", "finite real numbers")
+        weights = np.zeros((self.panel, width), self.dtype)
+        weights[:rows] = drawn
+        return weights
+
+
+class FactorSampler(Sampler):
+    """Multiplies triangular Wishart factors: linear chains without normalization, any width."""
+
+    name, path = "conditional", "factor"
+
+    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
+        # Whole matrices are a few numbers: they are always float64.
+        super().__init__(chain, chains, inputs, "float64", key)
+        self.factors = np.zeros((chains, self.columns, self.columns))
+        self.exponents = np.zeros((chains, self.columns))
+        self.log_starts = np.zeros(chains)
+
+    @property
+    def arrays(self) -> dict[str, FloatArray]:
+        return {
+            "factor": self.factors,
+            "exponent": self.exponents,
+            "log_start": self.log_starts,
+        }
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        return 1e-6 + 1e-7 * columns**2 + 1e-9 * columns**3
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        if isinstance(start, Representation):
+            for index in range(first, last):
+                a = start.a[0 if len(start.a) == 1 else index]
+                self.factors[index] = triangular_factor(a / np.sqrt(self.chain.width))
+            slots = np.zeros(0, np.int64)
+        else:
+            self.factors[first:last] = triangular_factor(semidefinite_root(start.matrix))
+            # The rows of layer 0 are drawn: its Gram matrix is W^T W / width for W of a Wishart
+            # factor, without a gain.
+            self.log_starts[first:last] = -np.log(self.chain.width)
+            slots = np.full(1, -1)
+        self._run(first, last, 0, slots, frames)
+        self._record(first, last, 0, frames)
+
+    def record(self, frames: Frames) -> None:
+        self._record(0, self.chains, self.layer, frames)
+
+    def _record(self, first: int, last: int, layer: int, frames: Frames) -> None:
+        for index in range(first, last):
+            common = cpu.log_of_factors(self.law, self.log_starts[index], layer)
+            cpu.write_factor(
+                self.factors[index], self.exponents[index], common, frames.gram[index, 0],
+                frames.log_scale[index], frames.log_pivots[index], 0,
+            )  # fmt: skip
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        self._run(first, last, layer, slots, frames)
+
+    def _run(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        cpu.factor_layers(
+            self.law, self.factors[first:last], self.exponents[first:last],
+            self.log_starts[first:last], first, layer, slots, frames.gram[first:last],
+            frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
+            self.work(),
+        )  # fmt: skip
+
+
+def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
+    """Return the square upper triangular R with RᵀR = aᵀa and a diagonal that is not negative."""
+    columns = a.shape[1]
+    r = np.zeros((columns, columns))
+    reduced = np.linalg.qr(np.asarray(a, dtype=np.float64), mode="r")
+    r[: reduced.shape[0]] = reduced
+    return r * np.where(np.diag(r) < 0.0, -1.0, 1.0)[:, None]
+
+
+def semidefinite_root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return R with RᵀR = matrix, for a positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    sampler.path: sampler for sampler in (ConditionalSampler, WeightsSampler, FactorSampler)
+}
+
+
+def choose_sampler(chain: Chain, inputs: int | None, wanted: str, dtype: str) -> type[Sampler]:
+    """Return the cheapest valid sampler, or the wanted one; raise if that is not valid."""
+    if wanted == "weights":
+        return WeightsSampler
+    if not chain.is_gaussian:
+        if wanted == "conditional":
+            raise ArgumentError(
+                "sampler", wanted, "'weights' or 'auto' unless the weights are Gaussian"
+            )
+        return WeightsSampler
+    if chain.is_vanilla_linear:
+        return FactorSampler
+    if wanted == "conditional":
+        return ConditionalSampler
+    columns = chain.batch * (inputs or 1)
+    candidates: list[type[Sampler]] = [ConditionalSampler, WeightsSampler]
+    return min(candidates, key=lambda sampler: sampler.seconds(chain, columns, np.dtype(dtype)))
+
+
+def make_sampler(state: State) -> Sampler:
+    """Return a sampler that goes on from a state, which it does not change."""
+    sampler = SAMPLERS[state.path](state.chain, state.chains, state.inputs, state.dtype, state.key)
+    for name, values in sampler.arrays.items():
+        values[...] = state.arrays[name]
+    sampler.layer = state.layer
+    return sampler

@@ -1,0 +1,263 @@
+"""Checks of arguments: each returns the value in its canonical type or raises a typed error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+
+__all__ = ["choice", "finite_array", "integer", "real"]
+
+
+def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
+    """Return `value` as a Python integer in [low, high].
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        A Python or NumPy integer; a bool is not an integer, nor is 3.0.
+    low, high : int, optional
+        Inclusive bounds.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not an integer.
+    ArgumentError
+        If it lies outside the bounds.
+
+    Examples
+    --------
+    >>> integer("width", np.int64(3), low=1)
+    3
+    """
+    allowed = f"an integer{_interval(low, high)}"
+    scalar = _unwrapped(value)
+    if isinstance(scalar, bool) or not isinstance(scalar, Integral):
+        raise ArgumentTypeError(name, value, allowed)
+    number = int(scalar)
+    if (low is not None and number < low) or (high is not None and number > high):
+        raise ArgumentError(name, number, allowed)
+    return number
+
+
+def real(
+    name: str,
+    value: object,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    finite: bool = True,
+) -> float:
+    """Return `value` as a Python float within bounds.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        A real number of Python or NumPy; a bool or a string is none, and a NaN never is allowed.
+    low, high : float, optional
+        Inclusive bounds.
+    above, below : float, optional
+        Exclusive bounds.
+    finite : bool, default True
+        Whether infinities are refused.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not a real number.
+    ArgumentError
+        If it is a NaN, infinite though it must not be, or outside the bounds.
+
+    Examples
+    --------
+    >>> real("tau", 1, above=0)
+    1.0
+    >>> real("level", 1.5, above=0, below=1)
+    Traceback (most recent call last):
+        ...
+    bnmc.errors.ArgumentError: level: got 1.5, allowed: a finite real number > 0 and < 1
+    """
+    kind = "a finite real number" if finite else "a real number or infinity"
+    allowed = f"{kind}{_interval(low, high, above, below)}"
+    scalar = _unwrapped(value)
+    if isinstance(scalar, bool) or not isinstance(scalar, Real):
+        raise ArgumentTypeError(name, value, allowed)
+    try:
+        number = float(scalar)
+    except OverflowError:  # an integer beyond the range of float64
+        raise ArgumentError(name, value, allowed) from None
+    if (
+        math.isnan(number)
+        or (finite and math.isinf(number))
+        or (low is not None and number < low)
+        or (high is not None and number > high)
+        or (above is not None and number <= above)
+        or (below is not None and number >= below)
+    ):
+        raise ArgumentError(name, number, allowed)
+    return number
+
+
+def choice(name: str, value: object, known: Iterable[str]) -> str:
+    """Return `value` if it is one of the known names.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        The name to look up.
+    known : iterable of str
+        The known names.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not a string.
+    UnknownNameError
+        If it is not among the known names; the message proposes the nearest of them.
+
+    Examples
+    --------
+    >>> choice("norm", "batch", ("batch", "batch-uncentred", "none"))
+    'batch'
+    """
+    names = tuple(known)
+    if not isinstance(value, str):
+        raise ArgumentTypeError(name, value, ", ".join(names))
+    if value not in names:
+        raise UnknownNameError(name, value, names)
+    return value
+
+
+def finite_array(
+    name: str, value: object, *, shape: tuple[int | str | EllipsisType, ...]
+) -> NDArray[np.floating[Any]]:
+    """Return `value` as an array of finite real numbers of a given shape.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : array_like
+        Real numbers of any integer or floating-point type.
+    shape : tuple of (int, str or Ellipsis)
+        What is expected along each axis: an integer stands for just this length, a name for any
+        length >= 1, the same for equal names, and a leading Ellipsis for any number of axes of
+        any length.  ``(..., "n", "n")`` is a stack of square matrices.
+
+    Returns
+    -------
+    ndarray of float32 or float64
+        `value` itself where it is such an array (it is then not copied, and may be read-only or
+        strided), else a copy: float32 and float64 are kept, all other types become float64.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not an array of real numbers.
+    ArgumentError
+        If it has another shape, or an element that is not finite.
+
+    Examples
+    --------
+    >>> finite_array("G", [[1, 0], [0, 1]], shape=(..., "n", "n")).dtype
+    dtype('float64')
+    >>> finite_array("G", [1, 2], shape=(..., "n", "n"))
+    Traceback (most recent call last):
+        ...
+    bnmc.errors.ArgumentError: G: got (2,), allowed: an array of shape (..., n, n)
+    """
+    array = _real_array(name, value)
+    if not _fits(array.shape, shape):
+        lengths = ", ".join("..." if axis is ... else str(axis) for axis in shape)
+        trailing_comma = "," if len(shape) == 1 else ""
+        raise ArgumentError(
+            name, array.shape, f"an array of shape ({lengths}{trailing_comma})", _non_empty(array)
+        )
+    is_finite = np.isfinite(array)
+    if not is_finite.all():
+        first = tuple(int(i) for i in np.argwhere(~is_finite)[0])
+        raise ArgumentError(
+            name, float(array[first]), "finite real numbers", f"first at index {first}"
+        )
+    return array
+
+
+def _unwrapped(value: object) -> object:
+    """Take a number out of an array without axes."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
+    allowed = "an array of real numbers"
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # a ragged sequence
+        raise ArgumentTypeError(name, value, allowed) from None
+    if array.dtype.kind not in "fiu":
+        raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
+    if array.dtype in (np.float32, np.float64):
+        return array
+    with np.errstate(over="ignore"):  # what exceeds float64 is infinite, and reported as such
+        return array.astype(np.float64)
+
+
+def _fits(actual: tuple[int, ...], expected: tuple[int | str | EllipsisType, ...]) -> bool:
+    if expected and expected[0] is ...:
+        expected = expected[1:]
+        actual = actual[max(len(actual) - len(expected), 0) :]
+    if len(actual) != len(expected):
+        return False
+    lengths: dict[str, int] = {}
+    for length, axis in zip(actual, expected, strict=True):
+        if isinstance(axis, str):
+            if length < 1 or lengths.setdefault(axis, length) != length:
+                return False
+        elif length != axis:
+            return False
+    return True
+
+
+def _non_empty(array: NDArray[Any]) -> str:
+    return "no axis may be empty" if array.size == 0 else ""
+
+
+def _interval(
+    low: float | None,
+    high: float | None,
+    above: float | None = None,
+    below: float | None = None,
+) -> str:
+    bounds = [
+        f"{sign} {bound}"
+        for sign, bound in ((">=", low), (">", above), ("<=", high), ("<", below))
+        if bound is not None
+    ]
+    return f" {' and '.join(bounds)}" if bounds else ""

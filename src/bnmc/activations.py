@@ -1,0 +1,585 @@
+"""Activations: the functions that a network applies to every entry of its hidden state.
+
+The named ones are, with Φ the distribution function of a standard normal:
+
+============ ==========================================================
+name         σ(x)
+============ ==========================================================
+linear       x
+relu         max(x, 0)
+leaky_relu   x where x > 0, else x / 100
+abs          −x where x < 0, else x
+tanh         tanh x
+sigmoid      1 / (1 + exp(−x))
+sin          sin x
+erf          2/√π ∫₀ˣ exp(−t²) dt
+elu, celu    x where x > 0, else exp(x) − 1  (α = 1, where the two agree)
+selu         s x where x > 0, else s α (exp(x) − 1), with the published s and α
+gelu         x Φ(x), the exact form
+silu         x / (1 + exp(−x))
+============ ==========================================================
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from bnmc._kernels.core.activations import BUILTIN
+from bnmc._validate import choice, real
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from bnmc._kernels.jit import Sigma
+
+__all__ = ["Activation", "as_activation"]
+
+ScalarFunction = Callable[[Any], Any]
+
+# Packages whose functions Numba knows by name: their Python source is not what gets compiled.
+_KNOWN_BY_NAME = frozenset(sys.stdlib_module_names | {"numba", "numpy", "scipy"}) - {"__main__"}
+# Hidden states are normalised, so this is where nearly all of them are.
+_CHECKED = np.linspace(-4.0, 4.0, 801)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Activation:
+    """A scalar function that is applied to every entry of the hidden state.
+
+    Parameters
+    ----------
+    function : callable
+        Maps one real number to one; anything that Numba can compile.  What it refers to (closure
+        and global variables) is taken as it is now: later changes have no effect.
+    kinks : iterable of float, default ()
+        The points where the function or its derivative jumps.  Quadrature splits there; a kink
+        that is not declared costs time, not correctness.
+    name : str, optional
+        For messages and tables; by default the function's own.
+
+    Attributes
+    ----------
+    name : str
+    kinks : tuple of float
+        In increasing order.
+    digest : str
+        What identifies the compiled code: the name of a named activation, else a SHA-256 of the
+        bytecode and of everything it refers to.  The same in every process that runs the same
+        Python version and source.
+    function : callable
+        The function that was given.
+    builtin : bool
+        Whether it is one of the named activations.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `function` is not callable, `kinks` not real numbers or `name` not a string.
+    ArgumentError
+        If a kink is not finite.
+
+    See Also
+    --------
+    as_activation : From a name, a function or an activation.
+
+    Notes
+    -----
+    Two activations are equal when digest, kinks and name are.  They can be pickled: a named one
+    by its name, a function of an importable module by reference, any other (a lambda, a closure)
+    by value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> swish = Activation(lambda x: x / (1 + np.exp(-2 * x)), name="swish")
+    >>> swish(np.array([-1.0, 0.0, 1.0])).round(6)
+    array([-0.119203,  0.      ,  0.880797])
+    >>> Activation.named("relu").kinks
+    (0.0,)
+    """
+
+    name: str
+    kinks: tuple[float, ...]
+    digest: str
+    function: ScalarFunction = field(compare=False)
+    builtin: bool = field(compare=False)
+    _scalars: dict[str, ScalarFunction] = field(compare=False)
+
+    def __init__(
+        self, function: ScalarFunction, *, kinks: Iterable[float] = (), name: str | None = None
+    ) -> None:
+        if not callable(function) or isinstance(function, Activation):
+            hint = f"Activation.named({function!r})" if isinstance(function, str) else ""
+            allowed = "a function of one real number"
+            raise ArgumentTypeError("function", function, allowed, hint)
+        if name is None:
+            name = str(getattr(function, "__name__", type(function).__name__))
+        elif not isinstance(name, str):
+            raise ArgumentTypeError("name", name, "a string")
+        frozen = _frozen(function)
+        self._set(
+            name=name,
+            kinks=_checked_kinks(kinks),
+            digest=_digest(frozen, name),
+            function=function,
+            builtin=False,
+            _scalars={"float32": frozen, "float64": frozen},
+        )
+
+    def _set(self, **values: object) -> None:
+        for attribute, value in values.items():
+            object.__setattr__(self, attribute, value)
+
+    @classmethod
+    def named(cls, name: str) -> Activation:
+        """Return the activation of a name; the module's table lists them.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Activation
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none of that name; the message proposes the nearest.
+
+        Examples
+        --------
+        >>> Activation.named("tahn")
+        Traceback (most recent call last):
+            ...
+        bnmc.errors.UnknownNameError: activation: got 'tahn', allowed: linear, relu, leaky_relu,
+        abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu, silu (did you mean 'tanh'?)
+        """
+        return _named(choice("activation", name, BUILTIN))
+
+    def scalar(self, dtype: DTypeLike) -> ScalarFunction:
+        """Return the plain Python function of a scalar that kernels of a dtype compile.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32 or float64.
+
+        Returns
+        -------
+        callable
+
+        Raises
+        ------
+        ArgumentError
+            If the dtype is another.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> float(Activation.named("relu").scalar("float32")(np.float32(-1)))
+        0.0
+        """
+        scalar = self._scalars.get(np.dtype(dtype).name)
+        if scalar is None:
+            raise ArgumentError("dtype", np.dtype(dtype).name, ", ".join(self._scalars))
+        return scalar
+
+    def __call__(self, x: ArrayLike) -> Any:
+        """Apply the function to every entry.
+
+        Parameters
+        ----------
+        x : array_like of real numbers
+
+        Returns
+        -------
+        ndarray or scalar
+            Of the shape of `x`; float32 where `x` is, else float64.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `x` is not of real numbers.
+        ArgumentError
+            If Numba cannot compile the function.
+
+        Examples
+        --------
+        >>> Activation.named("abs")([[1, -2]])
+        array([[1., 2.]])
+        """
+        given = np.asarray(x)
+        if given.dtype.kind not in "biuf":
+            raise ArgumentTypeError("x", x, "real numbers")
+        dtype = np.float32 if given.dtype == np.float32 else np.float64
+        result = np.array(given, dtype=dtype, order="C", subok=False)
+        apply, sigma = _compiled(self, result.dtype.name)
+        apply(sigma, result.reshape(-1))
+        return result[()]
+
+    def check(self) -> None:
+        """Verify that the function can be compiled, and is real and finite on [−4, 4].
+
+        Raises
+        ------
+        ArgumentError
+            If not; the message says why.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Activation(np.log).check()
+        Traceback (most recent call last):
+            ...
+        bnmc.errors.ArgumentError: activation: got 'log', allowed: a function that is finite on
+        [-4, 4] (it is nan at -4)
+        """
+        if self.builtin:
+            return
+        allowed = "a function that is finite on [-4, 4]"
+        _compiled(self, "float64")
+        try:
+            values = self(_CHECKED)
+        except Exception as error:  # the user's function may raise anything
+            raise ArgumentError(
+                "activation", self.name, allowed, f"it raises {type(error).__name__}: {error}"
+            ) from error
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            hint = f"it is {values[wrong][0]} at {_CHECKED[wrong][0]:.6g}"
+            raise ArgumentError("activation", self.name, allowed, hint)
+
+    def __repr__(self) -> str:
+        if self.builtin:
+            return f"Activation.named({self.name!r})"
+        return f"<Activation {self.name!r}, kinks={self.kinks}, digest {self.digest[:8]}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Activation], tuple[Any, ...]]:
+        if self.builtin:
+            return _named, (self.name,)
+        if _is_importable(self.function):
+            return _rebuilt, (self.function, self.kinks, self.name)
+        return _unpickled, (self._by_value(), self.kinks, self.name)
+
+    def _by_value(self) -> bytes:
+        from numba import cloudpickle
+
+        try:
+            pickled: bytes = cloudpickle.dumps(self._scalars["float64"])
+        except Exception as error:  # whatever the function refers to decides what is raised
+            allowed = "a function that can be pickled, to send it to another process"
+            hint = f"{type(error).__name__}: {error}"
+            raise ArgumentError("activation", self.name, allowed, hint) from error
+        return pickled
+
+
+def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
+    """Return the activation that a name, a function or an activation stands for.
+
+    Parameters
+    ----------
+    spec : str, callable or Activation
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    UnknownNameError
+        If it is a name that is not known.
+    ArgumentTypeError
+        If it is something else.
+
+    Examples
+    --------
+    >>> as_activation("tanh")
+    Activation.named('tanh')
+    >>> as_activation(lambda x: x * x)
+    <Activation '<lambda>', kinks=(), digest ...>
+    """
+    if isinstance(spec, Activation):
+        return spec
+    if isinstance(spec, str):
+        return Activation.named(spec)
+    if callable(spec):
+        return Activation(spec)
+    raise ArgumentTypeError("activation", spec, "a name, a function or an Activation")
+
+
+def _checked_kinks(kinks: Iterable[float]) -> tuple[float, ...]:
+    if isinstance(kinks, str) or not isinstance(kinks, Iterable):
+        raise ArgumentTypeError("kinks", kinks, "a sequence of real numbers")
+    return tuple(sorted({real("kinks", kink) for kink in kinks}))
+
+
+@cache
+def _named(name: str) -> Activation:
+    entry = BUILTIN[name]
+    activation = Activation.__new__(Activation)
+    activation._set(
+        name=name,
+        kinks=entry.kinks,
+        digest=name,
+        function=entry.function64,
+        builtin=True,
+        _scalars={"float32": entry.function32, "float64": entry.function64},
+    )
+    return activation
+
+
+# --- compilation
+
+
+class _Apply(Protocol):
+    def __call__(self, sigma: Sigma, values: np.ndarray[Any, Any]) -> None: ...
+
+
+@lru_cache(maxsize=256)
+def _compiled(activation: Activation, dtype: str) -> tuple[_Apply, Sigma]:
+    """Return the kernel that applies an activation, compiled for a dtype, and its argument."""
+    from bnmc._kernels.elementwise import apply
+    from bnmc._kernels.jit import Sigma
+
+    sigma = Sigma(activation.digest, activation._scalars)
+    try:
+        apply(sigma, np.empty(0, dtype))
+    except Exception as error:  # Numba raises more than its own errors
+        allowed = "a function of one real number, to one, that Numba can compile"
+        hint = _complaint(activation.scalar(dtype), dtype) or _first_line(error)
+        raise ArgumentError("activation", activation.name, allowed, hint) from error
+    return apply, sigma
+
+
+def _complaint(function: ScalarFunction, dtype: str) -> str:
+    """What Numba says about the function alone, without the kernel around it."""
+    import numba
+
+    compiled: Any = numba.njit(function)
+    try:
+        compiled.compile((numba.from_dtype(np.dtype(dtype)),))
+    except Exception as error:  # as above
+        return _first_line(error)
+    returned = compiled.nopython_signatures[0].return_type
+    return f"it returns {returned}"
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error that says something, without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines()]
+    return next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
+
+
+# --- what a function is
+
+
+def _frozen(function: ScalarFunction) -> FunctionType:
+    """Return a function with the same code, whose variables no one else can change.
+
+    Numba reads them when it compiles, which may be long after the digest was taken.
+    """
+    function = getattr(function, "py_func", function)  # what Numba has compiled already
+    if not isinstance(function, FunctionType):
+        function = _calling(function)
+    variables = {
+        name: function.__globals__[name]
+        for name in _global_names(function.__code__)
+        if name in function.__globals__
+    }
+    variables["__builtins__"] = builtins
+    frozen = FunctionType(
+        function.__code__,
+        variables,
+        function.__name__,
+        function.__defaults__,
+        tuple(_copied(cell) for cell in function.__closure__ or ()),
+    )
+    frozen.__kwdefaults__ = function.__kwdefaults__
+    frozen.__module__ = function.__module__
+    frozen.__qualname__ = function.__qualname__
+    return frozen
+
+
+def _calling(function: ScalarFunction) -> FunctionType:
+    """Return a Python function that calls a function of C, such as `math.tanh` or a ufunc."""
+
+    def call(x):  # type: ignore[no-untyped-def]
+        return function(x)
+
+    return call  # type: ignore[return-value]
+
+
+def _copied(cell: CellType) -> CellType:
+    try:
+        return CellType(cell.cell_contents)
+    except ValueError:  # a variable that has no value yet
+        return CellType()
+
+
+def _global_names(code: CodeType) -> list[str]:
+    """Names of the global variables that a code, or one within it, reads."""
+    names = {
+        str(instruction.argval)
+        for instruction in dis.get_instructions(code)
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+    }
+    for inner in _inner_codes(code):
+        names.update(_global_names(inner))
+    return sorted(names)
+
+
+def _inner_codes(code: CodeType) -> Iterator[CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+
+
+def _is_importable(function: ScalarFunction) -> bool:
+    """Whether another process finds this very function by its name."""
+    module_name = getattr(function, "__module__", None)
+    found: object = sys.modules.get(str(module_name))
+    if found is None or module_name == "__main__":
+        return False
+    for part in str(getattr(function, "__qualname__", "")).split("."):
+        found = getattr(found, part, None)
+    return found is function
+
+
+def _rebuilt(function: ScalarFunction, kinks: tuple[float, ...], name: str) -> Activation:
+    return Activation(function, kinks=kinks, name=name)
+
+
+def _unpickled(pickled: bytes, kinks: tuple[float, ...], name: str) -> Activation:
+    from numba import cloudpickle
+
+    return Activation(cloudpickle.loads(pickled), kinks=kinks, name=name)
+
+
+# --- digest
+
+
+def _digest(function: FunctionType, name: str) -> str:
+    """Return a digest of the code of a function and of all values that the code depends on.
+
+    Where it stands (file and line) does not enter, so an edit elsewhere keeps compiled code.
+    """
+    digest = _Digest()
+    try:
+        digest.add_function(function)
+    except Exception as error:  # from the pickle of a foreign value
+        allowed = "a function of numbers, arrays and functions that Numba knows"
+        raise ArgumentError(
+            "activation", name, allowed, f"{type(error).__name__}: {error}"
+        ) from error
+    return digest.hexdigest()
+
+
+class _Digest:
+    """SHA-256 of a tree of values, the same in every process."""
+
+    def __init__(self) -> None:
+        self._state = hashlib.sha256()
+        self._seen: dict[tuple[int, int], int] = {}
+
+    def hexdigest(self) -> str:
+        return self._state.hexdigest()
+
+    def add_function(self, function: FunctionType) -> None:
+        code = function.__code__
+        if self._is_seen(function, code):
+            return
+        self._add_code(code)
+        self.add(function.__defaults__)
+        self.add(sorted((function.__kwdefaults__ or {}).items()))
+        for cell in function.__closure__ or ():
+            try:
+                self.add(cell.cell_contents, code)
+            except ValueError:
+                self._write("empty", b"")
+        for name in _global_names(code):
+            self.add(name)
+            if name in function.__globals__:
+                self.add(function.__globals__[name], code)
+
+    def add(self, value: Any, user: CodeType | None = None) -> None:
+        """Add a value; of a module only what `user`, the code that refers to it, may read."""
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            self._write(type(value).__name__, repr(value).encode())
+        elif isinstance(value, tuple | list):
+            self._write(type(value).__name__, str(len(value)).encode())
+            for item in value:
+                self.add(item, user)
+        elif isinstance(value, frozenset):
+            self.add(sorted(map(repr, value)))
+        elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
+            self._write("array", f"{value.dtype.str}{value.shape}".encode())
+            self._write("items", value.tobytes())
+        elif isinstance(value, CodeType):
+            self._add_code(value)
+        elif isinstance(value, ModuleType):
+            self._add_module(value, user)
+        elif hasattr(value, "py_func"):  # compiled by Numba
+            self._write("options", repr(sorted(value.targetoptions.items())).encode())
+            self.add_function(value.py_func)
+        elif isinstance(value, FunctionType) and not _known_by_name(value):
+            self.add_function(value)
+        elif hasattr(value, "__name__"):
+            self._write("name", _full_name(value).encode())
+        else:
+            from numba import cloudpickle
+
+            self._write("pickle", cloudpickle.dumps(value))
+
+    def _add_code(self, code: CodeType) -> None:
+        signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+        self._write("code", code.co_code)
+        self._write("exceptions", code.co_exceptiontable)
+        self._write("signature", repr((signature, code.co_flags)).encode())
+        self.add(code.co_names)
+        self.add(code.co_consts)
+
+    def _add_module(self, module: ModuleType, user: CodeType | None) -> None:
+        self._write("module", module.__name__.encode())
+        if user is None or self._is_seen(module, user):
+            return
+        for name in _attribute_names(user):
+            if name in vars(module):
+                self.add(name)
+                self.add(vars(module)[name], user)
+
+    def _is_seen(self, value: object, user: CodeType) -> bool:
+        """Note a value that may refer to itself; say whether it was noted before."""
+        key = (id(value), id(user))
+        seen = key in self._seen
+        self._write("reference", str(self._seen.setdefault(key, len(self._seen))).encode())
+        return seen
+
+    def _write(self, kind: str, content: bytes) -> None:
+        self._state.update(f"{kind}:{len(content)}:".encode())
+        self._state.update(content)
+
+
+def _attribute_names(code: CodeType) -> list[str]:
+    names = set(code.co_names)
+    for inner in _inner_codes(code):
+        names.update(_attribute_names(inner))
+    return sorted(names)
+
+
+def _known_by_name(function: FunctionType) -> bool:
+    return str(function.__module__).partition(".")[0] in _KNOWN_BY_NAME
+
+
+def _full_name(value: Any) -> str:
+    return f"{type(value).__name__} {getattr(value, '__module__', '')}.{value.__name__}"

@@ -1,0 +1,524 @@
+"""Functions of representations and of their Gram matrices.
+
+A representation ``a`` is a (width, batch) matrix whose columns are the samples; its Gram matrix
+is ``G = aᵀ a / width``, (batch, batch).  Every function broadcasts over leading axes, so it takes
+one matrix or the (chains, layers, ...) stack that a simulation returns, and needs only NumPy.
+
+Input may be of any real type; what depends on rounding (is this symmetric? is that singular?)
+is judged by the precision of the input, float32 or float64.  All arithmetic and all results are
+float64, scaled so that intermediate squares neither overflow nor vanish.
+
+The orthogonality gap, the ranks and the spectrum of a representation depend on it through its
+Gram matrix only, so there is no second version of them for representations: the V(H) of
+Daneshmand, Joudaki and Bach (arXiv 2106.03970) is ``orthogonality_gap(gram(H))``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._validate import finite_array, integer, real
+from bnmc.errors import ArgumentError, SingularGramError
+
+__all__ = [
+    "centre",
+    "condition",
+    "correlation",
+    "cross_gram",
+    "distance",
+    "eigenvalues",
+    "gram",
+    "orthogonality_gap",
+    "rank_bound",
+    "relative_deviation",
+    "soft_rank",
+    "validate_gram",
+]
+
+Float64Array = NDArray[np.float64]
+
+# How many units of rounding the two halves of a symmetric matrix may be apart, or an eigenvalue
+# of a positive semidefinite one be below zero, both relative to the largest: sums of thousands
+# of products differ by that much if they are taken in another order.
+_SLACK = 1024
+
+
+def gram(a: ArrayLike) -> Float64Array:
+    """Gram matrix ``aᵀ a / width`` of a representation.
+
+    Parameters
+    ----------
+    a : (..., width, batch) array_like
+        Representations, one column a sample.
+
+    Returns
+    -------
+    (..., batch, batch) ndarray of float64
+        Symmetric, positive semidefinite.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `a` is not an array of finite real numbers of that shape, or if its squares overflow.
+
+    Examples
+    --------
+    >>> gram([[1.0, 1.0], [1.0, -1.0]])
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    representation = _representation("a", a)
+    return _product("a", representation, representation)
+
+
+def cross_gram(a: ArrayLike, b: ArrayLike) -> Float64Array:
+    """Cross-Gram matrix ``aᵀ b / width`` of two representations of the same width.
+
+    Parameters
+    ----------
+    a : (..., width, n) array_like
+    b : (..., width, m) array_like
+        Representations; the leading axes broadcast.
+
+    Returns
+    -------
+    (..., n, m) ndarray of float64
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `a` or `b` is not an array of finite real numbers, their shapes do not go together,
+        or their products overflow.
+
+    Examples
+    --------
+    >>> cross_gram([[1.0, 1.0], [1.0, -1.0]], [[2.0], [0.0]])
+    array([[1.],
+           [1.]])
+    """
+    first = _representation("a", a)
+    second = _representation("b", b)
+    if first.shape[-2] != second.shape[-2]:
+        raise ArgumentError("b", second.shape, f"a representation of width {first.shape[-2]}")
+    _require_broadcast("b", second.shape, first.shape)
+    return _product("b", first, second)
+
+
+def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
+    """Frobenius distance ``‖G − H‖_F``.
+
+    Parameters
+    ----------
+    G, H : (..., n, m) array_like
+        Gram matrices (n = m) or cross-Gram matrices; the leading axes broadcast.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        Non-negative.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` or `H` is not an array of finite real numbers, or their shapes do not go together.
+
+    Examples
+    --------
+    >>> print(distance([[1.0, 0.0], [0.0, 1.0]], [[1.0, 3.0], [4.0, 1.0]]))
+    5.0
+    """
+    first = finite_array("G", G, shape=(..., "n", "m")).astype(np.float64, copy=False)
+    second = finite_array("H", H, shape=(..., "n", "m")).astype(np.float64, copy=False)
+    _require_same_matrix("H", second.shape, first.shape)
+    # Halves are subtracted, because the difference of two large entries may overflow.
+    return 2 * _frobenius_norm(first / 2 - second / 2)
+
+
+def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
+    """Deviation ``‖G⁻¹ H − I‖_F`` of H from a regular Gram matrix G.
+
+    It is at least the root of the sum of the squared eigenvalues of ``G⁻¹ H − I``, so 3/2 of it
+    bounds the total variation distance of N(0, G) and N(0, H) from above (Devroye, Mehrabian and
+    Reddad, arXiv 1810.08693).  It is not symmetric in G and H.
+
+    Parameters
+    ----------
+    G, H : (..., n, n) array_like
+        Gram matrices; the leading axes broadcast.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        Non-negative.
+
+    Raises
+    ------
+    SingularGramError
+        If a `G` is singular to rounding, ``λ_min <= n ε λ_max``, or indefinite.
+    ArgumentError, ArgumentTypeError
+        If `G` or `H` is not an array of finite, symmetric matrices, or their shapes do not go
+        together.
+
+    Examples
+    --------
+    >>> print(relative_deviation([[2.0, 0.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 6.0]]))
+    0.5
+    """
+    first, rounding = _symmetric("G", G)
+    second, _ = _symmetric("H", H)
+    _require_same_matrix("H", second.shape, first.shape)
+    spectrum = _spectrum(first)
+    is_singular = _is_singular(spectrum, rounding)
+    if is_singular.any():
+        index = tuple(int(i) for i in np.argwhere(is_singular)[0])
+        smallest, largest = spectrum[index][[0, -1]]
+        raise SingularGramError("G", index, float(smallest / largest) if largest else 0.0)
+    return _frobenius_norm(np.linalg.solve(first, second) - np.eye(first.shape[-1]))
+
+
+def orthogonality_gap(G: ArrayLike) -> Float64Array:
+    """Orthogonality gap ``‖G / Tr G − I / n‖_F``.
+
+    It is 0 for orthogonal samples of equal norm and ``sqrt(1 − 1/n)`` for collinear samples; the
+    scale of G does not matter.  This is the V(H) of Daneshmand, Joudaki and Bach
+    (arXiv 2106.03970), ``‖HᵀH / ‖H‖_F² − I/n‖_F``, for any H with Gram matrix G.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        In [0, sqrt(1 − 1/n)].
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices of positive trace.
+
+    Examples
+    --------
+    >>> print(orthogonality_gap([[1.0, 1.0], [1.0, 1.0]]).round(6))
+    0.707107
+    """
+    shares = _trace_one(G)
+    n = shares.shape[-1]
+    return _frobenius_norm(shares - np.eye(n) / n)
+
+
+def rank_bound(G: ArrayLike) -> Float64Array:
+    """Lower bound ``r = (Tr G)² / ‖G‖_F²`` of the rank, whatever the scale.
+
+    This is the ``r(H) = (Tr M)² / ‖M‖_F²``, ``M = H Hᵀ / n``, of Daneshmand et al.
+    (arXiv 2003.01652, eq. 4 and Lemma 1): M and G have the same non-zero eigenvalues up to a
+    factor.  Where the rows of H are normalized (``Tr M = width``), ``soft_rank >= (1 − τ)² r``.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        In [1, n] for positive semidefinite G, and never above its rank.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices of positive trace.
+
+    Examples
+    --------
+    >>> print(rank_bound([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]))
+    2.0
+    """
+    sum_of_squares: Float64Array = np.square(_trace_one(G)).sum(axis=(-2, -1))
+    return 1 / sum_of_squares
+
+
+def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
+    """Soft rank ``#{i : σ_i(x)² / n >= τ}`` of a representation x, from its Gram matrix.
+
+    Daneshmand et al. (arXiv 2003.01652, section 2) count the singular values of the width × n
+    matrix x, which are the square roots of ``width · λ_i(G)``: the condition is
+    ``λ_i(G) · width / n >= τ``, that is, an eigenvalue of ``M = x xᵀ / n`` of at least τ.  An
+    exact rank has no meaning after rounding; this one has, because it names its threshold.
+
+    The Gram matrices of a run belong to ``σ(x)``, so this is the soft rank of ``σ(x)``, and that
+    of x for linear chains.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices ``xᵀ x / width``.
+    tau : float
+        Threshold τ > 0.
+    width : int
+        Number of rows of x, >= 1.
+
+    Returns
+    -------
+    (...) ndarray of intp
+        In 0 … min(n, width), for a threshold above the rounding of the eigenvalues.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices, `tau` not a positive number or
+        `width` not a positive integer.
+
+    Examples
+    --------
+    Two orthogonal rows among three, each of mean square 1: M is diagonal, and has ones there.
+
+    >>> x = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
+    >>> print(soft_rank(gram(x), 0.5, width=3))
+    2
+    """
+    width = integer("width", width, low=1)
+    tau = real("tau", tau, above=0)
+    spectrum = eigenvalues(G)
+    # No eigenvalue of M is multiplied up to an overflow: the threshold is divided instead.
+    threshold = tau * (spectrum.shape[-1] / width)
+    counts: NDArray[np.intp] = np.count_nonzero(spectrum >= threshold, axis=-1)
+    return counts
+
+
+def eigenvalues(G: ArrayLike) -> Float64Array:
+    """Eigenvalues of symmetric matrices, ascending.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices, symmetric to rounding.
+
+    Returns
+    -------
+    (..., n) ndarray of float64
+        Each with an error of the order of ε times the largest: those of a singular matrix are
+        zero to rounding and may be slightly negative.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices.
+
+    Examples
+    --------
+    >>> eigenvalues([[2.0, 1.0], [1.0, 2.0]]).round(12)
+    array([1., 3.])
+    """
+    matrices, _ = _symmetric("G", G)
+    return _spectrum(matrices)
+
+
+def condition(G: ArrayLike) -> Float64Array:
+    """Condition number ``λ_max / λ_min``.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        At least 1; infinite where G is singular to rounding, ``λ_min <= n ε λ_max``, or not
+        positive: there the quotient would be noise.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices.
+
+    Examples
+    --------
+    >>> condition([[[1.0, 0.0], [0.0, 8.0]], [[1.0, 1.0], [1.0, 1.0]]])
+    array([ 8., inf])
+    """
+    matrices, rounding = _symmetric("G", G)
+    spectrum = _spectrum(matrices)
+    is_singular = _is_singular(spectrum, rounding)
+    smallest = np.where(is_singular, 1, spectrum[..., 0])
+    quotients: Float64Array = np.where(is_singular, np.inf, spectrum[..., -1] / smallest)
+    return quotients
+
+
+def correlation(G: ArrayLike) -> Float64Array:
+    """Correlations ``G_ij / sqrt(G_ii G_jj)``, the cosines of the angles between samples.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices.
+
+    Returns
+    -------
+    (..., n, n) ndarray of float64
+        Ones on the diagonal, and elsewhere in [−1, 1], to rounding.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices with positive diagonals.
+
+    Examples
+    --------
+    >>> correlation([[4.0, 1.0], [1.0, 1.0]])
+    array([[1. , 0.5],
+           [0.5, 1. ]])
+    """
+    matrices, _ = _symmetric("G", G)
+    squared_norms = np.diagonal(matrices, axis1=-2, axis2=-1)
+    if (squared_norms <= 0).any():
+        raise ArgumentError("G", float(squared_norms.min()), "a positive diagonal")
+    norms = np.sqrt(squared_norms)
+    products: Float64Array = norms[..., :, None] * norms[..., None, :]
+    return matrices / products
+
+
+def centre(G: ArrayLike) -> Float64Array:
+    """Gram matrix ``P G P`` of the centred samples, ``P = I − 11ᵀ/n``.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Gram matrices.
+
+    Returns
+    -------
+    (..., n, n) ndarray of float64
+        Symmetric; its rows and columns sum to zero, to rounding.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G` is not an array of finite, symmetric matrices.
+
+    Examples
+    --------
+    >>> centre([[1.0, 0.0], [0.0, 1.0]])
+    array([[ 0.5, -0.5],
+           [-0.5,  0.5]])
+    """
+    matrices, _ = _symmetric("G", G)
+    means = matrices.mean(axis=-1)
+    # The sum of the two means comes first: it is symmetric in every bit.
+    removed: Float64Array = means[..., :, None] + means[..., None, :]
+    removed -= means.mean(axis=-1)[..., None, None]
+    return matrices - removed
+
+
+def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
+    """Return `G` as float64 if it can be a Gram matrix.
+
+    Parameters
+    ----------
+    G : (..., n, n) array_like
+        Matrices to check.
+    name : str, default "G"
+        Name of the argument, for the message.
+
+    Returns
+    -------
+    (..., n, n) ndarray of float64
+        Finite, symmetric and positive semidefinite, the latter two to rounding: 1024 units in
+        the last place of the largest entry or eigenvalue, at the precision of the input.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If it is not.
+
+    Examples
+    --------
+    >>> validate_gram([[1.0, 2.0], [2.0, 1.0]])
+    Traceback (most recent call last):
+        ...
+    bnmc.errors.ArgumentError: G: got -1.0, allowed: no negative eigenvalue
+    """
+    matrices, rounding = _symmetric(name, G)
+    spectrum = _spectrum(matrices)
+    negative = spectrum[..., 0] < -_SLACK * rounding * np.abs(spectrum[..., -1])
+    if negative.any():
+        raise ArgumentError(name, float(spectrum[negative][0, 0]), "no negative eigenvalue")
+    return matrices
+
+
+def _representation(name: str, value: ArrayLike) -> Float64Array:
+    array = finite_array(name, value, shape=(..., "width", "batch"))
+    return array.astype(np.float64, copy=False)
+
+
+def _product(name: str, first: Float64Array, second: Float64Array) -> Float64Array:
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
+        product: Float64Array = np.swapaxes(first, -2, -1) @ second / first.shape[-2]
+    if not np.isfinite(product).all():
+        raise ArgumentError(
+            name, float(np.abs(second).max()), "entries whose products do not overflow float64"
+        )
+    return product
+
+
+def _symmetric(name: str, value: ArrayLike) -> tuple[Float64Array, float]:
+    """Matrices as float64, checked to be symmetric, and the rounding unit of what was passed."""
+    array = finite_array(name, value, shape=(..., "n", "n"))
+    rounding = float(np.finfo(array.dtype).eps)
+    matrices = array.astype(np.float64, copy=False)
+    largest = np.abs(matrices).max(axis=(-2, -1))
+    half_asymmetry = np.abs(matrices / 2 - np.swapaxes(matrices, -2, -1) / 2).max(axis=(-2, -1))
+    if (half_asymmetry > _SLACK * rounding * (largest / 2)).any():
+        difference = 2 * float(half_asymmetry.max())
+        raise ArgumentError(name, difference, "symmetric matrices, |G_ij − G_ji| = 0 to rounding")
+    return matrices, rounding
+
+
+def _trace_one(G: ArrayLike) -> Float64Array:
+    """``G / Tr G``."""
+    matrices, _ = _symmetric("G", G)
+    # Divided by the largest entry first, the trace can neither overflow nor vanish.
+    largest = np.abs(matrices).max(axis=(-2, -1), keepdims=True)
+    scaled = matrices / np.where(largest > 0, largest, 1)
+    traces = np.trace(scaled, axis1=-2, axis2=-1)[..., None, None]
+    if (traces <= 0).any():
+        raise ArgumentError("G", float(traces.min()), "matrices of positive trace")
+    shares: Float64Array = scaled / traces
+    return shares
+
+
+def _frobenius_norm(matrices: Float64Array) -> Float64Array:
+    largest = np.abs(matrices).max(axis=(-2, -1))
+    scaled = matrices / np.where(largest > 0, largest, 1)[..., None, None]
+    norms: Float64Array = largest * np.sqrt(np.square(scaled).sum(axis=(-2, -1)))
+    return norms
+
+
+def _spectrum(matrices: Float64Array) -> Float64Array:
+    return np.linalg.eigvalsh(matrices).astype(np.float64, copy=False)
+
+
+def _is_singular(spectrum: Float64Array, rounding: float) -> NDArray[np.bool_]:
+    """Whether the smallest of ascending eigenvalues is zero, to rounding, or negative."""
+    is_singular: NDArray[np.bool_] = spectrum[..., 0] <= (
+        spectrum.shape[-1] * rounding * np.abs(spectrum[..., -1])
+    )
+    return is_singular
+
+
+def _require_broadcast(name: str, shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_shapes(shape[:-2], other[:-2])
+    except ValueError:
+        raise ArgumentError(
+            name, shape, f"leading axes that broadcast with those of shape {other}"
+        ) from None
+
+
+def _require_same_matrix(name: str, shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+    if shape[-2:] != other[-2:]:
+        raise ArgumentError(name, shape, f"matrices of shape {other[-2:]}")
+    _require_broadcast(name, shape, other)

@@ -1,0 +1,183 @@
+"""What a simulation returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._extras import import_extra
+from bnmc.chain import Chain
+from bnmc.errors import ArgumentError, UnknownNameError
+
+if TYPE_CHECKING:
+    import xarray
+
+    from bnmc._samplers import State
+
+__all__ = ["Moments", "Trajectory"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and variance of an observable over chains, layers or both.
+
+    Attributes
+    ----------
+    count : int
+        How many values each mean is of.
+    mean, variance : ndarray of float64
+        The variance is divided by count - 1; NaN for a single value.
+    """
+
+    count: int
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+    @property
+    def stderr(self) -> NDArray[np.float64]:
+        """Standard error of the mean, if the values were independent (chains are)."""
+        return np.sqrt(self.variance / self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The recorded layers of an ensemble of chains.
+
+    An observable is an item, ``run["gram"]``, and an attribute, ``run.gram``: an array of shape
+    (chains, layers, ...), with an axis of inputs after these if there were several.  Where a run
+    was reduced it is in `moments` instead.
+
+    Attributes
+    ----------
+    chain : Chain
+    layers : (layers,) ndarray of int
+        Which layers are recorded.
+    observables : dict of ndarray
+        Values by name.
+    moments : dict of Moments
+        Means and variances by name, of a run with ``reduce=``.
+    dims : dict of tuple of str
+        The names of the axes of each observable.
+    key : int
+        The 64-bit key of all random numbers: ``rng=numpy.random.default_rng(seed)`` draws it.
+    sampler : str
+        "conditional" or "weights".
+    dtype : str
+        Precision of the rows, "float64" or "float32"; results are float64.
+    backend : str
+        "cpu".
+    cpu : str
+        The kind of processor: on the same kind, the same key gives the same bits.
+    chains : int
+    inputs : int or None
+        Number of input batches, None for one without an axis of its own.
+    final_state : State
+        Continues the run: ``simulate(run.chain, more, initial=run.final_state)``.
+    """
+
+    chain: Chain
+    layers: NDArray[np.int64]
+    observables: Mapping[str, NDArray[np.float64]]
+    moments: Mapping[str, Moments]
+    dims: Mapping[str, tuple[str, ...]]
+    key: int
+    sampler: str
+    dtype: str
+    backend: str
+    cpu: str
+    chains: int
+    inputs: int | None
+    final_state: State = field(repr=False)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        if name in self.observables:
+            return self.observables[name]
+        if name in self.moments:
+            raise ArgumentError("name", name, f"run.moments[{name!r}], as the run was reduced")
+        raise UnknownNameError("name", name, [*self.observables, *self.moments])
+
+    def __getattr__(self, name: str) -> NDArray[np.float64]:
+        if not name.startswith("_") and name in self.__dict__.get("observables", {}):
+            return self.observables[name]
+        raise AttributeError(f"{name!r} was not recorded; add it to observables=")
+
+    def __repr__(self) -> str:
+        recorded = ", ".join([*self.observables, *(f"{name} (moments)" for name in self.moments)])
+        return (
+            f"<Trajectory of {self.chains} chains, {len(self.layers)} layers "
+            f"({self.layers[0]} to {self.layers[-1]}): {recorded}; {self.chain}>"
+        )
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return the mean of an observable over chains, (layers, ...)."""
+        return self._over_chains(name).mean
+
+    def stderr(self, name: str) -> NDArray[np.float64]:
+        """Return the standard error of that mean, over independent chains."""
+        return self._over_chains(name).stderr
+
+    def _over_chains(self, name: str) -> Moments:
+        if name in self.moments:
+            return self.moments[name]
+        values = self[name]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            squares = np.square(values - values.mean(axis=0)).sum(axis=0)
+            variance = squares / (len(values) - 1) if len(values) > 1 else squares * np.nan
+        return Moments(len(values), values.mean(axis=0), variance)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the run as an `xarray.Dataset`; needs the extra ``xarray``.
+
+        Moments become variables ``name_mean`` and ``name_variance``.  Chain, key and versions are
+        attributes.
+        """
+        xr = import_extra("xarray", "xarray")
+        variables: dict[str, Any] = {
+            name: (self.dims[name], values) for name, values in self.observables.items()
+        }
+        for name, moments in self.moments.items():
+            variables[f"{name}_mean"] = (self.dims[name], moments.mean)
+            variables[f"{name}_variance"] = (self.dims[name], moments.variance)
+        used = {axis for axes, _ in variables.values() for axis in axes}
+        coordinates: dict[str, Any] = {}
+        if "layer" in used:
+            coordinates["layer"] = self.layers
+        if "chain" in used:
+            coordinates["chain"] = np.arange(self.chains)
+        dataset: xarray.Dataset = xr.Dataset(variables, coordinates, self.attributes())
+        return dataset
+
+    def to_datatree(self) -> xarray.DataTree:
+        """Return the run as an `xarray.DataTree` with the group ``run``, as ArviZ has them."""
+        xr = import_extra("xarray", "xarray")
+        tree: xarray.DataTree = xr.DataTree.from_dict({"run": self.to_xarray()})
+        return tree
+
+    def attributes(self) -> dict[str, Any]:
+        """Return what says how to repeat the run, as plain values."""
+        from bnmc import __version__
+
+        chain = self.chain
+        return {
+            "bnmc_version": __version__,
+            "chain": repr(chain),
+            "width": chain.width,
+            "batch": chain.batch,
+            "activation": chain.activation.name,
+            "norm": chain.norm,
+            "skip": chain.skip,
+            "gain": chain.gain,
+            "weights": chain.weights if isinstance(chain.weights, str) else "user",
+            "eps": chain.eps,
+            "key": str(self.key),
+            "sampler": self.sampler,
+            "dtype": self.dtype,
+            "backend": self.backend,
+            "cpu": self.cpu,
+            "chains": self.chains,
+            "inputs": 0 if self.inputs is None else self.inputs,
+        }

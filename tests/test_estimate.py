@@ -1,0 +1,149 @@
+"""`Estimate`."""
+
+import dataclasses
+import math
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.estimate import Estimate
+
+
+def estimate(value=1.0, stderr=0.1, **fields):
+    return Estimate(
+        **{"value": value, "stderr": stderr, "ci": (0.8, 1.2), "n": 10, "method": "test", **fields}
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "stderr", "text"),
+    [
+        (0.791093, 0.000123, "0.79109 ± 0.00012"),
+        (1.0, 0.0996, "1.00 ± 0.10"),
+        (1.0, 0.0994, "1.000 ± 0.099"),
+        (-3.14159, 0.5, "-3.14 ± 0.50"),
+        (12345.6, 678.9, "12346 ± 679"),
+        (0.0, 0.25, "0.00 ± 0.25"),
+        (0.0, 2.5e-9, "(0.0 ± 2.5)e-09"),
+        (1.23456e-8, 1.2e-11, "(1.2346 ± 0.0012)e-08"),
+        (1.23456e-8, 2.5e-7, "(0.1 ± 2.5)e-07"),
+        (-6.02214e23, 1.5e19, "(-6.02214 ± 0.00015)e+23"),
+        (4e-320, 1e-320, "(4.0 ± 1.0)e-320"),
+        (1.5e308, 1e307, "(1.50 ± 0.10)e+308"),
+        (0.5, 0.0, "0.5 ± 0"),
+    ],
+)
+def test_text_shows_two_digits_of_the_standard_error(value, stderr, text):
+    assert str(estimate(value, stderr)) == text
+    assert f"{estimate(value, stderr)}" == text
+
+
+@given(
+    st.floats(-1e300, 1e300, allow_subnormal=False),
+    st.floats(1e-300, 1e300, allow_subnormal=False),
+)
+def test_text_is_within_half_a_unit_of_its_last_digit(value, stderr):
+    if abs(value) > 1e12 * stderr:  # then the text has more digits than a float64
+        return
+    text = str(estimate(value, stderr))
+    mantissas, _, exponent = text.strip("(").partition(")e")
+    shown_value, shown_stderr = (
+        float(f"{part}e{exponent or 0}") for part in mantissas.split(" ± ")
+    )
+    assert abs(shown_stderr - stderr) <= 0.0501 * stderr
+    assert abs(shown_value - value) <= 0.0501 * stderr
+
+
+def test_format_specification_applies_to_both_numbers():
+    assert f"{estimate(1.23456, 0.0321):.3f}" == "1.235 ± 0.032"
+    assert f"{estimate(1.23456, 0.0321):+.1e}" == "+1.2e+00 ± +3.2e-02"
+
+
+def test_fields_are_canonical():
+    made = estimate(np.float32(0.5), np.float64(1), ci=[0, math.inf], n=np.int64(3))
+    assert dataclasses.astuple(made) == (0.5, 1.0, (0.0, math.inf), 3, "test", 0.95)
+    assert type(made.value) is type(made.stderr) is float
+    assert type(made.n) is int
+    assert type(made.ci) is tuple
+    assert hash(made) == hash(pickle.loads(pickle.dumps(made)))
+
+
+def test_it_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        estimate().value = 2.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("value", math.nan, "value"),
+        ("value", math.inf, "value"),
+        ("stderr", -0.1, "stderr"),
+        ("stderr", math.nan, "stderr"),
+        ("ci", (2.0, 1.0), "ci"),
+        ("ci", (math.nan, 1.0), r"ci\[0\]"),
+        ("ci", (0.0, math.nan), r"ci\[1\]"),
+        ("n", 0, "n"),
+        ("level", 0.0, "level"),
+        ("level", 1.0, "level"),
+    ],
+)
+def test_values_out_of_range_are_refused(field, value, named):
+    with pytest.raises(ArgumentError, match=f"^{named}: got "):
+        estimate(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("value", "1"), ("ci", 0.5), ("ci", (0.1,)), ("ci", "ab"), ("n", 2.0), ("method", None)],
+)
+def test_values_of_another_type_are_refused(field, value):
+    with pytest.raises(ArgumentTypeError, match=rf"^{field}(\[0\])?: got "):
+        estimate(**{field: value})
+
+
+def test_compatible_adds_the_variances():
+    a, b = estimate(0.0, 3.0), estimate(5.0, 4.0)  # one standard error of the difference apart
+    assert a.compatible(b, sigmas=1)
+    assert b.compatible(a, sigmas=1)
+    assert not a.compatible(b, sigmas=0.999)
+
+
+def test_compatible_with_an_exact_number():
+    assert estimate(1.0, 0.1).compatible(1.4)
+    assert not estimate(1.0, 0.1).compatible(1.41)
+    assert estimate(1.0, 0.0).compatible(1)
+
+
+@pytest.mark.parametrize(("other", "sigmas"), [(math.nan, 4), (1.0, -1), (1.0, math.nan)])
+def test_compatible_refuses_what_has_no_meaning(other, sigmas):
+    with pytest.raises(ArgumentError):
+        estimate().compatible(other, sigmas)
+
+
+def test_from_samples_against_scipy():
+    samples = np.random.default_rng(5).exponential(size=17)
+    made = Estimate.from_samples(samples, level=0.9, method="exponential")
+    interval = stats.t(16, samples.mean(), stats.sem(samples)).interval(0.9)
+    assert made.value == pytest.approx(samples.mean(), rel=1e-15)
+    assert made.stderr == pytest.approx(stats.sem(samples), rel=1e-14)
+    assert made.ci == pytest.approx(interval, rel=1e-12)
+    assert (made.n, made.method, made.level) == (17, "exponential", 0.9)
+
+
+def test_from_samples_works_in_float64():
+    samples = np.full(1 << 12, 1.1, np.float32)
+    made = Estimate.from_samples(samples)
+    assert made.value == pytest.approx(float(np.float32(1.1)), rel=1e-15)
+    assert made.stderr < 1e-15
+
+
+@pytest.mark.parametrize("samples", [[], [1.0], [[1.0, 2.0]], [1.0, math.nan]])
+def test_from_samples_refuses_what_is_too_little_or_malformed(samples):
+    with pytest.raises(ArgumentError, match="^samples: got "):
+        Estimate.from_samples(samples)
