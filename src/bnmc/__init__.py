@@ -23,6 +23,7 @@ __all__ = [
     "SoftRank",
     "Trajectory",
     "__version__",
+    "drawn_weights",
     "errors",
     "gram",
     "mean_field",
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from bnmc.initial import FirstLayer
     from bnmc.mean_field import MeanField
     from bnmc.observables import Distance, Observable, SoftRank
-    from bnmc.simulation import simulate
+    from bnmc.simulation import drawn_weights, simulate
     from bnmc.trajectory import Trajectory
 
 _HOMES = {
@@ -50,6 +51,7 @@ _HOMES = {
     "Observable": "observables",
     "SoftRank": "observables",
     "Trajectory": "trajectory",
+    "drawn_weights": "simulation",
     "simulate": "simulation",
 }
 _MODULES = ("errors", "gram", "mean_field")

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ class State:
     layer: int
     inputs: int | None
     dtype: str
-    arrays: dict[str, FloatArray]
+    arrays: dict[str, NDArray[Any]]
 
     @property
     def chains(self) -> int:
@@ -122,12 +123,14 @@ class Sampler:
             chain.eps,
         )
         self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        #: Which float32 chains have gone on in float64.
+        self.wide = np.zeros(chains, np.bool_)
         #: Where a state was taken up; 0 otherwise.
         self.layer = 0
         self._buffers = threading.local()
 
     @property
-    def arrays(self) -> dict[str, FloatArray]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         """The state of all chains, by name."""
         raise NotImplementedError
 
@@ -168,11 +171,12 @@ class Sampler:
         """Like `advance`, for all chains, with all threads on each layer."""
         raise NotImplementedError
 
-    def work(self) -> cpu.Work:
-        """Return the buffers of the calling thread."""
-        if not hasattr(self._buffers, "work"):
-            self._buffers.work = memory.work(self.chain.batch, self.inputs or 1, self.dtype)
-        buffers: cpu.Work = self._buffers.work
+    def work(self, dtype: np.dtype[Any] | None = None) -> cpu.Work:
+        """Return the buffers of the calling thread, for rows of a dtype."""
+        name = (dtype or self.dtype).name
+        if not hasattr(self._buffers, name):
+            setattr(self._buffers, name, memory.work(self.chain.batch, self.inputs or 1, name))
+        buffers: cpu.Work = getattr(self._buffers, name)
         return buffers
 
     def check(self, status: NDArray[np.int64], first: int) -> None:
@@ -195,10 +199,10 @@ class _RowSampler(Sampler):
         self.grams = np.zeros((chains, self.columns, self.columns))
         stride = memory.stride(chain.width)
         keeps_x = chain.skip != 0.0
-        shape = (chains, self.columns, stride) if keeps_x else (1, 1, 1)
-        self.xs = memory.aligned_zeros(shape, self.dtype)
-        shape = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
-        self.activations = memory.aligned_zeros(shape, self.dtype)
+        of_x = (chains, self.columns, stride) if keeps_x else (1, 1, 1)
+        self.xs = memory.aligned_zeros(of_x, self.dtype)
+        of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
+        self.activations = memory.aligned_zeros(of_a, self.dtype)
 
     @property
     def keeps_a(self) -> bool:
@@ -228,17 +232,44 @@ class _RowSampler(Sampler):
 
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
         """Draw rows with a covariance, as if it were the Gram matrix of a layer -1."""
-        grams = self.grams[first:last]
-        grams[:] = start.matrix
+        self.grams[first:last] = start.matrix
         # Neither the gain nor what x was before has a part in layer 0: x is zero.
         law = self.law._replace(gain=1.0)
+        self._draw(law, first, last, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)))
+
+    def _draw(
+        self,
+        law: cpu.Law,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        record: NDArray[np.float64],
+    ) -> None:
+        """Take chains first:last through layers, each drawn given the one before.
+
+        A float32 chain whose Gram matrix float32 rows do not resolve goes on in float64, for good:
+        its small eigenvalues are then neither lost in rounding nor made of it.
+        """
+        if last - first > 1 and self.wide[first:last].any():
+            for index in range(first, last):
+                one = slice(index - first, index - first + 1)
+                self._draw(law, index, index + 1, layer, slots, record[one])
+            return
+        dtype = np.dtype(np.float64) if self.wide[first] else self.dtype
         status = np.zeros((last - first, 3), np.int64)
-        work = self.work()
+        work = self.work(dtype)
         cpu.conditional_layers(
-            self.sigma, law, grams, self._xs(first, last), self._activations(first, last),
-            first, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)), self.panel,
+            self.sigma, law, self.grams[first:last], self._xs(first, last, dtype),
+            self._activations(first, last, dtype), first, layer, slots, record, self.panel,
             *self.key_words, np.zeros_like(work.sums), work, status,
         )  # fmt: skip
+        for index in (first + np.flatnonzero(status[:, 0] == cpu.UNRESOLVED)).tolist():
+            self.wide[index] = True
+            one = slice(index - first, index - first + 1)
+            done = int(status[index - first, 1]) - layer
+            status[one] = 0
+            self._draw(law, index, index + 1, layer + done, slots[done:], record[one])
         self.check(status, first)
 
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
@@ -259,11 +290,15 @@ class _RowSampler(Sampler):
             if self.keeps_a:
                 self.activations[index, 0, : self.columns, :width] = start.a[source].T
 
-    def _xs(self, first: int, last: int) -> FloatArray:
-        return self.xs[first:last] if self.chain.skip != 0.0 else self.xs
+    def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
+        if self.chain.skip != 0.0:
+            return self.xs[first:last]
+        return self.xs.astype(dtype, copy=False)
 
-    def _activations(self, first: int, last: int) -> FloatArray:
-        return self.activations[first:last] if self.keeps_a else self.activations
+    def _activations(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
+        if self.keeps_a:
+            return self.activations[first:last]
+        return self.activations.astype(dtype, copy=False)
 
     def advance_together(
         self,
@@ -277,7 +312,7 @@ class _RowSampler(Sampler):
         bounds = [self.panels * k // parts for k in range(parts + 1)]
 
         def share(make: Callable[[int, int], int]) -> list[int]:
-            others = zip(bounds[1:-1], bounds[2:], strict=True)
+            others = pairwise(bounds[1:])
             tasks = [executor.submit(make, *part) for part in others]
             return [make(bounds[0], bounds[1]), *(task.result() for task in tasks)]
 
@@ -315,9 +350,9 @@ class ConditionalSampler(_RowSampler):
     name = path = "conditional"
 
     @property
-    def arrays(self) -> dict[str, FloatArray]:
-        skips = self.chain.skip != 0.0
-        return {"gram": self.grams, "x": self.xs} if skips else {"gram": self.grams}
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {"gram": self.grams, "wide": self.wide}
+        return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
 
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
@@ -327,38 +362,27 @@ class ConditionalSampler(_RowSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        status = np.zeros((last - first, 3), np.int64)
-        work = self.work()
-        cpu.conditional_layers(
-            self.sigma, self.law, self.grams[first:last], self._xs(first, last), self.activations,
-            first, layer, slots, frames.gram[first:last], self.panel, *self.key_words,
-            np.zeros_like(work.sums), work, status,
-        )  # fmt: skip
-        self.check(status, first)
+        self._draw(self.law, first, last, layer, slots, frames.gram[first:last])
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
     ) -> Callable[[int, int], int]:
-        own = self.work()
-        cpu.factorise(self.grams[index], self.law, own)
+        dtype = np.dtype(np.float64) if self.wide[index] else self.dtype
+        own = self.work(dtype)
+        least_pivot = cpu.factorise(self.grams[index], self.law, own)
+        if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < cpu.RESOLVED_PIVOT:
+            self.wide[index] = True
+            return self._layer_task(index, layer, x, panel_sums)
         draw = cpu.Draw(layer, np.uint32(cpu.STREAM_ROWS | np.uint32(index)), *self.key_words)
+        x = x.astype(dtype, copy=False)
+        kept = self._activations(index, index + 1, dtype)[0, 0]
 
         def make(first: int, last: int) -> int:
-            work = self.work()._replace(factor=own.factor, regular=own.regular)
-            return int(
-                cpu.draw_panels(
-                    self.sigma,
-                    self.law,
-                    x,
-                    self.activations[0, 0],
-                    first,
-                    last,
-                    self.panel,
-                    draw,
-                    work,
-                    panel_sums,
-                )  # fmt: skip
+            work = self.work(dtype)._replace(factor=own.factor, regular=own.regular)
+            degenerate: int = cpu.draw_panels(
+                self.sigma, self.law, x, kept, first, last, self.panel, draw, work, panel_sums
             )
+            return degenerate
 
         return make
 
@@ -383,8 +407,8 @@ class WeightsSampler(_RowSampler):
         return _WEIGHT_CODES[weights] if isinstance(weights, str) else cpu.GIVEN
 
     @property
-    def arrays(self) -> dict[str, FloatArray]:
-        arrays = {"gram": self.grams, "activations": self.activations}
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {"gram": self.grams, "activations": self.activations}
         return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
 
     @staticmethod
@@ -401,9 +425,9 @@ class WeightsSampler(_RowSampler):
         work = self.work()
         cpu.weighted_layers(
             self.sigma, self.law, self.weight_code, np.zeros((1, 1), self.dtype),
-            self.grams[first:last], self._xs(first, last), self.activations[first:last], first,
-            layer, slots, frames.gram[first:last], self.panel, *self.key_words,
-            np.zeros_like(work.sums), work, status,
+            self.grams[first:last], self._xs(first, last, self.dtype),
+            self.activations[first:last], first, layer, slots, frames.gram[first:last],
+            self.panel, *self.key_words, np.zeros_like(work.sums), work, status,
         )  # fmt: skip
         self.check(status, first)
 
@@ -425,23 +449,11 @@ class WeightsSampler(_RowSampler):
         draw = cpu.Draw(layer, np.uint32(cpu.STREAM_WEIGHTS | np.uint32(index)), *self.key_words)
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
-            return int(
-                cpu.multiply_panels(
-                    self.sigma,
-                    self.law,
-                    self.weight_code,
-                    given,
-                    a,
-                    x,
-                    following,
-                    first,
-                    last,
-                    self.panel,
-                    draw,
-                    self.work(),
-                    panel_sums,
-                )  # fmt: skip
-            )
+            degenerate: int = cpu.multiply_panels(
+                self.sigma, self.law, self.weight_code, given, a, x, following, first, last,
+                self.panel, draw, self.work(), panel_sums,
+            )  # fmt: skip
+            return degenerate
 
         def make(first: int, last: int) -> int:
             if self.weight_code != cpu.GIVEN:
@@ -453,6 +465,27 @@ class WeightsSampler(_RowSampler):
             return -1
 
         return make
+
+    def drawn(self, index: int, layer: int) -> FloatArray:
+        """Return the weights W of one layer of one chain, (width, width), of variance 1/width."""
+        width = self.chain.width
+        weights = np.zeros((width, width), self.dtype)
+        if self.weight_code == cpu.GIVEN:
+            for panel in range(self.panels):
+                rows = slice(panel * self.panel, (panel + 1) * self.panel)
+                weights[rows] = self._given(index, layer, panel)[: width - rows.start]
+            return weights / np.sqrt(self.dtype.type(width))
+        draw = cpu.Draw(layer, np.uint32(cpu.STREAM_WEIGHTS | np.uint32(index)), *self.key_words)
+        tile = self.work().tile
+        for row in range(0, width, cpu.BLOCK):
+            for column in range(0, width, cpu.TILE):
+                part = weights[row : row + cpu.BLOCK, column : column + cpu.TILE]
+                cpu.fill_weights(
+                    self.weight_code, np.zeros((1, 1), self.dtype), tile, column, part.shape[1],
+                    row, cpu.BLOCK, draw,
+                )  # fmt: skip
+                part[:] = tile.reshape(cpu.TILE, cpu.BLOCK)[: part.shape[1], : part.shape[0]].T
+        return weights / np.sqrt(self.dtype.type(width))
 
     def _given(self, index: int, layer: int, panel: int) -> FloatArray:
         """Draw a panel of unit-variance weights by the user's sampler.
@@ -488,7 +521,7 @@ class FactorSampler(Sampler):
         self.log_starts = np.zeros(chains)
 
     @property
-    def arrays(self) -> dict[str, FloatArray]:
+    def arrays(self) -> dict[str, NDArray[Any]]:
         return {
             "factor": self.factors,
             "exponent": self.exponents,
@@ -547,7 +580,7 @@ def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
     """Return the square upper triangular R with RᵀR = aᵀa and a diagonal that is not negative."""
     columns = a.shape[1]
     r = np.zeros((columns, columns))
-    reduced = np.linalg.qr(np.asarray(a, dtype=np.float64), mode="r")
+    reduced: FloatArray = np.linalg.qr(np.asarray(a, dtype=np.float64), mode="r")  # type: ignore[assignment]
     r[: reduced.shape[0]] = reduced
     return r * np.where(np.diag(r) < 0.0, -1.0, 1.0)[:, None]
 
@@ -555,7 +588,8 @@ def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
 def semidefinite_root(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return R with RᵀR = matrix, for a positive semidefinite matrix."""
     values, vectors = np.linalg.eigh(matrix)
-    return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    root: NDArray[np.float64] = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    return root
 
 
 SAMPLERS: dict[str, type[Sampler]] = {

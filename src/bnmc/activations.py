@@ -277,7 +277,8 @@ class Activation:
         from numba import cloudpickle
 
         try:
-            pickled: bytes = cloudpickle.dumps(self._scalars["float64"])
+            dumps: Any = cloudpickle.dumps
+            pickled: bytes = dumps(self._scalars["float64"])
         except Exception as error:  # whatever the function refers to decides what is raised
             allowed = "a function that can be pickled, to send it to another process"
             hint = f"{type(error).__name__}: {error}"
@@ -539,7 +540,8 @@ class _Digest:
         else:
             from numba import cloudpickle
 
-            self._write("pickle", cloudpickle.dumps(value))
+            dumps: Any = cloudpickle.dumps
+            self._write("pickle", dumps(value))
 
     def _add_code(self, code: CodeType) -> None:
         signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)

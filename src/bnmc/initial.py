@@ -97,21 +97,19 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
     """Return N(x) for x of shape (chains, inputs, width, batch); `own`: one x a chain."""
     if chain.norm == "none":
         return x
-    if chain.norm == "batch":
-        constant = (x == x[..., :1]).all(axis=-1)
-        x = x - x.mean(axis=-1, keepdims=True)
-    else:
-        constant = (x == 0.0).all(axis=-1)
-    # Squares of very small or large entries would under- or overflow.
-    largest = np.abs(x).max(axis=-1, keepdims=True)
     if chain.eps == 0.0:
-        without = constant | (largest[..., 0] == 0.0)
-        if without.any():
-            index, _, row = (int(i) for i in np.argwhere(without)[0])
+        reference = x[..., :1] if chain.norm == "batch" else 0.0
+        constant = (x == reference).all(axis=-1)
+        if constant.any():
+            index, _, row = (int(i) for i in np.argwhere(constant)[0])
             raise ZeroVarianceError(index if own else None, 0 if own else None, row)
-        x = x / largest
-        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True))
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + chain.eps)
+        # Squares of very small or large entries would under- or overflow.
+        x = x / np.abs(x).max(axis=-1, keepdims=True)
+    if chain.norm == "batch":
+        x = x - x.mean(axis=-1, keepdims=True)
+    variance = np.mean(x * x, axis=-1, keepdims=True)
+    normalised: NDArray[np.float64] = x / np.sqrt(variance + chain.eps)
+    return normalised
 
 
 def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) -> Covariance:

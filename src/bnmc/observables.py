@@ -230,7 +230,7 @@ OBSERVABLES: dict[str, Observable] = {
             per_input=False,
         ),
         _Builtin(
-            "eigenvalues", lambda view: view.rescaled(np.linalg.eigvalsh(view.scaled)), ("mode",)
+            "eigenvalues", lambda view: view.rescaled(grams.eigenvalues(view.scaled)), ("mode",)
         ),
         _Builtin("log_scale", _log_scale, per_input=False),
         _Builtin("log_pivots", _log_pivots, ("column",), per_input=False),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bnmc._samplers import (
     Frames,
     Sampler,
     State,
+    WeightsSampler,
     choose_sampler,
     make_sampler,
 )
@@ -30,7 +32,7 @@ from bnmc.initial import Covariance, FirstLayer, Representation, prepare
 from bnmc.observables import Observable, View, as_observables
 from bnmc.trajectory import Moments, Trajectory
 
-__all__ = ["simulate"]
+__all__ = ["drawn_weights", "simulate"]
 
 #: What a task of one thread should take, in seconds: short enough for Ctrl-C and for progress.
 TASK_SECONDS = 0.2
@@ -143,6 +145,48 @@ def simulate(
     return plan.run()
 
 
+def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
+    r"""Return the weights that took one chain of a run to a layer.
+
+    They are drawn again: a run never holds more than a tile of them.
+
+    Parameters
+    ----------
+    run : Trajectory
+        Of the sampler "weights"; the conditional one has no weights.
+    layer : int
+        Which layer they led to, from 1 to the last of the run.
+    chain : int, default 0
+        Which chain of the ensemble.
+
+    Returns
+    -------
+    (width, width) ndarray of the run's dtype
+        W, with entries of variance 1/width: the layer is N(skip x + gain W σ(x)).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the run has no weights, or no such layer or chain.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(bnmc.Chain(50, 3), 2, sampler="weights", rng=0)
+    >>> bnmc.drawn_weights(run, 1).shape
+    (50, 50)
+    """
+    if not isinstance(run, Trajectory):
+        raise ArgumentTypeError("run", run, "a Trajectory")
+    if run.sampler != WeightsSampler.name:
+        raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
+    layer = integer("layer", layer, low=1, high=int(run.layers[-1]))
+    chain = integer("chain", chain, low=0, high=run.chains - 1)
+    # Of one chain, since buffers are made for all of a sampler's: chains differ by their index.
+    sampler = WeightsSampler(run.chain, 1, run.inputs, run.dtype, run.key)
+    return sampler.drawn(chain, layer)
+
+
 class _Plan:
     """A run whose every argument has been checked."""
 
@@ -217,7 +261,8 @@ class _Plan:
         self.inputs = None if inputs is None else integer("inputs", inputs, low=1)
         if chains is None:
             batches = 2 if inputs is None else 3
-            shape = () if isinstance(initial, (str, FirstLayer)) else np.shape(initial)
+            named = isinstance(initial, (str, FirstLayer))
+            shape: tuple[int, ...] = () if named else np.shape(initial)
             chains = shape[0] if len(shape) == batches + 1 else 1
         self.chains = integer("chains", chains, low=1, high=MOST_CHAINS)
         self.path = choose_sampler(self.chain, self.inputs, sampler, self.dtype).path
@@ -343,7 +388,7 @@ class _Plan:
                 numbers = np.arange(layer + 1, layer + block + 1)
                 slots = np.where(np.isin(numbers, self.layers), 0, -1)
                 slots[slots >= 0] = np.arange(np.count_nonzero(slots >= 0))
-                frames = self._frames(np.count_nonzero(slots >= 0))
+                frames = self._frames(int(np.count_nonzero(slots >= 0)))
                 self._advance(pool, layer + 1, slots, frames)
                 done = self._take(pool, frames, numbers[slots >= 0], done, moments)
                 layer += block
@@ -438,6 +483,7 @@ class _Plan:
             backend="cpu",
             cpu=host_cpu(),
             chains=self.chains,
+            widened=tuple(np.flatnonzero(self.sampler.wide).tolist()),
             inputs=self.inputs,
             final_state=state,
         )
@@ -509,7 +555,7 @@ class _Pool:
 
     def map(self, task: Callable[[int, int], None], bounds: list[int]) -> None:
         """Run a task on the ranges between bounds; the first error in their order is raised."""
-        ranges = list(zip(bounds[:-1], bounds[1:], strict=True))
+        ranges = list(pairwise(bounds))
         if len(ranges) == 1:
             task(*ranges[0])
             return
@@ -518,7 +564,7 @@ class _Pool:
             future.result()
 
 
-class _reporter:  # noqa: N801
+class _reporter:
     """Progress, as a context: a bar, the user's function, or nothing."""
 
     def __init__(self, progress: bool | Progress) -> None:

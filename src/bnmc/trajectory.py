@@ -73,6 +73,9 @@ class Trajectory:
     cpu : str
         The kind of processor: on the same kind, the same key gives the same bits.
     chains : int
+    widened : tuple of int
+        The chains of a float32 run whose Gram matrix float32 rows did not resolve (nearly equal
+        samples, say), and that went on in float64.
     inputs : int or None
         Number of input batches, None for one without an axis of its own.
     final_state : State
@@ -90,6 +93,7 @@ class Trajectory:
     backend: str
     cpu: str
     chains: int
+    widened: tuple[int, ...]
     inputs: int | None
     final_state: State = field(repr=False)
 

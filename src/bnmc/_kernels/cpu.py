@@ -60,7 +60,10 @@ TILE = 32
 NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
 GAUSSIAN, UNIFORM, RADEMACHER, GIVEN = 0, 1, 2, 3
 # What may happen to a chain.
-RUNNING, ZERO_VARIANCE, NOT_FINITE = 0, 1, 2
+RUNNING, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
+# The least pivot, as a part of its diagonal entry, that sums of float32 numbers resolve: their
+# rounding is about 1e-7 of the entry, so 1e-3 of such a pivot.
+RESOLVED_PIVOT = 2.0**-13
 
 # Streams: the top four bits of the counter's last word.  The second word of a float64 has the
 # number of the first, plus one.
@@ -103,9 +106,9 @@ class Work(NamedTuple):
     partial: np.ndarray  # 16
     sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle
     covariance: np.ndarray  # float64 (columns, columns)
-    group_means: np.ndarray  # float64 (columns, inputs)
+    group_means: np.ndarray  # float64 (inputs, columns)
     diagonal: np.ndarray  # float64 (columns,)
-    column: np.ndarray  # float64 (columns,)
+    panel: np.ndarray  # float64 (4, columns)
     twin: np.ndarray  # int64 (columns,)
     factor: np.ndarray  # (padded columns, padded columns)
     regular: np.ndarray  # bool (columns,)
@@ -426,6 +429,7 @@ def factorise(gram, law, work):
     """Write the factor of the covariance of the rows of W a to `work.factor`.
 
     Under a normalization that does not see the scale of a row, the scale is brought to about 1.
+    Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
     """
     columns = law.columns
     covariance = work.covariance
@@ -442,10 +446,17 @@ def factorise(gram, law, work):
     for i in range(columns):
         diagonal[i] = gram[i, i]
     find_twins(gram, work.twin)
-    cholesky(covariance, diagonal, work.twin, work.column, work.regular)
+    cholesky(covariance, diagonal, work.twin, work.panel, work.regular)
     for i in range(columns):
-        for j in range(i + 1):
-            work.factor[i, j] = scale * covariance[i, j]
+        row, scaled = covariance[i], work.factor[i]
+        for j in range(columns):
+            scaled[j] = scale * row[j]
+    least = 1.0
+    for k in range(columns):
+        last_of_group = law.norm == NORM_CENTRED and law.skip == 0.0 and (k + 1) % law.batch == 0
+        if work.twin[k] == k and not last_of_group:
+            least = min(least, covariance[k, k] ** 2 / diagonal[k] if diagonal[k] > 0.0 else 0.0)
+    return least
 
 
 @kernel
@@ -568,8 +579,11 @@ def conditional_layers(
     panel : int
         Rows of a panel.
     status : (chains, 3) int64
-        What happened, in which layer, to which row; a chain stops where something happens.
+        What happened, in which layer, to which row; a chain stops where something happens.  One
+        that stops as UNRESOLVED stops before that layer: its Gram matrix has pivots that float32
+        rows would not resolve, so the layer is for float64.
     """
+    guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
     for chain in range(grams.shape[0]):
         gram = grams[chain]
         x = xs[chain if law.skip != 0.0 else 0]
@@ -577,7 +591,11 @@ def conditional_layers(
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
-            factorise(gram, law, work)
+            least_pivot = factorise(gram, law, work)
+            if guarded and least_pivot < RESOLVED_PIVOT:
+                status[chain, 0] = UNRESOLVED
+                status[chain, 1] = first_layer + step
+                break
             total[:] = 0.0
             degenerate = -1
             for first_row in range(0, law.width, panel):
@@ -700,7 +718,7 @@ def factor_layers(
                 if i % BLOCK == 0:
                     rows = (min(BLOCK, columns - i) + GROUP - 1) // GROUP * GROUP
                     fill_normals(block, 0, columns, i, rows, draw)
-                row = work.column
+                row = work.panel[0]
                 row[:] = 0.0
                 largest = -np.inf
                 for k in range(i, columns):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, ClassVar
 
 from numba import njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.extending import overload, register_jitable, register_model, typeof_impl, unbox
 from numba.core.datamodel.models import OpaqueModel
 from numba.core.pythonapi import NativeValue
+from numba.extending import overload, register_jitable, register_model, typeof_impl, unbox
 
 #: `contract` alone: sums keep their order, NaN and infinity their meaning.
-OPTIONS = {"error_model": "numpy", "fastmath": {"contract"}, "boundscheck": False}
+OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract"}, "boundscheck": False}
+INLINED: Any = {"forceinline": True, **OPTIONS}
 
 
 @cache
@@ -53,7 +56,7 @@ class KernelCache(FunctionCache):
         )
 
 
-def kernel(function):
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     dispatcher = njit(nogil=True, **OPTIONS)(function)
     # Without compilation (NUMBA_DISABLE_JIT) there is nothing to keep, and without a writable
@@ -66,9 +69,10 @@ def kernel(function):
 
 def inlined(function):
     """Let compiled code call the plain `function`, as if its text stood there."""
-    return register_jitable(forceinline=True, **OPTIONS)(function)
+    return register_jitable(**INLINED)(function)
 
 
+@cache
 def inline_module(module):
     """Apply `inlined` to every function that `module` defines."""
     for _, function in inspect.getmembers(module, inspect.isfunction):
@@ -88,9 +92,9 @@ class Sigma:
         The scalar function for "float32" and "float64".
     """
 
-    known: dict[str, Sigma] = {}
+    known: ClassVar[dict[str, Sigma]] = {}
 
-    def __init__(self, digest, functions):
+    def __init__(self, digest: str, functions: dict[str, Callable[[Any], Any]]) -> None:
         self.digest = digest
         self.functions = functions
         Sigma.known[digest] = self
@@ -122,10 +126,10 @@ def activate(sigma, x):
     return x.dtype.type(sigma.functions[x.dtype.name](x))
 
 
-@overload(activate, jit_options={"forceinline": True, **OPTIONS})
+@overload(activate, jit_options=INLINED)
 def _activate(sigma, x):
     function = Sigma.known[sigma.digest].functions[str(x)]
-    compiled = njit(forceinline=True, **OPTIONS)(function)
+    compiled = njit(**INLINED)(function)
     cast = types.float32 if x == types.float32 else types.float64
     return lambda sigma, x: cast(compiled(x))
 
@@ -141,5 +145,5 @@ def by_precision(name, single, double):
     def implementation(out, *arguments):
         return single if out.dtype == types.float32 else double
 
-    overload(choose, jit_options={"forceinline": True, **OPTIONS}, strict=False)(implementation)
+    overload(choose, jit_options=INLINED, strict=False)(implementation)
     return choose

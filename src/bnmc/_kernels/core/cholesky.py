@@ -22,28 +22,34 @@ def centre(gram, batch, means, out):
         Symmetric; N is a multiple of `batch`.
     batch : int
         Columns of a group.
-    means : (N, N // batch) float64
+    means : (N // batch, N) float64
         Work space.
     out : (>= N, >= N) float64
     """
     order = gram.shape[0]
     groups = order // batch
-    for i in range(order):
-        for h in range(groups):
-            total = 0.0
-            for j in range(h * batch, (h + 1) * batch):
-                total += gram[i, j]
-            means[i, h] = total / batch
+    for h in range(groups):
+        of_group = means[h]
+        of_group[:] = 0.0
+        for i in range(h * batch, (h + 1) * batch):
+            row = gram[i]
+            for j in range(order):
+                of_group[j] += row[j]
+        for j in range(order):
+            of_group[j] /= batch
     for g in range(groups):
         for h in range(groups):
-            total = 0.0
+            grand = 0.0
+            for j in range(g * batch, (g + 1) * batch):
+                grand += means[h, j]
+            grand /= batch
+            columns = slice(h * batch, (h + 1) * batch)
             for i in range(g * batch, (g + 1) * batch):
-                total += means[i, h]
-            grand = total / batch
-            for i in range(g * batch, (g + 1) * batch):
-                for j in range(h * batch, (h + 1) * batch):
+                row, centred, others = gram[i, columns], out[i, columns], means[g, columns]
+                own = means[h, i]
+                for j in range(batch):
                     # The two means are added first, so that the result is symmetric to the bit.
-                    out[i, j] = (gram[i, j] - (means[i, h] + means[j, g])) + grand
+                    centred[j] = (row[j] - (own + others[j])) + grand
 
 
 def find_twins(gram, twin):
@@ -60,7 +66,7 @@ def find_twins(gram, twin):
                 break
 
 
-def cholesky(matrix, diagonal, twin, column, regular):
+def cholesky(matrix, diagonal, twin, panel, regular):
     """Replace a positive semidefinite matrix by its lower triangular factor.
 
     A pivot that is zero to rounding gives a zero column, which is exact: in a semidefinite matrix
@@ -76,28 +82,37 @@ def cholesky(matrix, diagonal, twin, column, regular):
     twin : (N,) int64
         twin[j] = i < j where sample j is a copy of sample i, else j.  Their rows of the factor
         are equal to the bit, so that copies stay copies at every depth.
-    column : (N,) float64
-        Work space.
+    panel : (4, N) float64
+        Work space: four columns of the factor, by which the rest is brought up to date at once.
     regular : (N,) bool
         Set to whether each column of the factor has entries.
     """
     order = matrix.shape[0]
-    for k in range(order):
-        pivot = matrix[k, k]
-        regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
-        inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
-        for i in range(k, order):
-            column[i] = matrix[i, k] * inverse
-            matrix[i, k] = column[i]
-        if regular[k]:
-            for i in range(k + 1, order):
-                row = matrix[i, k + 1 : i + 1]
-                others = column[k + 1 : i + 1]
-                factor = column[i]
-                for j in range(i - k):
-                    row[j] -= factor * others[j]
-        for i in range(k):
-            matrix[i, k] = 0.0
+    for begin in range(0, order, 4):
+        end = min(begin + 4, order)
+        for k in range(begin, end):
+            column = panel[k - begin]
+            for i in range(k, order):
+                column[i] = matrix[i, k]
+            for c in range(k - begin):
+                factor = panel[c, k]
+                for i in range(np.uintp(k), np.uintp(order)):
+                    column[i] -= factor * panel[c, i]
+            pivot = column[k]
+            regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
+            inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
+            for i in range(k):
+                matrix[i, k] = 0.0
+            for i in range(k, order):
+                column[i] *= inverse
+                matrix[i, k] = column[i]
+        for i in range(end, order):
+            f0, f1, f2, f3 = panel[0, i], panel[1, i], panel[2, i], panel[3, i]
+            # Unsigned, so that the compiler need not look for negative indices.
+            for j in range(np.uintp(end), np.uintp(i + 1)):
+                matrix[i, j] -= (f0 * panel[0, j] + f1 * panel[1, j]) + (
+                    f2 * panel[2, j] + f3 * panel[3, j]
+                )
     for j in range(order):
         if twin[j] != j:
             for k in range(order):

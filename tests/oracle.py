@@ -1,0 +1,224 @@
+"""Plain NumPy oracles of the kernels, written from the formulas, and bounds for statistical tests.
+
+Random numbers are rebuilt from their addresses: the normal of element k and row r of a layer of a
+chain comes from the Philox block with the counter
+
+    (k, 16 (r // 64) + r % 16, layer, stream | chain),
+
+whose four words make the normals of the rows r, r + 16, r + 32 and r + 48: radius times sine and
+cosine of the first two words, then of the last two.  A float64 has 32 more bits from the block of
+the stream's next number.
+"""
+
+import math
+
+import numpy as np
+from scipy import special, stats
+
+from bnmc._kernels import cpu
+
+#: Of a whole test, however many comparisons it makes; sets every threshold.
+FALSE_ALARM = 1e-6
+
+LONG = np.longdouble
+TURN = 2 * (LONG(np.pi) + LONG(1.2246467991473531772e-16))
+
+FORMULAS = {
+    "linear": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "sigmoid": special.expit,
+    "sin": np.sin,
+    "selu": lambda x: (
+        1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0)))
+    ),
+    "celu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "gelu": lambda x: x * special.ndtr(x),
+    "silu": lambda x: x * special.expit(x),
+    "erf": special.erf,
+}
+
+
+# --- random numbers
+
+
+def philox(counter, key, rounds=10):
+    """Words of Philox4x32: arrays or integers in, a list of four uint64 arrays out."""
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c = [np.asarray(word, np.uint64) for word in np.broadcast_arrays(*counter)]
+    k = [int(word) for word in key]
+    for _ in range(rounds):
+        p, q = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [
+            (q >> half) ^ c[1] ^ np.uint64(k[0]),
+            q & mask,
+            (p >> half) ^ c[3] ^ np.uint64(k[1]),
+            p & mask,
+        ]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c
+
+
+def addressed_words(elements, rows, draw):
+    """The blocks of all pairs of an element and a row: (first words, second words, place)."""
+    k, r = np.meshgrid(np.asarray(elements), np.asarray(rows), indexing="ij")
+    key = (draw.key0, draw.key1)
+    first = philox((k, r // 64 * 16 + r % 16, draw.layer, int(draw.stream)), key)
+    second = philox((k, r // 64 * 16 + r % 16, draw.layer, int(draw.stream) + 2**28), key)
+    return first, second, r % 64 // 16
+
+
+def uniform(high, low, dtype):
+    """(word + 1/2) over the number of words, as the generator rounds it, never 1."""
+    if dtype == np.float32:
+        shifted = high.astype(np.float32) + np.float32(0.5)
+        return np.minimum(shifted, np.nextafter(np.float32(2**32), np.float32(0))) / 2.0**32
+    word = (high << np.uint64(32)) | low
+    shifted = word.astype(np.float64) + 0.5
+    return np.minimum(shifted, np.nextafter(2.0**64, 0.0)) / 2.0**64
+
+
+def angle(high, low, dtype):
+    """2 pi (word + 1/2) over the number of words."""
+    if dtype == np.float32:
+        return TURN * ((high.astype(LONG) + LONG(0.5)) / LONG(2.0**32))
+    word = (high << np.uint64(32)) | low
+    return TURN * ((word.astype(LONG) + LONG(0.5)) / LONG(2.0**64))
+
+
+def polar(elements, rows, draw, dtype):
+    """Radius and angle of the normals, (elements, rows): a cosine's is turned by a quarter."""
+    w, v, place = addressed_words(elements, rows, draw)
+    upper = place >= 2
+    u = uniform(np.where(upper, w[2], w[0]), np.where(upper, v[2], v[0]), dtype)
+    theta = angle(np.where(upper, w[3], w[1]), np.where(upper, v[3], v[1]), dtype)
+    return np.sqrt(-2 * np.log(u.astype(LONG))), theta + TURN / 4 * (place % 2)
+
+
+def normals(elements, rows, draw, dtype):
+    """Normals of all pairs of an element and a row, (elements, rows), in long double."""
+    radius, theta = polar(elements, rows, draw, dtype)
+    return radius * np.sin(theta)
+
+
+def words_in_place(elements, rows, draw):
+    """The words, first and second, that weights of other laws are made of."""
+    w, v, place = addressed_words(elements, rows, draw)
+    return np.choose(place, w), np.choose(place, v)
+
+
+def weights(law, elements, rows, draw, dtype):
+    """Unit-variance weights, (elements, rows)."""
+    if law == cpu.GAUSSIAN:
+        return normals(elements, rows, draw, dtype)
+    high, low = words_in_place(elements, rows, draw)
+    if law == cpu.UNIFORM:
+        return 2 * np.sqrt(LONG(3)) * (uniform(high, low, dtype).astype(LONG) - LONG(0.5))
+    return np.where(high < 2**31, 1.0, -1.0)
+
+
+# --- a layer; rows of networks are (..., width, columns)
+
+
+def projector(batch, inputs=1):
+    """The projector orthogonal to the ones of each input batch."""
+    return np.kron(np.eye(inputs), np.eye(batch) - 1.0 / batch)
+
+
+def normalise(h, norm, batch, eps=0.0):
+    """N of each row of each group of `batch` columns."""
+    if norm in (cpu.NORM_NONE, "none"):
+        return h
+    groups = h.reshape(*h.shape[:-1], -1, batch)
+    if norm in (cpu.NORM_CENTRED, "batch"):
+        groups = groups - groups.mean(axis=-1, keepdims=True)
+    return (groups / np.sqrt((groups**2).mean(axis=-1, keepdims=True) + eps)).reshape(h.shape)
+
+
+def gram(a):
+    """aᵀa / width."""
+    return np.swapaxes(a, -1, -2) @ a / a.shape[-2]
+
+
+def semidefinite_cholesky(matrix, tolerance=1e-10):
+    """The lower triangular factor whose column is zero where the Schur complement's pivot is."""
+    rest = np.array(matrix, dtype=np.float64)
+    scale = np.diag(rest).copy()
+    factor = np.zeros_like(rest)
+    for k in range(len(rest)):
+        if rest[k, k] > tolerance * scale[k]:
+            factor[k:, k] = rest[k:, k] / math.sqrt(rest[k, k])
+            rest = rest - np.outer(factor[:, k], factor[:, k])
+    return factor
+
+
+def simulate(chain, depth, chains, generator, start=None):
+    """Gram matrices of layers 0 to depth of plain networks, (chains, depth + 1, n, n).
+
+    Every network draws its weights by NumPy.
+    """
+    d, n = chain.width, chain.batch
+    x = (
+        generator.standard_normal((chains, d, n))
+        if start is None
+        else np.broadcast_to(start, (chains, d, n))
+    )
+    x = normalise(x, chain.norm, n, chain.eps)
+    out = np.empty((chains, depth + 1, n, n))
+    for layer in range(depth + 1):
+        a = chain.activation(x)
+        out[:, layer] = gram(a)
+        h = chain.skip * x + chain.gain / math.sqrt(d) * draw_weights(chain, chains, generator) @ a
+        x = normalise(h, chain.norm, n, chain.eps)
+    return out
+
+
+def draw_weights(chain, chains, generator):
+    """Unit-variance weights of one layer, (chains, width, width)."""
+    shape = (chains, chain.width, chain.width)
+    if callable(chain.weights):
+        return chain.weights(generator, shape)
+    if chain.weights == "uniform":
+        return generator.uniform(-math.sqrt(3), math.sqrt(3), shape)
+    if chain.weights == "rademacher":
+        return generator.choice([-1.0, 1.0], shape)
+    return generator.standard_normal(shape)
+
+
+# --- statistics
+
+
+def normal_threshold(comparisons=1):
+    """Standard errors that a normal variable exceeds, in any of the comparisons, by false alarm."""
+    return stats.norm.isf(FALSE_ALARM / comparisons / 2)
+
+
+def ks_threshold(samples, comparisons=1):
+    """Distance of an empirical from its true distribution function (Massart 1990)."""
+    return math.sqrt(math.log(2 * comparisons / FALSE_ALARM) / (2 * samples))
+
+
+def two_sample_threshold(samples, comparisons=1):
+    """Distance of two empirical distribution functions of `samples` >= 458 each.
+
+    Wei and Dudley, *Two-sample Dvoretzky-Kiefer-Wolfowitz inequalities* (Statist. Probab. Lett.
+    82, 2012): P(sqrt(samples / 2) D >= t) <= 2 exp(-2 t²).  Ties make D smaller.
+    """
+    assert samples >= 458
+    return math.sqrt(math.log(2 * comparisons / FALSE_ALARM) / samples)
+
+
+def ks_distance(a, b):
+    """Largest difference of the empirical distribution functions of two samples."""
+    a, b = np.sort(a), np.sort(b)
+    points = np.concatenate([a, b])
+    below_a = np.searchsorted(a, points, side="right") / len(a)
+    return np.abs(below_a - np.searchsorted(b, points, side="right") / len(b)).max()
+
+
+def binomial_range(trials, probability, comparisons=1):
+    """Counts outside of [low, high] have probability at most the false alarm over comparisons."""
+    tail = FALSE_ALARM / comparisons / 2
+    law = stats.binom(trials, probability)
+    # ppf(q) is the least k with P(X <= k) >= q, so P(X < ppf(tail)) < tail.
+    return law.ppf(tail), law.isf(tail)
