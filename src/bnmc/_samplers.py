@@ -369,7 +369,10 @@ class ConditionalSampler(_RowSampler):
     ) -> Callable[[int, int], int]:
         dtype = np.dtype(np.float64) if self.wide[index] else self.dtype
         own = self.work(dtype)
-        least_pivot = cpu.factorise(self.grams[index], self.law, own)
+        least_pivot = cpu.factorise(
+            self.grams[index], self.law, own.covariance, own.group_means, own.diagonal, own.panel,
+            own.twin, own.factor, own.regular,
+        )  # fmt: skip
         if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < cpu.RESOLVED_PIVOT:
             self.wide[index] = True
             return self._layer_task(index, layer, x, panel_sums)
@@ -472,20 +475,27 @@ class WeightsSampler(_RowSampler):
         weights = np.zeros((width, width), self.dtype)
         if self.weight_code == cpu.GIVEN:
             for panel in range(self.panels):
-                rows = slice(panel * self.panel, (panel + 1) * self.panel)
-                weights[rows] = self._given(index, layer, panel)[: width - rows.start]
-            return weights / np.sqrt(self.dtype.type(width))
+                rows = slice(panel * self.panel, min(width, (panel + 1) * self.panel))
+                weights[rows] = self._given(index, layer, panel)[: rows.stop - rows.start]
+        else:
+            self._fill(weights, index, layer)
+        weights /= np.sqrt(self.dtype.type(width))
+        return weights
+
+    def _fill(self, weights: FloatArray, index: int, layer: int) -> None:
+        """Write unit-variance weights as the kernels draw them, tile by tile."""
+        width = self.chain.width
         draw = cpu.Draw(layer, np.uint32(cpu.STREAM_WEIGHTS | np.uint32(index)), *self.key_words)
+        none = np.zeros((1, 1), self.dtype)
         tile = self.work().tile
         for row in range(0, width, cpu.BLOCK):
             for column in range(0, width, cpu.TILE):
                 part = weights[row : row + cpu.BLOCK, column : column + cpu.TILE]
+                rows, columns = part.shape
                 cpu.fill_weights(
-                    self.weight_code, np.zeros((1, 1), self.dtype), tile, column, part.shape[1],
-                    row, cpu.BLOCK, draw,
-                )  # fmt: skip
-                part[:] = tile.reshape(cpu.TILE, cpu.BLOCK)[: part.shape[1], : part.shape[0]].T
-        return weights / np.sqrt(self.dtype.type(width))
+                    self.weight_code, none, tile, column, columns, row, cpu.BLOCK, draw
+                )
+                part[:] = tile.reshape(cpu.TILE, cpu.BLOCK)[:columns, :rows].T
 
     def _given(self, index: int, layer: int, panel: int) -> FloatArray:
         """Draw a panel of unit-variance weights by the user's sampler.

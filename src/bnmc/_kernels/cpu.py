@@ -48,7 +48,7 @@ for module in (philox, elementary, normal, gamma, factoring):
 
 #: Rows of a block, and of the part of it that one call of the generator fills: four words of
 #: each of 16 neighbouring counters.
-BLOCK = 256
+BLOCK = 512
 GROUP = 64
 LANES = GROUP // 4
 # Unsigned, as offsets are, so that the compiler need not look for negative indices.
@@ -103,6 +103,8 @@ class Work(NamedTuple):
 
     block: np.ndarray  # (columns padded to 4) * BLOCK
     tile: np.ndarray  # TILE * BLOCK
+    means: np.ndarray  # inputs * BLOCK
+    scales: np.ndarray  # inputs * BLOCK
     partial: np.ndarray  # 16
     sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle
     covariance: np.ndarray  # float64 (columns, columns)
@@ -183,40 +185,61 @@ inlined(_signs)
 
 
 @kernel
-def fill_normals(out, first_element, columns, first_row, rows, draw):
+def fill_normals(out, first_column, first_element, columns, first_row, rows, draw):
     """Write the normals of `columns` columns and `rows` rows to a block.
 
-    The column with number k has the element first_element + k.  Rows start at `first_row`; both
-    are multiples of `GROUP`.
+    The columns from `first_column` on have the elements from `first_element` on.  Rows start at
+    `first_row`; both are multiples of `GROUP`.
     """
-    for k in range(columns):
-        for start in range(0, rows, GROUP):
+    for start in range(0, rows, GROUP):
+        group = (first_row + start) // GROUP
+        for k in range(columns):
             group_of_normals(
-                out, np.uintp(k * BLOCK + start), first_element + k, (first_row + start) // GROUP,
-                draw.layer, draw.stream, draw.key0, draw.key1,
-            )  # fmt: skip
+                out,
+                np.uintp((first_column + k) * BLOCK + start),
+                first_element + k,
+                group,
+                draw.layer,
+                draw.stream,
+                draw.key0,
+                draw.key1,
+            )
 
 
 @kernel
-def fill_uniforms(out, first_element, columns, first_row, rows, draw):
+def fill_uniforms(out, first_column, first_element, columns, first_row, rows, draw):
     """Like `fill_normals`, uniform on (-sqrt 3, sqrt 3)."""
-    for k in range(columns):
-        for start in range(0, rows, GROUP):
+    for start in range(0, rows, GROUP):
+        group = (first_row + start) // GROUP
+        for k in range(columns):
             group_of_uniforms(
-                out, np.uintp(k * BLOCK + start), first_element + k, (first_row + start) // GROUP,
-                draw.layer, draw.stream, draw.key0, draw.key1,
-            )  # fmt: skip
+                out,
+                np.uintp((first_column + k) * BLOCK + start),
+                first_element + k,
+                group,
+                draw.layer,
+                draw.stream,
+                draw.key0,
+                draw.key1,
+            )
 
 
 @kernel
-def fill_signs(out, first_element, columns, first_row, rows, draw):
+def fill_signs(out, first_column, first_element, columns, first_row, rows, draw):
     """Like `fill_normals`, -1 or 1."""
-    for k in range(columns):
-        for start in range(0, rows, GROUP):
+    for start in range(0, rows, GROUP):
+        group = (first_row + start) // GROUP
+        for k in range(columns):
             _signs(
-                out, np.uintp(k * BLOCK + start), first_element + k, (first_row + start) // GROUP,
-                draw.layer, draw.stream, draw.key0, draw.key1,
-            )  # fmt: skip
+                out,
+                np.uintp((first_column + k) * BLOCK + start),
+                first_element + k,
+                group,
+                draw.layer,
+                draw.stream,
+                draw.key0,
+                draw.key1,
+            )
 
 
 @kernel
@@ -228,10 +251,19 @@ def multiply_triangular(factor, columns, block, rows):
     earlier columns alone, so the last ones come first.
     """
     strip = simd.WIDE_BYTES // block.itemsize
-    tiles = (columns + 3) // 4
     for row in range(0, rows, strip):
-        for tile in range(tiles - 1, -1, -1):
+        for tile in range((columns + 3) // 4 - 1, -1, -1):
             i = 4 * tile
+            if i + 2 >= columns:
+                sum0 = zero_wide(block)
+                sum1 = zero_wide(block)
+                for k in range(columns):
+                    lanes = load_wide(block, k * BLOCK + row)
+                    sum0 = scale_add(factor[i, k], lanes, sum0)
+                    sum1 = scale_add(factor[i + 1, k], lanes, sum1)
+                store(block, i * BLOCK + row, sum0)
+                store(block, (i + 1) * BLOCK + row, sum1)
+                continue
             sum0 = zero_wide(block)
             sum1 = zero_wide(block)
             sum2 = zero_wide(block)
@@ -309,38 +341,76 @@ def add_gram(block, columns, rows, partial, sums):
                 zero_narrow(block),
                 zero_narrow(block),
             )
-            for row in range(0, rows, strip):
-                keep_order()
-                x0 = load_narrow(block, i + row)
-                x1 = load_narrow(block, i + BLOCK + row)
-                x2 = load_narrow(block, i + 2 * BLOCK + row)
-                x3 = load_narrow(block, i + 3 * BLOCK + row)
-                y = load_narrow(block, j + row)
-                s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
-                s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-                y = load_narrow(block, j + BLOCK + row)
-                s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
-                s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
-                y = load_narrow(block, j + 2 * BLOCK + row)
-                s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
-                s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
-                y = load_narrow(block, j + 3 * BLOCK + row)
-                s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
-                s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
+            if tile_i == tile_j:
+                # Half of a tile on the diagonal is the mirror image of the other half.
+                for row in range(0, rows, strip):
+                    keep_order()
+                    x0 = load_narrow(block, i + row)
+                    x1 = load_narrow(block, i + BLOCK + row)
+                    x2 = load_narrow(block, i + 2 * BLOCK + row)
+                    x3 = load_narrow(block, i + 3 * BLOCK + row)
+                    s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
+                    s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
+                    s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
+                    s31, s22 = multiply_add(x3, x1, s31), multiply_add(x2, x2, s22)
+                    s32, s33 = multiply_add(x3, x2, s32), multiply_add(x3, x3, s33)
+            else:
+                for row in range(0, rows, strip):
+                    keep_order()
+                    x0 = load_narrow(block, i + row)
+                    x1 = load_narrow(block, i + BLOCK + row)
+                    x2 = load_narrow(block, i + 2 * BLOCK + row)
+                    x3 = load_narrow(block, i + 3 * BLOCK + row)
+                    y = load_narrow(block, j + row)
+                    s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
+                    s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
+                    y = load_narrow(block, j + BLOCK + row)
+                    s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
+                    s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
+                    y = load_narrow(block, j + 2 * BLOCK + row)
+                    s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
+                    s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
+                    y = load_narrow(block, j + 3 * BLOCK + row)
+                    s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
+                    s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
             store_sums(
                 partial,
                 0,
-                (s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33),
+                (
+                    s00,
+                    s01,
+                    s02,
+                    s03,
+                    s10,
+                    s11,
+                    s12,
+                    s13,
+                    s20,
+                    s21,
+                    s22,
+                    s23,
+                    s30,
+                    s31,
+                    s32,
+                    s33,
+                ),
             )
-            tile = sums[position : position + 16]
+            # Unsigned, so that the compiler need not look for negative indices.
+            at = np.uintp(position)
             for k in range(16):
-                tile[k] += partial[k]
+                sums[at + np.uintp(k)] += partial[k]
             position += 16
 
 
 @kernel
-def normalise(block, rows, law):
-    """Normalise the rows of a block in place; return a row without variance, or -1."""
+def measure_rows(block, rows, law, means, scales):
+    """Write what the normalization subtracts from each row, and what it multiplies it by.
+
+    means, scales : (inputs * BLOCK,), in the block's dtype
+        One of each for each row of each input batch.
+
+    Returns a row without variance, or -1.
+    """
     batch = law.batch
     number = block.dtype.type
     # The mean of equal entries need not equal them: a variance within its rounding is zero.
@@ -351,47 +421,53 @@ def normalise(block, rows, law):
     ratio = fill_like(zero, number(1.0 / batch))
     rounding = fill_like(zero, number((batch * unit) ** 2))
     eps = fill_like(zero, number(law.eps))
-    for first in range(0, law.columns, batch):
-        begin, end = first * BLOCK, (first + batch) * BLOCK
+    for group in range(law.columns // batch):
+        first = group * batch
         for row in range(0, rows, strip):
             mean = zero
+            scale = one
             if law.norm == NORM_CENTRED:
-                for i in range(begin + row, end, BLOCK):
-                    mean = mean + load_wide(block, i)
+                for i in range(first, first + batch):
+                    mean = mean + load_wide(block, i * BLOCK + row)
                 mean = mean * ratio
-            variance = zero
-            for i in range(begin + row, end, BLOCK):
-                deviation = load_wide(block, i) - mean
-                variance = multiply_add(deviation, deviation, variance)
-            variance = variance * ratio
-            if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
-                return row + row_without_variance(block[begin + row :], strip, batch, law.norm)
-            scale = one / square_root(variance + eps)
-            for i in range(begin + row, end, BLOCK):
-                store(block, i, (load_wide(block, i) - mean) * scale)
+            if law.norm != NORM_NONE:
+                variance = zero
+                for i in range(first, first + batch):
+                    deviation = load_wide(block, i * BLOCK + row) - mean
+                    variance = multiply_add(deviation, deviation, variance)
+                variance = variance * ratio
+                if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
+                    return row_without_variance(block, first, row, rows, law)
+                scale = one / square_root(variance + eps)
+            store(means, group * BLOCK + row, mean)
+            store(scales, group * BLOCK + row, scale)
     return -1
 
 
 @kernel
-def row_without_variance(block, rows, batch, norm):
-    """Return the first row of a strip whose variance is zero to rounding (or not a number)."""
-    unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
-    for row in range(rows):
+def row_without_variance(block, first, start, rows, law):
+    """Return the row from `start` on with the least variance, as a part of its squared mean.
+
+    `first` is the first column of the batch.  Called where a strip of rows has one whose variance
+    is zero to rounding, or not a number.
+    """
+    found, least = start, np.inf
+    for row in range(start, rows):
         mean = 0.0
-        if norm == NORM_CENTRED:
-            for i in range(batch):
-                mean += block[i * BLOCK + row]
-            mean /= batch
+        if law.norm == NORM_CENTRED:
+            for i in range(first, first + law.batch):
+                mean += block[i * BLOCK + row] / law.batch
         variance = 0.0
-        for i in range(batch):
-            variance += (block[i * BLOCK + row] - mean) ** 2
-        if not variance / batch > (2.0 * batch * unit * mean) ** 2:
-            return row
-    return 0
+        for i in range(first, first + law.batch):
+            variance += (block[i * BLOCK + row] - mean) ** 2 / law.batch
+        relative = variance / (mean * mean) if mean != 0.0 else variance
+        if not relative >= least:
+            found, least = row, relative
+    return found
 
 
 @kernel
-def finish_block(sigma, law, first_row, count, x, kept, work):
+def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
     """Turn the rows W a of a block into activations; return a row without variance, or -1.
 
     The block holds `count` rows from `first_row` on, and arbitrary finite numbers up to the next
@@ -399,43 +475,101 @@ def finish_block(sigma, law, first_row, count, x, kept, work):
     skip connection x holds the representation, (columns, >= width), and is brought up to date.
     The activations are written to `kept`, of the same shape, unless that has no rows.
     """
-    block = work.block
     rows = (count + GROUP - 1) // GROUP * GROUP
     if law.skip != 0.0:
-        skip = block.dtype.type(law.skip)
-        for i in range(law.columns):
-            values = block[i * BLOCK : i * BLOCK + rows]
-            before = x[i, first_row : first_row + rows]
-            for row in range(rows):
-                values[row] += skip * before[row]
-    if law.norm != NORM_NONE:
-        degenerate = normalise(block, rows, law)
-        if 0 <= degenerate < count:
-            return first_row + degenerate
-    for i in range(law.columns):
-        values = block[i * BLOCK : i * BLOCK + rows]
-        if law.skip != 0.0:
-            x[i, first_row : first_row + rows] = values
-        for row in range(rows):
-            values[row] = activate(sigma, values[row])
-        values[count:] = 0.0
-        if kept.shape[0] > 0:
-            kept[i, first_row : first_row + rows] = values
+        add_columns(law.skip, x, first_row, law.columns, rows, block)
+    # Rows of no one, which may lack variance, would end the normalization of the others.
+    repeat_first_row(block, law.columns, count, rows)
+    degenerate = measure_rows(block, rows, law, means, scales)
+    if degenerate >= 0:
+        return first_row + degenerate
+    if law.skip != 0.0:
+        keep_normalised(block, law, rows, means, scales, first_row, x)
+    activate_columns(sigma, block, law, rows, means, scales)
+    clear_rows(block, 0, law.columns, count, rows)
+    if kept.shape[0] > 0:
+        keep_columns(block, law.columns, rows, first_row, kept)
     return -1
 
 
 @kernel
-def factorise(gram, law, work):
-    """Write the factor of the covariance of the rows of W a to `work.factor`.
+def activate_columns(sigma, block, law, rows, means, scales):
+    """Normalise the rows of a block, and apply the activation."""
+    for i in range(law.columns):
+        # Unsigned, so that the compiler need not look for negative indices.
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // law.batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            value = (block[column + row] - means[group + row]) * scales[group + row]
+            block[column + row] = activate(sigma, value)
+
+
+@kernel
+def keep_normalised(block, law, rows, means, scales, first_row, out):
+    """Write the normalised rows of a block to `out`, (>= columns, >= first_row + rows)."""
+    for i in range(law.columns):
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // law.batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            value = (block[column + row] - means[group + row]) * scales[group + row]
+            out[i, first_row + row] = value
+
+
+@kernel
+def clear_rows(block, first_column, last_column, first_row, last_row):
+    """Write zeros to a range of rows of a range of columns of a block."""
+    for i in range(first_column, last_column):
+        for at in range(np.uintp(i * BLOCK + first_row), np.uintp(i * BLOCK + last_row)):
+            block[at] = 0.0
+
+
+@kernel
+def repeat_first_row(block, columns, first_row, last_row):
+    """Write the first row of a block to a range of its rows."""
+    for i in range(columns):
+        value = block[i * BLOCK]
+        for at in range(np.uintp(i * BLOCK + first_row), np.uintp(i * BLOCK + last_row)):
+            block[at] = value
+
+
+@kernel
+def add_columns(factor, x, first_row, columns, rows, block):
+    """Add factor * x to the columns of a block whose rows begin at `first_row`."""
+    factor = block.dtype.type(factor)
+    for i in range(columns):
+        values = block[i * BLOCK : i * BLOCK + rows]
+        others = x[i, first_row : first_row + rows]
+        for row in range(rows):
+            values[row] += factor * others[row]
+
+
+@kernel
+def scale_columns(factor, columns, rows, block):
+    """Multiply the columns of a block by a number of its dtype."""
+    for i in range(columns):
+        for at in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
+            block[at] *= factor
+
+
+@kernel
+def keep_columns(block, columns, rows, first_row, out):
+    """Write the columns of a block to rows of `out`, (>= columns, >= first_row + rows)."""
+    for i in range(columns):
+        out[i, first_row : first_row + rows] = block[i * BLOCK : i * BLOCK + rows]
+
+
+@kernel
+def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor, regular):
+    """Write the factor of the covariance of the rows of W a to `factor`.
 
     Under a normalization that does not see the scale of a row, the scale is brought to about 1.
     Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
+    The last arguments are fields of a `Work`.
     """
     columns = law.columns
-    covariance = work.covariance
-    diagonal = work.diagonal
-    if law.norm == NORM_CENTRED and law.skip == 0.0:
-        centre(gram, law.batch, work.group_means, covariance)
+    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    if centred:
+        centre(gram, law.batch, group_means, covariance)
     else:
         covariance[:, :] = gram
     for i in range(columns):
@@ -443,48 +577,60 @@ def factorise(gram, law, work):
     scale = law.gain
     if law.norm != NORM_NONE and law.skip == 0.0 and law.eps == 0.0:
         scale = scale_of(diagonal)
-    for i in range(columns):
-        diagonal[i] = gram[i, i]
-    find_twins(gram, work.twin)
-    cholesky(covariance, diagonal, work.twin, work.panel, work.regular)
-    for i in range(columns):
-        row, scaled = covariance[i], work.factor[i]
-        for j in range(columns):
-            scaled[j] = scale * row[j]
+    for first in range(0, columns, law.batch):
+        mean = 0.0
+        for i in range(first, first + law.batch):
+            diagonal[i] = gram[i, i]
+            mean += gram[i, i] / law.batch
+        if centred:
+            # Centring rounds to the precision of the means, which may exceed a sample's own.
+            for i in range(first, first + law.batch):
+                diagonal[i] = max(diagonal[i], mean)
+            # The others determine the last sample of a batch, so its pivot is zero.
+            diagonal[first + law.batch - 1] = np.inf
+    find_twins(gram, twin)
+    cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
     least = 1.0
     for k in range(columns):
-        last_of_group = law.norm == NORM_CENTRED and law.skip == 0.0 and (k + 1) % law.batch == 0
-        if work.twin[k] == k and not last_of_group:
-            least = min(least, covariance[k, k] ** 2 / diagonal[k] if diagonal[k] > 0.0 else 0.0)
+        if twin[k] == k and not (centred and (k + 1) % law.batch == 0):
+            least = min(least, diagonal[k])
     return least
 
 
 @kernel
-def draw_rows(sigma, law, x, kept, first_row, last_row, draw, work):
+def draw_rows(
+    sigma, law, x, kept, first_row, last_row, draw, block, means, scales, partial, sums, factor,
+    regular,
+):  # fmt: skip
     """Draw rows of a layer given the factor of its covariance; sum their Gram matrix.
 
-    Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
+    Returns a row without variance, or -1.  `sums` receives the Gram matrix times width.  The last
+    arguments are fields of a `Work`, one by one: a tuple of arrays would cost a reference count
+    of each at every call, which a small layer feels.
     """
-    block = work.block
-    work.sums[:] = 0.0
+    sums[:] = 0.0
+    # Rows drawn with the covariance P G P are centred already.
+    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    norm = NORM_UNCENTRED if centred else law.norm
+    law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         k = 0
         while k < law.columns:
             end = k + 1
-            while end < law.columns and work.regular[end] == work.regular[k]:
+            while end < law.columns and regular[end] == regular[k]:
                 end += 1
-            if work.regular[k]:
-                fill_normals(block[k * BLOCK :], k, end - k, start, rows, draw)
+            if regular[k]:
+                fill_normals(block, k, k, end - k, start, rows, draw)
             else:
-                block[k * BLOCK : end * BLOCK] = 0.0
+                clear_rows(block, k, end, 0, rows)
             k = end
-        multiply_triangular(work.factor, law.columns, block, rows)
-        degenerate = finish_block(sigma, law, start, count, x, kept, work)
+        multiply_triangular(factor, law.columns, block, rows)
+        degenerate = finish_block(sigma, law, start, count, x, kept, block, means, scales)
         if degenerate >= 0:
             return degenerate
-        add_gram(block, law.columns, rows, work.partial, work.sums)
+        add_gram(block, law.columns, rows, partial, sums)
     return -1
 
 
@@ -492,11 +638,11 @@ def draw_rows(sigma, law, x, kept, first_row, last_row, draw, work):
 def fill_weights(weights, given, tile, element, columns, first_row, rows, draw):
     """Write unit-variance weights of `columns` columns and `rows` rows to `tile`."""
     if weights == GAUSSIAN:
-        fill_normals(tile, element, columns, first_row, rows, draw)
+        fill_normals(tile, 0, element, columns, first_row, rows, draw)
     elif weights == UNIFORM:
-        fill_uniforms(tile, element, columns, first_row, rows, draw)
+        fill_uniforms(tile, 0, element, columns, first_row, rows, draw)
     elif weights == RADEMACHER:
-        fill_signs(tile, element, columns, first_row, rows, draw)
+        fill_signs(tile, 0, element, columns, first_row, rows, draw)
     else:
         origin = first_row % given.shape[0]
         count = min(rows, given.shape[1] - first_row)
@@ -514,26 +660,23 @@ def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_r
     `a` and `following`, which receives the next activations, are (padded columns, >= width).
     Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
     """
-    block, tile = work.block, work.tile
-    work.sums[:] = 0.0
+    block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
+    means, scales = work.means, work.scales
+    sums[:] = 0.0
     scale = block.dtype.type(law.gain / np.sqrt(law.width))
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        for k in range(law.columns):
-            block[k * BLOCK : k * BLOCK + rows] = 0.0
+        clear_rows(block, 0, law.columns, 0, rows)
         for element in range(0, law.width, TILE):
             depth = min(TILE, law.width - element)
             fill_weights(weights, given, tile, element, depth, start, rows, draw)
             add_product(a, element, law.columns, tile, depth, block, rows)
-        for k in range(law.columns):
-            values = block[k * BLOCK : k * BLOCK + rows]
-            for row in range(rows):
-                values[row] *= scale
-        degenerate = finish_block(sigma, law, start, count, x, following, work)
+        scale_columns(scale, law.columns, rows, block)
+        degenerate = finish_block(sigma, law, start, count, x, following, block, means, scales)
         if degenerate >= 0:
             return degenerate
-        add_gram(block, law.columns, rows, work.partial, work.sums)
+        add_gram(block, law.columns, rows, partial, sums)
     return -1
 
 
@@ -583,6 +726,15 @@ def conditional_layers(
         that stops as UNRESOLVED stops before that layer: its Gram matrix has pivots that float32
         rows would not resolve, so the layer is for float64.
     """
+    block, means, scales, partial, sums = (
+        work.block,
+        work.means,
+        work.scales,
+        work.partial,
+        work.sums,
+    )
+    covariance, group_means, diagonal = work.covariance, work.group_means, work.diagonal
+    columns, twin, factor, regular = work.panel, work.twin, work.factor, work.regular
     guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
     for chain in range(grams.shape[0]):
         gram = grams[chain]
@@ -591,7 +743,17 @@ def conditional_layers(
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
-            least_pivot = factorise(gram, law, work)
+            least_pivot = factorise(
+                gram,
+                law,
+                covariance,
+                group_means,
+                diagonal,
+                columns,
+                twin,
+                factor,
+                regular,
+            )
             if guarded and least_pivot < RESOLVED_PIVOT:
                 status[chain, 0] = UNRESOLVED
                 status[chain, 1] = first_layer + step
@@ -600,11 +762,26 @@ def conditional_layers(
             degenerate = -1
             for first_row in range(0, law.width, panel):
                 last_row = min(first_row + panel, law.width)
-                degenerate = draw_rows(sigma, law, x, kept, first_row, last_row, draw, work)
+                degenerate = draw_rows(
+                    sigma,
+                    law,
+                    x,
+                    kept,
+                    first_row,
+                    last_row,
+                    draw,
+                    block,
+                    means,
+                    scales,
+                    partial,
+                    sums,
+                    factor,
+                    regular,
+                )
                 if degenerate >= 0:
                     break
                 for k in range(total.shape[0]):
-                    total[k] += work.sums[k]
+                    total[k] += sums[k]
             finite = unpack_gram(total, law, gram)
             if not finite or degenerate >= 0:
                 status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
@@ -643,7 +820,17 @@ def weighted_layers(
             for first_row in range(0, law.width, panel):
                 last_row = min(first_row + panel, law.width)
                 degenerate = multiply_rows(
-                    sigma, law, weights, given, a, x, following, first_row, last_row, draw, work
+                    sigma,
+                    law,
+                    weights,
+                    given,
+                    a,
+                    x,
+                    following,
+                    first_row,
+                    last_row,
+                    draw,
+                    work,
                 )
                 if degenerate >= 0:
                     break
@@ -717,7 +904,7 @@ def factor_layers(
                 # The row i of T: a chi variable and the normals of the elements k > i.
                 if i % BLOCK == 0:
                     rows = (min(BLOCK, columns - i) + GROUP - 1) // GROUP * GROUP
-                    fill_normals(block, 0, columns, i, rows, draw)
+                    fill_normals(block, 0, 0, columns, i, rows, draw)
                 row = work.panel[0]
                 row[:] = 0.0
                 largest = -np.inf
@@ -797,7 +984,10 @@ def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work,
     for number in range(first_panel, last_panel):
         first_row = number * panel
         last_row = min(first_row + panel, law.width)
-        degenerate = draw_rows(sigma, law, x, kept, first_row, last_row, draw, work)
+        degenerate = draw_rows(
+            sigma, law, x, kept, first_row, last_row, draw, work.block, work.means, work.scales,
+            work.partial, work.sums, work.factor, work.regular,
+        )  # fmt: skip
         if degenerate >= 0:
             return degenerate
         panel_sums[number] = work.sums

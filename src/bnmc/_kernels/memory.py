@@ -47,6 +47,8 @@ def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
     return Work(
         block=aligned_zeros((padded(columns) * BLOCK,), dtype),
         tile=aligned_zeros((TILE * BLOCK,), dtype),
+        means=aligned_zeros((inputs * BLOCK,), dtype),
+        scales=aligned_zeros((inputs * BLOCK,), dtype),
         partial=aligned_zeros((16,), dtype),
         sums=aligned_zeros((tiles * (tiles + 1) // 2 * 16,), np.float64),
         covariance=aligned_zeros((columns, columns), np.float64),

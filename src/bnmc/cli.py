@@ -1,0 +1,613 @@
+"""The command line: ``bnmc simulate`` and ``bnmc demo``.
+
+Exit statuses: 0, fine; 2, bad input, with one line on standard error; 130, interrupted.
+Typer is imported here and the rest of the library in the commands, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+with contextlib.suppress(ModuleNotFoundError):  # `main` says which extra brings it
+    import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bnmc.chain import Chain
+    from bnmc.demo import Comparison, Settling
+    from bnmc.initial import FirstLayer
+    from bnmc.trajectory import Trajectory
+
+__all__ = ["main"]
+
+OK, BROKEN_PIPE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+#: What arrays of values may take; of more only means and variances are kept.
+MOST_BYTES = 1 << 28
+#: How many layers a table shows.
+SHOWN_LAYERS = 12
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows the name of the program; ``sys.argv[1:]`` unless given.
+
+    Returns
+    -------
+    int
+        0 if all went well, 2 for bad input, 130 if interrupted.
+
+    Examples
+    --------
+    >>> main(["--version"])
+    bnmc ...
+    0
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # a stream that somebody put in their place
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except BrokenPipeError:  # the reader had enough; nothing more can be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        message = _explanation(error)
+        if message is None:
+            raise
+        print(f"bnmc: error: {' '.join(message.split())}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    if "typer" not in globals():
+        from bnmc.errors import MissingExtraError
+
+        raise MissingExtraError("typer", "cli")
+    command = typer.main.get_command(_app())
+    try:
+        status = command.main(arguments, prog_name="bnmc", standalone_mode=False)
+        sys.stdout.flush()
+    except typer.Abort:  # how some versions of Typer hand on an interrupt
+        return _interrupted()
+    return _interrupted() if status == INTERRUPTED else OK
+
+
+def _interrupted() -> int:
+    print("bnmc: interrupted", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _explanation(error: Exception) -> str | None:
+    """Return what to tell the user of an error of theirs, or None if it is one of ours."""
+    from bnmc.errors import BnmcError
+
+    if isinstance(error, BnmcError):
+        return str(error)
+    if hasattr(error, "format_message"):  # what all of Typer's own errors have
+        return str(error.format_message())
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return reason if error.filename is None else f"{error.filename}: {reason}"
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}"
+    return None
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    app.command()(simulate)
+    app.command()(demo)
+    return app
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Deep random networks with batch normalization, as the Markov chain that they are."""
+    if version:
+        from bnmc import __version__
+
+        print(f"bnmc {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def simulate(
+    input_: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="FILE",
+            help="Inputs in a .npy, .npz or .csv file, features × samples; handwritten digits "
+            "unless given.",
+        ),
+    ] = None,
+    array: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which array of an .npz file.")
+    ] = None,
+    samples_first: Annotated[
+        bool, typer.Option("--samples-first", help="The file is samples × features.")
+    ] = False,
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Use the first samples only. Default: all of a file, 10 digits."),
+    ] = None,
+    first_layer: Annotated[
+        bool,
+        typer.Option(
+            "--first-layer",
+            help="Take the input through a Gaussian layer of shape width × features, variance "
+            "1/features, even if it has as many features as the network is wide. Digits and "
+            "inputs of other numbers of features always go through it.",
+        ),
+    ] = False,
+    chains: Annotated[int, typer.Option(help="Independent networks.")] = 64,
+    width: Annotated[int, typer.Option(help="Neurons of a layer.")] = 1000,
+    depth: Annotated[int, typer.Option(help="Layers.")] = 50,
+    activation: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu "
+            "or silu.",
+        ),
+    ] = "relu",
+    norm: Annotated[
+        str, typer.Option(metavar="NAME", help="batch, batch-uncentred or none.")
+    ] = "batch",
+    skip: Annotated[float, typer.Option(help="Factor of the skip connection.")] = 0.0,
+    gain: Annotated[float, typer.Option(help="Factor of the weights.")] = 1.0,
+    weights: Annotated[
+        str, typer.Option(metavar="LAW", help="gaussian, uniform or rademacher.")
+    ] = "gaussian",
+    eps: Annotated[float, typer.Option(help="Added to the variance; layers have 1e-5.")] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(help="Repeats a run. Default: a new one, which is printed.")
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, conditional or weights.")
+    ] = "auto",
+    dtype: Annotated[str, typer.Option(metavar="TYPE", help="float64 or float32.")] = "float64",
+    threads: Annotated[
+        int | None, typer.Option(help="All processors unless given. Results do not depend on it.")
+    ] = None,
+    every: Annotated[int, typer.Option(help="Record every so many layers.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write all recorded layers, with Gram matrices, to a .npz, .nc or .zarr file.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .pdf, .svg.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of the table.")
+    ] = False,
+    progress: Annotated[
+        bool | None,
+        typer.Option(
+            "--progress/--no-progress",
+            help="Show progress on standard error. Default: if that is a terminal.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Take a batch of inputs through an ensemble of random networks.
+
+    The table shows means over the networks and their standard errors: of the Frobenius distance of
+    the Gram matrix G of a layer from G*, where infinitely wide networks settle; of the
+    orthogonality gap, 0 for orthogonal samples; and of the extreme eigenvalues of G.
+    """
+    settings = dict(locals())
+    from bnmc import Chain, FirstLayer
+
+    for name, path in (("output", output), ("plot", plot)):
+        if path is not None:
+            _require_destination(name, path, force)
+    x, source = _read(input_, array, samples_first, batch)
+    chain = Chain(
+        width, x.shape[1], activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
+    )
+    is_wrapped = input_ is None or first_layer or x.shape[0] != width
+    start = FirstLayer(x) if is_wrapped else x
+    star = _star(chain, x)
+    seed = _seed(seed)
+    begun = time.perf_counter()
+    run = _simulate(chain, start, star, settings | {"seed": seed})
+    seconds = time.perf_counter() - begun
+    notes = [star.note]
+    if run.moments and output is not None:
+        notes.append(f"{output} has means and variances: the values would be very large")
+
+    if output is not None:
+        from bnmc.files import write_run
+
+        said = {"seed": seed, "input": source, "star_note": star.note}
+        write_run(run, output, attributes=said, star=star.gram, force=force)
+    if plot is not None:
+        from bnmc.plot import overview
+
+        _save(overview(run), plot)
+    table = _summary(run)
+    repeat = {
+        "seed": seed, "key": str(run.key), "sampler": run.sampler, "dtype": run.dtype,
+        "threads": _threads(threads), "cpu": run.cpu, "seconds": round(seconds, 3),
+    }  # fmt: skip
+    if as_json:
+        from bnmc import __version__
+
+        of_network = ("width", "depth", "activation", "norm", "skip", "gain", "weights", "eps")
+        document = {
+            "bnmc": __version__,
+            "settings": {name: settings[name] for name in ("chains", "every", *of_network)},
+            "input": {
+                "source": source,
+                "features": x.shape[0],
+                "samples": x.shape[1],
+                "first_layer": is_wrapped,
+            },
+            **repeat,
+            "star": star.facts | {"note": star.note},
+            "files": {"output": _text(output), "plot": _text(plot)},
+            "notes": notes[1:],
+            "table": table,
+        }
+        print(json.dumps(document, indent=2, allow_nan=False))
+        return
+    through = f"{x.shape[0]} features, through a first layer" if is_wrapped else "as layer 0"
+    print(f"{chain}: {chains} networks, {depth} layers\ninput: {source} ({through})\n")
+    head = ["layer", "‖G − G*‖", "orthogonality gap", "smallest eigenvalue", "largest eigenvalue"]
+    _print_table(head, [_cells(row) for row in table])
+    print()
+    for note in notes:
+        print(note)
+    print(", ".join(f"{name} {value}" for name, value in repeat.items()))
+
+
+def demo(
+    plot: Annotated[Path, typer.Option(metavar="FILE", help="The picture; it is replaced.")] = Path(
+        "bnmc-demo.png"
+    ),
+    depth: Annotated[int, typer.Option(help="Layers of the comparison.")] = 1000,
+    chains: Annotated[
+        int, typer.Option(help="Networks with normalization; five times as many without.")
+    ] = 200,
+    seed: Annotated[int, typer.Option(help="Repeats a run.")] = 0,
+    threads: Annotated[int | None, typer.Option(help="All processors unless given.")] = None,
+    progress: Annotated[
+        bool | None,
+        typer.Option("--progress/--no-progress", help="Show progress on standard error."),
+    ] = None,
+) -> None:
+    """Show digits settling at the mean field, and the error of networks without normalization.
+
+    The latter is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv 2205.13076: linear networks of
+    width 1000 with 5 samples that start orthogonal.
+    """
+    _require_destination("plot", plot, force=True)
+    from bnmc import demo as parts
+
+    seed, report = _seed(seed), _progress(progress)
+    begun = time.perf_counter()
+    settling = parts.settle(seed, threads=threads, progress=report)
+    _print_settling(settling)
+    comparison = parts.compare(depth, chains, seed, threads=threads, progress=report)
+    _print_comparison(comparison)
+    _save(parts.draw(settling, comparison), plot)
+    print(f"\nseed {seed}, threads {_threads(threads)}, {time.perf_counter() - begun:.1f} s")
+    print(f"picture: {plot}")
+
+
+@dataclass(frozen=True)
+class _Star:
+    """What the Gram matrix is compared with, and why."""
+
+    gram: NDArray[np.float64] | None
+    note: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def _star(chain: Chain, x: NDArray[np.float64]) -> _Star:
+    """Return the Gram matrix at which the infinitely wide network settles, if that is known.
+
+    Without normalization, linear layers with skip² + gain² = 1 leave every Gram matrix alone at
+    infinite width.  So there G* is that of the input, I for orthogonal samples as in Fig. 1a of
+    *On bridging …*.
+    """
+    import numpy as np
+
+    from bnmc import MeanField
+    from bnmc.errors import BnmcError
+
+    is_linear = chain.activation.builtin and chain.activation.name == "linear"
+    keeps_scale = bool(np.isclose(chain.skip**2 + chain.gain**2, 1.0, rtol=1e-12, atol=0.0))
+    if chain.norm == "none" and is_linear and keeps_scale:
+        note = "G*: the Gram matrix of the input, which infinitely wide linear networks keep"
+        return _Star(x.T @ x / len(x), note, {"kind": "input"})
+    try:
+        fixed = MeanField(chain).fixed_point()
+    except BnmcError as error:
+        return _Star(None, f"G*: not known ({error})", {"kind": None})
+    facts = {name: getattr(fixed, name) for name in ("b", "c", "rate", "stable")}
+    warning = "" if fixed.stable else "; it is unstable, so the network need not settle there"
+    note = (
+        f"G*: fixed point of the mean field, diagonal {fixed.b:.6g}, correlation {fixed.c:.6g}, "
+        f"deviations times {fixed.rate:.4g} a layer{warning}"
+    )
+    return _Star(fixed.gram, note, {"kind": "fixed point", **facts})
+
+
+def _read(
+    path: Path | None, array: str | None, samples_first: bool, batch: int | None
+) -> tuple[NDArray[np.float64], str]:
+    """Return (features, samples) inputs and where they come from."""
+    from bnmc import files
+    from bnmc._validate import integer
+    from bnmc.errors import ArgumentError
+
+    if path is None:
+        if array is not None or samples_first:
+            raise ArgumentError("input", None, "a file, with --array or --samples-first")
+        return files.digits(10 if batch is None else batch), "handwritten digits of scikit-learn"
+    x = files.read_input(path, array=array, samples_first=samples_first)
+    samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
+    return x[:, :samples], str(path)
+
+
+def _simulate(
+    chain: Chain, start: NDArray[np.float64] | FirstLayer, star: _Star, settings: dict[str, Any]
+) -> Trajectory:
+    """Run with what table, picture and file need: values, or moments if those are big."""
+    import bnmc
+
+    wanted: list[Any] = ["eigenvalues", "orthogonality_gap"]
+    if star.gram is not None:
+        wanted.append(bnmc.Distance(star.gram))
+    numbers = chain.batch + 2
+    if settings["output"] is not None:
+        wanted.append("gram")
+        numbers += chain.batch**2
+    layers = settings["depth"] // max(settings["every"], 1) + 2
+    is_big = 8 * numbers * layers * settings["chains"] > MOST_BYTES
+    return bnmc.simulate(
+        chain, settings["depth"], chains=settings["chains"], initial=start, rng=settings["seed"],
+        sampler=settings["sampler"], dtype=settings["dtype"], observables=wanted,
+        every=settings["every"], reduce="chain" if is_big else (), threads=settings["threads"],
+        progress=_progress(settings["progress"]),
+    )  # fmt: skip
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _seed(seed: int | None) -> int:
+    import secrets
+
+    from bnmc._validate import integer
+
+    return secrets.randbits(32) if seed is None else integer("seed", seed, low=0)
+
+
+def _threads(threads: int | None) -> int:
+    from bnmc.simulation import available_processors
+
+    return available_processors() if threads is None else threads
+
+
+def _progress(wanted: bool | None) -> bool | Callable[[int, int], None]:
+    """Return a bar on a terminal, and lines elsewhere if the user insists."""
+    if sys.stderr.isatty():
+        return wanted is not False
+    if not wanted:
+        return False
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // total
+        if tenth != last:
+            last = tenth
+            print(f"bnmc: layer {done} of {total}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _require_destination(name: str, path: Path, force: bool) -> None:
+    """Refuse what could not be written when the work is done."""
+    from bnmc import files
+
+    if name == "output":
+        files.require_writable(name, path, files.OUTPUT_FORMATS)
+        files.require_extras(path)
+    else:
+        from bnmc.plot import figure
+
+        formats = figure()[0].canvas.get_supported_filetypes()
+        files.require_writable(name, path, [f".{suffix}" for suffix in formats])
+    files.require_free(name, path, force=force)
+
+
+def _save(figure: Any, path: Path) -> None:
+    from bnmc.files import replacing
+
+    with replacing(path) as temporary:
+        figure.savefig(temporary)
+
+
+def _summary(run: Trajectory) -> list[dict[str, Any]]:
+    """Return a row for each layer of the table: means and standard errors by name."""
+    columns: dict[str, Any] = {"distance": None}
+    for name in {"orthogonality_gap", "distance"} & {*run.observables, *run.moments}:
+        columns[name] = run.mean(name), run.stderr(name)
+    mean, stderr = run.mean("eigenvalues"), run.stderr("eigenvalues")
+    columns["smallest_eigenvalue"] = mean[:, 0], stderr[:, 0]
+    columns["largest_eigenvalue"] = mean[:, -1], stderr[:, -1]
+    order = ("distance", "orthogonality_gap", "smallest_eigenvalue", "largest_eigenvalue")
+    return [
+        {"layer": int(run.layers[row])} | {name: _measured(columns[name], row) for name in order}
+        for row in _shown(run.layers)
+    ]
+
+
+def _measured(column: Any, row: int) -> dict[str, float | None] | None:
+    import math
+
+    if column is None:
+        return None
+    values = (float(part[row]) for part in column)
+    return dict(
+        zip(("mean", "stderr"), (v if math.isfinite(v) else None for v in values), strict=True)
+    )
+
+
+def _shown(layers: NDArray[np.int64]) -> list[int]:
+    """Return the indices of the layers that a table shows: first, last, and round ones between."""
+    import numpy as np
+
+    last = len(layers) - 1
+    for steps in ((1, 2, 5), (1,)):
+        round_layers = [step * 10**power for power in range(10) for step in steps]
+        nearest = {int(np.abs(layers - layer).argmin()) for layer in round_layers}
+        if len(nearest) <= SHOWN_LAYERS - 2:
+            break
+    return sorted(nearest | {0, last})
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    return [
+        str(value) if name == "layer" else "-" if value is None else _number(**value)
+        for name, value in row.items()
+    ]
+
+
+def _number(mean: float, stderr: float | None) -> str:
+    """Write a mean to two figures of its standard error."""
+    import math
+
+    if not stderr:
+        return f"{mean:.6g}"
+    decimals = 1 - math.floor(math.log10(stderr))
+    if not 0 <= decimals <= 7 or abs(mean) >= 1e7:
+        return f"{mean:.3g} ± {stderr:.1g}"
+    return f"{mean:.{decimals}f} ± {stderr:.{decimals}f}"
+
+
+def _print_settling(settling: Settling) -> None:
+    runs, stars = settling.runs, settling.stars
+    some = next(iter(runs.values()))
+    print(
+        f"{some.chain.batch} handwritten digits through {some.chains} random networks of width "
+        f"{some.chain.width} with batch normalization\n"
+    )
+    head = ["layer"]
+    for name in runs:
+        head += [f"{name}: ‖G − G*‖", "orthogonality gap"]
+    rows = [
+        [
+            str(some.layers[row]),
+            *(
+                _number(float(run.mean(name)[row]), float(run.stderr(name)[row]))
+                for run in runs.values()
+                for name in ("distance", "orthogonality_gap")
+            ),
+        ]
+        for row in _shown(some.layers)
+    ]
+    _print_table(head, rows)
+    factors = ", ".join(f"{star.rate:.3f} ({name})" for name, star in stars.items())
+    print(f"\nThe mean field says that the distance shrinks by the factor {factors} a layer,")
+    print("down to the fluctuations of finite width.\n")
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    import numpy as np
+
+    from bnmc.demo import error_propagation, vanilla_error
+
+    normalised, vanilla = comparison.normalised, comparison.vanilla
+    chain, layers = vanilla.chain, vanilla.layers
+    squares = np.square(vanilla["distance"])
+    rms = np.sqrt(squares.mean(axis=0))
+    rms_error = squares.std(axis=0, ddof=1) / np.sqrt(vanilla.chains) / (2 * rms)
+    exact = vanilla_error(chain.width, chain.batch, layers)
+    growth = error_propagation(chain.width, layers)
+    print(
+        f"Error of the mean field, ‖G − G*‖: linear, {chain.batch} samples, width {chain.width}, "
+        f"{normalised.chains} networks with batch\nnormalization, {vanilla.chains} without\n"
+    )
+    head = ["layer", "batch norm", "no norm", "no norm r.m.s.", "exact r.m.s.", "exp(layer/width)"]
+
+    def mean(run: Trajectory, row: int) -> str:
+        return _number(float(run.mean("distance")[row]), float(run.stderr("distance")[row]))
+
+    rows = [
+        [
+            str(layers[row]),
+            mean(normalised, row),
+            mean(vanilla, row),
+            _number(float(rms[row]), float(rms_error[row])),
+            f"{exact[row]:.4f}",
+            f"{growth[row]:.3f}",
+        ]
+        for row in _shown(layers)
+    ]
+    _print_table(head, rows)
+    grown = [
+        float(run.mean("distance")[-1] / run.mean("distance")[0]) for run in (vanilla, normalised)
+    ]
+    print(
+        f"\nFrom layer {layers[0]} to {layers[-1]} the error grew by the factor {grown[0]:.1f} "
+        f"without normalization, {grown[1]:.1f} with it.\nWithout it, ever fewer networks carry "
+        "the mean square: a finite ensemble falls below the exact value."
+    )
+
+
+def _print_table(head: list[str], rows: list[list[str]]) -> None:
+    """Print a table: lines and colours on a terminal, aligned text elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(header_style="bold", row_styles=["", "dim"])
+        for index, name in enumerate(head):
+            table.add_column(name, justify="right" if index == 0 else "left")
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        first = row[0].rjust(widths[0])
+        others = [cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join([first, *others]).rstrip())

@@ -1,0 +1,248 @@
+"""Pictures of runs; needs the extra ``plot``.
+
+Figures are made with Matplotlib's object-oriented interface: no window opens, no global state
+changes, and they can be drawn in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from bnmc import gram as grams
+from bnmc._extras import import_extra
+from bnmc._validate import real
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "LABELS", "figure", "overview", "trajectory"]
+
+#: Colours that people with any kind of colour vision tell apart (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+#: What the vertical axis says of an observable.
+LABELS = {
+    "distance": r"$\|G_\ell - G_*\|_F$",
+    "eigenvalues": r"eigenvalues of $G_\ell$",
+    "log_scale": r"log scale of $G_\ell$",
+    "orthogonality_gap": "orthogonality gap",
+    "rank_bound": "lower bound of the rank",
+    "soft_rank": "soft rank",
+}
+_LOGARITHMIC = ("distance", "orthogonality_gap")
+
+
+def trajectory(
+    runs: Trajectory | Iterable[Trajectory] | Mapping[str, Trajectory],
+    observable: str = "distance",
+    *,
+    star: ArrayLike | None = None,
+    ax: Axes | None = None,
+    level: float = 0.9,
+) -> Axes:
+    r"""Draw an observable against depth: its mean over chains, in a band of the chains.
+
+    Parameters
+    ----------
+    runs : Trajectory, several of them, or a mapping of labels to them
+        One line each, or one for each component of an observable that is no number.  Labels go
+        to the legend.
+    observable : str, default "distance"
+        What to draw, by the name under which it was recorded.
+    star : (batch, batch) array_like, optional
+        Draw the distance :math:`\|G_l - G_*\|_F` of the recorded Gram matrices from this one.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure unless given.
+    level : float, default 0.9
+        The band holds this part of the chains, in (0, 1): between the quantiles (1 ± level)/2.
+        Of a run with ``reduce="chain"`` only moments are known, and the band is that of a normal
+        law with these.  There is none for a single chain.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        ``ax.figure.savefig("name.png")`` makes a file.
+
+    Raises
+    ------
+    MissingExtraError
+        Without Matplotlib.
+    ArgumentError, ArgumentTypeError
+        If `runs` are no runs, were reduced over layers or lack the observable, or `star` or
+        `level` is not allowed.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=300, batch=4)
+    >>> run = bnmc.simulate(chain, 20, chains=16, rng=0)
+    >>> ax = trajectory(run, star=bnmc.MeanField(chain).fixed_point().gram)
+    >>> ax.get_xlabel(), ax.get_yscale()
+    ('layer', 'log')
+    """
+    named = _named(runs)
+    level = real("level", level, above=0.0, below=1.0)
+    if star is not None and observable != "distance":
+        raise ArgumentError("observable", observable, "'distance' where star is given")
+    curves = {label: _curves(run, observable, star, level) for label, run in named.items()}
+    if ax is None:
+        ax = figure()[1][0]
+    if observable in _LOGARITHMIC:
+        ax.set_yscale("log", nonpositive="mask")
+    for label, run in named.items():
+        _draw(ax, run.layers, *curves[label], label if isinstance(runs, Mapping) else None)
+    if ax.get_yscale() == "log":
+        _label_plainly(ax)
+    ax.set_xlabel("layer")
+    ax.set_ylabel(LABELS.get(observable, observable))
+    if isinstance(runs, Mapping):
+        ax.legend()
+    return ax
+
+
+def overview(run: Trajectory, *, level: float = 0.9) -> Figure:
+    """Draw what the command line records: how the Gram matrix settles, and its spectrum.
+
+    Parameters
+    ----------
+    run : Trajectory
+        With "eigenvalues", and with "distance" or else "orthogonality_gap".
+    level : float, default 0.9
+        See `trajectory`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError, ArgumentError
+        As `trajectory`.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(
+    ...     bnmc.Chain(300, 4),
+    ...     20,
+    ...     chains=16,
+    ...     observables=["eigenvalues", "orthogonality_gap"],
+    ...     rng=0,
+    ... )
+    >>> len(overview(run).axes)
+    2
+    """
+    recorded = {*run.observables, *run.moments}
+    settling = "distance" if "distance" in recorded else "orthogonality_gap"
+    drawn, (left, right) = figure(columns=2)
+    trajectory(run, settling, ax=left, level=level)
+    trajectory(run, "eigenvalues", ax=right, level=level)
+    left.set_title("Distance from G*" if settling == "distance" else "Orthogonality gap")
+    right.set_title("Spectrum")
+    chain = run.chain
+    norm = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
+    drawn.suptitle(
+        f"{chain.activation.name}, {norm[chain.norm]}, width {chain.width}, batch {chain.batch}: "
+        f"mean and {100 * level:g} % of {run.chains} networks"
+    )
+    return drawn
+
+
+def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure and its axes, in the style of this module.
+
+    Parameters
+    ----------
+    columns : int, default 1
+        How many axes, side by side.
+
+    Raises
+    ------
+    MissingExtraError
+    """
+    drawn = import_extra("matplotlib.figure", "plot").Figure(
+        figsize=(6.4 * columns, 4.8), layout="constrained", dpi=150
+    )
+    axes = list(drawn.subplots(1, columns, squeeze=False)[0])
+    for ax in axes:
+        ax.set_prop_cycle(color=COLOURS)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25, linewidth=0.6)
+    return drawn, axes
+
+
+def _named(runs: Any) -> dict[Any, Trajectory]:
+    """Return runs by label, or by number where they have none."""
+    if isinstance(runs, Mapping):
+        named = dict(runs)
+    elif isinstance(runs, Trajectory):
+        named = {0: runs}
+    elif isinstance(runs, Iterable):
+        named = dict(enumerate(runs))
+    else:
+        raise ArgumentTypeError("runs", runs, "a Trajectory, several, or a mapping to them")
+    for run in named.values():
+        if not isinstance(run, Trajectory):
+            raise ArgumentTypeError("runs", run, "a Trajectory, several, or a mapping to them")
+        if any("layer" not in axes for axes in run.dims.values()):
+            raise ArgumentError("runs", "one with reduce='layer'", "runs with values by layer")
+    if not named:
+        raise ArgumentError("runs", runs, "at least one run")
+    return named
+
+
+def _curves(
+    run: Trajectory, observable: str, star: ArrayLike | None, level: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean, lower and upper edge of the band, each (layers, components)."""
+    if star is None and observable in run.moments:
+        moments = run.moments[observable]
+        reach = ndtri((1 + level) / 2) * np.sqrt(moments.variance)
+        curves = moments.mean, moments.mean - reach, moments.mean + reach
+    else:
+        values = run[observable] if star is None else grams.distance(run["gram"], star)
+        edges = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        curves = values.mean(axis=0), edges[0], edges[1]
+    mean, low, high = (curve.reshape(len(run.layers), -1) for curve in curves)
+    return mean, low, high
+
+
+def _draw(
+    ax: Axes,
+    layers: NDArray[np.int64],
+    mean: NDArray[np.float64],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    label: str | None,
+) -> None:
+    """Draw the components of one run in one colour."""
+    colour: Any = None
+    if ax.get_yscale() == "log":  # what is not positive has no place there
+        mean, low, high = (np.where(curve > 0, curve, np.nan) for curve in (mean, low, high))
+    for component in range(mean.shape[1]):
+        (line,) = ax.plot(
+            layers, mean[:, component], color=colour, label=label if colour is None else None
+        )
+        colour = line.get_color()
+        if (high > low).any():
+            ax.fill_between(
+                layers, low[:, component], high[:, component], color=colour, alpha=0.2, linewidth=0
+            )
+
+
+def _label_plainly(ax: Axes) -> None:
+    """Write 0.1, 0.2, 0.5 … beside a logarithmic axis of few decades, not 6 × 10⁻¹."""
+    low, high = ax.get_ylim()
+    if high < 1000 * low:
+        ticker = import_extra("matplotlib.ticker", "plot")
+        ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        ax.yaxis.set_minor_formatter(ticker.NullFormatter())

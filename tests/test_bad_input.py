@@ -1,0 +1,648 @@
+"""Bad input: a typed error of one line that names the argument, the value and what is allowed."""
+
+import itertools
+import re
+import tracemalloc
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate, simulation
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    BnmcError,
+    NonFiniteError,
+    ResultTooLargeError,
+    UnknownNameError,
+    ZeroVarianceError,
+)
+
+SIGMA = "leaky_relu"
+CHAIN = Chain(6, 3, SIGMA)
+X = np.random.default_rng(0).normal(size=(6, 3))
+
+
+def ones(generator, shape):
+    return np.ones(shape)
+
+
+def changed(value, where=(4, 1), x=X):
+    x = x.copy()
+    x[where] = value
+    return x
+
+
+def constant_row(row, x=X, value=2.5):
+    x = x.copy()
+    x[..., row, :] = value
+    return x
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    """Fail if a sampler is made: errors about arguments come before any work."""
+
+    def refuse(*arguments):
+        raise AssertionError("work began")
+
+    for sampler in simulation.SAMPLERS.values():
+        monkeypatch.setattr(sampler, "__init__", refuse)
+
+
+def fails(kind, function, *arguments, **options):
+    """Call a function, which must raise just this kind of error; return it."""
+    with pytest.raises(BnmcError) as caught:
+        function(*arguments, **options)
+    error = caught.value
+    assert type(error) is kind
+    message = str(error)
+    assert message
+    assert "\n" not in message
+    assert len(message) < 400
+    return error
+
+
+def fails_about(argument, value, allowed, kind, function, *arguments, **options):
+    """The same, of an error about an argument."""
+    error = fails(kind, function, *arguments, **options)
+    assert error.argument == argument
+    assert str(error).startswith(f"{argument}: got {value}")
+    assert allowed in str(error).partition(", allowed: ")[2]
+    assert isinstance(error, TypeError if kind is ArgumentTypeError else ValueError)
+    return error
+
+
+# --- Chain ----------------------------------------------------------------------------------
+
+CHAINS = {
+    "width 0": (("width", "0", "an integer >= 1", ArgumentError), (0, 3), {}),
+    "width -1": (("width", "-1", "an integer >= 1", ArgumentError), (-1, 3), {}),
+    "width 2.0": (("width", "2.0", "an integer >= 1", ArgumentTypeError), (2.0, 3), {}),
+    "width True": (("width", "True", "an integer >= 1", ArgumentTypeError), (True, 3), {}),
+    "batch 1, centred": (("batch", "1", "an integer >= 2", ArgumentError), (5, 1), {}),
+    "batch 0": (("batch", "0", "an integer >= 1", ArgumentError), (5, 0), {"norm": "none"}),
+    "batch 'a'": (("batch", "'a'", "an integer >= 2", ArgumentTypeError), (5, "a"), {}),
+    "norm": (
+        ("norm", "'batch-uncentered'", "did you mean 'batch-uncentred'", UnknownNameError),
+        (5, 3), {"norm": "batch-uncentered"},
+    ),
+    "norm None": (
+        ("norm", "None", "batch, batch-uncentred, none", ArgumentTypeError), (5, 3), {"norm": None},
+    ),
+    "activation": (
+        ("activation", "'rleu'", "did you mean 'relu'", UnknownNameError), (5, 3, "rleu"), {},
+    ),
+    "activation 3": (("activation", "3", "a function", ArgumentTypeError), (5, 3, 3), {}),
+    "weights": (
+        ("weights", "'rademachr'", "did you mean 'rademacher'", UnknownNameError),
+        (5, 3), {"weights": "rademachr"},
+    ),
+    "weights 3": (
+        ("weights", "3", "gaussian, uniform, rademacher", ArgumentTypeError),
+        (5, 3), {"weights": 3},
+    ),
+    "skip": (("skip", "nan", "finite", ArgumentError), (5, 3), {"skip": np.nan}),
+    "skip 'a'": (("skip", "'a'", "real number", ArgumentTypeError), (5, 3), {"skip": "a"}),
+    "gain": (("gain", "inf", "finite", ArgumentError), (5, 3), {"gain": np.inf}),
+    "gain 0": (("gain", "0", "other than 0", ArgumentError), (5, 3), {"gain": 0}),
+    "eps": (("eps", "-1e-05", ">= 0", ArgumentError), (5, 3), {"eps": -1e-5}),
+    "eps 1j": (("eps", "1j", "real number", ArgumentTypeError), (5, 3), {"eps": 1j}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHAINS)
+def test_chains(what):
+    about, arguments, options = CHAINS[what]
+    fails_about(*about, Chain, *arguments, **options)
+
+
+@pytest.mark.parametrize("gamma", [0.0, -1.0, np.nan])
+def test_gamma(gamma):
+    fails_about(
+        "gamma", gamma, "> 0", ArgumentError, Chain.bn_residual, 5, 3, gamma=gamma
+    )  # fmt: skip
+
+
+# --- simulate: arguments --------------------------------------------------------------------
+
+STATE = {"initial": "a state"}
+ARGUMENTS = {
+    "depth -1": ("depth", "-1", "an integer >= 0", ArgumentError, {"depth": -1}),
+    "depth 2.0": ("depth", "2.0", "an integer", ArgumentTypeError, {"depth": 2.0}),
+    "depth 2**32": ("depth", "4294967296", "<= 4294967295", ArgumentError, {"depth": 2**32}),
+    "chains 0": ("chains", "0", "an integer >= 1", ArgumentError, {"chains": 0}),
+    "chains 1.5": ("chains", "1.5", "an integer >= 1", ArgumentTypeError, {"chains": 1.5}),
+    "chains 2**28 + 1": ("chains", "268435457", "<=", ArgumentError, {"chains": 2**28 + 1}),
+    "inputs 0": ("inputs", "0", "an integer >= 1", ArgumentError, {"inputs": 0}),
+    "inputs 'a'": ("inputs", "'a'", "an integer", ArgumentTypeError, {"inputs": "a"}),
+    "threads 0": ("threads", "0", "an integer >= 1", ArgumentError, {"threads": 0}),
+    "threads 'all'": ("threads", "'all'", "an integer", ArgumentTypeError, {"threads": "all"}),
+    "every 0": ("every", "0", "an integer >= 1", ArgumentError, {"every": 0}),
+    "every 1.0": ("every", "1.0", "an integer", ArgumentTypeError, {"every": 1.0}),
+    "burn_in -1": ("burn_in", "-1", "an integer >= 0", ArgumentError, {"burn_in": -1}),
+    "burn_in > depth": ("burn_in", "6", ">= 0 and <= 5", ArgumentError, {"burn_in": 6}),
+    "rng 'a'": ("rng", "'a'", "a seed", ArgumentTypeError, {"rng": "a"}),
+    "rng -1": ("rng", "-1", "a seed >= 0", ArgumentTypeError, {"rng": -1}),
+    "rng 1.5": ("rng", "1.5", "a seed", ArgumentTypeError, {"rng": 1.5}),
+    "dtype float16": ("dtype", "'float16'", "float64, float32", UnknownNameError,
+                      {"dtype": "float16"}),
+    "dtype int": ("dtype", "'int64'", "float64, float32", UnknownNameError, {"dtype": np.int64}),
+    "dtype 'f'": ("dtype", "'double precision'", "'float64'", ArgumentTypeError,
+                  {"dtype": "double precision"}),
+    "sampler": ("sampler", "'weight'", "did you mean 'weights'", UnknownNameError,
+                {"sampler": "weight"}),
+    "sampler None": ("sampler", "None", "auto, conditional, weights", ArgumentTypeError,
+                     {"sampler": None}),
+    "sampler of the inside": ("sampler", "'factor'", "conditional", UnknownNameError,
+                              {"sampler": "factor"}),
+    "backend": ("backend", "'cdua'", "did you mean 'cuda'", UnknownNameError, {"backend": "cdua"}),
+    "reduce": ("reduce", "'layers'", "did you mean 'layer'", UnknownNameError,
+               {"reduce": ["chain", "layers"]}),
+    "reduce 3": ("reduce", "3", "layer", ArgumentTypeError, {"reduce": 3}),
+    "reduce None": ("reduce", "None", "layer", ArgumentTypeError, {"reduce": None}),
+    "reduce [0]": ("reduce", "0", "layer", ArgumentTypeError, {"reduce": [0]}),
+    "progress": ("progress", "3", "a bool", ArgumentTypeError, {"progress": 3}),
+    "observables": ("observables", "'gra'", "did you mean 'gram'", UnknownNameError,
+                    {"observables": ["gra"]}),
+    "observables 3": ("observables", "3", "names", ArgumentTypeError, {"observables": 3}),
+    "observables None": ("observables", "None", "names", ArgumentTypeError, {"observables": None}),
+    "observables [3]": ("observables", "3", "names", ArgumentTypeError, {"observables": [3]}),
+    "observables twice": ("observables", "'trace'", "once", ArgumentError,
+                          {"observables": [np.trace, Observable(np.linalg.det, name="trace")]}),
+    "observables, mapping": ("observables", "'size'", "'trace'", ArgumentError,
+                             {"observables": {"size": Observable(np.trace)}}),
+    "cross_gram": ("observables", "'cross_gram'", "inputs=", ArgumentError,
+                   {"observables": "cross_gram"}),
+    "log_pivots": ("observables", "'log_pivots'", "Wishart", ArgumentError,
+                   {"observables": "log_pivots"}),
+    "observable of another shape": ("observable trace", "()", "(3,)", ArgumentError,
+                                    {"observables": Observable(np.trace, (3,))}),
+    "out of another shape": ("out", "(1, 6, 3)", "(1, 6, 3, 3) for 'gram'", ArgumentError,
+                             {"out": {"gram": np.zeros((1, 6, 3))}}),
+    "out of float32": ("out", "a float32 array", "float64", ArgumentTypeError,
+                       {"out": {"gram": np.zeros((1, 6, 3, 3), "f4")}}),
+    "out read-only": ("out", "(1, 6, 3, 3)", "a writable array", ArgumentError,
+                      {"out": {"gram": np.broadcast_to(0.0, (1, 6, 3, 3))}}),
+    "out of another name": ("out", "'grams'", "gram", ArgumentError,
+                            {"out": {"grams": np.zeros((1, 6, 3, 3))}}),
+    "out a list": ("out", "[3]", "a mapping", ArgumentTypeError, {"out": [3]}),
+    "out an array": ("out", "a float64 array", "a mapping", ArgumentTypeError,
+                     {"out": np.zeros((1, 6, 3, 3))}),
+    "out and reduce": ("out", "['gram']", "reduce", ArgumentError,
+                       {"out": {"gram": np.zeros((1, 6, 3, 3))}, "reduce": "layer"}),
+    "chain": ("chain", "'relu'", "a bnmc.Chain", ArgumentTypeError, {"chain": "relu"}),
+    "initial": ("initial", "'gausian'", "did you mean 'gaussian'", UnknownNameError,
+                {"initial": "gausian"}),
+    "initial None": ("initial", "None", "an array", ArgumentTypeError, {"initial": None}),
+    "initial a function": ("initial", "<function", "an array", ArgumentTypeError,
+                           {"initial": ones}),
+    "initial an object": ("initial", "{}", "an array of real numbers", ArgumentTypeError,
+                          {"initial": {}}),
+    "initial ragged": ("initial", "[[1, 2], [3]]", "an array of real numbers", ArgumentTypeError,
+                       {"initial": [[1, 2], [3]]}),
+    "initial of text": ("initial", "a <U1 array", "real numbers", ArgumentTypeError,
+                        {"initial": np.full((6, 3), "a")}),
+    "initial complex": ("initial", "a complex128 array", "real numbers", ArgumentTypeError,
+                        {"initial": X + 0j}),
+    "initial bool": ("initial", "a bool array", "real numbers", ArgumentTypeError,
+                     {"initial": X > 0}),
+    "initial 1-d": ("initial", "(3,)", "(..., width, batch)", ArgumentError, {"initial": X[0]}),
+    "initial transposed": ("initial", "(3, 6)", "(6, 3)", ArgumentError, {"initial": X.T}),
+    "initial of other features": ("initial", "(5, 3)", "bnmc.FirstLayer", ArgumentError,
+                                  {"initial": X[:5]}),
+    "initial empty": ("initial", "(0, 3)", "no axis may be empty", ArgumentError,
+                      {"initial": X[:0]}),
+    "initial of other chains": ("initial", "(3, 6, 3)", "(4, 6, 3)", ArgumentError,
+                                {"initial": np.stack([X] * 3), "chains": 4}),
+    "initial of other inputs": ("initial", "(3, 6, 3)", "(2, 6, 3)", ArgumentError,
+                                {"initial": np.stack([X] * 3), "inputs": 2}),
+    "initial without inputs": ("initial", "(6, 3)", "inputs, width, batch", ArgumentError,
+                               {"initial": X, "inputs": 2}),
+    "initial NaN": ("initial", "nan", "index (4, 1)", ArgumentError, {"initial": changed(np.nan)}),
+    "initial infinite": ("initial", "-inf", "index (4, 1)", ArgumentError,
+                         {"initial": changed(-np.inf)}),
+    "initial beyond float64": ("initial", "inf", "index (4, 1)", ArgumentError,
+                               {"initial": changed(10**400, x=X.astype(np.longdouble))
+                                if np.finfo(np.longdouble).max > 1e400 else changed(np.inf)}),
+    "FirstLayer of another batch": ("initial", "(6, 2)", "batch = 3", ArgumentError,
+                                    {"initial": FirstLayer(X[:, :2])}),
+    "FirstLayer without inputs": ("initial", "(6, 3)", "(inputs, features, batch)", ArgumentError,
+                                  {"initial": FirstLayer(X), "inputs": 1}),
+    "FirstLayer with inputs": ("initial", "(1, 6, 3)", "(features, batch)", ArgumentError,
+                               {"initial": FirstLayer(X[None])}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ARGUMENTS)
+def test_arguments(what, nothing_runs):
+    *about, options = ARGUMENTS[what]
+    options = {"chain": CHAIN, "depth": 5, "rng": 0, **options}
+    # The shapes of results are found with a sampler at hand, which does nothing.
+    with mock.patch.object(simulation._Plan, "_make_sampler", return_value=mock.Mock(columns=3)):
+        fails_about(*about, simulate, **options)
+
+
+def test_weights_that_are_not_gaussian_have_no_conditional_sampler(nothing_runs):
+    for weights in ("uniform", ones):
+        chain = Chain(6, 3, SIGMA, weights=weights)
+        fails_about(
+            "sampler", "'conditional'", "'weights' or 'auto'", ArgumentError,
+            simulate, chain, 1, sampler="conditional",
+        )  # fmt: skip
+
+
+def test_there_is_no_gpu(nothing_runs):
+    error = fails(BackendError, simulate, CHAIN, 1, backend="cuda")
+    assert error.backend == "cuda"
+    assert isinstance(error, RuntimeError)
+    assert "'cuda'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("make", "about"),
+    [
+        (lambda: FirstLayer("a"), ("x", "'a'", "real numbers", ArgumentTypeError)),
+        (lambda: FirstLayer(X[0]), ("x", "(3,)", "(features, batch)", ArgumentError)),
+        (lambda: FirstLayer(changed(np.inf)), ("x", "inf", "finite", ArgumentError)),
+        (
+            lambda: FirstLayer([[1, 2], [3]]),
+            ("x", "[[1, 2], [3]]", "real numbers", ArgumentTypeError),
+        ),
+        (lambda: SoftRank(0.0), ("tau", "0.0", "> 0", ArgumentError)),
+        (lambda: SoftRank("a"), ("tau", "'a'", "real number", ArgumentTypeError)),
+        (lambda: Observable(3), ("function", "3", "callable", ArgumentTypeError)),
+        (lambda: Observable(lambda G: 0.0), ("name", "'<lambda>'", "identifier", ArgumentError)),
+        (lambda: Observable(np.trace, name=""), ("name", "''", "identifier", ArgumentError)),
+        (lambda: Observable(np.trace, name=3), ("name", "3", "identifier", ArgumentTypeError)),
+        (lambda: Observable(np.trace, (-1,)), ("shape", "-1", ">= 0", ArgumentError)),
+        (lambda: Observable(np.trace, ("a",)), ("shape", "'a'", "integer", ArgumentTypeError)),
+        (lambda: Observable(np.trace, 3), ("shape", "3", "integers", ArgumentTypeError)),
+        (lambda: Distance("a"), ("star", "'a'", "real numbers", ArgumentTypeError)),
+        (lambda: Distance(np.ones((2, 3))), ("star", "(2, 3)", "(n, n)", ArgumentError)),
+        (lambda: Distance(np.full((3, 3), np.nan)), ("star", "nan", "finite", ArgumentError)),
+    ],
+)
+def test_what_is_handed_to_a_run(make, about):
+    fails_about(*about, make)
+
+
+def test_a_distance_from_a_matrix_of_another_size(nothing_runs):
+    with mock.patch.object(simulation._Plan, "_make_sampler", return_value=mock.Mock(columns=3)):
+        error = fails(
+            ArgumentError, simulate, CHAIN, 1, rng=0, observables=Distance(np.eye(4))
+        )  # fmt: skip
+    assert "(4, 4)" in str(error)
+    assert "(3, 3)" in str(error)
+
+
+def test_states():
+    """A state fixes everything; what disagrees with it is refused."""
+    state = simulate(CHAIN, 1, chains=2, rng=0, sampler="conditional").final_state
+    single = simulate(CHAIN, 1, rng=0, dtype="float32").final_state
+    other = Chain(6, 3, SIGMA, gain=2.0)
+    for state_of, about, options in (
+        (state, ("chains", "3", "2", ArgumentError), {"chains": 3}),
+        (state, ("inputs", "1", "None", ArgumentError), {"inputs": 1}),
+        (state, ("dtype", "'float32'", "float64", ArgumentError), {"dtype": "float32"}),
+        (state, ("rng", "0", "None", ArgumentError), {"rng": 0}),
+        (state, ("sampler", "'weights'", "conditional", ArgumentError), {"sampler": "weights"}),
+        (state, ("initial", "Chain(width=6", "a state of", ArgumentError), {"chain": other}),
+        (state, ("burn_in", "6", "<= 5", ArgumentError), {"burn_in": 6}),
+        (single, ("chains", "2", "1", ArgumentError), {"chains": 2}),
+    ):
+        options = {"chain": CHAIN, "depth": 5, "initial": state_of, **options}
+        fails_about(*about, simulate, **options)
+    # What agrees is fine.
+    again = simulate(CHAIN, 1, chains=2, initial=state, sampler="conditional", dtype="float64")
+    assert again.chains == 2
+
+
+# --- activations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "hint"),
+    [
+        (np.log, "it is nan at -4"),
+        (lambda x: 1 / x, "it is inf at 0"),
+        (lambda x: x + "a", "Invalid use|No implementation|[Cc]annot"),
+        (lambda x: 1j * x, "it returns complex128"),
+    ],
+)
+def test_activations_that_do_not_do(function, hint, nothing_runs):
+    error = fails(ArgumentError, simulate, Chain(6, 3, Activation(function, name="mine")), 1)
+    assert error.argument == "activation"
+    assert str(error).startswith("activation: got 'mine', allowed: ")
+    assert re.search(hint, error.hint)
+
+
+def high_only(x):
+    return x if x < 4.5 else np.nan
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_an_activation_that_returns_nan_in_mid_run(sampler):
+    """Fine on [-4, 4], which is checked beforehand; the first entry beyond 4.5 stops the chain."""
+    chain = Chain(6, 3, high_only, norm="none", gain=1.5)
+    run = {"chains": 3, "rng": 0, "sampler": sampler}
+    error = fails(NonFiniteError, simulate, chain, 30, **run)
+    assert 0 <= error.chain < 3
+    assert 1 < error.layer <= 30
+    assert f"chain {error.chain}, layer {error.layer}" in str(error)
+    alone = simulate(chain, error.layer - 1, **{**run, "chains": error.chain + 1})
+    assert np.isfinite(alone.gram).all()
+
+
+# --- what would not fit ---------------------------------------------------------------------
+
+TOO_LARGE = {
+    "depth": (CHAIN, 10_000_000, {}),
+    "depth, of which a list of layers is left": (CHAIN, 2**24, {"reduce": ("layer", "chain")}),
+    "chains": (CHAIN, 1, {"chains": 2**27}),
+    "chains, reduced": (CHAIN, 1, {"chains": 2**27, "reduce": ("layer", "chain")}),
+    "batch": (Chain(6, 4_000, SIGMA), 1, {}),
+    "batch, reduced": (Chain(6, 4_000, SIGMA), 1, {"reduce": "chain"}),
+    "batch, nothing kept": (Chain(6, 4_000, SIGMA), 1, {"observables": ["orthogonality_gap"]}),
+    "batch of a first layer": (
+        Chain(6, 4_000, SIGMA), 1, {"initial": FirstLayer(np.arange(4_000.0)[None])}
+    ),
+    "width, weights": (Chain(10**8, 3, SIGMA), 1, {"sampler": "weights"}),
+    "width, skip": (Chain(10**8, 3, SIGMA, skip=1.0), 1, {}),
+    "inputs": (CHAIN, 1, {"inputs": 1_400}),
+    "an observable": (CHAIN, 1, {"observables": Observable(np.trace, (10**9,))}),
+    "an observable of a mapping": (CHAIN, 1, {"observables": {"a": (np.trace, (10**9,))}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TOO_LARGE)
+def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
+    """Refused with their size before anything of that size is made: here 100 MB are all there is."""
+    monkeypatch.setattr(simulation, "available_memory", lambda: 100_000_000)
+    chain, depth, options = TOO_LARGE[what]
+    tracemalloc.start()
+    try:
+        error = fails(ResultTooLargeError, simulate, chain, depth, rng=0, **options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30_000_000
+    assert error.requested > error.available == 100_000_000
+    assert isinstance(error, MemoryError)
+    assert "95.4 MiB" in str(error)
+
+
+def test_the_size_that_is_refused_is_the_size_of_the_result(monkeypatch):
+    """A run passes with just the memory that a refusal asks for, and its arrays are no larger."""
+    monkeypatch.setattr(simulation, "available_memory", lambda: 1000)
+    arguments = {"chains": 50, "rng": 0, "sampler": "weights"}
+    requested = fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments).requested
+    monkeypatch.setattr(simulation, "available_memory", lambda: requested)
+    run = simulate(CHAIN, 30, **arguments)
+    assert run.gram.nbytes < requested < 3 * run.gram.nbytes
+    monkeypatch.setattr(simulation, "available_memory", lambda: requested - 1)
+    fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments)
+
+
+@pytest.mark.parametrize("width", [10**30, 2**63])
+def test_a_width_beyond_what_kernels_count(width, nothing_runs):
+    error = fails(ArgumentError, lambda: simulate(Chain(width, 3, norm="none"), 1, rng=0))
+    assert error.argument == "width"
+
+
+def test_the_memory_that_is_free_is_known():
+    assert 2**20 < simulation.available_memory() < 2**60
+
+
+# --- rows without variance ------------------------------------------------------------------
+
+
+def place(error):
+    return error.chain, error.layer, error.row
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_constant_rows_of_the_input(sampler, nothing_runs):
+    error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=constant_row(4), sampler=sampler)
+    assert place(error) == (None, None, 4)
+    assert "row 4" in str(error)
+    assert isinstance(error, ValueError)
+    own = np.stack([X, X, constant_row(2), constant_row(1)])
+    error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=own, sampler=sampler)
+    assert place(error) == (2, 0, 2)
+    inputs = np.stack([X, constant_row(3)])
+    error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=inputs, inputs=2, sampler=sampler)
+    assert place(error) == (None, None, 3)
+
+
+def test_zero_rows_of_the_input_without_centring(nothing_runs):
+    chain = Chain(6, 3, SIGMA, norm="batch-uncentred")
+    error = fails(ZeroVarianceError, simulate, chain, 1, initial=constant_row(5, value=0.0))
+    assert place(error) == (None, None, 5)
+    for zero in (np.zeros((4, 3)), np.zeros((4, 3), int)):
+        error = fails(ZeroVarianceError, simulate, chain, 1, initial=FirstLayer(zero))
+        assert error.layer is None
+
+
+def test_equal_samples_of_a_first_layer(nothing_runs):
+    for x in (np.ones((4, 3)), [[1.0, 1.0, 1.0], [-2.0, -2.0, -2.0]]):
+        error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=FirstLayer(x))
+        assert error.layer is None
+
+
+def test_constant_rows_that_do_no_harm():
+    for chain in (
+        Chain(6, 3, SIGMA, norm="none"),
+        Chain(6, 3, SIGMA, norm="batch-uncentred"),
+        Chain(6, 3, SIGMA, eps=1e-5),
+    ):
+        run = simulate(chain, 3, initial=constant_row(4), rng=0)
+        assert np.isfinite(run.gram).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("sampler", "weights"),
+    [
+        ("conditional", "gaussian"),
+        ("weights", "gaussian"),
+        ("weights", "uniform"),
+        ("weights", lambda generator, shape: generator.standard_normal(shape)),
+    ],
+)
+def test_the_absolute_value_of_two_samples_loses_every_row(sampler, weights, threads, dtype):
+    """x_0 = ±1, so both samples have the activation 1, and no row of W a varies."""
+    if dtype == "float32" and weights != "gaussian":
+        pytest.skip("the same kernels as with Gaussian weights")
+    chain = Chain(40, 2, "abs", weights=weights)
+    run = {"chains": 3, "rng": 0, "sampler": sampler, "threads": threads, "dtype": dtype}
+    assert np.array_equal(simulate(chain, 0, **run).gram, np.ones((3, 1, 2, 2)))
+    error = fails(ZeroVarianceError, simulate, chain, 5, **run)
+    assert place(error) == (0, 1, 0)
+    assert "chain 0, layer 1, row 0" in str(error)
+
+
+def test_signs_that_cancel():
+    """Rademacher weights of a narrow layer: the error names the chain, the layer and the row."""
+    seen = set()
+    for seed in range(40):
+        drawn = []
+
+        def signs(generator, shape, drawn=drawn):
+            drawn.append(generator.choice([-1.0, 1.0], shape))
+            return drawn[-1]
+
+        chain = Chain(4, 2, "linear", weights=signs)
+        run = {"initial": np.array([[1.0, -1.0]] * 4), "rng": seed, "threads": 1}
+        try:
+            simulate(chain, 3, **run)
+        except ZeroVarianceError as error:
+            # All rows are ±(1, -1), so a row of zero variance is one whose signs cancel.
+            x = np.ones(4)
+            for layer, weights in enumerate(drawn, start=1):
+                zero = np.flatnonzero(weights @ x == 0)
+                if zero.size:
+                    assert place(error) == (0, layer, zero[0])
+                    seen.add((error.layer, error.row))
+                    break
+                x = np.sign(weights @ x)
+            else:
+                raise AssertionError("no row had lost its variance") from error
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_chain_that_lost_a_row_is_the_one_named(threads):
+    """Eight rows in four directions, each twice: a row of W a is zero with probability 1/16.
+
+    So a chain stops at layer 1 with probability 1 - (15/16)^8 = 0.4, and of 30 chains one does.
+    """
+    x = np.tile(np.eye(4, 5) - np.eye(4, 5, 1), (2, 1))
+    chain = Chain(8, 5, "linear", weights="rademacher")
+    named = set()
+    for seed in range(12):
+        run = {"initial": x, "rng": seed, "threads": threads}
+        error = fails(ZeroVarianceError, simulate, chain, 1, chains=30, **run)
+        assert error.layer == 1
+        named.add(error.chain)
+        # It is the first: the chains before it run, and with it no more.
+        if error.chain:
+            simulate(chain, 1, chains=error.chain, **run)
+        upto = {"chains": error.chain + 1, **run}
+        assert place(fails(ZeroVarianceError, simulate, chain, 1, **upto)) == place(error)
+    assert len(named) > 2
+
+
+# --- numbers that leave the range -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_overflow_names_chain_and_layer(sampler, dtype):
+    """Without normalization the scale grows by about 50 a layer."""
+    chain = Chain(20, 3, SIGMA, norm="none", gain=10.0)
+    run = {"chains": 2, "rng": 0, "sampler": sampler, "dtype": dtype, "threads": 1}
+    error = fails(NonFiniteError, simulate, chain, 400, **run)
+    assert isinstance(error, ArithmeticError)
+    assert error.chain == 0
+    # log(largest float) / log(50), of the squares of entries: 181 in float64, 45 for entries of
+    # float32, unless a chain whose Gram matrix float32 does not resolve goes on in float64.
+    assert (15 if dtype == "float32" else 150) < error.layer < 220
+    assert f"chain 0, layer {error.layer}" in str(error)
+    last = simulate(chain, error.layer - 1, **{**run, "chains": 1})
+    assert np.isfinite(last.gram).all()
+
+
+def test_an_overflow_of_the_input():
+    chain = Chain(6, 3, "relu", norm="none")
+    for initial in (1e200 * np.abs(X), np.stack([np.abs(X), 1e200 * np.abs(X)])):
+        error = fails(NonFiniteError, simulate, chain, 1, initial=initial, rng=0)
+        assert error.chain == (None if initial.ndim == 2 else 1)
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
+def test_large_and_small_input_is_no_overflow(norm):
+    x = X / np.abs(X).max()
+    expected = simulate(Chain(6, 3, SIGMA, norm=norm), 0, initial=x, rng=0).gram
+    for scale in (1e300, 1.7e308, 1e-300):
+        run = simulate(Chain(6, 3, SIGMA, norm=norm), 0, initial=scale * x, rng=0)
+        np.testing.assert_allclose(run.gram, expected, rtol=1e-12, atol=1e-13)
+        # Beside such a variance eps is nothing, or everything.
+        run = simulate(Chain(6, 3, SIGMA, norm=norm, eps=1e-5), 0, initial=scale * x, rng=0)
+        limit = expected if scale > 1 else np.zeros_like(expected)
+        np.testing.assert_allclose(run.gram, limit, rtol=1e-12, atol=1e-13)
+
+
+def test_float32_that_cannot_hold_the_input():
+    chain = Chain(6, 3, SIGMA, norm="none")
+    for sampler in ("conditional", "weights"):
+        fails(
+            NonFiniteError, simulate, chain, 1, initial=1e60 * X, rng=0, dtype="float32",
+            sampler=sampler,
+        )  # fmt: skip
+
+
+def test_a_scale_beyond_float64_is_for_the_log_scale():
+    chain = Chain(6, 3, "linear", norm="none", gain=100.0)
+    error = fails(NonFiniteError, simulate, chain, 200, rng=0)
+    assert "log_scale" in str(error)
+    assert 60 < error.layer < 100
+    run = simulate(chain, 200, rng=0, observables=["scaled_gram", "log_scale"])
+    assert np.isfinite(run.scaled_gram).all()
+    assert run.log_scale[0, -1] > 1000
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("activation", ["linear", SIGMA])
+def test_a_zero_input_stays_zero_without_normalization(activation, sampler):
+    chain = Chain(6, 3, activation, norm="none")
+    run = simulate(chain, 3, initial=np.zeros((6, 3)), rng=0, sampler=sampler)
+    assert not run.gram.any()
+
+
+# --- what user functions may do -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "value", "allowed"),
+    [
+        (lambda generator, shape: np.ones(3), "(3,)", "(6, 6)"),
+        (lambda generator, shape: np.ones(shape[::-1] + (1,)), "(6, 6, 1)", "(6, 6)"),
+        (lambda generator, shape: np.full(shape, np.nan), "not finite", "finite"),
+        (lambda generator, shape: np.full(shape, 1j), "complex128", "real numbers"),
+        (lambda generator, shape: None, "object", "real numbers"),
+        (lambda generator, shape: [[1.0], [2.0, 3.0]], "", "real numbers"),
+    ],
+)
+def test_weights_of_the_user(weights, value, allowed):
+    error = fails(ArgumentError, simulate, Chain(6, 3, SIGMA, weights=weights), 1, rng=0)
+    assert error.argument == "weights"
+    assert value in str(error)
+    assert allowed in str(error)
+
+
+@pytest.mark.parametrize("value", [1j, "a", None, [1.0, [2.0]]], ids=repr)
+def test_observables_that_are_not_real_numbers(value):
+    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
+        simulate(CHAIN, 1, rng=0, observables={"mine": lambda G: value})
+    assert caught.value.argument == "observable mine"
+    assert "\n" not in str(caught.value)
+
+
+class Mine(Exception):
+    pass
+
+
+def test_errors_of_user_functions_come_through():
+    """They are the user's own: from whichever thread, and unchanged."""
+
+    def fail(*arguments):
+        raise Mine("here")
+
+    for threads, options in itertools.product((1, 2), ({"observables": {"a": fail}}, {})):
+        chain = Chain(6, 3, SIGMA, weights="gaussian" if options else fail)
+        with pytest.raises(Mine, match="here"):
+            simulate(chain, 2, chains=4, rng=0, threads=threads, **options)

@@ -1,0 +1,289 @@
+"""The samplers have one law: two-sample tests of ensembles of small networks, layer by layer.
+
+A comparison is of 20,000 independent chains on each side, by the distance of the empirical
+distribution functions and its proven bound (`oracle.two_sample_threshold`).  Where laws are equal
+a test fails with probability at most 1e-6, all its comparisons together.  A distance of 0.032 is
+seen: a normal variable shifted by 0.08 standard deviations, or of a standard deviation 13 % off.
+At the end, wrong laws are shown to be seen.
+"""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from oracle import gram, ks_distance, simulate, two_sample_threshold
+
+import bnmc
+
+CHAINS, PART = 20_000, 1000
+
+
+def softsign(x):
+    return x / (1 + abs(x)) + 0.25 * x
+
+
+ACTIVATIONS = {
+    name: name
+    for name in ("linear", "relu", "tanh", "sigmoid", "sin", "selu", "celu", "gelu", "silu", "erf")
+} | {"user": bnmc.Activation(softsign, kinks=(0.0,))}
+NORMS = ("batch", "batch-uncentred", "none")
+
+# Widths and batches: two samples, d < n, d = n, d > n.  Each activation meets all of them.
+SHAPES = [(3, 2), (3, 4), (5, 5), (12, 3), (4, 3), (2, 3)]
+# Where all rows may die and leave nothing to normalise, that must be beyond all odds.
+SAFE_SHAPE = (45, 3)
+
+
+def shape_of(activation, norm, skip):
+    if (activation, norm, skip) == ("relu", "batch-uncentred", 0.0):
+        return SAFE_SHAPE
+    start = list(ACTIVATIONS).index(activation)
+    return SHAPES[(start + list(product(NORMS, (0.0, 1.0))).index((norm, skip))) % len(SHAPES)]
+
+
+def grams(chain, sampler, seed, *, layers=(1, 2, 5, 30), **options):
+    """Gram matrices at some layers of independent chains, (chains, layers, columns, columns)."""
+    name = "cross_gram" if "inputs" in options else "gram"
+    parts = []
+    # A few at a time, for the memory.
+    for part in range(CHAINS // PART):
+        run = bnmc.simulate(
+            chain, max(layers), chains=PART, rng=[seed, part], sampler=sampler,
+            observables=name, threads=1, **options,
+        )  # fmt: skip
+        parts.append(run[name][:, list(layers)])
+    out = np.concatenate(parts)
+    if name == "cross_gram":
+        # Blocks side by side: (chains, layers, input, input, n, n) to one matrix.
+        k, n = out.shape[3:5]
+        out = out.swapaxes(3, 4).reshape(*out.shape[:2], k * n, k * n)
+    return out
+
+
+def star_of(chain):
+    """The mean-field fixed point of the chain without skip connection, or I where not centred."""
+    if chain.norm == "batch":
+        plain = bnmc.Chain(chain.width, chain.batch, chain.activation)
+        return bnmc.MeanField(plain).fixed_point().gram
+    return np.eye(chain.batch)
+
+
+def statistics(matrices, star, resolution):
+    """What is compared, (..., statistics).
+
+    The trace; the eigenvalues and two off-diagonal entries as parts of it; the distance to G*.
+
+    What is left of a constant or a zero is rounding, and the samplers round differently, so
+    nothing finer than the resolution counts, which is that of differences between samples.  In
+    products with weights it is that of numbers, but a Gram matrix has their squares, and so the
+    square root of its own.
+    """
+    n = matrices.shape[-1]
+    trace = np.trace(matrices, axis1=-2, axis2=-1)[..., None]
+    relative = matrices / np.where(trace > 0, trace, 1)[..., None]
+    eigenvalues = np.linalg.eigvalsh(relative)
+    of_law = [
+        np.float32(trace),
+        np.float32(np.maximum(eigenvalues, 100 * resolution**2)),
+        relative[..., [0, n - 2], [1, n - 1]],
+    ]
+    if star is not None:
+        of_law.append(np.linalg.norm(matrices - star, axis=(-2, -1))[..., None])
+    of_law[2:] = [np.round(values / resolution) for values in of_law[2:]]
+    return np.concatenate(of_law, axis=-1)
+
+
+def distances(a, b, star=None, resolution=1e-6):
+    """Distance of the laws of every statistic at every layer, (layers, statistics)."""
+    assert np.isfinite(a).all()
+    assert np.isfinite(b).all()
+    of_a, of_b = statistics(a, star, resolution), statistics(b, star, resolution)
+    flat = of_a.reshape(len(a), -1).T, of_b.reshape(len(b), -1).T
+    return np.reshape([ks_distance(x, y) for x, y in zip(*flat, strict=True)], of_a.shape[1:])
+
+
+def assert_one_law(named_distances):
+    """No distance of any of the comparisons is one that equal laws would have."""
+    comparisons = sum(d.size for d in named_distances.values())
+    threshold = two_sample_threshold(CHAINS, comparisons)
+    worst = {name: d.max() for name, d in named_distances.items()}
+    assert {name: d for name, d in worst.items() if d > threshold} == {}, threshold
+
+
+# --- conditional and weights
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_samplers_agree_for_every_norm_and_skip(activation):
+    found = {}
+    for seed, (norm, skip) in enumerate(product(NORMS, (0.0, 1.0))):
+        width, batch = shape_of(activation, norm, skip)
+        # With a skip connection the weights have a factor of their own.
+        gain = 0.8 if skip else 1.0
+        chain = bnmc.Chain(width, batch, ACTIVATIONS[activation], norm=norm, skip=skip, gain=gain)
+        pair = [grams(chain, sampler, 10 * seed + k) for k, sampler in enumerate(SAMPLERS)]
+        found[norm, skip, width, batch] = distances(*pair, star_of(chain))
+    assert_one_law(found)
+
+
+SAMPLERS = ("conditional", "weights")
+
+
+def starts(width, batch):
+    """Layers 0 whose Gram matrix is singular or nearly so."""
+    x = np.random.default_rng(5).standard_normal((width, batch))
+    copies = x.copy()
+    copies[:, 2:] = x[:, : batch - 2]
+    return {
+        "copies": copies,
+        "multiples": np.outer(x[:, 0], np.linspace(1, 2, batch)),
+        "collinear": "collinear",
+        "nearly equal": np.outer(x[:, 0], np.ones(batch)) + 1e-4 * x,
+    }
+
+
+def assert_copies(pair, exactly):
+    """Samples 0 and 2 are one, to the bit where rows are drawn, to rounding in Wishart factors."""
+    by_factors, by_weights = pair
+    np.testing.assert_array_equal(by_weights[..., 2, :], by_weights[..., 0, :])
+    if exactly:
+        np.testing.assert_array_equal(by_factors[..., 2, :], by_factors[..., 0, :])
+    scale = np.abs(by_factors).max(axis=(-2, -1))
+    difference = np.abs(by_factors[..., 2, :] - by_factors[..., 0, :]).max(axis=-1)
+    assert np.all(difference <= 1e-12 * scale)
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu", "tanh"])
+@pytest.mark.parametrize("start", ["copies", "multiples", "collinear", "nearly equal"])
+def test_samplers_agree_from_singular_starts(activation, start):
+    """Copies stay copies, ranks stay ranks, and what differs by 1e-4 is not lost."""
+    found = {}
+    for seed, (norm, (width, batch)) in enumerate(product(NORMS, [(40, 4), (40, 3)])):
+        chain = bnmc.Chain(width, batch, activation, norm=norm)
+        initial = starts(width, batch)[start]
+        pair = [
+            grams(chain, sampler, 50 + 2 * seed + k, initial=initial, layers=(1, 2, 5))
+            for k, sampler in enumerate(SAMPLERS)
+        ]
+        found[norm, width, batch] = distances(*pair, star_of(chain))
+        if start == "copies":
+            assert_copies(pair, exactly=not chain.is_vanilla_linear)
+    assert_one_law(found)
+
+
+def test_samplers_agree_on_two_inputs_through_the_same_networks():
+    found = {}
+    for seed, norm in enumerate(NORMS):
+        chain = bnmc.Chain(6, 3, "tanh", norm=norm)
+        x = np.random.default_rng(6).standard_normal((2, 6, 3))
+        pair = [
+            grams(chain, sampler, 80 + 2 * seed + k, inputs=2, initial=x)
+            for k, sampler in enumerate(SAMPLERS)
+        ]
+        found[norm] = distances(*pair)
+    assert_one_law(found)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_samplers_and_precisions_agree(norm):
+    """float32 rows have the law of float64 rows."""
+    found = {}
+    for width, batch in ((3, 4), (12, 3)):
+        chain = bnmc.Chain(width, batch, "tanh", norm=norm)
+        reference = grams(chain, "weights", 90)
+        for seed, sampler in enumerate(SAMPLERS, start=91):
+            single = grams(chain, sampler, seed, dtype="float32")
+            found[sampler, width] = distances(single, reference, star_of(chain), resolution=3e-4)
+    assert_one_law(found)
+
+
+def test_samplers_agree_where_the_norm_has_an_eps():
+    found = {}
+    for seed, (norm, skip) in enumerate(product(NORMS[:2], (0.0, -0.7))):
+        chain = bnmc.Chain(4, 3, "tanh", norm=norm, skip=skip, gain=0.6, eps=0.3)
+        pair = [grams(chain, sampler, 100 + 2 * seed + k) for k, sampler in enumerate(SAMPLERS)]
+        found[norm, skip] = distances(*pair, star_of(chain))
+    assert_one_law(found)
+
+
+# --- both against networks in plain NumPy
+
+
+def laplace(generator, shape):
+    return generator.laplace(scale=math.sqrt(0.5), size=shape)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("skip", [0.0, 1.0])
+def test_samplers_agree_with_networks_in_numpy(norm, skip):
+    """Of every law of weights, a user's included."""
+    found = {}
+    x = np.random.default_rng(7).standard_normal((5, 3))
+    for seed, weights in enumerate(["gaussian", "uniform", "rademacher", laplace]):
+        chain = bnmc.Chain(5, 3, "tanh", norm=norm, skip=skip, gain=0.9, weights=weights)
+        generator = np.random.default_rng([110, seed])
+        layers = (1, 3) if callable(weights) else (1, 2, 5)
+        reference = simulate(chain, max(layers), CHAINS, generator, start=x)[:, layers]
+        for k, sampler in enumerate(SAMPLERS if weights == "gaussian" else SAMPLERS[1:]):
+            ours = grams(chain, sampler, 120 + 2 * seed + k, layers=layers, initial=x)
+            found[str(weights), sampler] = distances(ours, reference, star_of(chain))
+    assert_one_law(found)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_named_and_first_layer_starts_agree_with_networks_in_numpy(sampler):
+    """Layer 0 is drawn by the kernels too; a first layer has another number of features."""
+    chain = bnmc.Chain(6, 3, "relu")
+    generator = np.random.default_rng(130)
+    x = np.random.default_rng(131).standard_normal((4, 3))
+    first = generator.standard_normal((CHAINS, 6, 4)) / 2 @ x
+    pairs = {}
+    for name, initial, start in (
+        ("gaussian", "gaussian", None),
+        ("first layer", bnmc.FirstLayer(x), first),
+    ):
+        ours = grams(chain, sampler, 132, layers=(0, 1), initial=initial)
+        reference = simulate(chain, 1, CHAINS, generator, start=start)
+        pairs[name] = distances(ours, reference, star_of(chain))
+    assert_one_law(pairs)
+
+
+# --- tests of the tests
+
+
+def seen(a, b, star=None):
+    """Whether laws are told apart by the threshold of a test of 300 comparisons."""
+    return distances(a, b, star).max(axis=1) > two_sample_threshold(CHAINS, 300)
+
+
+def test_a_variance_that_is_two_percent_off_is_seen():
+    """Without a norm it adds up: from layer 5 on at this width, at 30 by far."""
+    base = bnmc.Chain(45, 3, "linear", norm="none")
+    wrong = bnmc.Chain(45, 3, "linear", norm="none", gain=math.sqrt(1.02))
+    assert seen(grams(base, "conditional", 1), grams(wrong, "weights", 2))[2:].all()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+def test_a_missing_centring_is_seen(activation):
+    right = bnmc.Chain(45, 3, activation)
+    wrong = bnmc.Chain(45, 3, activation, norm="batch-uncentred")
+    assert seen(grams(right, "conditional", 1), grams(wrong, "weights", 2)).all()
+
+
+def test_an_epsilon_is_seen():
+    right, wrong = bnmc.Chain(5, 4, "tanh"), bnmc.Chain(5, 4, "tanh", eps=0.01)
+    assert seen(grams(right, "conditional", 1), grams(wrong, "weights", 2)).all()
+
+
+def test_another_width_is_seen():
+    right, wrong = bnmc.Chain(12, 3, "relu"), bnmc.Chain(13, 3, "relu")
+    assert seen(grams(right, "conditional", 1), grams(wrong, "weights", 2)).all()
+
+
+def test_a_jitter_is_seen():
+    """Of 1e-8, on the covariance that two copies of a sample have."""
+    a = np.random.default_rng(3).standard_normal((CHAINS, 40, 3))
+    a[..., 2] = a[..., 1]
+    b = a + 1e-4 * np.random.default_rng(4).standard_normal(a.shape)
+    assert seen(gram(a)[:, None], gram(b)[:, None]).all()

@@ -1,0 +1,211 @@
+"""Pictures: what is drawn is what was simulated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+import bnmc
+from bnmc import demo, plot
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+
+CHAIN = bnmc.Chain(40, 4, "linear")
+STAR = bnmc.MeanField(CHAIN).fixed_point().gram
+
+
+def simulated(**options: Any) -> bnmc.Trajectory:
+    given = {"chains": 50, "rng": 0, "observables": ["gram", "eigenvalues", "orthogonality_gap"]}
+    return bnmc.simulate(CHAIN, 12, **(given | options))
+
+
+@pytest.fixture(scope="module")
+def run() -> bnmc.Trajectory:
+    return simulated()
+
+
+def band(ax: Any, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper edge of a band, by layer, read back from its polygon."""
+    vertices = ax.collections[index].get_paths()[0].vertices
+    layers = np.unique(vertices[:, 0])
+    at = [vertices[vertices[:, 0] == layer, 1] for layer in layers]
+    return np.array([y.min() for y in at]), np.array([y.max() for y in at])
+
+
+class TestTrajectory:
+    def test_line_is_the_mean_and_band_the_quantiles(self, run: bnmc.Trajectory) -> None:
+        ax = plot.trajectory(run, star=STAR, level=0.8)
+        distance = bnmc.gram.distance(run.gram, STAR)
+        np.testing.assert_array_equal(ax.lines[0].get_xdata(), run.layers)
+        np.testing.assert_array_equal(ax.lines[0].get_ydata(), distance.mean(axis=0))
+        low, high = band(ax)
+        np.testing.assert_allclose(low, np.quantile(distance, 0.1, axis=0), rtol=1e-12)
+        np.testing.assert_allclose(high, np.quantile(distance, 0.9, axis=0), rtol=1e-12)
+        assert ax.get_yscale() == "log"
+        assert ax.get_legend() is None
+
+    def test_recorded_distance_is_drawn_as_the_computed_one(self, run: bnmc.Trajectory) -> None:
+        recorded = plot.trajectory(simulated(observables=bnmc.Distance(STAR)))
+        computed = plot.trajectory(run, star=STAR)
+        np.testing.assert_allclose(
+            recorded.lines[0].get_ydata(), computed.lines[0].get_ydata(), rtol=1e-12
+        )
+
+    def test_reduced_run_has_the_band_of_a_normal_law(self, run: bnmc.Trajectory) -> None:
+        ax = plot.trajectory(simulated(reduce="chain"), "orthogonality_gap", level=0.5)
+        gap = run.orthogonality_gap
+        reach = norm.ppf(0.75) * gap.std(axis=0, ddof=1)
+        low, high = band(ax)
+        np.testing.assert_allclose(ax.lines[0].get_ydata(), gap.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(low, gap.mean(axis=0) - reach, rtol=1e-10)
+        np.testing.assert_allclose(high, gap.mean(axis=0) + reach, rtol=1e-10)
+
+    def test_components_share_a_colour(self, run: bnmc.Trajectory) -> None:
+        ax = plot.trajectory({"linear": run}, "eigenvalues")
+        assert len(ax.lines) == 4
+        assert {line.get_color() for line in ax.lines} == {plot.COLOURS[0]}
+        np.testing.assert_array_equal(ax.lines[3].get_ydata(), run.eigenvalues.mean(axis=0)[:, 3])
+        assert [text.get_text() for text in ax.get_legend().get_texts()] == ["linear"]
+        assert ax.get_yscale() == "linear"
+
+    def test_labelled_runs_into_given_axes(self, run: bnmc.Trajectory) -> None:
+        _, (left, right) = plot.figure(columns=2)
+        returned = plot.trajectory({"a": run, "b": run}, "orthogonality_gap", ax=right)
+        assert returned is right
+        assert not left.lines
+        assert [line.get_color() for line in right.lines] == list(plot.COLOURS[:2])
+        assert [text.get_text() for text in right.get_legend().get_texts()] == ["a", "b"]
+
+    def test_several_runs_without_labels(self, run: bnmc.Trajectory) -> None:
+        ax = plot.trajectory([run, run], "orthogonality_gap")
+        assert len(ax.lines) == 2
+        assert ax.get_legend() is None
+
+    @pytest.mark.parametrize("reduce", [(), "chain"])
+    def test_single_chain_has_no_band(self, reduce: Any) -> None:
+        ax = plot.trajectory(simulated(chains=1, reduce=reduce), "orthogonality_gap")
+        assert len(ax.lines) == 1
+        assert not ax.collections
+
+    def test_zero_has_no_place_on_a_logarithmic_axis(self, run: bnmc.Trajectory) -> None:
+        ax = plot.trajectory(simulated(chains=1), star=run.gram[0, 0])
+        drawn = np.asarray(ax.lines[0].get_ydata())
+        assert np.isnan(drawn[0])
+        assert (drawn[1:] > 0).all()
+        ax.figure.canvas.draw()
+
+    @pytest.mark.parametrize("level", [0, 1, np.nan, "high"])
+    def test_level(self, run: bnmc.Trajectory, level: Any) -> None:
+        with pytest.raises((ArgumentError, ArgumentTypeError), match="^level"):
+            plot.trajectory(run, "orthogonality_gap", level=level)
+
+    def test_bad_arguments(self, run: bnmc.Trajectory) -> None:
+        with pytest.raises(UnknownNameError, match="did you mean 'eigenvalues'"):
+            plot.trajectory(run, "eigenvalue")
+        with pytest.raises(ArgumentError, match="^observable"):
+            plot.trajectory(run, "eigenvalues", star=STAR)
+        with pytest.raises(ArgumentError, match="^H"):
+            plot.trajectory(run, star=np.eye(3))
+        with pytest.raises(ArgumentError, match="by layer"):
+            plot.trajectory(simulated(reduce="layer"), "gram")
+        with pytest.raises(ArgumentError, match="at least one"):
+            plot.trajectory([])
+        for runs in (3, [run, "run"], {"a": None}):
+            with pytest.raises(ArgumentTypeError, match="^runs"):
+                plot.trajectory(runs, "gram")  # type: ignore[arg-type]
+
+
+def test_overview(run: bnmc.Trajectory) -> None:
+    drawn = plot.overview(run)
+    assert [ax.get_title() for ax in drawn.axes] == ["Orthogonality gap", "Spectrum"]
+    assert "linear, batch norm, width 40, batch 4" in drawn.get_suptitle()
+    both = simulated(observables=[bnmc.Distance(STAR), "orthogonality_gap", "eigenvalues"])
+    assert plot.overview(both).axes[0].get_title() == "Distance from G*"
+
+
+def test_no_global_state() -> None:
+    script = """
+import io, sys
+import bnmc
+from bnmc import plot
+assert "matplotlib" not in sys.modules
+run = bnmc.simulate(bnmc.Chain(20, 3), 3, chains=4, rng=0)
+plot.trajectory(run, star=run.gram[0, -1]).figure.savefig(io.BytesIO())
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def comparison() -> demo.Comparison:
+    return demo.compare(depth=30, chains=40, seed=1)
+
+
+class TestDemo:
+    def test_exact_error_at_one_layer(self) -> None:
+        # G_1 = BᵀB/d with standard normal B: n diagonal entries of variance 2/d, n(n−1) of 1/d.
+        n, d = 5, 70
+        assert demo.vanilla_error(d, n, 1) == pytest.approx(np.sqrt(n * (n + 1) / d), rel=1e-14)
+        assert demo.vanilla_error(d, n, 0) == 0
+
+    def test_exact_error_at_one_sample(self) -> None:
+        # ‖x‖² is then a product of l independent χ²_d/d: E (‖x‖² − 1)² = (1 + 2/d)^l − 1.
+        layers = np.arange(50)
+        np.testing.assert_allclose(
+            demo.vanilla_error(20, 1, layers), np.sqrt(1.1**layers - 1), rtol=1e-12
+        )
+
+    def test_exact_error_of_width_one(self) -> None:
+        # G_1 = z² of a standard normal z where n = 1 and d = 1.
+        assert demo.vanilla_error(1, 1, 1) == pytest.approx(np.sqrt(2.0))
+
+    def test_eq_6_is_how_the_exact_error_grows(self) -> None:
+        layers = np.array([20_000, 21_000])
+        exact = demo.vanilla_error(1000, 5, layers)
+        rough = demo.error_propagation(1000, layers)
+        assert exact[1] / exact[0] == pytest.approx(rough[1] / rough[0], rel=2e-3)
+
+    def test_simulation_has_the_exact_error(self) -> None:
+        # 2000 networks: the mean of the squared error is normal to good accuracy, so one of five
+        # is more than 5.3 standard errors off with a probability of at most 6e-7.
+        vanilla = demo.compare(depth=10, chains=400, seed=3).vanilla
+        layers = [0, 1, 4, 6, 9]
+        squares = np.square(vanilla["distance"][:, layers])
+        stderr = squares.std(axis=0, ddof=1) / np.sqrt(len(squares))
+        exact = np.square(demo.vanilla_error(1000, 5, vanilla.layers[layers]))
+        assert (stderr < 0.025 * exact).all()
+        assert (np.abs(squares.mean(axis=0) - exact) < 5.3 * stderr).all()
+
+    def test_starts_are_orthogonal(self, comparison: demo.Comparison) -> None:
+        assert comparison.vanilla.layers[0] == comparison.normalised.layers[0] == 1
+        assert comparison.vanilla.chains == 5 * comparison.normalised.chains
+        assert comparison.vanilla.mean("distance")[0] < 0.3
+
+    def test_picture(self, comparison: demo.Comparison) -> None:
+        settling = demo.settle(seed=1)
+        drawn = demo.draw(settling, comparison)
+        assert isinstance(drawn, Figure)
+        left, right = drawn.axes
+        for ax in (left, right):
+            assert ax.get_title(loc="left")
+            assert ax.get_xlabel()
+            assert ax.get_ylabel()
+            assert ax.get_legend() is not None
+            assert ax.get_yscale() == "log"
+        labels = [line.get_label() for line in right.lines]
+        assert labels[:2] == ["batch norm", "no normalization"]
+        assert any("eq. (6)" in str(label) for label in labels)
+        np.testing.assert_array_equal(
+            right.lines[2].get_ydata(), demo.vanilla_error(1000, 5, np.arange(1, 31))
+        )
+        final = settling.runs["relu"].mean("distance")[-1]
+        assert final < 0.5 * settling.runs["relu"].mean("distance")[0]
+        drawn.canvas.draw()

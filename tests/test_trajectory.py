@@ -1,0 +1,231 @@
+"""What a simulation returns: arrays by name, means and errors, xarray, pickles."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import Activation, Chain, simulate
+from bnmc.errors import ArgumentError, UnknownNameError
+
+CHAIN = Chain(12, 3, "leaky_relu", norm="batch", gain=2.0, eps=1e-5)
+
+
+def run_of(**options):
+    return simulate(CHAIN, 6, **{"chains": 4, "rng": 0, "sampler": "conditional", **options})
+
+
+def weights(generator, shape):
+    return generator.standard_normal(shape)
+
+
+def test_what_a_run_says_of_itself():
+    run = run_of(every=4, observables=["gram", "rank_bound"])
+    assert run.chain == CHAIN
+    assert list(run.layers) == [0, 4, 6]
+    assert run.observables.keys() == {"gram", "rank_bound"}
+    assert not run.moments
+    assert run.key == int(np.random.default_rng(0).integers(0, 2**64, dtype=np.uint64))
+    assert (run.sampler, run.dtype, run.backend) == ("conditional", "float64", "cpu")
+    assert (run.chains, run.inputs) == (4, None)
+    assert run.cpu
+    assert run.cpu == simulate(CHAIN, 0).cpu
+    assert run.final_state.layer == 6
+    assert run.final_state.chains == 4
+
+
+def test_items_and_attributes():
+    run = run_of()
+    assert run["gram"] is run.gram is run.observables["gram"]
+    with pytest.raises(UnknownNameError, match="name: got 'grams'.*did you mean 'gram'"):
+        run["grams"]
+    with pytest.raises(AttributeError, match="'rank_bound' was not recorded; add it to observ"):
+        run.rank_bound  # noqa: B018
+    assert not hasattr(run, "_private")
+    with pytest.raises(AttributeError):
+        run.key = 3
+
+
+def test_what_was_reduced_is_in_the_moments():
+    run = run_of(reduce="chain")
+    with pytest.raises(ArgumentError, match="run.moments\\['gram'\\]"):
+        run["gram"]
+    with pytest.raises(AttributeError, match="gram"):
+        run.gram  # noqa: B018
+
+
+def test_repr():
+    assert repr(run_of(burn_in=2)) == (
+        "<Trajectory of 4 chains, 5 layers (2 to 6): gram; "
+        "Chain(width=12, batch=3, activation='leaky_relu', gain=2.0, eps=1e-05)>"
+    )
+    assert "gram (moments)" in repr(run_of(reduce="layer"))
+    assert "final_state" not in repr(run_of())
+
+
+def test_means_and_their_errors():
+    run = run_of(chains=7, observables=["gram", "rank_bound"])
+    for name in ("gram", "rank_bound"):
+        values = run[name]
+        np.testing.assert_allclose(run.mean(name), values.mean(axis=0), rtol=1e-14)
+        error = values.std(axis=0, ddof=1) / np.sqrt(7)
+        np.testing.assert_allclose(run.stderr(name), error, rtol=1e-12)
+    reduced = run_of(chains=7, reduce="chain")
+    np.testing.assert_allclose(reduced.mean("gram"), run.mean("gram"), rtol=1e-13)
+    np.testing.assert_allclose(reduced.stderr("gram"), run.stderr("gram"), rtol=1e-9)
+    with pytest.raises(UnknownNameError, match="rank_bound"):
+        reduced.mean("rank_bound")
+
+
+def test_one_chain_has_a_mean_but_no_error():
+    run = run_of(chains=1)
+    assert np.array_equal(run.mean("gram"), run.gram[0])
+    assert np.isnan(run.stderr("gram")).all()
+    assert np.isnan(run_of(chains=1, reduce="chain").stderr("gram")).all()
+
+
+def test_the_standard_error_of_moments():
+    moments = run_of(chains=9, reduce="chain").moments["gram"]
+    assert moments.count == 9
+    np.testing.assert_allclose(moments.stderr, np.sqrt(moments.variance / 9), rtol=1e-15)
+
+
+def test_attributes_say_how_to_repeat_the_run():
+    attributes = run_of().attributes()
+    assert attributes == {
+        "bnmc_version": bnmc.__version__,
+        "chain": repr(CHAIN),
+        "width": 12,
+        "batch": 3,
+        "activation": "leaky_relu",
+        "norm": "batch",
+        "skip": 0.0,
+        "gain": 2.0,
+        "weights": "gaussian",
+        "eps": 1e-5,
+        "key": str(run_of().key),
+        "sampler": "conditional",
+        "dtype": "float64",
+        "backend": "cpu",
+        "cpu": run_of().cpu,
+        "chains": 4,
+        "inputs": 0,
+    }
+    # Files hold such values, and no others, as attributes.
+    assert {type(value) for value in attributes.values()} == {str, int, float}
+    own = simulate(Chain(12, 3, "leaky_relu", weights=weights), 0, inputs=2, rng=0)
+    assert own.attributes()["weights"] == "user"
+    assert own.attributes()["inputs"] == 2
+
+
+# --- xarray ---------------------------------------------------------------------------------
+
+
+def test_to_xarray():
+    pytest.importorskip("xarray")
+    observables = ["gram", "cross_gram", "eigenvalues", "log_scale", "soft_rank", np.trace]
+    run = run_of(every=4, inputs=2, observables=observables)
+    dataset = run.to_xarray()
+    dims = {
+        "gram": ("chain", "layer", "input", "sample_i", "sample_j"),
+        "cross_gram": ("chain", "layer", "input_i", "input_j", "sample_i", "sample_j"),
+        "eigenvalues": ("chain", "layer", "input", "mode"),
+        "log_scale": ("chain", "layer"),
+        "soft_rank": ("chain", "layer", "input"),
+        "trace": ("chain", "layer", "input"),
+    }
+    assert {name: variable.dims for name, variable in dataset.items()} == dims == run.dims
+    for name in dims:
+        assert np.array_equal(dataset[name].values, run[name])
+    assert list(dataset["layer"].values) == [0, 4, 6]
+    assert list(dataset["chain"].values) == [0, 1, 2, 3]
+    assert dataset.attrs == run.attributes()
+    assert np.array_equal(dataset.gram.sel(layer=4), run.gram[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("reduce", "dims"),
+    [
+        ("chain", ("layer", "sample_i", "sample_j")),
+        ("layer", ("chain", "sample_i", "sample_j")),
+        (("layer", "chain"), ("sample_i", "sample_j")),
+    ],
+)
+def test_moments_to_xarray(reduce, dims):
+    pytest.importorskip("xarray")
+    run = run_of(reduce=reduce)
+    dataset = run.to_xarray()
+    assert set(dataset) == {"gram_mean", "gram_variance"}
+    assert set(dataset.coords) == {"chain", "layer"}.intersection(dims)
+    for field in ("mean", "variance"):
+        assert dataset[f"gram_{field}"].dims == dims
+        assert np.array_equal(dataset[f"gram_{field}"].values, getattr(run.moments["gram"], field))
+
+
+def test_to_datatree():
+    xarray = pytest.importorskip("xarray")
+    run = run_of()
+    tree = run.to_datatree()
+    xarray.testing.assert_identical(tree["run"].to_dataset(), run.to_xarray())
+
+
+def test_files_hold_a_run(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("h5netcdf")
+    run = run_of(observables=["gram", "soft_rank"])
+    run.to_xarray().to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    with xarray.open_dataset(tmp_path / "run.nc", engine="h5netcdf") as dataset:
+        assert np.array_equal(dataset.gram.values, run.gram)
+        assert dataset.attrs["key"] == str(run.key)
+
+
+# --- pickles --------------------------------------------------------------------------------
+
+
+def test_a_run_travels_whole():
+    for run in (
+        run_of(observables=["gram", "rank_bound"]),
+        run_of(reduce="chain", dtype="float32"),
+        run_of(sampler="weights", inputs=2),
+    ):
+        for twin in (pickle.loads(pickle.dumps(run)), copy.deepcopy(run), copy.copy(run)):
+            assert repr(twin) == repr(run)
+            assert twin.chain == run.chain
+            assert twin.attributes() == run.attributes()
+            assert twin.dims == run.dims
+            assert np.array_equal(twin.layers, run.layers)
+            for name, values in run.observables.items():
+                assert np.array_equal(twin[name], values)
+            for name, moments in run.moments.items():
+                assert twin.moments[name].count == moments.count
+                assert np.array_equal(twin.moments[name].mean, moments.mean)
+                assert np.array_equal(twin.moments[name].variance, moments.variance)
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+def test_a_state_travels_and_goes_on(sampler, skip):
+    chain = Chain(12, 3, Activation.named("leaky_relu"), skip=skip)
+    whole = simulate(chain, 5, chains=2, rng=3, sampler=sampler)
+    start = simulate(chain, 2, chains=2, rng=3, sampler=sampler).final_state
+    travelled = pickle.loads(pickle.dumps(start))
+    rest = simulate(chain, 3, initial=travelled)
+    assert np.array_equal(rest.gram, whole.gram[:, 2:])
+
+
+def test_a_state_is_left_as_it_was():
+    start = simulate(CHAIN, 2, chains=2, rng=3).final_state
+    kept = {name: values.copy() for name, values in start.arrays.items()}
+    once, twice = (simulate(CHAIN, 3, initial=start).gram for _ in range(2))
+    assert np.array_equal(once, twice)
+    for name, values in kept.items():
+        assert np.array_equal(start.arrays[name], values)
+
+
+def test_a_state_of_factors_goes_on():
+    chain = Chain(12, 3, "linear", norm="none")
+    whole = simulate(chain, 5, rng=3)
+    start = pickle.loads(pickle.dumps(simulate(chain, 2, rng=3).final_state))
+    assert np.array_equal(simulate(chain, 3, initial=start).gram, whole.gram[:, 2:])
