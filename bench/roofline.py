@@ -26,7 +26,7 @@ from bench.report import Cell, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, at_once, interleave
 
 DTYPES = ("float32", "float64")
-NORMALS = 16 * 256  # of one block, which is 16 or 32 KiB
+NORMALS = 8 * 512  # of one block: 16 or 32 KiB, which stay in the first cache
 FMA_LATENCY_CYCLES = 4
 _STEPS = 20_000
 
@@ -113,7 +113,7 @@ def _filling() -> Any:
     @numba.njit(nogil=True)
     def fill(out: Any, times: int, key: Any) -> None:
         for layer in range(times):
-            kernel(out, 0, columns, 0, rows, draw(layer, stream, key, key))
+            kernel(out, 0, 0, columns, 0, rows, draw(layer, stream, key, key))
 
     return fill
 

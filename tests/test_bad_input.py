@@ -3,6 +3,7 @@
 import itertools
 import re
 import tracemalloc
+from contextlib import suppress
 from unittest import mock
 
 import numpy as np
@@ -379,7 +380,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
-    """Refused with their size before anything of that size is made: here 100 MB are all there is."""
+    """Refused with their size before anything of it is made: here 100 MB are all there is."""
     monkeypatch.setattr(simulation, "available_memory", lambda: 100_000_000)
     chain, depth, options = TOO_LARGE[what]
     tracemalloc.start()
@@ -497,20 +498,18 @@ def test_signs_that_cancel():
 
         chain = Chain(4, 2, "linear", weights=signs)
         run = {"initial": np.array([[1.0, -1.0]] * 4), "rng": seed, "threads": 1}
-        try:
+        with suppress(ZeroVarianceError):
             simulate(chain, 3, **run)
-        except ZeroVarianceError as error:
-            # All rows are ±(1, -1), so a row of zero variance is one whose signs cancel.
-            x = np.ones(4)
-            for layer, weights in enumerate(drawn, start=1):
-                zero = np.flatnonzero(weights @ x == 0)
-                if zero.size:
-                    assert place(error) == (0, layer, zero[0])
-                    seen.add((error.layer, error.row))
-                    break
-                x = np.sign(weights @ x)
-            else:
-                raise AssertionError("no row had lost its variance") from error
+            continue
+        error = fails(ZeroVarianceError, simulate, chain, 3, **run)
+        # All rows are ±(1, -1), so a row of zero variance is one whose signs cancel.
+        x = np.ones(4)
+        for weights in drawn[: error.layer - 1]:
+            assert (weights @ x != 0).all()
+            x = np.sign(weights @ x)
+        zero = np.flatnonzero(drawn[error.layer - 1] @ x == 0)
+        assert place(error) == (0, error.layer, zero[0])
+        seen.add((error.layer, error.row))
     assert len(seen) > 3
 
 
@@ -610,7 +609,7 @@ def test_a_zero_input_stays_zero_without_normalization(activation, sampler):
     ("weights", "value", "allowed"),
     [
         (lambda generator, shape: np.ones(3), "(3,)", "(6, 6)"),
-        (lambda generator, shape: np.ones(shape[::-1] + (1,)), "(6, 6, 1)", "(6, 6)"),
+        (lambda generator, shape: np.ones((*shape[::-1], 1)), "(6, 6, 1)", "(6, 6)"),
         (lambda generator, shape: np.full(shape, np.nan), "not finite", "finite"),
         (lambda generator, shape: np.full(shape, 1j), "complex128", "real numbers"),
         (lambda generator, shape: None, "object", "real numbers"),

@@ -83,15 +83,15 @@ def statistics(matrices, star, resolution):
     trace = np.trace(matrices, axis1=-2, axis2=-1)[..., None]
     relative = matrices / np.where(trace > 0, trace, 1)[..., None]
     eigenvalues = np.linalg.eigvalsh(relative)
+    smallest = 100 * resolution**2
     of_law = [
-        np.float32(trace),
-        np.float32(np.maximum(eigenvalues, 100 * resolution**2)),
+        np.log(np.maximum(trace, 1e-300)),
+        np.log(np.maximum(eigenvalues, smallest)),
         relative[..., [0, n - 2], [1, n - 1]],
     ]
     if star is not None:
         of_law.append(np.linalg.norm(matrices - star, axis=(-2, -1))[..., None])
-    of_law[2:] = [np.round(values / resolution) for values in of_law[2:]]
-    return np.concatenate(of_law, axis=-1)
+    return np.round(np.concatenate(of_law, axis=-1) / resolution)
 
 
 def distances(a, b, star=None, resolution=1e-6):

@@ -91,6 +91,12 @@ def settle(
     Returns
     -------
     Settling
+
+    Examples
+    --------
+    >>> settling = settle()
+    >>> settling.runs["relu"]["distance"].shape, settling.stars["relu"].stable
+    ((64, 41), True)
     """
     inputs = FirstLayer(digits(DIGITS))
     chains = {name: Chain(WIDTH, DIGITS, name) for name in ("relu", "linear")}
@@ -130,6 +136,17 @@ def compare(
     Returns
     -------
     Comparison
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed.
+
+    Examples
+    --------
+    >>> comparison = compare(depth=20, chains=8)
+    >>> comparison.normalised["distance"].shape, comparison.vanilla["distance"].shape
+    ((8, 20), (40, 20))
     """
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
@@ -205,6 +222,16 @@ def draw(settling: Settling, comparison: Comparison) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError
+        Without Matplotlib.
+
+    Examples
+    --------
+    >>> len(draw(settle(), compare(depth=20, chains=8)).axes)
+    2
     """
     drawn, (left, right) = plot.figure(columns=2)
     _draw_settling(left, settling)

@@ -58,10 +58,13 @@ class View:
         )  # fmt: skip
 
     def rescaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values times exp(log_scale), or raise if a float64 cannot hold that."""
+        """Return values times exp(log_scale), or raise if that overflows.
+
+        What is too small for a float64 becomes zero, as it does when it is written down.
+        """
         if not self.log_scale.any():
             return values
-        extreme = np.argwhere(np.abs(self.log_scale) > 690.0)
+        extreme = np.argwhere(self.log_scale > 690.0)
         if extreme.size:
             chain, layer = extreme[0]
             raise NonFiniteError(
@@ -70,7 +73,7 @@ class View:
                 "Gram matrix (record 'scaled_gram' and 'log_scale' instead), whose scale is",
             )
         shape = self.log_scale.shape + (1,) * (values.ndim - 2)
-        return values * np.exp(self.log_scale).reshape(shape)
+        return values * np.exp(np.maximum(self.log_scale, -745.2)).reshape(shape)
 
     @property
     def gram(self) -> NDArray[np.float64]:

@@ -77,8 +77,8 @@ def simulate(
         What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
         (chains, width, batch), one a chain; the `final_state` of a run, to go on from there with
         the same random numbers; or a law, drawn inside the kernels: "gaussian" (i.i.d. normal
-        entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are multiples of
-        one).  `FirstLayer` takes another number of features to the width.
+        entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are equal, which
+        centring undoes at once).  `FirstLayer` takes another number of features to the width.
     inputs : int, optional
         With k, `initial` has a leading axis of k batches, (k, width, batch), that go through the
         same networks; each is normalised on its own.
@@ -274,9 +274,18 @@ class _Plan:
     def _recorded(self, every: int, burn_in: int) -> NDArray[np.int64]:
         """Return the recorded layers, counted from layer 0 of the chain."""
         last = self.first_layer + self.depth
-        skipped = integer("burn_in", burn_in, low=0, high=self.depth)
-        layers = np.arange(self.first_layer + skipped, last + 1, every)
+        first = self.first_layer + integer("burn_in", burn_in, low=0, high=self.depth)
+        size = 8 * ((last - first) // every + 2)
+        if size > available_memory():
+            raise ResultTooLargeError(
+                "depth", size, available_memory(), "record fewer layers with every="
+            )
+        layers = np.arange(first, last + 1, every)
         return layers if layers[-1] == last else np.append(layers, last)
+
+    def _is_recorded(self, layers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        found = np.searchsorted(self.layers, layers)
+        return self.layers[np.minimum(found, len(self.layers) - 1)] == layers
 
     def _require_memory(self) -> None:
         """Refuse a run whose state and results would not fit."""
@@ -386,7 +395,7 @@ class _Plan:
             while layer < last:
                 block = min(self._layers_of_block(), last - layer)
                 numbers = np.arange(layer + 1, layer + block + 1)
-                slots = np.where(np.isin(numbers, self.layers), 0, -1)
+                slots = np.where(self._is_recorded(numbers), 0, -1)
                 slots[slots >= 0] = np.arange(np.count_nonzero(slots >= 0))
                 frames = self._frames(int(np.count_nonzero(slots >= 0)))
                 self._advance(pool, layer + 1, slots, frames)
@@ -430,7 +439,7 @@ class _Plan:
         moments: dict[str, _RunningMoments],
     ) -> int:
         """Evaluate the observables of recorded layers; return how many are recorded."""
-        layers = layers[np.isin(layers, self.layers)]
+        layers = layers[self._is_recorded(layers)]
         if layers.size == 0:
             return done
         slots = slice(done, done + layers.size)

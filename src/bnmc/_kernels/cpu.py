@@ -195,15 +195,9 @@ def fill_normals(out, first_column, first_element, columns, first_row, rows, dra
         group = (first_row + start) // GROUP
         for k in range(columns):
             group_of_normals(
-                out,
-                np.uintp((first_column + k) * BLOCK + start),
-                first_element + k,
-                group,
-                draw.layer,
-                draw.stream,
-                draw.key0,
-                draw.key1,
-            )
+                out, np.uintp((first_column + k) * BLOCK + start), first_element + k, group,
+                draw.layer, draw.stream, draw.key0, draw.key1,
+            )  # fmt: skip
 
 
 @kernel
@@ -213,15 +207,9 @@ def fill_uniforms(out, first_column, first_element, columns, first_row, rows, dr
         group = (first_row + start) // GROUP
         for k in range(columns):
             group_of_uniforms(
-                out,
-                np.uintp((first_column + k) * BLOCK + start),
-                first_element + k,
-                group,
-                draw.layer,
-                draw.stream,
-                draw.key0,
-                draw.key1,
-            )
+                out, np.uintp((first_column + k) * BLOCK + start), first_element + k, group,
+                draw.layer, draw.stream, draw.key0, draw.key1,
+            )  # fmt: skip
 
 
 @kernel
@@ -231,15 +219,9 @@ def fill_signs(out, first_column, first_element, columns, first_row, rows, draw)
         group = (first_row + start) // GROUP
         for k in range(columns):
             _signs(
-                out,
-                np.uintp((first_column + k) * BLOCK + start),
-                first_element + k,
-                group,
-                draw.layer,
-                draw.stream,
-                draw.key0,
-                draw.key1,
-            )
+                out, np.uintp((first_column + k) * BLOCK + start), first_element + k, group,
+                draw.layer, draw.stream, draw.key0, draw.key1,
+            )  # fmt: skip
 
 
 @kernel
@@ -581,7 +563,8 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
         mean = 0.0
         for i in range(first, first + law.batch):
             diagonal[i] = gram[i, i]
-            mean += gram[i, i] / law.batch
+            mean += gram[i, i]
+        mean /= law.batch
         if centred:
             # Centring rounds to the precision of the means, which may exceed a sample's own.
             for i in range(first, first + law.batch):
