@@ -285,7 +285,8 @@ class _Plan:
 
     def _is_recorded(self, layers: NDArray[np.int64]) -> NDArray[np.bool_]:
         found = np.searchsorted(self.layers, layers)
-        return self.layers[np.minimum(found, len(self.layers) - 1)] == layers
+        recorded: NDArray[np.bool_] = self.layers[np.minimum(found, len(self.layers) - 1)] == layers
+        return recorded
 
     def _require_memory(self) -> None:
         """Refuse a run whose state and results would not fit."""
