@@ -25,7 +25,10 @@ def law_of(batch, inputs=1, norm=cpu.NORM_NONE, skip=0.0, gain=1.0, eps=0.0):
 def factorised(gram, law, python=False, dtype=np.float64):
     """The factor, its buffers, and what `factorise` returns."""
     work = memory.work(law.batch, law.columns // law.batch, np.dtype(dtype))
-    least = (cpu.factorise.py_func if python else cpu.factorise)(gram, law, work)
+    least = (cpu.factorise.py_func if python else cpu.factorise)(
+        gram, law, work.covariance, work.group_means, work.diagonal, work.panel, work.twin,
+        work.factor, work.regular,
+    )  # fmt: skip
     n = law.columns
     assert not work.factor[n:].any()
     assert not work.factor[:, n:].any()
@@ -47,14 +50,13 @@ def assert_reproduces(factor, covariance, units=8.0):
 def test_centring_is_a_projection_on_both_sides(batch, inputs, python):
     columns = batch * inputs
     gram = wishart(columns, columns + 3) + 2.0
-    law = law_of(batch, inputs, cpu.NORM_CENTRED)
-    work = memory.work(batch, inputs, np.dtype(np.float64))
     if python:
         out = np.zeros((columns, columns))
         cholesky.centre(gram, batch, np.zeros((inputs, columns)), out)
     else:
         # The factor of the centred matrix has its product.
-        factor, work, _ = factorised(gram, law)
+        law = law_of(batch, inputs, cpu.NORM_CENTRED)
+        factor, _, _ = factorised(gram, law)
         out = factor @ factor.T / scale_of(gram, law) ** 2
     p = projector(batch, inputs)
     np.testing.assert_allclose(out, p @ gram @ p, rtol=0, atol=20 * columns * EPS * gram.max())
@@ -208,6 +210,26 @@ def test_copies_have_equal_rows_to_the_bit(norm, python):
     p = projector(6) if norm == cpu.NORM_CENTRED else np.eye(6)
     product = factor @ factor.T / scale_of(gram, law) ** 2
     np.testing.assert_allclose(product, p @ gram @ p, rtol=0, atol=1e-13)
+
+
+@BODIES
+@pytest.mark.parametrize("norm", [cpu.NORM_UNCENTRED, cpu.NORM_CENTRED])
+def test_a_sample_that_two_batches_share(norm, python):
+    """Centred by other means it is two samples; where whole batches are copies it is one."""
+    a = np.random.default_rng(6).standard_normal((50, 5))
+    p = projector(3, 2) if norm == cpu.NORM_CENTRED else np.eye(6)
+    for columns, twins in (
+        ([0, 1, 2, 0, 3, 4], [0, 1, 2, 3 if norm == cpu.NORM_CENTRED else 0, 4, 5]),
+        ([0, 1, 2, 0, 1, 2], [0, 1, 2, 0, 1, 2]),
+    ):
+        rows = a[:, columns]
+        small = a.T @ a / 50
+        gram = ((small + small.T) / 2)[np.ix_(columns, columns)]
+        law = law_of(3, 2, norm)
+        factor, work, _ = factorised(gram, law, python)
+        np.testing.assert_array_equal(work.twin, twins)
+        product = factor @ factor.T / scale_of(gram, law) ** 2
+        np.testing.assert_allclose(product, p @ (rows.T @ rows / 50) @ p, rtol=0, atol=1e-13)
 
 
 @BODIES

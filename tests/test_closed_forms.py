@@ -63,7 +63,7 @@ SAMPLERS = pytest.mark.parametrize("sampler", ["conditional", "weights"])
     ("sampler", "width", "batch", "layers", "chains"),
     [
         ("conditional", 50, 4, [1, 2, 5], 200_000),
-        ("conditional", 6, 6, [1, 2], 200_000),
+        ("conditional", 6, 6, [1, 2], 260_000),
         ("weights", 12, 3, [1, 2], 300_000),
     ],
 )
@@ -185,7 +185,7 @@ def test_what_the_leading_order_leaves_out(kind, width):
 # --- rank
 
 
-def fixed_batch(width, batch, seed=5):
+def fixed_batch(width, batch, seed=8):
     """Rows of mean square 1 whose singular values differ."""
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((width, batch)) * np.geomspace(1, 0.3, batch)
@@ -229,8 +229,8 @@ def test_one_step_law_of_a_small_gamma(sampler, width, batch):
     """E|M₊|² - |M|² = γ² (2 (d² - |M|²) - 8 (Tr M³ - Tr diag(M²)²)) + O(γ⁴).
 
     The random part of order γ is odd in the gain, and cancels between two networks of the same
-    weights and opposite gain.  At γ = 0.01 what is left out is of relative order 1e-4 times the
-    ratio of the coefficients; taken as 0.3 %.
+    weights and opposite gain.  What is left out was measured at γ = 0.04 and 0.08, as a part of
+    this: 2.6 γ² for the first of the two batches, -11 γ² for the other, so 0.1 % at γ = 0.01.
     """
     gamma = 0.01
     x = fixed_batch(width, batch)
@@ -243,7 +243,7 @@ def test_one_step_law_of_a_small_gamma(sampler, width, batch):
         chain = bnmc.Chain(width, batch, "linear", norm="batch-uncentred", skip=1.0, gain=gain)
         gram = grams(chain, [1], 400_000, 7, initial=x, sampler=sampler)[:, 0]
         change = change + (m_norm(gram, width) - size) / 2
-    assert_mean(change / gamma**2, slope, bias=0.003)
+    assert_mean(change / gamma**2, slope, bias=0.002)
 
 
 # Stationary means at γ = ∞ and n = d, as printed, to half a unit of the last digit:

@@ -73,7 +73,7 @@ def assert_close(actual, exact, sizes, terms, dtype):
 def test_multiply_triangular(dtype, body, integers):
     kernel = body_of(cpu.multiply_triangular, body)
     for columns in columns_of(body):
-        for rows in (64, 128, 192, 256):
+        for rows in (64, 192, cpu.BLOCK):
             block, values = blocked(rows, columns, dtype, columns, integers)
             factor, exact_factor = padded_factor(columns, dtype, rows, None, integers)
             kernel(factor, columns, block, rows)
@@ -95,7 +95,7 @@ def test_add_product(dtype, body, integers):
     kernel = body_of(cpu.add_product, body)
     start = 3
     for columns in columns_of(body):
-        for rows, depth in ((64, 1), (128, 32), (192, 7), (256, 31)):
+        for rows, depth in ((64, 1), (128, 32), (192, 7), (cpu.BLOCK, 31)):
             block, before = blocked(rows, columns, dtype, columns, integers)
             tile, values = blocked(rows, cpu.TILE, dtype, columns + 1, integers)
             factor, exact_factor = padded_factor(columns, dtype, rows, 40, integers)
@@ -128,7 +128,7 @@ def symmetric(sums, columns):
 def test_add_gram(dtype, body, integers):
     kernel = body_of(cpu.add_gram, body)
     for columns in columns_of(body):
-        for rows in (64, 128, 192, 256):
+        for rows in (64, 192, cpu.BLOCK):
             block, values = blocked(rows, columns, dtype, columns, integers)
             sums = np.zeros_like(memory.work(columns, 1, dtype).sums)
             partial = memory.aligned_zeros((16,), dtype)
@@ -161,18 +161,30 @@ def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body
 # --- normalization
 
 
+def normalise_block(body, block, rows, law):
+    """Normalise the rows of a block in place; return a row without variance, or -1.
+
+    The kernels measure the rows, and normalise where they activate: here with no activation.
+    """
+    work = memory.work(law.batch, law.columns // law.batch, block.dtype)
+    degenerate = body_of(cpu.measure_rows, body)(block, rows, law, work.means, work.scales)
+    if degenerate < 0:
+        linear = sigma_of(Activation.named("linear"))
+        body_of(cpu.activate_columns, body)(linear, block, law, rows, work.means, work.scales)
+    return degenerate
+
+
 @BODIES
 @DTYPES
 @pytest.mark.parametrize("norm", [cpu.NORM_UNCENTRED, cpu.NORM_CENTRED])
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.5])
 def test_normalise(dtype, body, norm, eps):
-    kernel = body_of(cpu.normalise, body)
     shapes = [(2, 1), (3, 1), (5, 2), (8, 1), (4, 3), (40, 1)]
     for batch, inputs in shapes if body == "compiled" else shapes[:3]:
         for rows in (64, 192):
             block, values = blocked(rows, batch * inputs, dtype, batch)
             law = law_of(256, batch, inputs, norm, eps=eps)
-            assert kernel(block, rows, law) == -1
+            assert normalise_block(body, block, rows, law) == -1
             # The kernel knows eps in the dtype of its rows.
             exact = normalise(values.T, norm, batch, float(dtype(eps))).T
             view = block.reshape(-1, cpu.BLOCK)
@@ -194,7 +206,7 @@ def test_a_row_may_have_any_scale(dtype, body, power):
     block, _ = blocked(64, 5, dtype, 3)
     scaled = block * dtype(2.0**power)
     for one in (block, scaled):
-        assert body_of(cpu.normalise, body)(one, 64, law) == -1
+        assert normalise_block(body, one, 64, law) == -1
     rows = np.s_[:5, :64]
     np.testing.assert_array_equal(
         block.reshape(-1, cpu.BLOCK)[rows], scaled.reshape(-1, cpu.BLOCK)[rows]
@@ -205,7 +217,6 @@ def test_a_row_may_have_any_scale(dtype, body, power):
 @DTYPES
 @pytest.mark.parametrize("row", [0, 63, 64, 130])
 def test_a_row_without_variance_is_named(dtype, body, row):
-    kernel = body_of(cpu.normalise, body)
     for norm, values in (
         (cpu.NORM_CENTRED, [1 / 3] * 5),
         (cpu.NORM_CENTRED, [0.0] * 5),
@@ -215,11 +226,8 @@ def test_a_row_without_variance_is_named(dtype, body, row):
     ):
         block, _ = blocked(192, 5, dtype, 3)
         block.reshape(-1, cpu.BLOCK)[:5, row] = values
-        if np.isfinite(values).all():
-            assert kernel(block, 192, law_of(256, 5, norm=norm)) == row
-        else:
-            with np.errstate(invalid="ignore"):
-                assert kernel(block, 192, law_of(256, 5, norm=norm)) == row
+        with np.errstate(invalid="ignore"):
+            assert normalise_block(body, block, 192, law_of(256, 5, norm=norm)) == row
 
 
 @BODIES
@@ -227,8 +235,7 @@ def test_a_row_without_variance_is_named(dtype, body, row):
 def test_the_second_batch_may_lack_variance_too(dtype, body):
     block, _ = blocked(128, 6, dtype, 3)
     block.reshape(-1, cpu.BLOCK)[3:6, 100] = 7.0
-    kernel = body_of(cpu.normalise, body)
-    assert kernel(block, 128, law_of(256, 3, 2, cpu.NORM_CENTRED)) == 100
+    assert normalise_block(body, block, 128, law_of(256, 3, 2, cpu.NORM_CENTRED)) == 100
 
 
 @BODIES
@@ -238,7 +245,7 @@ def test_eps_makes_a_constant_row_zero(dtype, body):
     view = block.reshape(-1, cpu.BLOCK)
     view[:4, 9] = 0.25
     law = law_of(256, 4, norm=cpu.NORM_CENTRED, eps=1e-5)
-    assert body_of(cpu.normalise, body)(block, 64, law) == -1
+    assert normalise_block(body, block, 64, law) == -1
     assert not view[:4, 9].any()
 
 
@@ -250,7 +257,7 @@ def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
     view = block.reshape(-1, cpu.BLOCK)
     size = 1000 * batch * np.finfo(dtype).eps
     view[:batch, :64] = 1 + size * values
-    assert cpu.normalise(block, 64, law_of(256, batch)) == -1
+    assert normalise_block("compiled", block, 64, law_of(256, batch)) == -1
     assert np.abs((view[:batch, :64] ** 2).mean(axis=0) - 1).max() < 0.01
 
 
@@ -275,7 +282,8 @@ def test_finish_block(dtype, body, norm, skip, keeps):
     kept = memory.aligned_zeros((8, stride) if keeps else (0, 0), dtype)
     sigma = sigma_of(Activation.named("tanh"))
     kernel = body_of(cpu.finish_block, body)
-    assert kernel(sigma, law, first_row, count, x, kept, work) == -1
+    finishing = work.block, work.means, work.scales
+    assert kernel(sigma, law, first_row, count, x, kept, *finishing) == -1
     here = np.s_[:, first_row : first_row + count]
     h = values[:, :count] + (skip * before[here] if skip else 0.0)
     exact_x = normalise(h.T, norm, batch).T
@@ -305,7 +313,8 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     work.block.reshape(-1, cpu.BLOCK)[:, count:] = 0.0
     sigma, nothing = sigma_of(Activation.named("tanh")), np.zeros((0, 0), dtype)
     kernel = body_of(cpu.finish_block, body)
-    assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), nothing, work) == -1
+    finishing = nothing, work.block, work.means, work.scales
+    assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), *finishing) == -1
     view = work.block.reshape(-1, cpu.BLOCK)
     exact = np.tanh(normalise(values[:, :count].T, norm, 3).T)
     np.testing.assert_allclose(view[:6, :count], exact, rtol=0, atol=3000 * np.finfo(dtype).eps)
@@ -321,6 +330,13 @@ def start_of(law, chains, dtype, seed=0):
     x = normalise(x, law.norm, law.batch).astype(dtype).astype(np.float64)
     a = np.tanh(x).astype(dtype).astype(np.float64)
     return x, a, gram(a)
+
+
+def factorise(g, law, work):
+    return cpu.factorise(
+        g, law, work.covariance, work.group_means, work.diagonal, work.panel, work.twin,
+        work.factor, work.regular,
+    )  # fmt: skip
 
 
 class Layers:
@@ -450,18 +466,19 @@ def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip
 @DTYPES
 def test_weights_that_are_given(dtype):
     """A panel at a time, as `multiply_panels` takes them; rows of the last panel are missing."""
-    law = law_of(600, 4, 1, cpu.NORM_CENTRED, 0.5, 0.8)
+    width, panel_rows = 2 * cpu.BLOCK + 88, cpu.BLOCK
+    law = law_of(width, 4, 1, cpu.NORM_CENTRED, 0.5, 0.8)
     x, a, g = start_of(law, 1, dtype)
     layers = Layers(law, x, a, g, dtype, keeps=True)
-    w = np.random.default_rng(3).standard_normal((600, 600)).astype(dtype)
+    w = np.random.default_rng(3).standard_normal((width, width)).astype(dtype)
     sums = np.zeros((3, layers.work.sums.size))
     for panel in range(3):
-        given = np.zeros((256, 600), dtype)
-        rows = w[panel * 256 : (panel + 1) * 256]
+        given = np.zeros((panel_rows, width), dtype)
+        rows = w[panel * panel_rows : (panel + 1) * panel_rows]
         given[: len(rows)] = rows
         degenerate = cpu.multiply_panels(
             sigma_of(Activation.named("tanh")), law, cpu.GIVEN, given, layers.activations[0, 0],
-            layers.xs[0], layers.activations[0, 1], panel, panel + 1, 256,
+            layers.xs[0], layers.activations[0, 1], panel, panel + 1, panel_rows,
             draw_of(1, 0, cpu.STREAM_WEIGHTS), layers.work, sums,
         )  # fmt: skip
         assert degenerate == -1
@@ -469,15 +486,15 @@ def test_weights_that_are_given(dtype):
     _, following, exact = weighted_layer(law, x[0], a[0], w.astype(np.float64))
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(layers.grams[0], exact, rtol=0, atol=60 * eps)
-    kept = layers.activations[0, 1, :4, :600].T
+    kept = layers.activations[0, 1, :4, :width].T
     np.testing.assert_allclose(kept, following, rtol=0, atol=2000 * eps)
 
 
 @DTYPES
-@pytest.mark.parametrize("panel", [256, 512, 1024])
+@pytest.mark.parametrize("panel", [cpu.BLOCK, 2 * cpu.BLOCK])
 def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     """Rows are shared among threads by panels, and what panels there are is part of the law."""
-    law = law_of(1000, 3)
+    law = law_of(2 * cpu.BLOCK + 200, 3)
     x, a, g = start_of(law, 1, dtype)
     sigma = sigma_of(Activation.named("tanh"))
     conditional = Layers(law, x, a, g, dtype, keeps=False, panel=panel)
@@ -489,7 +506,7 @@ def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     work, panels = again.work, -(-law.width // panel)
     sums = np.zeros((panels, work.sums.size))
     out = np.zeros((3, 3))
-    cpu.factorise(g[0], law, work)
+    factorise(g[0], law, work)
     draw = draw_of(1, 0, cpu.STREAM_ROWS)
     for first in range(panels):
         kept = np.zeros((0, 0), dtype)
@@ -593,7 +610,7 @@ def run_factors(body, law, factors, layers, log_start=0.25, exponents=None):
     ("width", "columns", "gain"), [(1, 1, 1.0), (50, 4, 1.0), (3, 6, -0.5), (1, 3, 2.0), (9, 9, 1)]
 )
 def test_factor_layers(body, width, columns, gain):
-    """G = e^log_start (gain² / width)^l Fᵀ F for F = T_l ... T_1 F_0, of trace n and a log-scale."""
+    """G = e^log_start (gain² / width)^l Fᵀ F, F = T_l ... T_1 F_0, of trace n and a log-scale."""
     law = law_of(width, columns, norm=cpu.NORM_NONE, gain=float(gain))
     start = np.triu(np.random.default_rng(1).standard_normal((2, columns, columns)))
     start[0] *= 2.0**-100
@@ -607,7 +624,10 @@ def test_factor_layers(body, width, columns, gain):
             scaled = record[chain, layer]
             assert np.trace(scaled) == pytest.approx(columns, rel=1e-14)
             np.testing.assert_allclose(
-                scaled * np.exp(log_scales[chain, layer]), exact, rtol=1e-9, atol=1e-13 * exact.max()
+                scaled * np.exp(log_scales[chain, layer]),
+                exact,
+                rtol=1e-9,
+                atol=1e-13 * exact.max(),
             )
             pivots = np.full(columns, -np.inf)
             rank = min(width, columns)
@@ -627,7 +647,9 @@ def test_factors_neither_over_nor_underflow():
     """Depth 20,000 of width 2: log-pivots fall by thousands, and add up as logarithms do."""
     law = law_of(2, 2, norm=cpu.NORM_NONE)
     depth = 20_000
-    record, log_scales, log_pivots = run_factors("compiled", law, np.eye(2)[None].copy(), depth, 0.0)
+    record, log_scales, log_pivots = run_factors(
+        "compiled", law, np.eye(2)[None].copy(), depth, 0.0
+    )
     assert np.isfinite(record).all()
     steps = np.array([np.diag(bartlett(law, layer, 0)) for layer in range(1, 201)])
     exact = np.cumsum(2 * np.log(steps) - math.log(2), axis=0)
@@ -725,7 +747,7 @@ def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
     results = []
     for body in ("compiled", "python"):
         drawn, multiplied = np.zeros((2, 2, work.sums.size))
-        cpu.factorise(g[0], law, work)
+        factorise(g[0], law, work)
         body_of(cpu.draw_panels, body)(
             sigma, law, layers.xs[0], kept, 0, 2, 256, draw_of(1, 0, 0), work, drawn
         )
@@ -752,17 +774,20 @@ def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
     w = np.random.default_rng(3).standard_normal((512, 300)).astype(dtype)
     sums = []
     for body in ("compiled", "python"):
-        cpu.factorise(g[0], law, work)
-        assert -1 == body_of(cpu.draw_rows, body)(
-            sigma, law, layers.xs[0], kept, 0, 300, draw, work
-        )
+        factorise(g[0], law, work)
+        degenerate = body_of(cpu.draw_rows, body)(
+            sigma, law, layers.xs[0], kept, 0, 300, draw, work.block, work.means, work.scales,
+            work.partial, work.sums, work.factor, work.regular,
+        )  # fmt: skip
+        assert degenerate == -1
         sums.append(work.sums.copy())
         for choice in (cpu.GAUSSIAN, cpu.UNIFORM, cpu.RADEMACHER, cpu.GIVEN):
             given = w if choice == cpu.GIVEN else w[:1, :1].copy()
-            assert -1 == body_of(cpu.multiply_rows, body)(
+            degenerate = body_of(cpu.multiply_rows, body)(
                 sigma, law, choice, given, layers.activations[0, 0], layers.xs[0],
                 layers.activations[0, 1], 0, 300, draw, work,
             )  # fmt: skip
+            assert degenerate == -1
             sums.append(work.sums.copy())
             tile = np.zeros((2, work.tile.size), dtype)
             cpu.fill_weights(choice, given, tile[0], 5, 7, 256, 64, draw)
@@ -781,8 +806,8 @@ def test_activations_inside_a_layer(dtype, name):
     block, values = blocked(128, 4, dtype, 9)
     work.block[:] = block
     sigma = sigma_of(Activation.named(name))
-    nothing = np.zeros((0, 0), dtype), work
-    assert cpu.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *nothing) == -1
+    finishing = np.zeros((0, 0), dtype), work.block, work.means, work.scales
+    assert cpu.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *finishing) == -1
     exact = FORMULAS[name](normalise(values.T, cpu.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, cpu.BLOCK)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)

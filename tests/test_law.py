@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from oracle import gram, ks_distance, simulate, two_sample_threshold
+from oracle import gram, ks_distance, normalise, simulate, two_sample_threshold
 
 import bnmc
 
@@ -247,6 +247,21 @@ def test_named_and_first_layer_starts_agree_with_networks_in_numpy(sampler):
         reference = simulate(chain, 1, CHAINS, generator, start=start)
         pairs[name] = distances(ours, reference, star_of(chain))
     assert_one_law(pairs)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_two_inputs_that_share_a_sample_agree_with_networks_in_numpy(sampler, norm):
+    """Its companions differ, so centring makes two of it, and no other norm does."""
+    generator = np.random.default_rng(140)
+    x = generator.standard_normal((2, 4, 3))
+    x[1, :, 0] = x[0, :, 0]
+    w = generator.standard_normal((CHAINS, 6, 4)) / 2
+    h = normalise(np.concatenate([w @ x[0], w @ x[1]], axis=-1), norm, 3)
+    chain = bnmc.Chain(6, 3, "tanh", norm=norm)
+    start = bnmc.FirstLayer(x)
+    ours = grams(chain, sampler, 141, layers=(0,), inputs=2, initial=start)
+    assert_one_law({norm: distances(ours, gram(np.tanh(h))[:, None])})
 
 
 # --- tests of the tests

@@ -30,7 +30,7 @@ ELEMENTS = 64
 MOST_WORD = 0xFFFFFFFF
 
 #: Draws whose distribution function is compared, and draws whose tails are counted.
-DRAWS = 400 * ELEMENTS * cpu.BLOCK * 16
+DRAWS = ELEMENTS * cpu.BLOCK * 16 * 200
 TAIL_DRAWS = 16 * DRAWS
 #: Cells of equal probability.
 CELLS = 1 << 20
@@ -71,7 +71,7 @@ def stream_of_draws(dtype, draws, fill=cpu.fill_normals):
     out = memory.aligned_zeros((ELEMENTS * cpu.BLOCK,), dtype)
     for index in range(draws // out.size):
         layer, block = divmod(index, 16)
-        fill(out, 0, ELEMENTS, block * cpu.BLOCK, cpu.BLOCK, draw_of(layer))
+        fill(out, 0, 0, ELEMENTS, block * cpu.BLOCK, cpu.BLOCK, draw_of(layer))
         yield out
 
 
@@ -168,13 +168,13 @@ def test_tails(dtype):
 
 # What is next to what: by how much element, row, layer, chain, key and stream go on.
 ROW_STEPS = {"row": 1, "lane": 16, "half": 32}
-PAIRS_ELEMENTS = 48_000
+PAIRS_ELEMENTS = 24_000
 
 
 def block_of(dtype, first_element=0, draw=None):
-    """Normals of many elements and 256 rows, as (elements, rows) float64."""
+    """Normals of many elements and a block of rows, as (elements, rows) float64."""
     out = memory.aligned_zeros((PAIRS_ELEMENTS * cpu.BLOCK,), dtype)
-    cpu.fill_normals(out, first_element, PAIRS_ELEMENTS, 0, cpu.BLOCK, draw or draw_of(3, 5))
+    cpu.fill_normals(out, 0, first_element, PAIRS_ELEMENTS, 0, cpu.BLOCK, draw or draw_of(3, 5))
     return out.reshape(PAIRS_ELEMENTS, cpu.BLOCK).astype(np.float64)
 
 

@@ -37,7 +37,7 @@ def compiled_words(counters):
 def filled(fill, dtype, elements, rows, draw, first_element=0, first_row=0):
     """What a kernel writes for all elements and rows, as (elements, rows)."""
     out = memory.aligned_zeros((elements * cpu.BLOCK,), dtype)
-    fill(out, first_element, elements, first_row, rows, draw)
+    fill(out, 0, first_element, elements, first_row, rows, draw)
     return out.reshape(elements, cpu.BLOCK)[:, :rows]
 
 
@@ -123,10 +123,12 @@ def test_a_fill_writes_its_place_alone_and_the_same_in_any_parts(
     whole = filled(cpu.fill_normals, dtype, elements, rows, DRAW, first_element, first_row)
     for k in range(elements):
         for start in range(0, rows, cpu.GROUP):
-            out = memory.aligned_zeros((2 * cpu.BLOCK,), dtype)
-            cpu.fill_normals(out, first_element + k, 1, first_row + start, cpu.GROUP, DRAW)
-            np.testing.assert_array_equal(out[: cpu.GROUP], whole[k, start : start + cpu.GROUP])
-            assert not out[cpu.GROUP :].any()
+            out = memory.aligned_zeros((3 * cpu.BLOCK,), dtype)
+            cpu.fill_normals(out, 1, first_element + k, 1, first_row + start, cpu.GROUP, DRAW)
+            column = out[cpu.BLOCK : cpu.BLOCK + cpu.GROUP]
+            np.testing.assert_array_equal(column, whole[k, start : start + cpu.GROUP])
+            column[:] = 0.0
+            assert not out.any()
 
 
 def test_float32_and_float64_normals_of_one_address_are_near():

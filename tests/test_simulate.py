@@ -303,7 +303,9 @@ def through_features(generator, shape):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
 @pytest.mark.parametrize(("norm", "eps"), [("batch", 0.0), ("batch", 0.2), ("none", 0.0)])
-@pytest.mark.parametrize("initial", ["gaussian", "collinear", FIRST_LAYER], ids=str)
+@pytest.mark.parametrize(
+    "initial", ["gaussian", "collinear", FIRST_LAYER], ids=["gaussian", "collinear", "FirstLayer"]
+)
 def test_laws_of_layer_0(initial, norm, eps, sampler, dtype):
     """Against NumPy's draws: entries of G_0, and what tells samples apart, in the mean.
 

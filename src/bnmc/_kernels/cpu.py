@@ -443,7 +443,7 @@ def row_without_variance(block, first, start, rows, law):
         for i in range(first, first + law.batch):
             variance += (block[i * BLOCK + row] - mean) ** 2 / law.batch
         relative = variance / (mean * mean) if mean != 0.0 else variance
-        if not relative >= least:
+        if least == least and not relative >= least:
             found, least = row, relative
     return found
 
@@ -571,7 +571,8 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
                 diagonal[i] = max(diagonal[i], mean)
             # The others determine the last sample of a batch, so its pivot is zero.
             diagonal[first + law.batch - 1] = np.inf
-    find_twins(gram, twin)
+    # Centring tells apart copies in batches whose other samples differ.
+    find_twins(covariance, twin)
     cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
     least = 1.0
     for k in range(columns):
