@@ -375,7 +375,7 @@ def draw_of(layer, chain, stream):
 
 def conditional_layer(law, x, g, draw, dtype, sigma=np.tanh):
     """x and G of the next layer: rows L z, z the normals of the row's address."""
-    centred = law.norm == cpu.NORM_CENTRED and law.skip == 0.0
+    centred = law.norm == cpu.NORM_CENTRED
     p = projector(law.batch, law.columns // law.batch) if centred else np.eye(law.columns)
     factor = semidefinite_cholesky(p @ g @ p)
     z = normals(np.arange(law.columns), np.arange(law.width), draw, dtype).astype(np.float64)

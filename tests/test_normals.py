@@ -304,7 +304,7 @@ def chi_variables(degrees, count, layer=0, chain=0):
 @pytest.mark.parametrize("degrees", [1, 2, 3, 10, 1_000_000])
 def test_chi_variables_have_their_law(degrees):
     """Kolmogorov-Smirnov, and the mean and variance of squares, k and 2 k."""
-    values = chi_variables(degrees, 1_000_000)
+    values = chi_variables(degrees, 4_000_000)
     squares = values**2
     cdf = np.sort(special.gammainc(degrees / 2, squares / 2))
     steps = np.arange(values.size + 1) / values.size

@@ -30,6 +30,8 @@ FloatArray = NDArray[np.floating[Any]]
 
 #: The largest number of chains: the chain shares a counter word with the stream.
 MOST_CHAINS = 1 << 28
+#: The largest width of layers that are made row by row: four rows share a 32-bit counter word.
+MOST_ROWS = 1 << 33
 
 _NORM_CODES = {
     "none": cpu.NORM_NONE,
@@ -285,10 +287,16 @@ class _RowSampler(Sampler):
                 rows[:, :width] = start.a[source].T
                 if not cpu.gram_of_rows(rows, width, work, self.grams[index]):
                     raise NonFiniteError(None if shared else index, 0, "Gram matrix")
-            if self.chain.skip != 0.0:
-                self.xs[index, :, :width] = start.x[source].T
-            if self.keeps_a:
-                self.activations[index, 0, : self.columns, :width] = start.a[source].T
+            kept = []
+            with np.errstate(over="ignore"):
+                if self.chain.skip != 0.0:
+                    self.xs[index, :, :width] = start.x[source].T
+                    kept.append(self.xs[index])
+                if self.keeps_a:
+                    self.activations[index, 0, : self.columns, :width] = start.a[source].T
+                    kept.append(self.activations[index, 0])
+            if not all(np.isfinite(values).all() for values in kept):
+                raise NonFiniteError(None if shared else index, 0, f"{self.dtype} representation")
 
     def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
         if self.chain.skip != 0.0:
@@ -507,7 +515,12 @@ class WeightsSampler(_RowSampler):
         rows = min(self.panel, width - panel * self.panel)
         counter = [0, panel, layer, index]
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
-        drawn = np.asarray(self.chain.weights(generator, (rows, width)))
+        returned = self.chain.weights(generator, (rows, width))
+        try:
+            drawn = np.asarray(returned)
+        except ValueError:  # a ragged sequence
+            allowed = f"a sampler of real numbers of shape {(rows, width)}"
+            raise ArgumentError("weights", returned, allowed) from None
         if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
             got = f"{drawn.dtype} of shape {drawn.shape}"
             raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")

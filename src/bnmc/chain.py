@@ -18,6 +18,9 @@ __all__ = ["NORMS", "WEIGHTS", "Chain", "WeightSampler"]
 NORMS = ("batch", "batch-uncentred", "none")
 WEIGHTS = ("gaussian", "uniform", "rademacher")
 
+#: The largest width: whole numbers up to it are float64 numbers.
+MOST_WIDTH = 2**53
+
 #: A law of weights: called with a generator and a shape, it returns i.i.d. numbers of mean 0 and
 #: variance 1.
 WeightSampler = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
@@ -38,7 +41,7 @@ class Chain:
     Parameters
     ----------
     width : int
-        d >= 1, neurons of a layer.
+        d >= 1 and at most 2**53, neurons of a layer.
     batch : int
         n >= 1, samples of a batch; at least 2 where `norm` is "batch".
     activation : str, Activation or callable
@@ -94,7 +97,7 @@ class Chain:
             object.__setattr__(self, name, value)
 
         settle("norm", choice("norm", norm, NORMS))
-        settle("width", integer("width", width, low=1))
+        settle("width", integer("width", width, low=1, high=MOST_WIDTH))
         settle("batch", integer("batch", batch, low=2 if norm == "batch" else 1))
         settle("activation", as_activation(activation))
         settle("skip", real("skip", skip))

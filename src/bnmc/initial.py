@@ -54,9 +54,17 @@ class FirstLayer:
     """
 
     def __init__(self, x: ArrayLike) -> None:
-        array = np.asarray(x)
-        shape = ("inputs", "features", "batch") if array.ndim == 3 else ("features", "batch")
+        features = ("features", "batch")
+        shape = ("inputs", *features) if axes_of(x) == 3 else features
         self.x = finite_array("x", x, shape=shape).astype(np.float64)
+
+
+def axes_of(value: object) -> int:
+    """Return the number of axes of what may be an array, 0 for what is none."""
+    try:
+        return np.ndim(value)  # type: ignore[arg-type]
+    except ValueError:  # a ragged sequence, which `finite_array` refuses
+        return 0
 
 
 @dataclass(frozen=True)
@@ -103,12 +111,15 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
         if constant.any():
             index, _, row = (int(i) for i in np.argwhere(constant)[0])
             raise ZeroVarianceError(index if own else None, 0 if own else None, row)
-        # Squares of very small or large entries would under- or overflow.
-        x = x / np.abs(x).max(axis=-1, keepdims=True)
+    # Squares of very small or large entries would under- or overflow: measure each row in units
+    # of its largest entry.
+    largest = np.abs(x).max(axis=-1, keepdims=True)
+    unit = np.where(largest > 0.0, largest, 1.0)
+    x = x / unit
     if chain.norm == "batch":
         x = x - x.mean(axis=-1, keepdims=True)
-    variance = np.mean(x * x, axis=-1, keepdims=True)
-    normalised: NDArray[np.float64] = x / np.sqrt(variance + chain.eps)
+    deviation = np.hypot(np.sqrt(np.mean(x * x, axis=-1, keepdims=True)), np.sqrt(chain.eps) / unit)
+    normalised: NDArray[np.float64] = x / deviation
     return normalised
 
 

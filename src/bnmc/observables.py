@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
 from bnmc._samplers import Frames
-from bnmc._validate import choice, integer, real
+from bnmc._validate import choice, finite_array, integer, real
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from bnmc.trajectory import Trajectory
 
 __all__ = ["OBSERVABLES", "Distance", "Observable", "SoftRank", "as_observables"]
 
@@ -81,6 +82,22 @@ class View:
         return self.rescaled(self.scaled)
 
 
+def _name(name: object) -> str:
+    """Return a name that a result can have: an identifier that means nothing else."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError("name", name, "an identifier, to call the result by")
+    taken = name in Trajectory.__dataclass_fields__ or hasattr(Trajectory, name)
+    if not name.isidentifier() or taken or name in ("layer", "input"):
+        raise ArgumentError("name", name, "an identifier that a Trajectory does not use itself")
+    return name
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, (tuple, list)):
+        raise ArgumentTypeError("shape", shape, "a tuple of integers")
+    return tuple(integer("shape", length, low=0) for length in shape)
+
+
 class Observable:
     """A function of the Gram matrix that is recorded at each recorded layer.
 
@@ -117,28 +134,35 @@ class Observable:
     ) -> None:
         if not callable(function):
             raise ArgumentTypeError("function", function, "a callable that takes a Gram matrix")
-        name = name if name is not None else getattr(function, "__name__", "")
-        if not name.isidentifier():
-            raise ArgumentError("name", name, "an identifier, to call the result by")
         self.function = function
-        self.shape = tuple(integer("shape", length, low=0) for length in shape)
-        self.name = name
+        self.shape = _shape(shape)
+        self.name = _name(getattr(function, "__name__", "") if name is None else name)
 
     def __repr__(self) -> str:
         return f"Observable({self.name!r}, shape={self.shape})"
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape (chains, layers, inputs, *shape)."""
-        matrices = view.gram
+        # A view of its own, which a function cannot write to: others see the same numbers.
+        matrices = view.gram.view()
+        matrices.flags.writeable = False
         out = np.empty(matrices.shape[:3] + self.shape)
         for index in np.ndindex(*matrices.shape[:3]):
-            value = np.asarray(self.function(matrices[index]))
-            if value.shape != self.shape:
-                raise ArgumentError(
-                    f"observable {self.name}", value.shape, f"the declared shape {self.shape}"
-                )
-            out[index] = value
+            out[index] = self._checked(self.function(matrices[index]))
         return out
+
+    def _checked(self, value: ArrayLike) -> NDArray[Any]:
+        """Return what the function returned as an array of real numbers of the declared shape."""
+        about = f"observable {self.name}"
+        try:
+            array = np.asarray(value)
+        except ValueError:  # a ragged sequence
+            raise ArgumentTypeError(about, value, "real numbers") from None
+        if array.dtype.kind not in "biuf":
+            raise ArgumentTypeError(about, value, "real numbers")
+        if array.shape != self.shape:
+            raise ArgumentError(about, array.shape, f"the declared shape {self.shape}")
+        return array
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         """Return the names of the axes after chain and layer."""
@@ -186,7 +210,8 @@ class SoftRank(_Builtin):
         tau = real("tau", tau, above=0.0)
         self.tau = tau
         super().__init__(
-            name, lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float)
+            _name(name),
+            lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
         )
 
 
@@ -202,9 +227,9 @@ class Distance(_Builtin):
     """
 
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:
-        fixed = np.array(star, dtype=np.float64)
+        fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
         self.star = fixed
-        super().__init__(name, lambda view: grams.distance(view.gram, fixed))
+        super().__init__(_name(name), lambda view: grams.distance(view.gram, fixed))
 
 
 def _log_scale(view: View) -> NDArray[np.float64]:
@@ -244,12 +269,19 @@ OBSERVABLES: dict[str, Observable] = {
 }
 
 
+_ALLOWED = "names, Observables or functions of G"
+
+
 def as_observables(
     wanted: str | Observable | Iterable[str | Observable] | Mapping[str, Any], has_inputs: bool
 ) -> tuple[Observable, ...]:
     """Turn what a user may pass as `observables` into a tuple without equal names."""
     if isinstance(wanted, (str, Observable)):
         wanted = [wanted]
+    elif callable(wanted):
+        wanted = [Observable(wanted)]
+    if not isinstance(wanted, Iterable):
+        raise ArgumentTypeError("observables", wanted, _ALLOWED)
     if isinstance(wanted, Mapping):
         wanted = [_named(name, value) for name, value in wanted.items()]
     chosen: dict[str, Observable] = {}
@@ -259,7 +291,7 @@ def as_observables(
         elif callable(one):
             one = Observable(one)
         if not isinstance(one, Observable):
-            raise ArgumentTypeError("observables", one, "names, Observables or functions of G")
+            raise ArgumentTypeError("observables", one, _ALLOWED)
         if one.name == "cross_gram" and not has_inputs:
             raise ArgumentError("observables", "cross_gram", "other ones unless inputs= is given")
         if chosen.get(one.name, one) is not one:
@@ -274,5 +306,7 @@ def _named(name: str, value: Any) -> Observable:
         if value.name != name:
             raise ArgumentError("observables", name, f"the observable's own name, {value.name!r}")
         return value
+    if isinstance(value, tuple) and len(value) != 2:
+        raise ArgumentError("observables", value, "a function, or (function, shape), for each name")
     function, shape = value if isinstance(value, tuple) else (value, ())
     return Observable(function, shape, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from bnmc._kernels import cpu
 from bnmc._kernels.jit import host_cpu
 from bnmc._samplers import (
     MOST_CHAINS,
+    MOST_ROWS,
     SAMPLERS,
     Frames,
     Sampler,
@@ -28,7 +30,7 @@ from bnmc._samplers import (
 from bnmc._validate import choice, integer
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, ResultTooLargeError
-from bnmc.initial import Covariance, FirstLayer, Representation, prepare
+from bnmc.initial import Covariance, FirstLayer, Representation, axes_of, prepare
 from bnmc.observables import Observable, View, as_observables
 from bnmc.trajectory import Moments, Trajectory
 
@@ -220,15 +222,18 @@ class _Plan:
             available_processors() if threads is None else integer("threads", threads, low=1)
         )
         self.reduce = _axes(reduce)
+        if not callable(progress) and not isinstance(progress, (bool, np.bool_)):
+            raise ArgumentTypeError("progress", progress, "a bool or a function of (done, total)")
         self.progress = progress
 
         if isinstance(initial, State):
             self._continue(initial, chains, inputs, rng, sampler)
         else:
-            self._start(initial, chains, inputs, rng, sampler)
+            self._choose(initial, chains, inputs, sampler)
         self.observables = as_observables(observables, self.inputs is not None)
         self.layers = self._recorded(integer("every", every, low=1), burn_in)
-        self._require_memory()
+        if not isinstance(initial, State):
+            self._start(initial, rng)
         self.sampler = self._make_sampler()
         self.shapes = self._shapes()
         self.out = self._destinations(out)
@@ -255,18 +260,22 @@ class _Plan:
         self.path, self.first_layer = state.path, state.layer
         self.start: State | Covariance | Representation = state
 
-    def _start(
-        self, initial: Any, chains: int | None, inputs: int | None, rng: Any, sampler: str
-    ) -> None:
+    def _choose(self, initial: Any, chains: int | None, inputs: int | None, sampler: str) -> None:
+        """Settle how many chains and which sampler, before anything is made."""
         self.inputs = None if inputs is None else integer("inputs", inputs, low=1)
         if chains is None:
             batches = 2 if inputs is None else 3
             named = isinstance(initial, (str, FirstLayer))
-            shape: tuple[int, ...] = () if named else np.shape(initial)
-            chains = shape[0] if len(shape) == batches + 1 else 1
+            own = not named and axes_of(initial) == batches + 1
+            chains = len(initial) if own else 1
         self.chains = integer("chains", chains, low=1, high=MOST_CHAINS)
         self.path = choose_sampler(self.chain, self.inputs, sampler, self.dtype).path
+        if self.path != "factor" and self.chain.width > MOST_ROWS:
+            raise ArgumentError("width", self.chain.width, f"at most {MOST_ROWS} for this chain")
         self.first_layer = 0
+
+    def _start(self, initial: Any, rng: Any) -> None:
+        """Prepare layer 0 and draw the key."""
         self.chain.activation.check()
         self.start = prepare(self.chain, initial, self.chains, self.inputs)
         self.key = draw_key(rng)
@@ -275,11 +284,7 @@ class _Plan:
         """Return the recorded layers, counted from layer 0 of the chain."""
         last = self.first_layer + self.depth
         first = self.first_layer + integer("burn_in", burn_in, low=0, high=self.depth)
-        size = 8 * ((last - first) // every + 2)
-        if size > available_memory():
-            raise ResultTooLargeError(
-                "depth", size, available_memory(), "record fewer layers with every="
-            )
+        self._require_memory(-(-(last - first) // every) + 1)
         layers = np.arange(first, last + 1, every)
         return layers if layers[-1] == last else np.append(layers, last)
 
@@ -288,21 +293,21 @@ class _Plan:
         recorded: NDArray[np.bool_] = self.layers[np.minimum(found, len(self.layers) - 1)] == layers
         return recorded
 
-    def _require_memory(self) -> None:
-        """Refuse a run whose state and results would not fit."""
+    def _require_memory(self, layers: int) -> None:
+        """Refuse a run whose state and results, of so many layers, would not fit."""
         chain, columns = self.chain, self.chain.batch * (self.inputs or 1)
-        numbers = self.chains * columns**2 * 8
+        size = 8 * layers + 8 * self.chains * columns**2
         width = np.dtype(self.dtype).itemsize * columns * chain.width * self.chains
-        numbers += width * (2 * (self.path == "weights") + (chain.skip != 0.0))
-        per_value = sum(int(np.prod(shape)) for shape in self._value_shapes())
-        kept = 1 if "layer" in self.reduce else len(self.layers)
+        size += width * (2 * (self.path == "weights") + (chain.skip != 0.0))
+        per_value = sum(math.prod(shape) for shape in self._value_shapes())
+        kept = 1 if "layer" in self.reduce else layers
         kept *= 1 if "chain" in self.reduce else self.chains
-        numbers += 8 * per_value * kept * (2 if self.reduce else 1)
+        size += 8 * per_value * kept * (2 if self.reduce else 1)
         available = available_memory()
-        if numbers > available:
+        if size > available:
             raise ResultTooLargeError(
                 "depth, chains",
-                numbers,
+                size,
                 available,
                 "record fewer layers with every=, or moments with reduce=",
             )
@@ -354,6 +359,8 @@ class _Plan:
         self, out: Mapping[str, NDArray[np.float64]] | None
     ) -> dict[str, NDArray[np.float64]]:
         """Return the arrays of values, the user's where given."""
+        if out is not None and not isinstance(out, Mapping):
+            raise ArgumentTypeError("out", out, "a mapping of names to float64 arrays")
         given = dict(out or {})
         if self.reduce:
             if given:
@@ -578,8 +585,6 @@ class _reporter:
     """Progress, as a context: a bar, the user's function, or nothing."""
 
     def __init__(self, progress: bool | Progress) -> None:
-        if not callable(progress) and not isinstance(progress, (bool, np.bool_)):
-            raise ArgumentTypeError("progress", progress, "a bool or a function of (done, total)")
         self._progress = progress
         self._bar: Any = None
 
@@ -648,5 +653,7 @@ def _precision(dtype: Any) -> str:
 
 
 def _axes(reduce: str | Iterable[str]) -> frozenset[str]:
+    if not isinstance(reduce, Iterable):
+        raise ArgumentTypeError("reduce", reduce, "'chain', 'layer' or both")
     axes = [reduce] if isinstance(reduce, str) else list(reduce)
     return frozenset(choice("reduce", axis, ("chain", "layer")) for axis in axes)

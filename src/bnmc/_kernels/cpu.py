@@ -549,7 +549,8 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
     The last arguments are fields of a `Work`.
     """
     columns = law.columns
-    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    # With a skip connection too, since the representation that is added is centred.
+    centred = law.norm == NORM_CENTRED
     if centred:
         centre(gram, law.batch, group_means, covariance)
     else:
@@ -593,7 +594,8 @@ def draw_rows(
     of each at every call, which a small layer feels.
     """
     sums[:] = 0.0
-    # Rows drawn with the covariance P G P are centred already.
+    # Rows drawn with the covariance P G P are centred already, but for what a skip connection
+    # would let rounding add up to.
     centred = law.norm == NORM_CENTRED and law.skip == 0.0
     norm = NORM_UNCENTRED if centred else law.norm
     law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
