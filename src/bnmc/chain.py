@@ -55,7 +55,8 @@ class Chain:
         Factor of the weights, not 0.
     weights : {"gaussian", "uniform", "rademacher"} or callable
         Law of the entries of W times sqrt(d): of mean 0 and variance 1.  A callable receives a
-        `numpy.random.Generator` and a shape, and returns an array of that shape.
+        `numpy.random.Generator` and a shape, and returns an array of that shape; it is called
+        from several threads.
     eps : float
         Added to the variance, >= 0.  The papers have 0, layers in practice 1e-5.
 

@@ -628,7 +628,7 @@ def available_processors() -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are free, or all there are where that is not known."""
+    """Return the bytes of memory that are free, or all there are, or no bound, as is known."""
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:
@@ -636,6 +636,8 @@ def available_memory() -> int:
                     return int(line.split()[1]) * 1024
     except OSError:
         pass
+    if not hasattr(os, "sysconf"):
+        return 1 << 62
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 

@@ -117,11 +117,17 @@ class Trajectory:
         )
 
     def mean(self, name: str) -> NDArray[np.float64]:
-        """Return the mean of an observable over chains, (layers, ...)."""
+        """Return the mean of an observable over chains, (layers, ...).
+
+        Of a run with ``reduce=`` it is the mean over what the run was reduced over.
+        """
         return self._over_chains(name).mean
 
     def stderr(self, name: str) -> NDArray[np.float64]:
-        """Return the standard error of that mean, over independent chains."""
+        """Return the standard error of that mean, as if what it is over were independent.
+
+        Chains are; layers of one chain are not.
+        """
         return self._over_chains(name).stderr
 
     def _over_chains(self, name: str) -> Moments:
