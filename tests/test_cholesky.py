@@ -119,12 +119,15 @@ def test_centred_matrices_lose_one_dimension_a_batch(batch, inputs, python):
     np.testing.assert_allclose(factor / scale, reference, rtol=0, atol=1e-11)
 
 
-def test_a_skip_connection_needs_the_covariance_itself():
-    """Then rows are not centred until they are added to what went before."""
+def test_a_skip_connection_keeps_the_gain():
+    """What is added to the rows is centred too, but their scale is seen beside its own."""
     gram = wishart(4, 40)
-    factor, work, _ = factorised(gram, law_of(4, 1, cpu.NORM_CENTRED, skip=1.0, gain=-0.5))
-    assert work.regular.all()
-    np.testing.assert_allclose(factor, -0.5 * np.linalg.cholesky(gram), rtol=1e-12)
+    law = law_of(4, 1, cpu.NORM_CENTRED, skip=1.0, gain=-0.5)
+    factor, work, _ = factorised(gram, law)
+    np.testing.assert_array_equal(work.regular, [True, True, True, False])
+    p = projector(4)
+    np.testing.assert_allclose(factor @ factor.T, 0.25 * p @ gram @ p, rtol=0, atol=1e-14)
+    assert factor[0, 0] < 0
 
 
 def test_the_gain_counts_unless_the_norm_hides_it():

@@ -8,10 +8,25 @@ import math
 
 import numpy as np
 import pytest
+from numba import njit
 from oracle import FORMULAS, gram, normalise, normals, projector, semidefinite_cholesky, weights
 
 from bnmc._kernels import cpu, memory
 from bnmc._kernels.core.gamma import chi
+from bnmc._kernels.simd import (
+    all_greater,
+    fill_like,
+    keep_order,
+    load_narrow,
+    load_wide,
+    multiply_add,
+    scale_add,
+    square_root,
+    store,
+    store_sums,
+    zero_narrow,
+    zero_wide,
+)
 from bnmc._samplers import sigma_of
 from bnmc.activations import Activation
 
@@ -62,6 +77,60 @@ def padded_factor(columns, dtype, seed, width=None, integers=False):
 def assert_close(actual, exact, sizes, terms, dtype):
     """Errors of sums of `terms` products, whose absolute values add up to `sizes`."""
     assert np.all(np.abs(actual - exact) <= terms * np.finfo(dtype).eps * (sizes + 1e-300))
+
+
+# --- vectors
+
+
+def wide_program(array, out, scalar):
+    """Every operation on wide vectors, whose results go to `out` one after the other."""
+    lanes = 256 // array.itemsize
+    x, y = load_wide(array, 1), load_wide(array, lanes + 3)
+    store(out, 0, multiply_add(x, y, x))
+    store(out, lanes, scale_add(scalar, x, y))
+    store(out, 2 * lanes, fill_like(zero_wide(array), scalar) + x)
+    keep_order()
+    store(out, 3 * lanes, square_root(x * x) - y)
+    store(out, 4 * lanes, x / y)
+    # Where an entry is equal or not a number, not all are greater.
+    nan = fill_like(x, scalar) / zero_wide(array) * zero_wide(array)
+    ones = fill_like(x, scalar) / fill_like(x, scalar)
+    return all_greater(x + ones, x), all_greater(x, x), all_greater(nan, x), all_greater(x, nan)
+
+
+def narrow_program(array, out):
+    """Sums over the lanes of 16 vectors."""
+    lanes = 64 // array.itemsize
+    v = load_narrow(array, 2)
+    z = zero_narrow(array)
+    w = multiply_add(v, v, z)
+    u = load_narrow(array, lanes + 5)
+    store_sums(out, 4, (v, w, z, u, u, v, w, z, v * u, v + u, v - u, w, w, u, z, v))
+
+
+@DTYPES
+def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
+    """On integers, where no operation but the quotient rounds."""
+    array = np.random.default_rng(1).integers(1, 9, 400).astype(dtype)
+    results, sums = np.full((2, 6 * 64), 7, dtype), np.full((2, 24), 7, dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flags = wide_program(array, results[0], dtype(3))
+    assert flags == (True, False, False, False)
+    assert njit(error_model="numpy")(wide_program)(array, results[1], dtype(3)) == flags
+    np.testing.assert_array_equal(results[0], results[1])
+    lanes = 256 // array.itemsize
+    x, y = array[1 : 1 + lanes], array[lanes + 3 : 2 * lanes + 3]
+    exact = np.concatenate([x * y + x, 3 * x + y, 3 + x, x - y, x / y])
+    np.testing.assert_array_equal(results[0, : exact.size], exact)
+    assert np.all(results[:, 5 * lanes :] == 7)
+    narrow_program(array, sums[0])
+    njit(narrow_program)(array, sums[1])
+    np.testing.assert_array_equal(sums[0], sums[1])
+    n = lanes // 4
+    v, u = array[2 : 2 + n].sum(), array[n + 5 : 2 * n + 5].sum()
+    assert sums[0, [4, 7, 13]].tolist() == [v, u, v + u]
+    assert np.all(sums[:, :4] == 7)
+    assert np.all(sums[:, 20:] == 7)
 
 
 # --- matrix products of a block
@@ -320,6 +389,23 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     np.testing.assert_allclose(view[:6, :count], exact, rtol=0, atol=3000 * np.finfo(dtype).eps)
 
 
+@BODIES
+@DTYPES
+def test_finish_block_names_a_row_of_the_layer(dtype, body):
+    law = law_of(600, 5)
+    work = memory.work(5, 1, dtype)
+    work.block[:], _ = blocked(128, 5, dtype, 5)
+    work.block.reshape(-1, cpu.BLOCK)[:5, 70] = 0.25
+    sigma, nothing = sigma_of(Activation.named("tanh")), np.zeros((0, 0), dtype)
+    finishing = np.zeros((1, 1), dtype), nothing, work.block, work.means, work.scales
+    kernel = body_of(cpu.finish_block, body)
+    assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
+    # The same row beyond the width is no one's.
+    work.block[:], _ = blocked(128, 5, dtype, 5)
+    work.block.reshape(-1, cpu.BLOCK)[:5, 70] = 0.25
+    assert kernel(sigma, law, 512, 70, *finishing) == -1
+
+
 # --- layers
 
 
@@ -526,9 +612,10 @@ def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     np.testing.assert_array_equal(again.activations[0, 1], weighted.activations[0, 1])
 
 
+@BODIES
 @DTYPES
 @pytest.mark.parametrize("norm", [cpu.NORM_UNCENTRED, cpu.NORM_CENTRED])
-def test_where_a_chain_stops(dtype, norm):
+def test_where_a_chain_stops(dtype, norm, body):
     """The second of three chains has equal (or no) samples: its rows have no variance."""
     law = law_of(100, 4, 1, norm)
     x, a, g = start_of(law, 3, dtype)
@@ -536,27 +623,143 @@ def test_where_a_chain_stops(dtype, norm):
     g[1] = gram(a[1])
     layers = Layers(law, x, a, g, dtype, keeps=True)
     given = np.zeros((1, 1), dtype)
-    record = layers.run(cpu.weighted_layers, [0, 1], weights=(cpu.GAUSSIAN, given))
+    kernel = body_of(cpu.weighted_layers, body)
+    record = layers.run(kernel, [0, 1], weights=(cpu.GAUSSIAN, given))
     np.testing.assert_array_equal(layers.status, [[0, 0, 0], [cpu.ZERO_VARIANCE, 1, 0], [0, 0, 0]])
     assert np.isfinite(record[[0, 2]]).all()
     conditional = Layers(law, x, a, g, np.float64, keeps=False)
-    record = conditional.run(cpu.conditional_layers, [0, 1])
+    record = conditional.run(body_of(cpu.conditional_layers, body), [0, 1])
     np.testing.assert_array_equal(conditional.status, layers.status)
     assert np.isfinite(record[[0, 2]]).all()
 
 
+@BODIES
 @pytest.mark.parametrize("conditional", [True, False])
-def test_where_a_chain_leaves_the_range(conditional):
+def test_where_a_chain_leaves_the_range(conditional, body):
     law = law_of(10, 2, 1, cpu.NORM_NONE, 0.0, 1e60)
     x, a, g = start_of(law, 1, np.float64)
     layers = Layers(law, x, a, g, np.float64, keeps=not conditional)
-    if conditional:
-        layers.run(cpu.conditional_layers, [-1] * 9, sigma="relu")
-    else:
-        choice = (cpu.GAUSSIAN, np.zeros((1, 1)))
-        layers.run(cpu.weighted_layers, [-1] * 9, sigma="relu", weights=choice)
+    kernel = body_of(cpu.conditional_layers if conditional else cpu.weighted_layers, body)
+    choice = () if conditional else (cpu.GAUSSIAN, np.zeros((1, 1)))
+    layers.run(kernel, [-1] * 9, sigma="relu", weights=choice)
     # 1e60 each layer: the squares of layer 3 are beyond 1e308.
     assert layers.status[0, :2].tolist() == [cpu.NOT_FINITE, 3]
+
+
+@BODIES
+@DTYPES
+def test_what_float32_does_not_resolve_stops_before_the_layer(dtype, body):
+    """A pivot below 2^-13 of its entry is for float64 rows; a chain that has none goes on."""
+    law = law_of(100, 3, 1, cpu.NORM_UNCENTRED)
+    x, a, g = start_of(law, 2, dtype)
+    g[1] = 1.0 + np.diag([0.0, 1e-5, 1.0])
+    layers = Layers(law, x, a, g, dtype, keeps=False)
+    before = layers.grams[1].copy()
+    layers.run(body_of(cpu.conditional_layers, body), [0, 1], first_layer=8)
+    assert not layers.status[0].any()
+    if dtype == np.float32:
+        assert layers.status[1, :2].tolist() == [cpu.UNRESOLVED, 8]
+        np.testing.assert_array_equal(layers.grams[1], before)
+    else:
+        assert not layers.status[1].any()
+
+
+@BODIES
+@DTYPES
+def test_rows_without_variance_end_panels(dtype, body):
+    """The sixth row of the weights is zero: row 5 of the block, 5 or more of the layer."""
+    law = law_of(2 * cpu.BLOCK, 3)
+    x, a, g = start_of(law, 1, dtype)
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    work, sums, kept = layers.work, np.zeros((2, layers.work.sums.size)), np.zeros((0, 0), dtype)
+    sigma, draw = sigma_of(Activation.named("tanh")), draw_of(1, 0, 0)
+    w = np.ones((cpu.BLOCK, law.width), dtype)
+    w[5] = 0.0
+    matrices = cpu.GIVEN, w, layers.activations[0, 0], layers.xs[0], layers.activations[0, 1]
+    multiply_rows = body_of(cpu.multiply_rows, body)
+    assert multiply_rows(sigma, law, *matrices, cpu.BLOCK, law.width, draw, work) == cpu.BLOCK + 5
+    multiply_panels = body_of(cpu.multiply_panels, body)
+    assert multiply_panels(sigma, law, *matrices, 0, 2, cpu.BLOCK, draw, work, sums) == 5
+    # Equal samples, centred: no row has any.
+    factorise(np.ones((3, 3)), law, work)
+    rows = sigma, law, layers.xs[0], kept
+    draw_panels = body_of(cpu.draw_panels, body)
+    assert draw_panels(*rows, 1, 2, cpu.BLOCK, draw, work, sums) == cpu.BLOCK
+    fields = (
+        work.block, work.means, work.scales, work.partial, work.sums, work.factor, work.regular
+    )  # fmt: skip
+    assert body_of(cpu.draw_rows, body)(*rows, 64, 128, draw, *fields) == 64
+
+
+@BODIES
+@DTYPES
+def test_helpers_of_a_block(dtype, body):
+    """Each against the line of NumPy that it stands for, and nothing beyond its range touched."""
+    rows, columns, first = 128, 5, 64
+    block, values = blocked(rows, columns, dtype, 4, integers=True)
+    x = np.random.default_rng(5).integers(-9, 10, (columns, 300)).astype(dtype)
+
+    def after(kernel, *arguments):
+        """The block that a kernel leaves, as (columns, rows), and its arguments after it."""
+        mine = block.copy()
+        body_of(kernel, body)(*(mine if one is block else one for one in arguments))
+        view = mine.reshape(-1, cpu.BLOCK)
+        assert np.all(view[:columns, rows:] == 55.0)
+        assert not view[columns:].any()
+        return view[:columns, :rows]
+
+    cleared = values.copy()
+    cleared[1:4, 30:100] = 0.0
+    np.testing.assert_array_equal(after(cpu.clear_rows, block, 1, 4, 30, 100), cleared)
+    repeated = values.copy()
+    repeated[:, 100:] = repeated[:, :1]
+    np.testing.assert_array_equal(after(cpu.repeat_first_row, block, 5, 100, 128), repeated)
+    added = values + 2.0 * x[:, first : first + rows]
+    np.testing.assert_array_equal(
+        after(cpu.add_columns, 2.0, x, first, columns, rows, block), added
+    )
+    np.testing.assert_array_equal(
+        after(cpu.scale_columns, dtype(0.5), columns, rows, block), values / 2
+    )
+    out = x.copy()
+    after(cpu.keep_columns, block, columns, rows, first, out)
+    np.testing.assert_array_equal(out[:, first : first + rows], values)
+    np.testing.assert_array_equal(out[:, :first], x[:, :first])
+    law = law_of(300, 5)
+    means = np.arange(cpu.BLOCK).astype(dtype)
+    scales = np.full(cpu.BLOCK, 2.0, dtype)
+    after(cpu.keep_normalised, block, law, rows, means, scales, first, out)
+    np.testing.assert_array_equal(out[:, first : first + rows], 2 * (values - means[:rows]))
+
+
+@BODIES
+def test_the_row_that_is_named_has_the_least_variance_beside_its_mean(body):
+    block, _ = blocked(64, 4, np.float64, 4)
+    view = block.reshape(-1, cpu.BLOCK)
+    view[:4, 20] = [1.0, 1.0, 1.0, 1.0 + 1e-12]
+    view[:4, 40] = [1e6, 1e6, 1e6, 1e6 + 1e-9]
+    named = body_of(cpu.row_without_variance, body)
+    assert named(block, 0, 0, 64, law_of(64, 4)) == 40
+    assert named(block, 0, 0, 32, law_of(64, 4)) == 20
+    view[2, 50] = np.nan
+    assert named(block, 0, 0, 64, law_of(64, 4)) == 50
+    assert named(block, 0, 0, 64, law_of(64, 4, norm=cpu.NORM_UNCENTRED)) == 50
+
+
+@BODIES
+def test_unpack_gram(body):
+    """Tiles of the lower triangle become a symmetric matrix, divided by the width."""
+    law = law_of(8, 6)
+    full = np.random.default_rng(1).integers(-9, 10, (8, 8)).astype(float)
+    tiles = [full[i : i + 4, j : j + 4] for i in (0, 4) for j in range(0, i + 1, 4)]
+    sums, out = np.concatenate(tiles).ravel(), np.zeros((6, 6))
+    assert body_of(cpu.unpack_gram, body)(sums, law, out)
+    np.testing.assert_array_equal(out, symmetric(sums, 6) / 8)
+    # What belongs to padding does not count; what belongs to a column does.
+    sums[47] = np.nan
+    assert body_of(cpu.unpack_gram, body)(sums, law, out)
+    sums[32] = np.inf
+    assert not body_of(cpu.unpack_gram, body)(sums, law, out)
 
 
 @BODIES
