@@ -32,8 +32,12 @@ _STEPS = 20_000
 
 
 def layer_normals(width: int, batch: int, sampler: str) -> int:
-    """Normals that one layer of one chain with centred normalization needs."""
-    return width * width if sampler == "weights" else width * (batch - 1)
+    """Normals that one layer of one chain needs: d n for Z R, d^2 for W.
+
+    Under centred normalization the library's own sampler draws d (n - 1), since R has a column
+    less, and n - 1 in place of n would make the roofline 6 to 8 % lower at n = 10, 1 % at n = 100.
+    """
+    return width * width if sampler == "weights" else width * batch
 
 
 def layer_flops(width: int, batch: int, sampler: str) -> int:

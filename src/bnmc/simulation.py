@@ -128,7 +128,12 @@ def simulate(
     -----
     Given activations a, the rows of W a are i.i.d. N(0, G) with G = aᵀa/d, so they can be drawn
     through a factor of G with d n normals instead of d²: exactly, at every width, singular G
-    included.
+    included.  Equal samples stay equal to the bit.
+
+    A Gram matrix in float64 tells samples apart that differ by more than about 1e-7 of their size,
+    weights such as differ by 1e-16: start samples that are closer with ``sampler="weights"``.
+    float32 rows resolve less, so a float32 chain whose Gram matrix comes near that limit goes on
+    in float64; `Trajectory.widened` names it.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Uniforms and Box-Muller normals from 32-bit words.
 
 The float64 functions take two words, of which the first is the word that the float32 function
-takes: a float32 normal is a float64 normal of the same counter, rounded.  Runs of both precisions
-therefore follow one path.  Sine and cosine are Cephes' polynomials (S. Moshier) on an eighth of a
-turn.
+takes: a float32 normal is the float64 normal of the same counter to a few ulp, but for the far
+tail (|z| > 4), where 32 bits say less.  Runs of both precisions therefore follow one path.  Sine
+and cosine are Cephes' polynomials (S. Moshier) on an eighth of a turn.
 """
 
 from __future__ import annotations
