@@ -237,6 +237,7 @@ def multiply_triangular(factor, columns, block, rows):
         for tile in range((columns + 3) // 4 - 1, -1, -1):
             i = 4 * tile
             if i + 2 >= columns:
+                # One or two columns are left over: half a tile.
                 sum0 = zero_wide(block)
                 sum1 = zero_wide(block)
                 for k in range(columns):
