@@ -190,7 +190,8 @@ def vanilla_error(width: int, batch: int, layers: ArrayLike) -> NDArray[np.float
     depth, n = np.asarray(layers, dtype=np.float64), batch
     # n(n+2)/3 − n(n−1)/3 − n = 0, so powers minus one lose nothing where the error is small.
     grown = np.expm1(depth * np.log1p(2 / width)) * n * (n + 2) / 3
-    shrunk = np.expm1(depth * np.log1p(-1 / width)) * n * (n - 1) / 3 if width > 1 else 0.0
+    decay = np.expm1(depth * np.log1p(-1 / width)) if width > 1 else -np.sign(depth)
+    shrunk = decay * n * (n - 1) / 3
     error: NDArray[np.float64] = np.sqrt(grown - shrunk)
     return error
 
