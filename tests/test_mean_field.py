@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from bnmc._quadrature import UnresolvedError, reach, resolve, sphere_rule
 from bnmc.activations import Activation
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.mean_field import FixedPoint, MeanField
+from bnmc.mean_field._quadrature import UnresolvedError, reach, resolve, sphere_rule
 
 REFERENCE = json.loads(
     (Path(__file__).parent / "reference" / "fixed_points.json").read_text(encoding="utf-8")

@@ -1,0 +1,20 @@
+"""The chain at infinite width: where its Gram matrix settles, how fast, and whether it stays there.
+
+At infinite width a layer acts on the Gram matrix ``G`` of the batch as the deterministic map
+
+    F(G) = E[σ(φ) σ(φ)ᵀ],    φ = N(w),   w ~ N(0, G),
+
+with σ the activation and N the normalization. `MeanField` evaluates what follows from it.
+
+The sources are Joudaki, Daneshmand and Bach, *On bridging the gap between mean field and finite
+width in deep random neural networks with batch normalization* (arXiv 2205.13076), and Yang,
+Pennington, Rao, Sohl-Dickstein and Schoenholz, *A mean field theory of batch normalization* (arXiv
+1902.08129); the eigenvalues of the Jacobian below are reduced here to integrals of two coordinates.
+"""
+
+from __future__ import annotations
+
+from bnmc.mean_field.field import MeanField
+from bnmc.mean_field.fixed_point import FixedPoint
+
+__all__ = ["FixedPoint", "MeanField"]
