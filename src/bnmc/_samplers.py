@@ -100,6 +100,19 @@ def sigma_of(activation: Activation) -> Sigma:
     return known
 
 
+def law_of(chain: Chain, inputs: int = 1) -> cpu.Law:
+    """Return the chain as kernels take it, with so many batches side by side."""
+    return cpu.Law(
+        chain.width,
+        chain.batch,
+        chain.batch * inputs,
+        _NORM_CODES[chain.norm],
+        chain.skip,
+        chain.gain,
+        chain.eps,
+    )
+
+
 class Sampler:
     """What the samplers share: the law, the key, the threads' buffers, and how they fail."""
 
@@ -115,15 +128,7 @@ class Sampler:
         self.key = key
         self.columns = chain.batch * (inputs or 1)
         self.sigma = sigma_of(chain.activation)
-        self.law = cpu.Law(
-            chain.width,
-            chain.batch,
-            self.columns,
-            _NORM_CODES[chain.norm],
-            chain.skip,
-            chain.gain,
-            chain.eps,
-        )
+        self.law = law_of(chain, inputs or 1)
         self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         #: Which float32 chains have gone on in float64.
         self.wide = np.zeros(chains, np.bool_)

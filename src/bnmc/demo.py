@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import plot
+from bnmc._progress import Progress
 from bnmc._validate import integer
 from bnmc.chain import Chain
 from bnmc.files import digits
 from bnmc.initial import FirstLayer
 from bnmc.mean_field import FixedPoint, MeanField
 from bnmc.observables import Distance
-from bnmc.simulation import Progress, simulate
+from bnmc.simulation import simulate
 from bnmc.trajectory import Trajectory
 
 if TYPE_CHECKING:

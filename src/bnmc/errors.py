@@ -21,6 +21,7 @@ __all__ = [
     "BnmcError",
     "MissingExtraError",
     "NonFiniteError",
+    "NotMixing",
     "PartialEstimateError",
     "ResultTooLargeError",
     "SingularGramError",
@@ -369,6 +370,44 @@ class PartialEstimateError(BnmcError):
         self.reason = reason
         self.partial = partial
         super().__init__(_one_line(reason))
+
+
+class NotMixing(PartialEstimateError):
+    """Coupled chains did not meet: the chain degenerates, or does not forget where it started.
+
+    That is a finding about the chain. What was measured comes along.
+
+    Parameters
+    ----------
+    reason : str
+        What was seen, in words.
+    partial : object
+        What was met so far.
+    exponent : float
+        Mean change, by a layer, of the logarithm of the distance of two chains that are driven by
+        the same normals; negative where they approach each other, NaN where they never did move.
+    pivot_trend : float
+        Mean change, by a layer, of the logarithm (base 10) of the least relative pivot of the
+        Gram matrices: clearly negative where the chain loses rank.
+
+    Attributes
+    ----------
+    reason, partial, exponent, pivot_trend
+        The parameters, unchanged.
+
+    Examples
+    --------
+    >>> try:
+    ...     raise NotMixing("0 of 32 pairs met in 4000 layers", None, 0.01, 0.0)
+    ... except PartialEstimateError as error:
+    ...     print(error)
+    0 of 32 pairs met in 4000 layers
+    """
+
+    def __init__(self, reason: str, partial: object, exponent: float, pivot_trend: float) -> None:
+        super().__init__(reason, partial)
+        self.exponent = exponent
+        self.pivot_trend = pivot_trend
 
 
 def _rebuild(

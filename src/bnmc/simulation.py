@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._extras import import_extra
 from bnmc._kernels import cpu
 from bnmc._kernels.jit import host_cpu
+from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import (
     MOST_CHAINS,
     MOST_ROWS,
@@ -42,8 +42,6 @@ TASK_SECONDS = 0.2
 FRAME_BYTES = 1 << 25
 #: The time of a layer from which on threads share it, in seconds.
 SHARED_LAYER_SECONDS = 3e-4
-
-Progress = Callable[[int, int], None]
 
 
 def simulate(
@@ -227,9 +225,7 @@ class _Plan:
             available_processors() if threads is None else integer("threads", threads, low=1)
         )
         self.reduce = _axes(reduce)
-        if not callable(progress) and not isinstance(progress, (bool, np.bool_)):
-            raise ArgumentTypeError("progress", progress, "a bool or a function of (done, total)")
-        self.progress = progress
+        self.progress = as_progress(progress)
 
         if isinstance(initial, State):
             self._continue(initial, chains, inputs, rng, sampler)
@@ -396,7 +392,7 @@ class _Plan:
         }
         done = 0
         with ExitStack() as stack:
-            report = stack.enter_context(_reporter(self.progress))
+            report = stack.enter_context(Reporter(self.progress, "simulate", "layers"))
             pool = _Pool(stack, self.threads)
             if not isinstance(self.start, State):
                 frames = self._frames(1)
@@ -584,34 +580,6 @@ class _Pool:
         futures: list[Future[None]] = [self.executor.submit(task, *one) for one in ranges]
         for future in futures:
             future.result()
-
-
-class _reporter:
-    """Progress, as a context: a bar, the user's function, or nothing."""
-
-    def __init__(self, progress: bool | Progress) -> None:
-        self._progress = progress
-        self._bar: Any = None
-
-    def __enter__(self) -> Progress:
-        if callable(self._progress):
-            return self._progress
-        if not self._progress:
-            return lambda done, total: None
-        rich = import_extra("rich.progress", "cli")
-        console = import_extra("rich.console", "cli").Console(stderr=True)
-        self._bar = rich.Progress(
-            rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-            rich.TextColumn("layers"), rich.TimeRemainingColumn(), console=console,
-            transient=True,
-        )  # fmt: skip
-        self._bar.start()
-        task = self._bar.add_task("simulate", total=None)
-        return lambda done, total: self._bar.update(task, completed=done, total=total)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
 
 def draw_key(rng: Any) -> int:

@@ -1,0 +1,149 @@
+"""Total variation distance of centred Gaussian laws, from above and below.
+
+The bounds are Theorem 1.1 of Devroye, Mehrabian and Reddad, *The total variation distance between
+high-dimensional Gaussians with the same mean* (arXiv 1810.08693): for positive definite Σ₁, Σ₂ of
+equal size and λ_i the eigenvalues of ``Σ₁⁻¹Σ₂ − I``,
+
+    1/100  <=  TV(N(0, Σ₁), N(0, Σ₂)) / min{1, (Σ_i λ_i²)^½}  <=  3/2.
+
+d independent rows of one law are Gaussian with covariance ``I_d ⊗ Σ``: each λ_i occurs d times, and
+Σλ_i² is multiplied by d. So one row of a hidden layer hardly sees a change of G of the size 1/√d,
+and the whole layer does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc import gram
+from bnmc._validate import finite_array
+from bnmc.errors import ArgumentError, SingularGramError
+
+__all__ = ["spectral_deviation", "total_variation"]
+
+Float64Array = NDArray[np.float64]
+
+
+def total_variation(
+    S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1
+) -> tuple[Float64Array, Float64Array]:
+    """Bounds of the total variation distance of ``N(0, S1)`` and ``N(0, S2)``, row by row.
+
+    With ``s = √rows · spectral_deviation(S1, S2)`` they are ``min{1, s} / 100`` and
+    ``min{1, 3s/2}``: the module's theorem for `rows` independent rows, and that no distance
+    exceeds 1.
+
+    Parameters
+    ----------
+    S1 : (..., n, n) array_like
+        Covariances, positive definite.
+    S2 : (..., n, n) array_like
+        Covariances, positive semidefinite: for a singular one the distance is 1, and both bounds
+        hold.
+    rows : array_like of real numbers, default 1
+        Number of independent rows, >= 1; broadcasts with the leading axes, as these do with one
+        another.
+
+    Returns
+    -------
+    lower, upper : (...) ndarray of float64
+        In [0, 1/100] and in [0, 1].
+
+    Raises
+    ------
+    SingularGramError
+        If an `S1` is singular to rounding, ``λ_min <= n ε λ_max``.
+    ArgumentError, ArgumentTypeError
+        If `S1` or `S2` is not a stack of symmetric, positive semidefinite matrices, `rows` not of
+        numbers >= 1, or the shapes do not go together.
+
+    Notes
+    -----
+    The distance is symmetric, the bounds are not: for a regular `S2`, exchanging the two gives a
+    second pair of bounds, and the better of each hold.
+
+    Examples
+    --------
+    >>> lower, upper = total_variation([[1.0]], [[1.1]], rows=[1, 25, 100])
+    >>> lower, upper
+    (array([0.001, 0.005, 0.01 ]), array([0.15, 0.75, 1.  ]))
+    """
+    count = finite_array("rows", rows, shape=(...,)).astype(np.float64)
+    if (count < 1).any():
+        raise ArgumentError("rows", float(count.min()), "real numbers >= 1")
+    deviation = spectral_deviation(S1, S2)
+    try:
+        scaled = np.sqrt(count) * deviation
+    except ValueError:
+        allowed = f"a shape that broadcasts with {deviation.shape}, that of the matrices' stacks"
+        raise ArgumentError("rows", count.shape, allowed) from None
+    return np.minimum(scaled, 1) / 100, np.minimum(1.5 * scaled, 1)
+
+
+def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
+    """Root of the sum of the squared eigenvalues of ``S1⁻¹ S2 − I``.
+
+    This is the Frobenius norm of the symmetric ``S1^{-½} S2 S1^{-½} − I``.  That of ``S1⁻¹ S2 − I``
+    itself, `bnmc.gram.relative_deviation`, is at least as large, and at most ``√κ(S1)`` times.
+
+    Parameters
+    ----------
+    S1 : (..., n, n) array_like
+        Positive definite matrices.
+    S2 : (..., n, n) array_like
+        Positive semidefinite matrices; the leading axes broadcast.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        Non-negative; infinite where its square exceeds float64.
+
+    Raises
+    ------
+    SingularGramError
+        If an `S1` is singular to rounding, ``λ_min <= n ε λ_max``.
+    ArgumentError, ArgumentTypeError
+        If `S1` or `S2` is not a stack of symmetric, positive semidefinite matrices, or their shapes
+        do not go together.
+
+    Examples
+    --------
+    >>> print(spectral_deviation([[2.0, 0.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 6.0]]).round(12))
+    0.5
+    """
+    given = finite_array("S1", S1, shape=(..., "n", "n"))
+    first, second = gram.validate_gram(given, "S1"), gram.validate_gram(S2, "S2")
+    _require_matching(first.shape, second.shape)
+    factor = _inverse_root(first, float(np.finfo(given.dtype).eps))
+    scale = np.abs(first).max(axis=(-2, -1), keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite below
+        # The difference comes first: of nearly equal matrices it keeps every digit.
+        whitened = np.swapaxes(factor, -2, -1) @ (second / scale - first / scale) @ factor
+        deviation: Float64Array = np.linalg.norm(whitened, axis=(-2, -1))
+    return np.where(np.isfinite(deviation), deviation, np.inf)[()]
+
+
+def _require_matching(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    try:
+        np.broadcast_shapes(first[:-2], second[:-2])
+    except ValueError:
+        broadcasts = False
+    else:
+        broadcasts = True
+    if not broadcasts or first[-2:] != second[-2:]:
+        allowed = f"matrices of shape {first[-2:]}, with leading axes that broadcast with {first}"
+        raise ArgumentError("S2", second, allowed)
+
+
+def _inverse_root(matrices: Float64Array, rounding: float) -> Float64Array:
+    """F with ``Fᵀ (S / max|S|) F = I``, for regular S."""
+    scale = np.abs(matrices).max(axis=(-2, -1), keepdims=True)
+    spectrum, vectors = np.linalg.eigh(matrices / np.where(scale > 0, scale, 1))
+    is_singular = spectrum[..., 0] <= spectrum.shape[-1] * rounding * spectrum[..., -1]
+    if is_singular.any():
+        index = tuple(int(i) for i in np.argwhere(is_singular)[0])
+        smallest, largest = spectrum[index][[0, -1]]
+        raise SingularGramError("S1", index, float(smallest / largest) if largest else 0.0)
+    inverse_root: Float64Array = vectors / np.sqrt(spectrum)[..., None, :]
+    return inverse_root

@@ -1,0 +1,508 @@
+"""`bnmc.bounds.rank_collapse`: formulas written out, one layer in exact expectation, and chains.
+
+The expectations over one layer are sums over all Rademacher matrices, or quadratures.  Statistical
+tests have fixed seeds; their margins are 5.5 standard errors a number, 4e-8 by the normal law, with
+at most 20 numbers a test, unless the test states its own false alarm.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from oracle import FALSE_ALARM
+from scipy import special
+
+import bnmc
+from bnmc import gram as gm
+from bnmc.bounds import rank_collapse as rc
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+SIGMAS = 5.5
+ROOT_3 = math.sqrt(3)
+
+
+def normalised(H):
+    """BN: rows of mean square 1."""
+    return H / np.sqrt(np.square(H).mean(axis=-1, keepdims=True))
+
+
+def second_moment(H):
+    return H @ np.swapaxes(H, -1, -2) / H.shape[-1]
+
+
+def random_M(seed, d, batch=None):
+    H = np.random.default_rng(seed).standard_normal((d, batch or d))
+    return second_moment(normalised(H))
+
+
+def circulant_M(half):
+    """A circulant M: rows of equal norm and unit diagonal, eigenvalues as wished up to a factor."""
+    spectrum = np.array([*half, *half[:0:-1]], dtype=float)
+    spectrum *= len(spectrum) / spectrum.sum()
+    first = np.fft.fft(spectrum).real / len(spectrum)
+    shifts = np.arange(len(spectrum))
+    return first[(shifts[:, None] - shifts) % len(spectrum)], spectrum
+
+
+def traces(M):
+    """‖M‖_F², Tr M³ and Tr diag(M²)², in loops over the definition."""
+    squared = M @ M
+    return np.trace(squared), np.trace(squared @ M), sum(squared[i, i] ** 2 for i in range(len(M)))
+
+
+# --- Lemma 1 --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("d", "batch"), [(5, 5), (4, 9), (9, 4), (6, 1), (1, 3)])
+def test_lemma_1_bounds_the_soft_rank_of_any_normalised_matrix(d, batch):
+    generator = np.random.default_rng(d * batch)
+    for scale in (1.0, 1e-2, 1e-6):  # from generic to nearly collinear rows
+        H = normalised(1 + scale * generator.standard_normal((50, d, batch)))
+        M = second_moment(H)
+        eigenvalues = np.linalg.svd(H, compute_uv=False) ** 2 / batch
+        r = np.trace(M, axis1=1, axis2=2) ** 2 / np.square(M).sum(axis=(1, 2))
+        np.testing.assert_allclose(rc.lemma_1(M), r, rtol=1e-12)
+        np.testing.assert_allclose(rc.lemma_1(gm.gram(H)), r, rtol=1e-12)
+        for tau in (1e-9, 0.1, 0.5, 0.9, 1.0):
+            # An eigenvalue that equals τ, as those of rank one do at τ = 1, may be rounded down.
+            soft_rank = (eigenvalues >= tau * (1 - 1e-12)).sum(axis=-1)
+            bound = rc.lemma_1(M, tau)
+            np.testing.assert_allclose(bound, (1 - tau) ** 2 * r, rtol=1e-12)
+            assert (bound <= soft_rank).all()
+    assert rc.lemma_1(M[:, None], [0.0, 0.5, 1.0]).shape == (50, 3)
+
+
+def test_lemma_1_of_any_matrix_bounds_its_rank():
+    generator = np.random.default_rng(0)
+    for rank in (1, 2, 4):
+        H = generator.standard_normal((5, rank)) @ generator.standard_normal((rank, 7))
+        assert 1 - 1e-12 <= rc.lemma_1(H @ H.T) <= rank * (1 + 1e-12)
+    assert rc.lemma_1(np.diag([3.0, 3.0, 3.0, 0.0])) == pytest.approx(3, rel=1e-14)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 1.0, math.inf])
+def test_lemma_1_along_the_chain(gamma):
+    d, batch = 8, 6
+    run = bnmc.simulate(bnmc.Chain.bn_residual(d, batch, gamma=gamma), 200, chains=5, rng=1)
+    for tau in (0.05, 0.3, 0.7):
+        assert (rc.lemma_1(run["gram"], tau) <= gm.soft_rank(run["gram"], tau, width=d)).all()
+
+
+# --- Lemma 3 --------------------------------------------------------------------------------
+
+
+def test_lemma_3_gaussian_weights_without_skip():
+    """Two samples: λ₂/λ₁ falls as the law of the second Bartlett pivot over the first demands.
+
+    Of G, with G_11 and the Schur complement S of G_22, λ₂/λ₁ <= S/G_11, and log S/G_11 is a sum of
+    independent log χ²_{d−1}/χ²_d, one a layer.  Chernoff's bound gives what it exceeds with
+    probability 1e-6 in any of the chains; exp(−40) is far below the rounding of r = 1 + 2 λ₂/λ₁.
+    """
+    d, depth, chains = 6, 1000, 50
+    start = np.eye(d)[:, :2]
+    run = bnmc.simulate(
+        bnmc.Chain.vanilla(d, 2), depth, chains=chains, rng=2, initial=start,
+        observables="scaled_gram", every=depth,
+    )  # fmt: skip
+    assert gm.orthogonality_gap(run["scaled_gram"][:, 0]) == pytest.approx(0, abs=1e-15)
+
+    s = np.linspace(0.01, 1.5, 150)
+    log_moment = (
+        special.gammaln((d - 1) / 2 + s)
+        - special.gammaln((d - 1) / 2)
+        + special.gammaln(d / 2 - s)
+        - special.gammaln(d / 2)
+    )
+    highest = ((depth * log_moment + math.log(chains / FALSE_ALARM)) / s).min()
+    assert highest < -40
+    assert gm.rank_bound(run["scaled_gram"][:, -1]) == pytest.approx(1, abs=1e-13)
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "uniform"])
+@pytest.mark.parametrize("gamma", [0.3, 2.0, math.inf])
+def test_lemma_3_with_and_without_skip(weights, gamma):
+    """log(r − 1) falls below log 1e-9 in all chains; with normalization r settles near 2.
+
+    At layer 100 its mean over 40 chains was measured as −12.8 to −22.8, its standard deviation as
+    5.5 to 8.1.  Both grow with depth as for a sum of independent steps, so that at layer 2000 the
+    threshold is 8.8 standard deviations above the mean or more: 1e-18 a chain.
+    """
+    d, chains = 6, 20
+    skip, gain = (0.0, 1.0) if gamma == math.inf else (1.0, gamma * math.sqrt(d))
+    scale = math.hypot(skip, gain)  # so that the vanilla chain neither over- nor underflows
+    options = {"weights": weights, "skip": skip / scale, "gain": gain / scale}
+    found = {}
+    for norm, depth in (("none", 2000), ("batch-uncentred", 400)):
+        chain = bnmc.Chain(d, d, "linear", norm=norm, **options)
+        run = bnmc.simulate(chain, depth, chains=chains, rng=4, observables="rank_bound")
+        found[norm] = run["rank_bound"]
+    assert (found["none"][:, 0] > 1.01).all()
+    assert (found["none"][:, -1] <= 1 + 1e-9).all()
+    assert found["batch-uncentred"][:, 200:].mean() > 1.5
+
+
+# --- Lemmas 4, 5 and 6 ----------------------------------------------------------------------
+
+
+def test_lemma_4_signs_pass_through_a_layer():
+    """S BN(H + γWH) is BN of SH with the weights SWS, which have the law of W."""
+    generator = np.random.default_rng(5)
+    H, W = normalised(generator.standard_normal((6, 4))), generator.standard_normal((6, 6))
+    S = np.diag(generator.choice([-1.0, 1.0], 6))
+    for gamma in (0.01, 1.0, 100.0):
+        left = S @ normalised(H + gamma * W @ H)
+        right = normalised(S @ H + gamma * (S @ W @ S) @ (S @ H))
+        np.testing.assert_allclose(left, right, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "uniform"])
+def test_lemma_4_signs_are_forgotten(weights):
+    """From rows that are nearly equal, means of what is odd in a row vanish (Hoeffding).
+
+    At γ = 1 they do so within five layers.
+    """
+    d, chains, generator = 3, 20_000, np.random.default_rng(6)
+    H = normalised(1 + 0.1 * generator.standard_normal((chains, d, d)))
+    assert second_moment(H)[:, 0, 1].mean() > 0.9
+    for _ in range(30):
+        W = (
+            generator.standard_normal((chains, d, d))
+            if weights == "gaussian"
+            else generator.uniform(-ROOT_3, ROOT_3, (chains, d, d))
+        )
+        H = normalised(H + W @ H)
+    M = second_moment(H)
+    odd = [M[:, 0, 1], M[:, 0, 2], M[:, 1, 2], M[:, 0, 1] * M[:, 0, 2] ** 2, M[:, 0, 1] ** 3]
+    threshold = math.sqrt(2 * math.log(2 * len(odd) / FALSE_ALARM) / chains)
+    assert threshold < 0.05
+    assert (np.abs(np.mean(odd, axis=1)) <= threshold).all()
+    # What is even in every row does not vanish.
+    assert np.square(M[:, 0, 1]).mean() > 0.3
+
+
+@pytest.mark.parametrize(("bound", "width"), [(1.0, 1), (ROOT_3, 8), (3.0, 100)])
+def test_lemma_5_gamma_written_out(bound, width):
+    assert rc.lemma_5_gamma(bound, width) == pytest.approx(1 / (8 * bound * width), rel=1e-15)
+
+
+def test_lemma_5_the_rank_never_changes():
+    """I + γW has no singular value below 1 − γBd: its rows are dominated by the diagonal.
+
+    Along the chain the smallest singular value of H is told from rounding, 1e-16, at all layers.
+    """
+    d, chains, generator = 5, 50, np.random.default_rng(7)
+    for gamma in (float(rc.lemma_5_gamma(ROOT_3, d)), 0.9 / (ROOT_3 * d)):
+        H = normalised(1 + 0.1 * generator.standard_normal((chains, d, d)))
+        for _ in range(300):
+            A = np.eye(d) + gamma * generator.uniform(-ROOT_3, ROOT_3, (chains, d, d))
+            assert np.linalg.svd(A, compute_uv=False).min() >= 1 - gamma * ROOT_3 * d
+            H = normalised(A @ H)
+            sigma = np.linalg.svd(H, compute_uv=False)
+            assert (sigma[:, -1] > 1e-13 * sigma[:, 0]).all()  # rank d, so at least 2
+            assert rc.corollary_15(d, 0.9) < d
+
+
+@pytest.mark.parametrize("share", [1 / 8, 0.99])
+def test_lemma_6_rank_one_stays_as_it_is(share):
+    """γBd = 1/8 as in Lemma 5, and close to 1: M is a matrix of signs, and H does not change.
+
+    One layer says it for all.  (What rounding adds grows from layer to layer: the state is a fixed
+    point, not a stable one.)  Near γBd = 1 up to 99 % of a row cancel, 100 roundings of them stay.
+    """
+    d, batch, chains, generator = 7, 4, 5000, np.random.default_rng(8)
+    signs = generator.choice([-1.0, 1.0], (chains, d, 1))
+    start = normalised(signs * generator.standard_normal((chains, 1, batch)))
+    for draw, bound in (
+        (lambda shape: generator.uniform(-ROOT_3, ROOT_3, shape), ROOT_3),
+        (lambda shape: generator.choice([-1.0, 1.0], shape), 1.0),
+    ):
+        gamma = 8 * share * rc.lemma_5_gamma(bound, d)
+        H = normalised(start + gamma * draw((chains, d, d)) @ start)
+        np.testing.assert_allclose(H, start, rtol=1e-12)
+        np.testing.assert_allclose(second_moment(H), signs * signs.swapaxes(1, 2), rtol=1e-12)
+
+
+def test_lemma_6_needs_gamma_below_one_over_bound_times_width():
+    """Just above it weights exist that flip a row."""
+    d = 7
+    H = np.ones((d, 4))
+    W = np.ones((d, d))
+    W[0] = -1
+    for share, flips in ((0.999, False), (1.001, True)):
+        after = normalised(H + share / d * W @ H)
+        assert (after[0, 0] < 0) == flips
+
+
+# --- Lemma 7 and Proposition 8 --------------------------------------------------------------
+
+
+def rademacher_rule(d):
+    """All matrices of signs, of equal weight."""
+    W = np.array(list(itertools.product((-1.0, 1.0), repeat=d * d))).reshape(-1, d, d)
+    return W, np.full(len(W), 1 / len(W))
+
+
+def product_rule(nodes, weights, d):
+    """A quadrature for matrices of independent entries."""
+    W = np.array(list(itertools.product(nodes, repeat=d * d))).reshape(-1, d, d)
+    return W, np.array(list(itertools.product(weights, repeat=d * d))).prod(axis=1)
+
+
+def rule_of(law, d):
+    if law == "rademacher":
+        return rademacher_rule(d)
+    if law == "uniform":
+        nodes, weights = np.polynomial.legendre.leggauss(8)
+        return product_rule(ROOT_3 * nodes, weights / 2, d)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(12)
+    return product_rule(nodes, weights / weights.sum(), d)
+
+
+def mean_change(M, gamma, W, weights):
+    """E‖M₊‖² − ‖M‖², exactly: M₊ is the correlation matrix of (I + γW) M (I + γW)ᵀ."""
+    A = np.eye(len(M)) + gamma * W
+    after = A @ M @ A.swapaxes(1, 2)
+    diagonal = np.diagonal(after, axis1=1, axis2=2)
+    squares = np.square(after) / diagonal[:, :, None] / diagonal[:, None, :]
+    return (weights * squares.sum(axis=(1, 2))).sum() - np.square(M).sum()
+
+
+@pytest.mark.parametrize(
+    ("law", "d", "batch"),
+    [("rademacher", 3, 3), ("rademacher", 3, 2), ("uniform", 2, 3), ("gaussian", 2, 3)],
+)
+def test_lemma_7_against_the_exact_mean_of_a_layer(law, d, batch):
+    """The remainder is O(γ⁴): over γ⁴ it hardly changes where γ halves.
+
+    A wrong coefficient of γ² would multiply it by four, a term in γ³ by two.
+    """
+    W, weights = rule_of(law, d)
+    for seed in range(3):
+        M = random_M(seed, d, batch)
+        gammas = np.array([0.04, 0.02, 0.01])
+        exact = np.array([mean_change(M, gamma, W, weights) for gamma in gammas])
+        remainders = (exact - rc.lemma_7(M, gammas)) / gammas**4
+        assert abs(remainders[0]) < 1000
+        np.testing.assert_allclose(remainders[1:], remainders[:-1], rtol=0.15)
+
+
+@pytest.mark.parametrize("d", [1, 2, 6])
+def test_lemma_7_written_out(d):
+    M = random_M(9, d, 4)
+    norm, cubic, diagonal = traces(M)
+    expected = 0.3**2 * (2 * (d**2 - norm) - 8 * (cubic - diagonal))
+    assert rc.lemma_7(M, 0.3) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_lemma_7_vanishes_for_rank_one_and_grows_from_orthogonality():
+    signs = np.array([1.0, -1.0, -1.0, 1.0])
+    assert rc.lemma_7(np.outer(signs, signs), 0.5) == pytest.approx(0, abs=1e-12)
+    # M = I: the only way is up, by 2 γ² d (d − 1).
+    assert rc.lemma_7(np.eye(5), 0.1) == pytest.approx(0.02 * 5 * 4, rel=1e-13)
+
+
+@pytest.mark.parametrize("half", [(3, 1, 0.2), (0, 1, 1, 0), (1, 0, 0, 0.5), (5, 0, 0)])
+def test_proposition_8_is_lemma_7_for_rows_of_equal_norm(half):
+    M, spectrum = circulant_M(half)
+    assert np.diag(M) == pytest.approx(1, rel=1e-14)
+    gammas = np.array([0.0, 0.1, 0.7])
+    by_rows = rc.lemma_7(M, gammas)
+    by_spectrum = rc.proposition_8(spectrum, gammas)
+    np.testing.assert_allclose(by_spectrum, by_rows, rtol=1e-11, atol=1e-11)
+    # As in the docstring, with the deviations from Σλ²/d.
+    d, m = len(spectrum), np.square(spectrum).sum() / len(spectrum)
+    expected = gammas**2 * (
+        2 * (d**2 - np.square(spectrum).sum()) - 8 * (spectrum * (spectrum - m) ** 2).sum()
+    )
+    np.testing.assert_allclose(by_spectrum, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_proposition_8_is_a_lower_bound_for_other_rows():
+    for seed in range(20):
+        M = random_M(seed, 5, 3 + seed % 4)
+        assert rc.proposition_8(gm.eigenvalues(M), 0.5) <= rc.lemma_7(M, 0.5) + 1e-12
+
+
+# --- the invariant law: Lemmas 10 and 13, Theorem 14, Corollary 15 --------------------------
+
+
+def test_lemma_10_holds_for_every_matrix():
+    """Tr diag(M²)² <= Tr M³, with equality for equal non-zero eigenvalues within blocks."""
+    generator = np.random.default_rng(10)
+    for scale in (1e-3, 0.3, 10.0):
+        for _ in range(50):
+            d, batch = generator.integers(1, 9, 2)
+            H = normalised(1 + scale * generator.standard_normal((d, batch)))
+            _, cubic, diagonal = traces(second_moment(H))
+            assert diagonal <= cubic * (1 + 1e-13)
+    corners = 2 * np.pi * np.arange(3) / 3
+    frame = normalised(np.array([np.cos(corners), np.sin(corners)]).T)  # eigenvalues 1.5, 1.5, 0
+    blocks = np.zeros((5, 5))
+    blocks[:3, :3], blocks[3:, 3:] = second_moment(frame), 1
+    for M in (np.eye(4), np.ones((3, 3)), second_moment(frame), blocks):
+        _, cubic, diagonal = traces(M)
+        assert diagonal == pytest.approx(cubic, rel=1e-13)
+
+
+SETTINGS = {"d=4, γ=.05": (4, 0.05, 16_000), "d=8, γ=.1": (8, 0.1, 6000)}
+TAUS = np.array([0.0, 0.05, 0.2, 0.5, 0.8])
+
+
+@pytest.fixture(scope="module", params=SETTINGS.values(), ids=SETTINGS)
+def settled(request):
+    """Means over depth, from layer 10/γ² on, of 100 chains with uniform weights and N = d.
+
+    ``(d, [‖M‖², Tr M³, Tr diag(M²)², r], soft ranks)``, (4, chains) and (chains, thresholds).
+    """
+    d, gamma, depth = request.param
+    chains, generator = 100, np.random.default_rng(12)
+    H = generator.standard_normal((chains, d, d))
+    values, soft = [], []
+    for layer in range(depth):
+        H = normalised(H + gamma * generator.uniform(-ROOT_3, ROOT_3, (chains, d, d)) @ H)
+        if layer > 10 / gamma**2 and layer % 40 == 0:
+            M = second_moment(H)
+            squared = M @ M
+            norm = np.square(M).sum(axis=(1, 2))
+            diagonal = np.diagonal(squared, axis1=1, axis2=2)
+            cubic = (squared * M).sum(axis=(1, 2))
+            values.append([norm, cubic, np.square(diagonal).sum(axis=1), d**2 / norm])
+            eigenvalues = np.linalg.eigvalsh(M)
+            # For τ = 0: what float64 can tell from zero.
+            thresholds = np.maximum(TAUS, 1e-12)
+            soft.append((eigenvalues[..., None] >= thresholds).sum(axis=1))
+    return d, np.mean(values, axis=0), np.mean(soft, axis=0)
+
+
+def regularity(values):
+    return values[2].mean() / values[1].mean()
+
+
+def standard_error(values):
+    return values.std() / math.sqrt(len(values))
+
+
+def test_lemma_10_for_the_invariant_law(settled):
+    """α < 1, by 5.5 standard errors of the difference of its two traces."""
+    values = settled[1]
+    difference = values[1] - values[2]
+    assert difference.mean() > SIGMAS * standard_error(difference)
+    assert 0.5 < regularity(values) < 1
+
+
+def test_lemma_13_for_the_invariant_law(settled):
+    """And its first step, E Tr M³ <= d²/(4(1 − α)); the slack is for the error of the means."""
+    d, values, _ = settled
+    bound = rc.lemma_13(d, regularity(values))
+    # The bound has (1 − α)^(−½), and 1 − α a relative error of no more than the sum of these two.
+    difference = values[1] - values[2]
+    relative = standard_error(difference) / difference.mean()
+    relative += standard_error(values[1]) / values[1].mean()
+    slack = SIGMAS * (standard_error(values[0]) + bound * relative)
+    assert slack < 0.15 * bound
+    assert values[0].mean() <= bound + slack
+    cubic = 4 * difference.mean()
+    assert cubic <= d**2 + SIGMAS * 4 * standard_error(difference)
+
+
+def test_theorem_14_for_the_invariant_law(settled):
+    """In the mean over depth, for every single chain, and for r in place of the soft rank."""
+    d, values, soft = settled
+    alpha = regularity(values)
+    for k, tau in enumerate(TAUS):
+        bound = rc.theorem_14(d, alpha, tau)
+        middle = (1 - tau) ** 2 * values[3]
+        # Eight standard deviations of a chain's mean are between them.
+        assert bound + 8 * middle.std() <= middle.mean()
+        assert (bound <= middle).all()
+        assert (middle <= soft[:, k]).all()
+
+
+def test_corollary_15_assumes_what_does_not_hold():
+    """From nearly collinear rows the soft rank rises: it is no monotone sequence."""
+    d, chains, generator = 8, 20, np.random.default_rng(13)
+    H = normalised(1 + 1e-3 * generator.standard_normal((chains, d, d)))
+    first = gm.soft_rank(gm.gram(H), 0.1, width=d)
+    for _ in range(2000):
+        H = normalised(H + 0.1 * generator.uniform(-ROOT_3, ROOT_3, (chains, d, d)) @ H)
+    assert (first == 1).all()
+    assert gm.soft_rank(gm.gram(H), 0.1, width=d).mean() > 2
+
+
+@pytest.mark.parametrize("width", [1, 16, 1000])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 0.99])
+def test_bounds_of_the_invariant_law_written_out(width, alpha):
+    bound = width * math.sqrt(width) / (2 * math.sqrt(1 - alpha))
+    assert rc.lemma_13(width, alpha) == pytest.approx(bound, rel=1e-14)
+    for tau in (0.0, 0.3, 1.0):
+        expected = (1 - tau) ** 2 * 2 * math.sqrt(width * (1 - alpha))
+        assert rc.theorem_14(width, alpha, tau) == pytest.approx(expected, rel=1e-14)
+        assert rc.corollary_15(width, alpha, tau) == rc.theorem_14(width, alpha, tau)
+        # Jensen: d²/E‖M‖².
+        assert expected == pytest.approx((1 - tau) ** 2 * width**2 / bound, rel=1e-14)
+    assert rc.corollary_15(width, alpha) == rc.theorem_14(width, alpha, 0.0)
+
+
+# --- arguments ------------------------------------------------------------------------------
+
+
+def test_arguments_broadcast():
+    alpha, width = np.array([0.1, 0.5])[:, None], np.array([4, 9, 16])
+    assert rc.lemma_13(width, alpha).shape == (2, 3)
+    assert rc.theorem_14(width, alpha, np.zeros((5, 1, 1))).shape == (5, 2, 3)
+    assert rc.corollary_15(width, alpha).shape == (2, 3)
+    assert rc.lemma_5_gamma(alpha + 1, width).shape == (2, 3)
+    stack = np.stack([random_M(seed, 4) for seed in range(3)])
+    assert rc.lemma_7(stack[:, None], [0.1, 0.2]).shape == (3, 2)
+    found = rc.proposition_8(gm.eigenvalues(stack)[:, None], [0.1, 0.2])
+    assert found.shape == (3, 2)
+    assert found[2, 1] == pytest.approx(rc.proposition_8(gm.eigenvalues(stack[2]), 0.2), rel=1e-13)
+    assert rc.lemma_7(np.float32(stack), 0.1) == pytest.approx(rc.lemma_7(stack, 0.1), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda: rc.lemma_1([[1.0, 2.0], [2.0, 1.0]]), "M"),
+        (lambda: rc.lemma_1(np.zeros((2, 2))), "M"),
+        (lambda: rc.lemma_1([1.0, 2.0]), "M"),
+        (lambda: rc.lemma_1(2 * np.eye(2), 0.5), "M"),
+        (lambda: rc.lemma_1(np.stack([np.eye(2), 3 * np.eye(2)]), [0.5, 0.1]), "M"),
+        (lambda: rc.lemma_1(np.eye(2), -0.1), "tau"),
+        (lambda: rc.lemma_1(np.eye(2), 1.5), "tau"),
+        (lambda: rc.lemma_1(np.stack([np.eye(2)] * 3), [0.1, 0.2]), "tau"),
+        (lambda: rc.lemma_5_gamma(0.5, 3), "bound"),
+        (lambda: rc.lemma_5_gamma(2.0, 0), "width"),
+        (lambda: rc.lemma_7(2 * np.eye(2), 0.1), "M"),
+        (lambda: rc.lemma_7(np.eye(2), -0.1), "gamma"),
+        (lambda: rc.lemma_7(np.eye(2), 1.5), "gamma"),
+        (lambda: rc.lemma_7(np.stack([np.eye(2)] * 3), [0.1, 0.2]), "M"),
+        (lambda: rc.proposition_8([1.0, 2.0], 0.1), "eigenvalues"),
+        (lambda: rc.proposition_8([2.5, -0.5], 0.1), "eigenvalues"),
+        (lambda: rc.proposition_8([1e308, 1e308], 0.1), "eigenvalues"),
+        (lambda: rc.proposition_8([1.5, math.nan], 0.1), "eigenvalues"),
+        (lambda: rc.lemma_13(3.5, 0.5), "width"),
+        (lambda: rc.lemma_13(3, 1.0), "alpha"),
+        (lambda: rc.theorem_14(3, -0.1, 0.5), "alpha"),
+        (lambda: rc.theorem_14(3, 0.5, 2.0), "tau"),
+        (lambda: rc.corollary_15([3, 4], [0.5, 0.5, 0.5]), "tau"),
+    ],
+)
+def test_refused_values(call, argument):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert caught.value.argument == argument
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["10", None, True, [[1], [1, 2]], 1j])
+def test_refused_types(value):
+    for call in (
+        lambda: rc.lemma_1(value),
+        lambda: rc.lemma_1(np.eye(2), value),
+        lambda: rc.lemma_7(np.eye(2), value),
+        lambda: rc.lemma_13(value, 0.5),
+    ):
+        with pytest.raises(ArgumentTypeError):
+            call()
