@@ -1,8 +1,10 @@
 """The Markov chain of a deep random network with batch normalization.
 
 A `Chain` says which Markov chain, `simulate` runs an ensemble of it through depth, a `Trajectory`
-holds what was recorded.  `MeanField` is the limit of infinite width; `gram` has functions of Gram
-matrices.  Names are imported when they are first used, so importing the package costs nothing.
+holds what was recorded.  `MeanField` is the limit of infinite width, `mixing` says how fast a chain
+forgets, `invariant` what it settles into, `regularity` and `bounds` have the quantities and the
+inequalities of the papers, `random_matrix` and `gram` functions of matrices.  Names are imported
+when they are first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +25,29 @@ __all__ = [
     "SoftRank",
     "Trajectory",
     "__version__",
+    "bounds",
     "drawn_weights",
     "errors",
     "gram",
+    "invariant",
     "mean_field",
+    "mixing",
+    "random_matrix",
+    "regularity",
     "simulate",
 ]
 
 if TYPE_CHECKING:
-    from bnmc import errors, gram, mean_field
+    from bnmc import (
+        bounds,
+        errors,
+        gram,
+        invariant,
+        mean_field,
+        mixing,
+        random_matrix,
+        regularity,
+    )
     from bnmc.activations import Activation
     from bnmc.chain import Chain
     from bnmc.estimate import Estimate
@@ -54,7 +70,16 @@ _HOMES = {
     "drawn_weights": "simulation",
     "simulate": "simulation",
 }
-_MODULES = ("errors", "gram", "mean_field")
+_MODULES = (
+    "bounds",
+    "errors",
+    "gram",
+    "invariant",
+    "mean_field",
+    "mixing",
+    "random_matrix",
+    "regularity",
+)
 
 
 def __getattr__(name: str) -> Any:

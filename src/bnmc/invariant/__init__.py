@@ -1,0 +1,8 @@
+"""The invariant law of a chain: expectations without bias, samples with a certificate, checks."""
+
+from __future__ import annotations
+
+from bnmc.invariant.expectation import expectation
+from bnmc.invariant.sample import InvariantSample, sample
+
+__all__ = ["InvariantSample", "expectation", "sample"]
