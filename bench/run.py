@@ -16,6 +16,9 @@ BENCHMARKS = {
     "roofline": ("bench.roofline", "benchmark", "peaks of this machine"),
     "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
+    "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
+    "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
+    "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    known = "\n".join(f"  {name:10}{what}" for name, (_, _, what) in BENCHMARKS.items())
+    known = "\n".join(f"  {name:12}{what}" for name, (_, _, what) in BENCHMARKS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="Benchmarks of bnmc. Names (default: all):\n" + known,

@@ -17,8 +17,8 @@ from scipy import integrate, linalg, special, stats
 
 import bnmc
 from bnmc import random_matrix as rm
-from bnmc.random_matrix import gaussians
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, SingularGramError
+from bnmc.random_matrix import gaussians
 
 EPS = np.finfo(float).eps
 RATIOS = [1e-6, 1e-3, 0.0899, 0.0901, 0.25, 0.5, 0.999, 1.0, 1.001, 4.0, 1e3, 1e6]

@@ -14,7 +14,27 @@ Pennington, Rao, Sohl-Dickstein and Schoenholz, *A mean field theory of batch no
 
 from __future__ import annotations
 
+from bnmc.mean_field.atlas_plot import plot_stability
+from bnmc.mean_field.block_symmetric import BlockFixedPoint, block_symmetric, partial_collapse
 from bnmc.mean_field.field import MeanField
-from bnmc.mean_field.fixed_point import FixedPoint
+from bnmc.mean_field.limit import Limit, limit
+from bnmc.mean_field.map import MeanFieldTrajectory, Step
+from bnmc.mean_field.stability import Crossing, Stability, atlas, stability
+from bnmc.mean_field.star import FixedPoint
 
-__all__ = ["FixedPoint", "MeanField"]
+__all__ = [
+    "BlockFixedPoint",
+    "Crossing",
+    "FixedPoint",
+    "Limit",
+    "MeanField",
+    "MeanFieldTrajectory",
+    "Stability",
+    "Step",
+    "atlas",
+    "block_symmetric",
+    "limit",
+    "partial_collapse",
+    "plot_stability",
+    "stability",
+]

@@ -9,7 +9,8 @@ The mean field of a chain with batch normalization needs ``E f(x)`` and ``E f(x)
 In these angles every density is smooth, in all dimensions. What is not smooth is the function: a
 user's activation has kinks. `resolve` cuts the line into panels on each of which the function is a
 polynomial to rounding, kinks that nobody declared included; `sphere_rule` puts Gauss-Legendre nodes
-on the panels of ``x``, and on the panels of ``y`` given ``x``.
+on the panels of ``x``, and on the panels of ``y`` given ``x``. In infinite dimensions x and y are
+standard normal and independent: `normal_rule`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ __all__ = [
     "Function",
     "SphereRule",
     "UnresolvedError",
+    "gauss_legendre",
+    "jumps",
+    "normal_rule",
     "reach",
     "resolve",
     "sphere_rule",
+    "subdivided",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -49,6 +54,14 @@ _DEEPEST = 46
 _MOST_PANELS = 400
 # A panel halved this often is taken to sit on an undeclared kink.
 _SUSPECT_DEPTH = 8
+# In large dimensions, expectations given a coordinate are smooth functions of it: from the first
+# of these dimensions on a few polynomials do, in the second it is one.
+_SMOOTH_DIMENSION, _SMOOTH_SCALE = 64, 256
+# Numbers that an array may have to stay in a cache of the second level with a few others.
+_CACHED = 1 << 13
+# Nodes a panel for derivatives, and what counts as a jump, as a share of the largest value.
+_SLOPE_ORDER = 24
+_JUMP = 1e-7
 # Breakpoints closer than this share of the range are one.
 _MERGE = 1e-14
 
@@ -58,7 +71,7 @@ class UnresolvedError(ArithmeticError):
 
 
 @lru_cache(maxsize=8)
-def _gauss_legendre(order: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+def gauss_legendre(order: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Nodes and weights on [−1, 1], nodal values → Legendre coefficients, and → derivatives."""
     nodes, weights = legendre.leggauss(order)
     values = legendre.legvander(nodes, order - 1)
@@ -69,14 +82,16 @@ def _gauss_legendre(order: int) -> tuple[FloatArray, FloatArray, FloatArray, Flo
     return nodes, weights, to_coefficients, slopes @ to_coefficients
 
 
-def reach(dimension: int) -> float:
+def reach(dimension: float) -> float:
     """Where a coordinate of a uniform point on the sphere of radius ``√m`` has lost its weight.
 
     The largest ``x`` with ``(1 − x²/m)^((m−2)/2) ≥ 1e-40``; ``√m`` to rounding when ``m`` is small,
-    about 13.6 when it is large.
+    about 13.6 when it is large or infinite.
     """
     if dimension <= 2:
         return float(np.sqrt(dimension))
+    if dimension == np.inf:
+        return float(np.sqrt(-2.0 * _CUT_WEIGHT * np.log(10.0)))
     exponent = 2.0 * _CUT_WEIGHT * np.log(10.0) / (dimension - 2)
     return float(np.sqrt(-dimension * np.expm1(exponent)))
 
@@ -132,7 +147,7 @@ def _merged(points: FloatArray) -> FloatArray:
 
 def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, set[float]]:
     """Halve panels until the function is resolved on each; the points onto which they shrink."""
-    nodes, _, to_coefficients, _ = _gauss_legendre(_RESOLVE_ORDER)
+    nodes, _, to_coefficients, _ = gauss_legendre(_RESOLVE_ORDER)
     # No node sees a kink between the last node and the end of a panel: look there as well.
     rim = np.array([-1.0, 1.0]) * (1.0 - _RIM)
     to_rim = legendre.legvander(rim, _RESOLVE_ORDER - 1) @ to_coefficients
@@ -181,6 +196,30 @@ def _suspects(leaves: list[tuple[float, float, int]]) -> set[float]:
     return suspects
 
 
+def subdivided(breaks: FloatArray, widest: float) -> FloatArray:
+    """Breaks, and more of them, evenly, between those that are further apart than `widest`."""
+    counts = np.maximum(np.ceil(np.diff(breaks) / widest), 1.0).astype(int)
+    position = np.concatenate([np.arange(count) / count for count in counts])
+    low = np.repeat(breaks[:-1], counts)
+    return np.append(low + position * np.repeat(np.diff(breaks), counts), breaks[-1])
+
+
+def jumps(function: Function, breaks: FloatArray, order: int) -> FloatArray:
+    """Those of the breaks of a resolved function where its derivative of an order jumps."""
+    nodes, _, to_coefficients, differentiate = gauss_legendre(_SLOPE_ORDER)
+    middle, half = 0.5 * (breaks[1:] + breaks[:-1])[:, None], 0.5 * np.diff(breaks)[:, None]
+    values = _evaluate(function, middle + half * nodes)
+    scale = np.abs(values).max()
+    for _ in range(order):
+        values = values @ differentiate.T / half
+    ends = legendre.legvander(np.array([-1.0, 1.0]), _SLOPE_ORDER - 1) @ to_coefficients
+    left, right = (values @ ends.T).T
+    # As a change of the function over the shorter of the two panels.
+    change = np.abs(left[1:] - right[:-1]) * np.minimum(half[1:, 0], half[:-1, 0]) ** order
+    found: FloatArray = breaks[1:-1][change > _JUMP * scale]
+    return found
+
+
 @dataclass(frozen=True)
 class SphereRule:
     """Nodes for a coordinate ``x``, and what a function does there and at a second coordinate.
@@ -193,11 +232,11 @@ class SphereRule:
         The function at ``x``.
     given : ndarray of shape (3, nodes)
         ``E[y^p f(y) | x]`` for p = 0, 1, 2.
-    slope, slope_given : ndarray of shape (nodes,)
-        Derivatives of ``value`` and of ``given[0]`` along the sphere, by the angle ``a``. Zero on a
-        sphere of dimension 0 (``m = 1``), where there is nothing to move along.
-    jumps : bool
-        Whether the function itself jumps somewhere, so that ``slope`` is not square integrable.
+    slope : ndarray of shape (nodes,)
+        The derivative ``f′(x)``.
+    slope_given : ndarray of shape (2, nodes)
+        ``E[y^p f′(y) | x]`` for p = 0, 1. Both slopes are zero on the sphere of two points
+        (``m = 1``), which tells nothing of them.
     """
 
     x: FloatArray
@@ -206,7 +245,6 @@ class SphereRule:
     given: FloatArray
     slope: FloatArray
     slope_given: FloatArray
-    jumps: bool
 
     def mean(self, values: FloatArray) -> float:
         """Expectation of values at the nodes."""
@@ -236,7 +274,7 @@ def sphere_rule(
         return _two_points(function, correlation)
     tilt = np.arcsin(correlation)
     edges = _outer_edges(dimension, tilt, breaks)
-    nodes, weights, to_coefficients, derivative = _gauss_legendre(order)
+    nodes, weights, _, _ = gauss_legendre(order)
 
     # A kink of y that enters or leaves the sphere leaves a root singularity at the end of a panel
     # of x. Angles quadratic in the node's position at both ends turn it into something analytic.
@@ -249,19 +287,32 @@ def sphere_rule(
 
     x = np.sqrt(dimension) * np.sin(angle)
     value = _evaluate(function, x)
-    given = np.stack([_given(function, row, dimension, tilt, breaks, order) for row in angle], 1)
-    ends = (value @ to_coefficients.T) @ np.stack([(-1.0) ** np.arange(order), np.ones(order)]).T
-    scale = float(np.abs(value).max())
-    jumps = bool(np.any(np.abs(ends[1:, 0] - ends[:-1, 1]) > 1e-7 * scale))
+    given = _given_all(function, angle, dimension, tilt, breaks, order)
     return SphereRule(
         x=x.ravel(),
         weight=weight.ravel(),
         value=value.ravel(),
-        given=given.reshape(3, -1),
-        slope=(value @ derivative.T / speed).ravel(),
-        slope_given=(given[0] @ derivative.T / speed).ravel(),
-        jumps=jumps,
+        given=given[:3],
+        slope=_slope(function, x.ravel(), breaks),
+        slope_given=given[3:],
     )
+
+
+def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRule:
+    """The limit of `sphere_rule` in infinite dimensions, for coordinates of correlation zero.
+
+    ``x`` and ``y`` are standard normal and independent.
+    """
+    nodes, weights, _, _ = gauss_legendre(order)
+    edges = subdivided(breaks, _WIDEST_PANEL)
+    half = 0.5 * np.diff(edges)[:, None]
+    x = (0.5 * (edges[1:] + edges[:-1])[:, None] + half * nodes).ravel()
+    weight = (half * weights).ravel() * np.exp(-0.5 * x * x)
+    weight /= weight.sum()
+    value, slope = _evaluate(function, x), _slope(function, x, breaks)
+    means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slope * x**p) for p in (0, 1)]
+    given = np.repeat(np.array(means)[:, None], x.size, axis=1)
+    return SphereRule(x, weight, value, given[:3], slope, given[3:])
 
 
 def _two_points(function: Function, correlation: float) -> SphereRule:
@@ -269,9 +320,9 @@ def _two_points(function: Function, correlation: float) -> SphereRule:
     x = np.array([-1.0, 1.0])
     y = correlation * x
     other = _evaluate(function, y)
-    none = np.zeros(2)
+    none = np.zeros((2, 2))
     given = np.stack([other, y * other, y * y * other])
-    return SphereRule(x, np.array([0.5, 0.5]), _evaluate(function, x), given, none, none, False)
+    return SphereRule(x, np.array([0.5, 0.5]), _evaluate(function, x), given, none[0], none)
 
 
 def _outer_edges(dimension: int, tilt: float, breaks: FloatArray) -> FloatArray:
@@ -288,6 +339,34 @@ def _outer_edges(dimension: int, tilt: float, breaks: FloatArray) -> FloatArray:
     return _merged(np.concatenate([own, other[inside]]))
 
 
+def _given_all(
+    function: Function,
+    angle: FloatArray,
+    dimension: int,
+    tilt: float,
+    breaks: FloatArray,
+    order: int,
+) -> FloatArray:
+    """What `_given` returns, for panels of angles: shape (5, panels × nodes)."""
+    if dimension < _SMOOTH_DIMENSION:
+        # So many at a time that their arrays stay in the cache.
+        some = max(1, _CACHED // (order * breaks.size))
+        parts = [angle.ravel()[i : i + some] for i in range(0, angle.size, some)]
+        return np.concatenate(
+            [_given(function, part, dimension, tilt, breaks, order) for part in parts], axis=1
+        )
+    # Nearly independent of x, and smooth in it however rough f is: a few polynomials of the angle.
+    nodes, _, to_coefficients, _ = gauss_legendre(order)
+    last, count = np.arcsin(breaks[-1] / np.sqrt(dimension)), -(-_SMOOTH_SCALE // dimension)
+    ends = np.linspace(-last, last, count + 1)
+    middle, half = 0.5 * (ends[1:] + ends[:-1]), last / count
+    few = [_given(function, row + half * nodes, dimension, tilt, breaks, order) for row in middle]
+    panel = np.clip(np.searchsorted(ends, angle.ravel(), "right") - 1, 0, count - 1)
+    basis = legendre.legvander((angle.ravel() - middle[panel]) / half, order - 1)
+    coefficients = np.stack(few) @ to_coefficients.T
+    return np.asarray(np.einsum("ak,apk->pa", basis, coefficients[panel]))
+
+
 def _given(
     function: Function,
     angle: FloatArray,
@@ -296,27 +375,42 @@ def _given(
     breaks: FloatArray,
     order: int,
 ) -> FloatArray:
-    """``E[y^p f(y) | a]`` for p = 0, 1, 2 and a row of angles: shape (3, angles)."""
+    """``E[y^p f(y) | a]``, p = 0, 1, 2, and ``E[y^p f′(y) | a]``, p = 0, 1: shape (5, angles)."""
+    nodes, weights, _, derivative = gauss_legendre(order)
     radius = np.sqrt(dimension)
     centre = radius * np.sin(tilt) * np.sin(angle)[:, None]
     spread = radius * np.cos(tilt) * np.cos(angle)[:, None]
     if dimension == 2:
         y = centre + spread * np.array([-1.0, 1.0])
         weight = np.full_like(y, 0.5)
+        value, slope = _evaluate(function, y), _slope(function, y, breaks)
     else:
-        nodes, weights, _, _ = _gauss_legendre(order)
         edges = np.arcsin(np.clip((breaks - centre) / spread, -1.0, 1.0))
         half = 0.5 * np.diff(edges)[..., None]
-        beta = (0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * nodes).reshape(
-            angle.size, -1
-        )
-        weight = (half * weights).reshape(angle.size, -1) * _power_of_cosine(beta, dimension - 3)
+        beta = 0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * nodes
+        y = centre[..., None] + spread[..., None] * np.sin(beta)
+        value = _evaluate(function, y)
+        # Panels beyond the sphere's edge have length and weight zero: any slope will do.
+        speed = np.where(half > 0.0, half, 1.0) * spread[..., None] * np.cos(beta)
+        slope = ((value @ derivative.T) / speed).reshape(angle.size, -1)
+        weight = (half * weights * _power_of_cosine(beta, dimension - 3)).reshape(angle.size, -1)
         weight /= weight.sum(axis=1, keepdims=True)
-        y = centre + spread * np.sin(beta)
-    weighted = weight * _evaluate(function, y)
-    return np.stack(
-        [weighted.sum(axis=1), (weighted * y).sum(axis=1), (weighted * y * y).sum(axis=1)]
-    )
+        y, value = y.reshape(angle.size, -1), value.reshape(angle.size, -1)
+    product = weight * value
+    slope *= weight
+    sums = (product, product * y, product * y * y, slope, slope * y)
+    return np.stack([term.sum(axis=1) for term in sums])
+
+
+def _slope(function: Function, points: FloatArray, breaks: FloatArray) -> FloatArray:
+    """Derivative of a function at some points, from its polynomials on resolved panels."""
+    nodes, _, to_coefficients, differentiate = gauss_legendre(_SLOPE_ORDER)
+    middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * np.diff(breaks)
+    values = _evaluate(function, middle[:, None] + half[:, None] * nodes)
+    coefficients = (values @ differentiate.T @ to_coefficients.T) / half[:, None]
+    panel = np.clip(np.searchsorted(breaks, points, "right") - 1, 0, half.size - 1)
+    basis = legendre.legvander((points - middle[panel]) / half[panel], _SLOPE_ORDER - 1)
+    return np.asarray(np.einsum("...k,...k->...", basis, coefficients[panel]))
 
 
 def _power_of_cosine(angle: FloatArray, power: int) -> FloatArray:

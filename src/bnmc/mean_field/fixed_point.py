@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
+from typing import TypeVar
 
 import numpy as np
 
+from bnmc.activations import Activation
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.mean_field._moments import moments
 from bnmc.mean_field._quadrature import (
     FloatArray,
     Function,
     SphereRule,
     UnresolvedError,
+    jumps,
+    normal_rule,
     reach,
     resolve,
     sphere_rule,
 )
+from bnmc.mean_field.star import FixedPoint, Star
+from bnmc.mean_field.uncentred import uncentred
 
-__all__ = ["FixedPoint", "fixed_point"]
+__all__ = ["FixedPoint", "fixed_point", "judged", "settled"]
+
+Kind = TypeVar("Kind", bound=Star)
 
 # Nodes a panel of the quadrature: the result, and the coarser one it is compared with.
 _ORDER, _COARSE_ORDER = 32, 24
@@ -28,87 +37,51 @@ _ORDER, _COARSE_ORDER = 32, 24
 _CONSTANT = 1e-12
 
 
-@dataclass(frozen=True)
-class FixedPoint:
-    """The permutation-symmetric fixed point ``G* = b ((1−c) I + c 11ᵀ)`` of the mean-field map.
-
-    `MeanField.fixed_point` makes it and gives the formulas.
-
-    Attributes
-    ----------
-    batch : int
-        Batch size n ≥ 2.
-    b : float
-        Diagonal of ``G*``, > 0.
-    c : float
-        Correlation of two samples, the off-diagonal of ``G*`` divided by b, in [−1, 1).
-    eigenvalues : tuple of float
-        The distinct eigenvalues of the Jacobian of the map at ``G*``, without the eigenvalue 0 of
-        the scale of G, which the normalization does not see. Empty for the centred norm and n = 2.
-    multiplicities : tuple of int
-        Their multiplicities.
-    rate : float
-        Largest modulus of the eigenvalues: the factor by which a small deviation from ``G*``
-        shrinks, asymptotically, with each layer. 0 where there are no eigenvalues.
-    backward_rate : float
-        Factor by which the expected squared norm of a gradient grows with each layer on its way
-        back; ``inf`` where the expectation diverges (small n, or an activation that jumps).
-    cross_batch : float
-        Entry of the block of the Gram matrix between two batches that have forgotten one another.
-    cross_batch_rate : float
-        Factor by which, with each layer, a small deviation of that block shrinks.
-    error : float
-        Estimated error of the worst of the numbers above, absolute for those below 1 and relative
-        for larger ones: the difference to a coarser quadrature, and rounding. The true error is
-        usually far smaller.
-    """
-
-    batch: int
-    b: float
-    c: float
-    eigenvalues: tuple[float, ...]
-    multiplicities: tuple[int, ...]
-    rate: float
-    backward_rate: float
-    cross_batch: float
-    cross_batch_rate: float
-    error: float
-
-    @property
-    def stable(self) -> bool:
-        """Whether ``rate < 1``: otherwise the chain does not settle at ``G*``."""
-        return self.rate < 1.0
-
-    @property
-    def gram(self) -> FloatArray:
-        """``G*`` as an array of shape (batch, batch), built anew each time it is asked for."""
-        gram = np.full((self.batch, self.batch), self.b * self.c)
-        np.fill_diagonal(gram, self.b)
-        return gram
-
-
 def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
     """The fixed point of `MeanField.fixed_point`, for checked arguments."""
     _require_scale_free(chain)
-    solve = _centred if chain.norm == "batch" else _odd
     n = chain.batch
-    dimension, correlation = (n - 1, -1.0 / (n - 1)) if chain.norm == "batch" else (n, 0.0)
-    activation = chain.activation
+    star, worst = settled(chain.activation, n, chain.norm)
+    kinds = len(star.eigenvalues)
+    if chain.norm == "batch":
+        multiplicities: tuple[int, ...] = (n - 1, n * (n - 3) // 2)
+    elif kinds == 2:
+        multiplicities = (n - 1, n * (n - 1) // 2)
+    else:
+        multiplicities = (1, n - 1, n - 1, n * (n - 3) // 2)
+    point = FixedPoint(**asdict(star), batch=n, multiplicities=multiplicities[:kinds])
+    return judged(point, worst, rtol)
+
+
+def settled(activation: Activation, batch: float, norm: str) -> tuple[Star, str]:
+    """The fixed point for a batch of any size ≥ 2 or ``inf``, and which number is known worst.
+
+    Raises
+    ------
+    ArgumentError
+        The activation has no such fixed point, or cannot be resolved.
+    """
     try:
-        breaks = resolve(activation, reach(dimension), activation.kinks)
+        fine, coarse = _solutions(activation, batch, norm)
     except UnresolvedError as error:
-        raise _unfit(chain, "a function that quadrature resolves", str(error)) from None
-    if solve is _odd and not _is_odd(activation, breaks):
-        raise _unfit(
-            chain,
-            'an odd function under norm "batch-uncentred"',
-            "other activations see the mean of a row, and G* is no multiple of the identity",
+        allowed = "a function that quadrature resolves"
+        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
+    names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
+    errors = {name: _difference(getattr(fine, name), getattr(coarse, name)) for name in names}
+    pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
+    errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
+    worst = max(errors, key=errors.__getitem__)
+    return replace(fine, error=fine.error + errors[worst]), worst
+
+
+def judged(star: Kind, worst: str, rtol: float) -> Kind:
+    """The fixed point, or the error that says it is known too badly."""
+    if not star.error <= rtol:
+        raise PartialEstimateError(
+            f"fixed point known to {star.error:.1e} only, rtol is {rtol:.1e} (worst is {worst})",
+            star,
         )
-    fine, coarse = (
-        solve(chain, sphere_rule(activation, dimension, correlation, breaks, order))
-        for order in (_ORDER, _COARSE_ORDER)
-    )
-    return _judged(fine, coarse, rtol)
+    return star
 
 
 def _require_scale_free(chain: Chain) -> None:
@@ -129,8 +102,27 @@ def _require_scale_free(chain: Chain) -> None:
         raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample has no Jacobian")
 
 
-def _unfit(chain: Chain, allowed: str, hint: str = "") -> ArgumentError:
-    return ArgumentError("activation", chain.activation.name, allowed, hint)
+def _difference(fine: complex, coarse: complex) -> float:
+    return 0.0 if fine == coarse else abs(fine - coarse) / max(1.0, abs(fine))
+
+
+def _solutions(activation: Activation, batch: float, norm: str) -> tuple[Star, Star]:
+    """The fixed point, and again from a coarser quadrature; their `error` is that of rounding."""
+    centres = norm == "batch"
+    dimension, correlation = (batch - 1, -1.0 / (batch - 1)) if centres else (batch, 0.0)
+    breaks = resolve(activation, reach(dimension), activation.kinks)
+    if not centres and not _is_odd(activation, breaks):
+        return uncentred(activation, batch)
+    solve = _centred if centres else _odd
+    explodes = batch <= (3 if centres else 2) or jumps(activation, breaks, 0).size > 0
+    rules = [
+        normal_rule(activation, breaks, order)
+        if batch == math.inf
+        else sphere_rule(activation, int(dimension), correlation, breaks, order)
+        for order in (_ORDER, _COARSE_ORDER)
+    ]
+    fine, coarse = (solve(activation, batch, rule, explodes) for rule in rules)
+    return fine, coarse
 
 
 def _is_odd(function: Function, breaks: FloatArray) -> bool:
@@ -139,114 +131,74 @@ def _is_odd(function: Function, breaks: FloatArray) -> bool:
     return bool(np.all(np.abs(plus + minus) <= 4.0 * np.finfo(np.float64).eps * np.abs(plus)))
 
 
-def _centred(chain: Chain, rule: SphereRule) -> FixedPoint:
-    n = chain.batch
-    x, mean = rule.x, rule.mean(rule.value)
-    b = rule.mean(rule.value**2)
-    # A constant added to σ changes neither μ nor the Jacobian; without its mean, no large numbers
-    # cancel. y has mean ρx and variance (1−ρ²)(m−x²)/(m−1) given x, with ρ = −1/m and m = n − 1.
-    value = rule.value - mean
-    centre = -x / (n - 1)
-    variance = (n - 1 - x * x) * n / (n - 1) ** 2 if n > 2 else np.zeros_like(x)
-    given = rule.given - mean * np.stack([np.ones_like(x), centre, centre**2 + variance])
-    covariance = rule.mean(value * given[0])
-    mu = rule.mean(value**2) - covariance
-    _require_spread(chain, mu, b)
-
-    eigenvalues, multiplicities = [], []
-    if n > 2:
-        own = rule.mean(value**2 * (x * x - 1.0))
-        cross = rule.mean(value * given[0] * (x * x - 1.0))
-        eigenvalues.append(((1 - 2 / n) * own - 2 * (1 - 1 / n) * cross) * n / (2 * mu * (n - 2)))
-        multiplicities.append(n - 1)
-    if n > 3:
-        product = rule.mean(value * x * given[1])
-        squares = rule.mean(value * (x * x * given[0] + given[2]))
-        square_of_sum = squares + 2.0 * product
-        both_others = (square_of_sum + squares - n * covariance) / ((n - 2) * (n - 3))
-        eigenvalues.append((product + square_of_sum / (n - 2) + both_others) * (n - 1) / (n * mu))
-        multiplicities.append(n * (n - 3) // 2)
-
-    first = rule.mean(value * x) * math.sqrt(2 * n) / (n - 1) * _gamma_ratio((n - 1) / 2)
-    slopes = rule.mean(rule.slope**2) - rule.mean(rule.slope * rule.slope_given)
-    return FixedPoint(
-        batch=n,
+def _centred(activation: Activation, batch: float, rule: SphereRule, explodes: bool) -> Star:
+    e, x = 1.0 / batch, rule.x
+    m = moments(rule, batch)
+    b, mu = rule.mean(rule.value**2), m.spread
+    _require_spread(activation, batch, mu, b)
+    eigenvalues = []
+    if batch > 2:
+        eigenvalues.append((1.0 - e) * m.diagonal[1] / (2.0 * (1.0 - 2.0 * e) * mu))
+    if batch > 3:
+        eigenvalues.append((1.0 - e) * m.mixed / mu)
+    # Gradients on the sphere of radius √n: n ∇x·∇x = n − 1 − x² and n ∇x·∇y = −1 − xy.
+    own = rule.mean(rule.slope**2 * (1.0 - e - e * x * x))
+    pair = rule.mean(rule.slope * (rule.slope_given[0] + x * rule.slope_given[1]))
+    return Star(
         b=b,
-        c=(covariance + mean**2) / b,
+        c=(m.covariance + m.mean**2) / b,
         eigenvalues=tuple(eigenvalues),
-        multiplicities=tuple(multiplicities),
         rate=max(map(abs, eigenvalues), default=0.0),
-        backward_rate=math.inf if n <= 3 or rule.jumps else slopes / (mu * (n - 3)),
-        cross_batch=mean**2,
-        cross_batch_rate=first**2 / mu,
+        backward_rate=math.inf if explodes else (own + e * pair) / (mu * (1.0 - 3.0 * e)),
+        cross_batch=m.mean**2,
+        cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
         error=_rounding(mu, b),
     )
 
 
-def _odd(chain: Chain, rule: SphereRule) -> FixedPoint:
-    n = chain.batch
-    x, value = rule.x, rule.value
+def _odd(activation: Activation, batch: float, rule: SphereRule, explodes: bool) -> Star:
+    e, x, value = 1.0 / batch, rule.x, rule.value
     b = rule.mean(value**2)
-    _require_spread(chain, b, b)
+    _require_spread(activation, batch, b, b)
     eigenvalues = (
-        rule.mean(value**2 * (x * x - 1.0)) * n / (2 * b * (n - 1)),
+        rule.mean(value**2 * (x * x - 1.0)) / (2.0 * b * (1.0 - e)),
         rule.mean(value * x * rule.given[1]) / b,
     )
-    first = rule.mean(value * x) * math.sqrt(2 / n) * _gamma_ratio(n / 2)
-    return FixedPoint(
-        batch=n,
+    slopes = rule.mean(rule.slope**2 * (1.0 - e * x * x))
+    return Star(
         b=b,
         c=0.0,
         eigenvalues=eigenvalues,
-        multiplicities=(n - 1, n * (n - 1) // 2),
         rate=max(map(abs, eigenvalues)),
-        backward_rate=(
-            math.inf if n <= 2 or rule.jumps else rule.mean(rule.slope**2) / (b * (n - 2))
-        ),
+        backward_rate=math.inf if explodes else slopes / (b * (1.0 - 2.0 * e)),
         cross_batch=0.0,
-        cross_batch_rate=first**2 / b,
+        cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
         error=_rounding(b, b),
     )
 
 
-def _require_spread(chain: Chain, mu: float, b: float) -> None:
+def _require_spread(activation: Activation, batch: float, mu: float, b: float) -> None:
     if not mu > _CONSTANT**2 * b:
-        raise _unfit(
-            chain,
-            f"a function that is not constant on the sphere of a batch of {chain.batch}",
+        raise ArgumentError(
+            "activation",
+            activation.name,
+            f"a function that is not constant on the sphere of a batch of {batch}",
             "G* has rank one and the Jacobian does not exist",
         )
 
 
-def _gamma_ratio(x: float) -> float:
-    """``Γ(x+½)/Γ(x)``; by Stirling's series where the Gamma function would overflow."""
-    if x < 150:
-        return math.gamma(x + 0.5) / math.gamma(x)
-    y = 1.0 / x
+def _mean_length(dimension: float) -> float:
+    """Mean length of a standard normal vector over √dimension: ``√(2/m) Γ((m+1)/2)/Γ(m/2)``."""
+    if dimension < 300:
+        return (
+            math.sqrt(2 / dimension) * math.gamma((dimension + 1) / 2) / math.gamma(dimension / 2)
+        )
+    # Stirling's series, where the Gamma function would overflow.
+    y = 2.0 / dimension
     terms = (1.0, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144)
-    return math.sqrt(x) * sum(term * y**power for power, term in enumerate(terms))
+    return sum(term * y**power for power, term in enumerate(terms))
 
 
 def _rounding(mu: float, b: float) -> float:
     # Values of σ are of size √b and rounded; the Jacobian sees their fluctuations, of size √μ.
     return 8.0 * float(np.finfo(np.float64).eps) * math.sqrt(b / mu)
-
-
-def _judged(fine: FixedPoint, coarse: FixedPoint, rtol: float) -> FixedPoint:
-    """The finer result with an estimate of its error, or the error that says it is too large."""
-
-    def difference(a: float, b: float) -> float:
-        return 0.0 if a == b else abs(a - b) / max(1.0, abs(a))
-
-    names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
-    errors = {name: difference(getattr(fine, name), getattr(coarse, name)) for name in names}
-    pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
-    errors |= {f"eigenvalues[{i}]": difference(*pair) for i, pair in enumerate(pairs)}
-    worst = max(errors, key=errors.__getitem__)
-    star = replace(fine, error=fine.error + errors[worst])
-    if not star.error <= rtol:
-        raise PartialEstimateError(
-            f"fixed point known to {star.error:.1e} only, rtol is {rtol:.1e} (worst is {worst})",
-            star,
-        )
-    return star

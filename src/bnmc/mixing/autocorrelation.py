@@ -26,7 +26,7 @@ from bnmc.mixing.rate import (
     half_width,
     jackknife,
     rate_from_artanh,
-    read,
+    read_scalar,
 )
 from bnmc.trajectory import Trajectory
 
@@ -152,10 +152,7 @@ def autocorrelation(
     level = real("level", level, above=0.0, below=1.0)
     if observable is None and isinstance(run, Trajectory):
         observable = _slowest(run)
-    series = read(run, "observable", observable, burn_in)
-    if series.values.shape[2] != 1:
-        shape = series.values.shape
-        raise ArgumentError("observable", shape, "a scalar: one value for each chain and layer")
+    series = read_scalar(run, observable, burn_in)
     x = centred(series, "observable")[:, :, 0]
     chains, layers = x.shape
 

@@ -192,8 +192,8 @@ def _summary(
     method = "common normals"
     if not np.isfinite(fall).all() or took.sum() == 0.0:
         # One layer forgets everything: what is left of the distance is rounding.
-        rate = RateEstimate(0.0, 0.0, (0.0, 0.0), count, method, level)
-        return Contraction(rate, -math.inf, 0.0, distance)
+        at_once = RateEstimate(0.0, 0.0, (0.0, 0.0), count, method, level)
+        return Contraction(at_once, -math.inf, 0.0, distance)
     exponent = float(fall.sum() / took.sum())
     stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(count) / took.mean())
     half = float(stdtrit(count - 1, 0.5 + level / 2)) * stderr

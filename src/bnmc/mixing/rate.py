@@ -156,6 +156,15 @@ def read(run: object, argument: str, observables: object, burn_in: int = 0) -> S
     return Series(values, layers, int(strides[0]))
 
 
+def read_scalar(run: object, observable: object, burn_in: int = 0) -> Series:
+    """Return one observable of a run, which has one value for each chain and layer."""
+    series = read(run, "observable", observable, burn_in)
+    if series.values.shape[2] != 1:
+        allowed = "a scalar: one value for each chain and layer"
+        raise ArgumentError("observable", series.values.shape, allowed)
+    return series
+
+
 def gram_of(run: Trajectory) -> Float64Array:
     """Return the recorded Gram matrices, (chains, layers, ..., n, n)."""
     if "gram" not in run.observables:

@@ -1,0 +1,236 @@
+"""`tv_bound` against the same coupling in vectorised NumPy, and `contraction` at the mean field."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+import bnmc
+from bench.report import Cell, Floor, Report, Table, usable_cores
+from bench.timing import Candidate, Run, Timings, interleave
+from bnmc.mixing.contraction import contraction
+from bnmc.mixing.coupling import PILOT_REPLICATES, tv_bound
+
+Float64 = npt.NDArray[np.float64]
+
+DEPTH = 60
+#: The standard deviation of log p'/p below which a maximal coupling is tried, as in the library.
+THRESHOLD = 0.3
+#: Numbers of one array of the peer: its pairs go together as far as memory does.
+PEER_NUMBERS = 2_000_000
+WIDTHS = (500, 2000, 8000, 32000)
+ACTIVATIONS = ("linear", "relu", "tanh", "sin", "sigmoid", "selu", "celu")
+BATCHES = (5, 10, 20)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of the table: how many pairs in how many seconds, on two cores."""
+
+    width: int
+    batch: int
+    replicates: int
+    seconds: float
+    peer_replicates: int
+
+    @property
+    def label(self) -> str:
+        return f"({self.width}, {self.batch})"
+
+    @property
+    def chain(self) -> bnmc.Chain:
+        return bnmc.Chain(self.width, self.batch, "relu")
+
+    def ours(self, replicates: int, lag: int | None = None) -> Run:
+        return lambda: tv_bound(self.chain, DEPTH, replicates=replicates, lag=lag, rng=0)
+
+
+# The peer's time is per pair, so it may take fewer: at width 10^5 it takes one pair at a time.
+JOBS = (
+    Job(1000, 10, 2000, 4.0, 200),
+    Job(1000, 5, 2000, 1.5, 400),
+    Job(100_000, 10, 200, 45.0, 4),
+)
+
+
+def benchmark(*, quick: bool) -> Report:
+    """The jobs beside the peer, the cost in width, and the table of rates."""
+    report = Report("mixing")
+    jobs = JOBS[:2] if quick else JOBS
+    rows: list[list[Cell]] = []
+    for job in jobs:
+        rows.append(_job(report, job, quick))
+    headers = ["(width, batch)", "replicates", "s", "ms a replicate", "lag", "mean time"]
+    headers += ["NumPy, ms a replicate", "its mean time", "x NumPy"]
+    title = f"tv_bound to depth {DEPTH}, relu, {usable_cores()} cores; NumPy extrapolated from"
+    title += " " + ", ".join(str(job.peer_replicates) for job in jobs) + " replicates"
+    report.tables.insert(0, Table(title, headers, rows))
+    _scaling(report, quick)
+    _rates(report, quick)
+    return report
+
+
+def _job(report: Report, job: Job, quick: bool) -> list[Cell]:
+    """Time one job and the peer in turns; the lag is that which the library's pilot chooses."""
+    cert = tv_bound(job.chain, DEPTH, replicates=64, rng=0)  # compiles, and finds the lag
+    peer_replicates = max(2, job.peer_replicates // 4) if quick else job.peer_replicates
+    replicates = job.replicates // 4 if quick else job.replicates
+    times: list[npt.NDArray[np.int64]] = []
+
+    def peer() -> None:
+        times.append(numpy_coupling(job.width, job.batch, cert.lag, peer_replicates))
+
+    rounds = 1 if quick else 3
+    ours, theirs = [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        job.ours(replicates)()
+        middle = time.perf_counter()
+        peer()
+        ours.append((middle - start) / replicates)
+        theirs.append((time.perf_counter() - middle) / peer_replicates)
+    mine, other = Timings(tuple(ours)), Timings(tuple(theirs))
+    ratio = mine.speed_over(other)
+    seconds = mine.median * job.replicates
+    what = f"{job.label}: seconds for {job.replicates} replicates, pilot of {PILOT_REPLICATES}"
+    report.floors.append(Floor(what, seconds, job.seconds, at_most=True))
+    report.floors.append(Floor(f"{job.label}: times as fast as NumPy", ratio, 8.0))
+    report.samples[job.label] = {"bnmc": mine.seconds, "NumPy": other.seconds}
+    # The peer runs the same coupling, or its speed means nothing: mean meeting times within 6
+    # standard errors of each other.
+    both = cert.meeting_times - cert.lag, np.concatenate(times) - cert.lag
+    error = math.sqrt(sum(sample.var() / sample.size for sample in both)) + 0.5
+    if abs(both[0].mean() - both[1].mean()) > 6.0 * error:
+        raise AssertionError(f"meeting times {both[0].mean()} and {both[1].mean()} at {job.label}")
+    return [
+        job.label, job.replicates, seconds, 1e3 * mine.median, cert.lag, float(both[0].mean()),
+        1e3 * other.median, float(both[1].mean()), ratio,
+    ]  # fmt: skip
+
+
+def _scaling(report: Report, quick: bool) -> None:
+    """The time of a replicate against width, at one lag: linear, so a slope of 1."""
+    widths = WIDTHS[:3] if quick else WIDTHS
+    candidates = []
+    for width in widths:
+        job = Job(width, 10, 0, 0.0, 0)
+        candidates.append(
+            Candidate(f"width {width}", lambda count, job=job: job.ours(max(2, count), 16))
+        )
+    timings = interleave(candidates, rounds=3 if quick else 7, seconds=0.1 if quick else 0.5)
+    micros = [1e6 * timing.median for timing in timings.values()]
+    local = np.diff(np.log(micros)) / np.diff(np.log(widths))
+    rows: list[list[Cell]] = [
+        [width, cost, slope]
+        for width, cost, slope in zip(widths, micros, [None, *map(float, local)], strict=True)
+    ]
+    headers = ["width", "us a replicate", "local slope"]
+    report.tables.append(Table("A replicate against width, batch 10, lag 16", headers, rows))
+    slope = float(np.polyfit(np.log(widths), np.log(micros), 1)[0])
+    report.floors.append(Floor("log-log slope of a replicate in width", slope, 1.05, at_most=True))
+
+
+def _rates(report: Report, quick: bool) -> None:
+    """Contraction at width 10^4 against the rate of the mean-field fixed point."""
+    rows: list[list[Cell]] = []
+    worst = 0.0
+    for activation in ("relu",) if quick else ACTIVATIONS:
+        for batch in BATCHES[:2] if quick else BATCHES:
+            chain = bnmc.Chain(10_000, batch, activation)
+            found = contraction(chain, pairs=8 if quick else 32, rng=0)
+            field = bnmc.MeanField(chain).fixed_point().rate
+            off = found.rate / field - 1.0
+            worst = max(worst, abs(off))
+            rows.append([activation, batch, field, found.rate, found.rate_estimate.stderr, off])
+    headers = ["activation", "batch", "mean field", "contraction", "stderr", "relative deviation"]
+    report.tables.append(Table("Contraction at width 10000", headers, rows))
+    what = f"largest of {len(rows)} deviations of contraction from the mean field"
+    report.floors.append(Floor(what, worst, 0.01, at_most=True))
+
+
+def numpy_coupling(width: int, batch: int, lag: int, replicates: int) -> npt.NDArray[np.int64]:
+    """The same coupling in NumPy, vectorised over pairs: meeting times of the chain ahead.
+
+    relu, centred rows; threshold, tries and residual laws are the library's, the numbers its own.
+    """
+    rng = np.random.default_rng(0)
+    at_once = max(1, min(replicates, PEER_NUMBERS // (width * batch)))
+    parts = [
+        _couple(rng, width, batch, lag, min(at_once, replicates - first))
+        for first in range(0, replicates, at_once)
+    ]
+    return np.concatenate(parts)
+
+
+def _couple(
+    rng: np.random.Generator, width: int, batch: int, lag: int, pairs: int
+) -> npt.NDArray[np.int64]:
+    basis = _helmert(batch)
+    size = batch - 1
+    starts = [rng.standard_normal((pairs, width, size)) for _ in range(2)]
+    ahead, behind = (_activate(start, basis) for start in starts)
+    for _ in range(lag):
+        factor = np.linalg.cholesky(basis @ ahead @ basis.T)
+        z = rng.standard_normal((pairs, width, size))
+        ahead = _activate(z @ factor.swapaxes(1, 2), basis)
+    times = np.zeros(pairs, np.int64)
+    left = np.arange(pairs)
+    layer = lag
+    while left.size:
+        layer += 1
+        first = np.linalg.cholesky(basis @ ahead @ basis.T)
+        second = np.linalg.cholesky(basis @ behind @ basis.T)
+        relative = np.linalg.solve(first, second)
+        product = relative @ relative.swapaxes(1, 2)
+        scale = np.trace(product, axis1=1, axis2=2) / (product**2).sum(axis=(1, 2))
+        relative *= np.sqrt(scale)[:, None, None]
+        product *= scale[:, None, None]
+        distance = np.linalg.norm(product - np.eye(size), axis=(1, 2))
+        tried = np.sqrt(0.5 * width) * distance <= THRESHOLD
+        z = rng.standard_normal((left.size, width, size))
+        ahead = _activate(z @ first.swapaxes(1, 2), basis)
+        other = ~tried
+        if other.any():
+            behind[other] = _activate(z[other] @ second[other].swapaxes(1, 2), basis)
+        met = np.zeros(left.size, np.bool_)
+        for pair in np.flatnonzero(tried):
+            met[pair] = np.log(rng.random()) <= _log_ratio(relative[pair], z[pair], inverse=True)
+            while not met[pair]:
+                again = rng.standard_normal((width, size))
+                if np.log(rng.random()) > _log_ratio(relative[pair], again, inverse=False):
+                    behind[pair] = _activate((again @ second[pair].T)[None], basis)[0]
+                    break
+        times[left[met]] = layer
+        left, ahead, behind = left[~met], ahead[~met], behind[~met]
+    return times
+
+
+def _activate(rows: Float64, basis: Float64) -> Float64:
+    """Gram matrices of relu of the normalised rows, given in the basis orthogonal to the ones."""
+    batch = basis.shape[1]
+    rows /= np.sqrt(np.einsum("pri,pri->pr", rows, rows) / batch)[..., None]
+    a = rows @ basis
+    np.maximum(a, 0.0, out=a)
+    return np.asarray(a.swapaxes(1, 2) @ a / rows.shape[1])
+
+
+def _log_ratio(relative: Float64, z: Float64, *, inverse: bool) -> float:
+    """Log p'/p of rows Lz, or log p/p' of rows L'z, with C = L^-1 L'."""
+    matrix = np.linalg.inv(relative) if inverse else relative
+    half = 0.5 * np.sum((matrix.T @ matrix - np.eye(len(matrix))) * (z.T @ z))
+    log_determinant = float(np.log(np.diag(relative)).sum())
+    return float(-half - len(z) * log_determinant if inverse else len(z) * log_determinant - half)
+
+
+def _helmert(batch: int) -> Float64:
+    """An orthonormal basis of what is orthogonal to the ones, (batch - 1, batch)."""
+    out = np.zeros((batch - 1, batch))
+    for k in range(1, batch):
+        out[k - 1, :k] = 1.0
+        out[k - 1, k] = -k
+        out[k - 1] /= math.sqrt(k * (k + 1))
+    return out
