@@ -84,6 +84,11 @@ EXAMPLES = [
         "too few layers",
         (Exception,),
     ),
+    (
+        errors.NotMixing("3 of 32 pairs lost rank", None, 0.01, -0.03),
+        "3 of 32 pairs lost rank",
+        (errors.PartialEstimateError,),
+    ),
 ]
 ALL = [error for error, _, _ in EXAMPLES]
 

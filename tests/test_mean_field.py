@@ -444,7 +444,6 @@ def test_a_divergent_backward_rate_is_not_passed_off_as_a_number():
         ({"norm": "none"}, "norm"),
         ({"skip": 0.5}, "skip"),
         ({"eps": 1e-5}, "eps"),
-        ({"norm": "batch-uncentred"}, "activation"),
     ],
 )
 def test_chains_without_this_fixed_point(options, argument):

@@ -157,11 +157,12 @@ def assert_within_stderr(step, expected):
 # --- homogeneous activations -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 10, 40])
-@pytest.mark.parametrize("activation", HOMOGENEOUS)
+@pytest.mark.parametrize(
+    ("activation", "n"),
+    # abs is constant on the two points of a batch of two.
+    sorted(set(itertools.product(HOMOGENEOUS, (2, 3, 4, 10, 40))) - {("abs", 2)}),
+)
 def test_the_fixed_point_is_fixed(activation, n):
-    if (activation, n) == ("abs", 2):
-        pytest.skip("abs is constant on two points")
     star = mean_field(activation, n).fixed_point()
     step = mean_field(activation, n).step(star.gram)
     np.testing.assert_allclose(step, star.gram, rtol=0, atol=1e-12)
@@ -446,8 +447,8 @@ def test_rows_that_are_zero():
 
 
 def test_equal_opposite_and_vanishing_samples():
-    a = np.random.default_rng(16).standard_normal((3, 6))
-    a[:, 2], a[:, 3], a[:, 5] = a[:, 0], -2.0 * a[:, 1], 0.0
+    a = np.random.default_rng(35).standard_normal((3, 6))
+    a[:, 1], a[:, 3], a[:, 5] = a[:, 0], -2.0 * a[:, 2], 0.0
     model = mean_field("sigmoid", 6, norm="batch-uncentred")
     step = model.step(a.T @ a, rtol=1e-9, rng=7).gram
     expected = on_sphere(a.T @ a, model.chain.activation, "batch-uncentred")

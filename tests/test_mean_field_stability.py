@@ -13,7 +13,7 @@ import pickle
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 import bnmc
 from bnmc.activations import Activation
@@ -508,6 +508,59 @@ def test_outlier_coexists_with_the_stable_symmetric_point():
     assert saddle.diagonal[0] < saddle.diagonal[1]
 
 
+def rectified_image(n, alpha, beta):
+    """F for relu and one sample apart, by a Laplace integral over arc-cosine kernels.
+
+    φφᵀ = n ∫ wwᵀ exp(−t|w|²) dt, and under the weight w is normal with (G⁻¹ + 2t)⁻¹.
+    """
+    e = np.array([math.sqrt((n - 1) / n), -math.sqrt(1 / (n * (n - 1)))])
+
+    def kernels(t):
+        s, b = alpha / (1 + 2 * t * alpha), beta / (1 + 2 * t * beta)
+        first, other = b * e[0] ** 2, b * e[1] ** 2 + s * (1 - 1 / (n - 1))
+        scale = n * (1 + 2 * t * alpha) ** (1 - n / 2) / math.sqrt(1 + 2 * t * beta)
+        pairs = [
+            (first, first, first),
+            (other, other, other),
+            (b * e[0] * e[1], first, other),
+            (b * e[1] ** 2 - s / (n - 1), other, other),
+        ]
+        for covariance, x, y in pairs:
+            rho = min(1.0, covariance / math.sqrt(x * y))
+            angle = math.pi - math.acos(rho)
+            yield (
+                scale * math.sqrt(x * y) * (math.sqrt(1 - rho * rho) + angle * rho) / (2 * math.pi)
+            )
+
+    # t = u/(1−u) has no infinite range.
+    def integrand(u, index):
+        return list(kernels(u / (1 - u)))[index] / (1 - u) ** 2
+
+    return [
+        integrate.quad(integrand, 0, 1, args=(i,), epsrel=1e-11, limit=200)[0] for i in range(4)
+    ]
+
+
+@pytest.mark.parametrize("n", [52, 64, 256])
+def test_relu_has_a_second_attractor(n):
+    """From a batch of 52 on one sample can stand out, beside the symmetric point, also stable."""
+    outlier, saddle = block_symmetric("relu", n)
+    assert symmetric_point("relu", n).stable
+    assert outlier.stable
+    assert not saddle.stable
+    assert outlier.diagonal[0] > saddle.diagonal[0] > 1.05 * saddle.diagonal[1]
+    for point in (outlier, saddle):
+        alpha = point.diagonal[1] - point.inside[1]
+        mean = (point.diagonal[1] + (n - 2) * point.inside[1]) / (n - 1)
+        beta = (n - 1) / n * (point.diagonal[0] + mean - 2 * point.between)
+        entries = [point.diagonal[0], point.diagonal[1], point.between, point.inside[1]]
+        assert rectified_image(n, alpha, beta) == pytest.approx(entries, rel=1e-9)
+
+
+def test_relu_has_none_at_smaller_batches():
+    assert block_symmetric("relu", 51) == ()
+
+
 def test_attractors_of_silu_past_the_crossing_are_collapsed():
     """n = 32: no outlier is stable, but 7 to 15 distinct samples beside coinciding ones are."""
     assert not any(point.stable for point in block_symmetric("silu", 32))
@@ -683,6 +736,34 @@ def test_collapsed_fixed_point_by_simulation():
     # The band is narrow enough to tell the neighbours apart.
     (other,) = partial_collapse("silu", 32, distinct=11)
     assert abs(other.diagonal[0] - point.diagonal[0]) > 2 * allowed[0]
+
+
+@pytest.mark.parametrize(
+    ("activation", "n", "width", "depth"), [("abs", 24, 4000, 60), ("relu", 64, 20_000, 30)]
+)
+def test_start_decides_between_two_attractors(activation, n, width, depth):
+    """One network, two batches: a sample that stands out goes on to, all alike stay alike."""
+    outlier, saddle = block_symmetric(activation, n)
+    star = symmetric_point(activation, n)
+    assert star.stable
+    assert outlier.stable
+    rows = np.random.default_rng(4).standard_normal((width, n))
+    root = np.linalg.cholesky(outlier.gram)
+    run = bnmc.simulate(
+        bnmc.Chain(width, n, activation),
+        depth,
+        inputs=2,
+        initial=np.stack([rows @ root.T, rows]),
+        rng=6,
+        burn_in=depth,
+    )
+    apart, alike = (np.diag(gram) for gram in run.gram[0, -1])
+    # Between them lies the saddle: the first sample is above it there, and below it here.
+    assert apart.argmax() == 0
+    assert apart[0] > 2 * saddle.diagonal[0]
+    assert apart[1:].max() < saddle.diagonal[0]
+    assert alike.max() < saddle.diagonal[0]
+    assert alike.mean() == pytest.approx(star.b, rel=0.05)
 
 
 @pytest.mark.parametrize(("distinct", "parts"), [(4, True), (10, False)])

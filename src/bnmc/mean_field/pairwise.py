@@ -285,7 +285,8 @@ def _bases(lattice: _Lattice, i: IntArray, j: IntArray) -> _Bases:
     differences = own[..., i] + own[..., j] - 2.0 * inner
     mixed = own[..., i] - own[..., j]
 
-    # Where one of the two is small its square has cancelled.
+    # Where one of the two is small its square has cancelled.  None is 0: vectors that are not
+    # parallel at every node differ at all nodes, by n ε of that at least.
     node, pair = np.nonzero(np.abs(inner[0]) > _NEAR)
     a, b = units[node, i[pair]], units[node, j[pair]]
     w = powers[:, node]
@@ -293,12 +294,6 @@ def _bases(lattice: _Lattice, i: IntArray, j: IntArray) -> _Bases:
     differences[:, node, pair] = (w * (a - b) ** 2).sum(axis=-1)
     mixed[:, node, pair] = (w * ((a + b) * (a - b))).sum(axis=-1)
     plus, minus = 0.5 * np.sqrt(sums[0]), 0.5 * np.sqrt(differences[0])
-
-    # Of a direction that rounding has swallowed at a node any will do.
-    for squares in (sums, differences):
-        lost = squares[0] < EPSILON**2
-        squares[:, lost] = 1.0
-        mixed[:, lost] = 0.0
     forms = [
         _Symmetric(
             sums[k] / sums[0],

@@ -3,7 +3,8 @@
 The rate of the fixed point (`bnmc.MeanField.fixed_point`) depends on the activation and the batch
 size alone. Where it reaches 1 the chain no longer settles there: `stability` tabulates it and finds
 the batch sizes, `atlas` does so for several activations, and `bnmc.mean_field.block_symmetric` and
-`partial_collapse` find where the chain settles then.
+`partial_collapse` find where the chain settles then. Stability is local: other attractors may
+exist beside a stable symmetric fixed point, for relu from a batch of 52 on.
 """
 
 from __future__ import annotations

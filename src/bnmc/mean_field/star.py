@@ -11,6 +11,9 @@ from bnmc.mean_field._quadrature import FloatArray
 
 __all__ = ["FixedPoint", "Star"]
 
+# Slopes, and with them the backward rate, are known no better than this.
+_KNOWN_RATE = 1e-12
+
 
 @dataclass(frozen=True, kw_only=True)
 class Star:
@@ -27,19 +30,19 @@ class Star:
 
     @property
     def stable(self) -> bool:
-        """Whether ``rate < 1``: otherwise the chain does not settle at ``G*``."""
-        return self.rate < 1.0
+        """Whether ``rate < 1``, by more than its error: else the chain does not settle at ``G*``."""
+        return self.rate + self.error < 1.0
 
     @property
     def explosion_depth(self) -> float:
         """Layers in which the expected squared norm of a gradient grows e-fold on its way back.
 
-        ``1/ln(backward_rate)``: ``inf`` where the rate is 1, 0 where it is infinite. Where the rate
-        is below 1 gradients vanish, and minus this is the depth in which they shrink e-fold.
+        ``1/ln(backward_rate)``: ``inf`` where the rate is 1 as far as it is known, 0 where it is
+        infinite. It is never negative: no normalized chain shrinks its gradients, because
+        ``E|∇σ|²`` is no less than what Poincaré's inequality gives for the variance of σ.
         """
-        if self.backward_rate in (0.0, 1.0):
-            return math.inf if self.backward_rate else -0.0
-        return 1.0 / math.log(self.backward_rate)
+        growth = math.log(self.backward_rate)
+        return 1.0 / growth if growth > max(self.error, _KNOWN_RATE) else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,8 +44,9 @@ _ANGLE_ORDER, _CROSS_ORDER, _COARSE_CROSS_ORDER = 20, 16, 12
 # With so many nodes, panels of this width resolve the normal density.
 _WIDEST_PANEL, _WIDEST_ANGLE = 3.0, 1.5
 # The table is resolved to this share of each of its columns. The last four have slopes in them,
-# which are known less well.
+# which are known less well; where the gradient explodes at once, they do not count.
 _TOLERANCE = np.array([1e-12] * 9 + [1e-10] * 4)
+_NO_GRADIENT = np.array([1e-12] * 9 + [1.0] * 4)
 # Up to this batch size the table has root singularities where kinks leave the sphere; beyond, they
 # are of so high an order that nothing is seen of them.
 _MOST_SINGULAR = 32
@@ -84,9 +85,10 @@ def uncentred(activation: Activation, batch: float) -> tuple[Star, Star]:
     def slices(order: int) -> Callable[[float], FloatArray]:
         return lambda angle: _slice(activation, batch, angle, breaks, order)
 
-    fine = tabulate(slices(_ORDER), edges, singular, _ORDER, _TOLERANCE)
-    coarse = fine.of(slices(_COARSE_ORDER), _COARSE_ORDER)
     explodes = batch <= 2 or jumps(activation, breaks, 0).size > 0
+    tolerance = _NO_GRADIENT if explodes else _TOLERANCE
+    fine = tabulate(slices(_ORDER), edges, singular, _ORDER, tolerance)
+    coarse = fine.of(slices(_COARSE_ORDER), _COARSE_ORDER)
     stars = [
         [_star(table, batch, stretch, explodes, order) for stretch in _stretches(table, batch)]
         for table, order in ((fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER))
