@@ -30,7 +30,7 @@ class Star:
 
     @property
     def stable(self) -> bool:
-        """Whether ``rate < 1``, by more than its error: else the chain does not settle at ``G*``."""
+        """Whether ``rate < 1`` by more than its error: else the chain does not settle there."""
         return self.rate + self.error < 1.0
 
     @property
