@@ -371,7 +371,7 @@ def test_against_quadrature_on_the_circle(ratio):
         ({"norm": "none", "gain": 0.8}, "sigmoid"),
         ({"norm": "none"}, hard_tanh),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 @pytest.mark.parametrize("rank", [3, None])
 def test_against_sampling(options, activation, rank):
@@ -639,7 +639,7 @@ def test_trajectories_converge_at_the_rate_of_the_fixed_point(activation):
         ({"norm": "none", "gain": 1.3}, "tanh"),
         ({"eps": 0.1, "gain": 0.5}, "relu"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_trajectories_against_simulated_chains(options, activation):
     """40 chains of width 20 000: the mean over them is off by O(1/width), far below its error."""
