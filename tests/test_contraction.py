@@ -1,5 +1,6 @@
 """The contraction under common normals: its rate, its interval, and where there is none."""
 
+import importlib
 import math
 from concurrent.futures import Executor, Future
 
@@ -8,8 +9,10 @@ import pytest
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
-from bnmc.mixing import contraction as module
 from bnmc.mixing.contraction import contraction
+
+# The package has a function of this name.
+module = importlib.import_module("bnmc.mixing.contraction")
 
 
 class AtOnce(Executor):

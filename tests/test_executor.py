@@ -15,12 +15,12 @@ from bnmc._progress import Reporter, as_progress
 from bnmc.errors import ArgumentTypeError, BnmcError, NotMixing
 from bnmc.invariant import expectation
 from bnmc.invariant.sample import sample
-from bnmc.mixing import contraction as contraction_module
 from bnmc.mixing import coupling
 from bnmc.mixing.contraction import contraction
 from bnmc.mixing.coupling import tv_bound
 
 # The package has a function of the same name.
+contraction_module = importlib.import_module("bnmc.mixing.contraction")
 EXPECTATION = importlib.import_module("bnmc.invariant.expectation")
 CHAIN = bnmc.Chain(20, 3, "relu")
 
