@@ -7,6 +7,7 @@ import pytest
 import scipy.linalg
 
 import bnmc
+from bnmc._kernels import coupling
 from bnmc._pairs import APART, Pairs
 from bnmc._samplers import law_of
 from bnmc.errors import NonFiniteError, ZeroVarianceError
@@ -198,3 +199,21 @@ def test_scale_matters_to_pairs_with_eps():
     records, trace = pairs.advance(3, record=True, traced=1)
     values = scipy.linalg.eigvalsh(records[0, 1, 1], records[0, 1, 0])
     assert trace[0, 2, 0] == pytest.approx(np.linalg.norm(values - 1.0), rel=1e-9)
+
+
+def test_the_kernels_run_as_plain_python_too(monkeypatch):
+    # Both refused and kept couplings, and layers with the same normals, come up.
+    chain = bnmc.Chain(12, 3, "relu")
+    options = [{"threshold": ALWAYS}, {"threshold": APART}]
+    compiled = [pairs_of(chain, 6, **one) for one in options]
+    expected = [pairs.advance(5, until=5, record=True, traced=6) for pairs in compiled]
+    assert compiled[0].tries[:, 1].any()
+    assert (compiled[0].met > 0).any()
+    for name, function in list(vars(coupling).items()):
+        own = getattr(function, "__module__", "") == coupling.__name__
+        if own and hasattr(function, "py_func"):
+            monkeypatch.setattr(coupling, name, function.py_func)
+    for one, (record, trace) in zip(options, expected, strict=True):
+        found = pairs_of(chain, 6, **one).advance(5, until=5, record=True, traced=6)
+        np.testing.assert_allclose(found[0], record, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(found[1], trace, rtol=1e-8, atol=1e-12)
