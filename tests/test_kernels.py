@@ -13,6 +13,7 @@ from oracle import FORMULAS, gram, normalise, normals, projector, semidefinite_c
 
 from bnmc._kernels import cpu, memory
 from bnmc._kernels.core.gamma import chi
+from bnmc._kernels.jit import OPTIONS
 from bnmc._kernels.simd import (
     all_greater,
     fill_like,
@@ -1014,3 +1015,15 @@ def test_activations_inside_a_layer(dtype, name):
     exact = FORMULAS[name](normalise(values.T, cpu.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, cpu.BLOCK)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
+
+
+def test_loops_are_compiled_for_the_widest_vectors():
+    # LLVM takes half the width on Intel's processors unless told: 1.4 to 2.8 times the time.
+    def scale(x):
+        for i in range(len(x)):
+            x[i] *= 2.0
+
+    compiled = njit(**OPTIONS)(scale)
+    compiled(np.ones(4))
+    (text,) = compiled.inspect_llvm().values()
+    assert '"prefer-vector-width"="512"' in text
