@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from numba import njit, types
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.datamodel.models import OpaqueModel
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
+from numba.core.datamodel.models import OpaqueModel
 from numba.core.lowering import Lower
 from numba.core.pythonapi import NativeValue
 from numba.core.typed_passes import NativeLowering
