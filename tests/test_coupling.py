@@ -168,9 +168,25 @@ def test_copies_of_a_sample_leave_the_coupling_its_range():
 
 def test_a_chain_that_loses_rank_is_seen_and_stopped():
     pairs = pairs_of(bnmc.Chain(3, 6, "linear"), 4)
-    pairs.advance(20)
-    assert (pairs.status[:, 0] == 4).all()
+    for _ in range(2):
+        pairs.advance(coupling.PATIENCE + 1)
+    assert (pairs.status[:, 0] == coupling.DEGENERATE).all()
+    # Three rows never had rank five.
+    assert (pairs.status[:, 1] == 2).all()
     assert not pairs.waiting.any()
+
+
+def test_rank_that_comes_back_is_not_lost():
+    # Rows of one line are ±v: relu makes two vectors of them, and all directions in a few layers.
+    # An odd activation keeps the line forever.
+    line = np.random.default_rng(0).normal(size=(60, 1)) * np.array([-1.0, -0.2, 0.3, 1.5])
+    relu, odd = (
+        pairs_of(bnmc.Chain(60, 4, name), 6, initial=line, lag=20) for name in ("relu", "linear")
+    )
+    for pairs in (relu, odd):
+        pairs.advance(200)
+    assert (relu.met > 20).all()
+    assert (odd.status[:, 0] == coupling.DEGENERATE).all()
 
 
 def test_a_row_without_variance_names_pair_layer_and_row():

@@ -110,7 +110,7 @@ class Pairs:
         self.layer = 0
         self.grams = np.zeros((count, 2, n, n))
         self.met = np.full(count, -1, np.int64)
-        self.tries = np.zeros((count, 2), np.int64)
+        self.tries = np.zeros((count, 3), np.int64)
         self.status = np.zeros((count, 3), np.int64)
         self._law = law_of(chain)
         self._sigma = sigma_of(chain.activation)

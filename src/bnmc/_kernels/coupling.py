@@ -41,6 +41,9 @@ AHEAD, BEHIND, BOTH = 1, 2, 3
 
 #: A pair one of whose Gram matrices has lost rank, so that it cannot meet the other.
 DEGENERATE = 4
+#: Layers in a row without a common range after which rank counts as lost. From collinear samples
+#: an activation that is not odd gains it back within a few.
+PATIENCE = 64
 
 # Streams, as those of `cpu`: rows of the start of the chain behind, rows of its residual law, and
 # the uniforms that decide.
@@ -77,8 +80,9 @@ def coupled_layers(
         The state: Gram matrices of the chain ahead, and of the one behind.
     met : (replicates,) int64
         The layer of the chain ahead at which a pair met; -1 of a pair that has not.
-    tries : (replicates, 2) int64
-        How many maximal couplings were tried, and how many of them refused.
+    tries : (replicates, 3) int64
+        How many maximal couplings were tried, how many of them refused, and for how many layers the
+        two Gram matrices have had different ranges.
     first_layer, layers : int
         The chain ahead goes to `first_layer` first, and through so many layers.
     alone : int
@@ -125,9 +129,10 @@ def coupled_layers(
                     distance = relative_factor(law, first, second, pair.relative)
                 if replicate < trace.shape[0]:
                     trace[replicate, step, 0] = distance
-                if not distance >= 0.0:
+                tries[replicate, 2] = 0 if distance >= 0.0 else tries[replicate, 2] + 1
+                if tries[replicate, 2] > PATIENCE:
                     status[replicate, 0] = DEGENERATE
-                    status[replicate, 1] = layer
+                    status[replicate, 1] = layer - PATIENCE
                     break
                 sides = BOTH
                 if np.sqrt(0.5 * law.width) * distance <= threshold:
