@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bnmc.invariant.check import check
 from bnmc.invariant.expectation import expectation
+from bnmc.invariant.report import CheckReport, Claim
 from bnmc.invariant.sample import InvariantSample, sample
 
-__all__ = ["InvariantSample", "expectation", "sample"]
+__all__ = ["CheckReport", "Claim", "InvariantSample", "check", "expectation", "sample"]

@@ -1,0 +1,185 @@
+"""How far the invariant law is from that of independent rows N(0, G*): reported, not tested."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc import gram as gm
+from bnmc import random_matrix
+from bnmc.bounds import bridging, orthogonalizes
+from bnmc.chain import Chain
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    PartialEstimateError,
+    SingularGramError,
+)
+from bnmc.invariant.report import LEVEL, Claim, reported
+from bnmc.mean_field import FixedPoint, MeanField
+
+__all__ = ["distances"]
+
+FloatArray = NDArray[np.float64]
+
+#: A smaller eigenvalue of G*, relative to the largest, is 0: rounding of its quadrature.
+_NULL = 1e-9
+
+
+def distances(
+    chain: Chain,
+    gram: FloatArray,
+    square: FloatArray,
+    one_step: FloatArray,
+    generator: np.random.Generator,
+) -> Iterator[Claim]:
+    """Yield the rows that are reported.
+
+    Parameters
+    ----------
+    chain : Chain
+    gram, square : (samples, n, n) ndarray of float64
+        Gram matrices of the activations, and of h / gain, both over the width.
+    one_step : (samples,) ndarray of float64
+        Variance of the whitened spectrum after one step over that of Marchenko and Pastur's law.
+    generator : numpy.random.Generator
+        For draws from N(0, G*) and N(0, G).
+    """
+    star = _fixed_point(chain) if chain.is_gaussian else None
+    if star is not None:
+        yield from _from_star(chain, star, gram, square, generator)
+    yield reported("spectrum, one step: variance over n/d", one_step, 1.0)
+    centred = gm.eigenvalues(gm.centre(gram))[:, 1:]
+    mean = centred.mean(axis=1)
+    if chain.batch > 2 and (mean > _NULL * np.trace(gram, 0, 1, 2)).all():
+        ratio = chain.batch / chain.width
+        yield reported(
+            "spectrum of G, centred: variance over n/d",
+            centred.var(axis=1) / mean**2 / ratio,
+            1.0,
+        )
+
+
+@lru_cache(maxsize=16)
+def _fixed_point(chain: Chain) -> FixedPoint | None:
+    try:
+        return MeanField(chain).fixed_point()
+    except (ArgumentError, PartialEstimateError):
+        return None
+
+
+@lru_cache(maxsize=16)
+def _epsilon_squared(chain: Chain, star: FixedPoint) -> float | None:
+    """ε² of Lemma 5 with the constant 1, where the lemma speaks of this chain."""
+    if chain.norm != "batch":
+        return None
+    try:
+        gamma = bridging.distortion(chain.activation, chain.batch)
+        bound = bridging.lemma_5(
+            width=chain.width, batch=chain.batch, star=star.gram, distortion=gamma
+        )
+    except (ArgumentError, ArgumentTypeError, SingularGramError):
+        return None
+    return float(bound)
+
+
+def _from_star(
+    chain: Chain,
+    star: FixedPoint,
+    gram: FloatArray,
+    square: FloatArray,
+    generator: np.random.Generator,
+) -> Iterator[Claim]:
+    """Rows about G*, in the directions in which it is regular and in units of it."""
+    values, vectors = np.linalg.eigh(star.gram)
+    kept = values > _NULL * values[-1]
+    whiten = vectors[:, kept] / np.sqrt(values[kept])
+    m = whiten.shape[1]
+    relative = whiten.T @ gram @ whiten
+    spectrum = np.linalg.eigvalsh(relative)
+    printed = _epsilon_squared(chain, star)
+    if chain.width >= m:
+        wishart = _wishart(chain.width, m, len(gram), generator)
+        above = _given_gram(spectrum, wishart, chain.width)
+        yield reported("distance of h from N(0, G*)ᵈ, at most", above, printed)
+        yield _kolmogorov(
+            "distance of h from N(0, G*)ᵈ, at least",
+            _squares(whiten.T @ square @ whiten - np.eye(m)),
+            _squares(wishart - np.eye(m)),
+            printed,
+        )
+    wasserstein = random_matrix.wasserstein(gram, star.gram) ** 2
+    yield reported("W₂² of a row given G from N(0, G*)", wasserstein)
+    if chain.activation.builtin and chain.activation.name == "linear" and m > 1:
+        yield from _of_linear(chain.width, np.maximum(spectrum, 0.0))
+    else:
+        limit = float(gm.orthogonality_gap(star.gram))
+        yield reported(
+            "orthogonality gap of G, beside that of G*",
+            gm.orthogonality_gap(gram),
+            limit,
+        )
+
+
+def _wishart(d: int, m: int, count: int, generator: np.random.Generator) -> FloatArray:
+    """Draw ZᵀZ/d for d × m standard normal Z, d >= m, by Bartlett's factor."""
+    factor = np.tril(generator.standard_normal((count, m, m)), -1)
+    diagonal = np.sqrt(generator.chisquare(d - np.arange(m), size=(count, m)))
+    factor[:, range(m), range(m)] = diagonal
+    wishart: FloatArray = factor @ factor.swapaxes(1, 2) / d
+    return wishart
+
+
+def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray:
+    """Draw (1 − q(h)/p(h))₊, h ~ p, whose mean is the total variation of p from q.
+
+    The d rows are N(0, diag λ) under p, N(0, I) under q; in units of p their squares are `wishart`,
+    and ln q/p = ½ d Σ_i (ln λ_i − (λ_i − 1) S_ii).
+    """
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.maximum(spectrum, 0.0)).sum(axis=1)
+    quadratic = ((spectrum - 1.0) * np.diagonal(wishart, 0, 1, 2)).sum(axis=1)
+    excess: FloatArray = -np.expm1(np.minimum(0.5 * d * (logs - quadratic), 0.0))
+    return excess
+
+
+def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: float | None) -> Claim:
+    """Report the distance of two empirical laws, with the band of Dvoretzky, Kiefer, Wolfowitz."""
+    points = np.concatenate([first, second])
+    shares = [np.searchsorted(np.sort(one), points, "right") / len(one) for one in (first, second)]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    # Each of the two is off by more than the half of this with probability (1 − level)/2.
+    band = 2.0 * math.sqrt(math.log(4.0 / (1.0 - LEVEL)) / (2.0 * len(first)))
+    return Claim(
+        claim,
+        distance,
+        printed,
+        None,
+        (max(0.0, distance - band), min(1.0, distance + band)),
+    )
+
+
+def _of_linear(d: int, spectrum: FloatArray) -> Iterator[Claim]:
+    """Rows of the paper on linear chains: of m samples, where centring leaves m dimensions."""
+    m = spectrum.shape[1]
+    shares = spectrum / spectrum.sum(axis=1, keepdims=True)
+    squared = np.square(shares - 1.0 / m).sum(axis=1)
+    gaps = np.sqrt(squared)
+    leading = float(orthogonalizes.stationary_squared_gap(d, m))
+    yield reported("orthogonality gap squared, beside (m−1)(m+2)²/(4m(m+1)d)", squared, leading)
+    bound = 2.0 * m * float(gaps.mean())
+    distance = orthogonalizes.wasserstein_squared(spectrum)
+    yield reported("W₂² of W H from N(0, I/m), beside 2m E V", distance, bound)
+    least = float(shares.min())
+    if least > _NULL:
+        plateau = 3.0 * m / (least * math.sqrt(d))
+        yield reported("orthogonality gap, beside 3m/(α√d)", gaps, plateau)
+
+
+def _squares(matrices: FloatArray) -> FloatArray:
+    squares: FloatArray = np.square(matrices).sum(axis=(1, 2))
+    return squares
