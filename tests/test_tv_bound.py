@@ -1,5 +1,6 @@
 """The certificate of mixing: it bounds the distance, and its intervals cover."""
 
+import json
 import math
 from concurrent.futures import Executor, Future
 
@@ -154,6 +155,26 @@ def test_the_lag_is_chosen_so_that_most_pairs_meet_within_it():
     np.testing.assert_array_equal(cert.meeting_times, again.meeting_times)
 
 
+def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
+    cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
+    lines = str(cert).splitlines()
+    assert lines[0].endswith("200 pairs, lag 3")
+    assert [int(line.split()[0]) for line in lines[2:-1]] == [0, 1, 2, 4, 8, 16, 20]
+    assert float(lines[2].split()[1]) == pytest.approx(cert.bound[0], rel=1e-3)
+    assert lines[-1].startswith("rate 0.")
+    content = json.loads(json.dumps(cert.to_dict()))
+    assert content["bound"] == cert.bound.tolist()
+    assert content["rate"]["ci"] == list(cert.rate_estimate.ci)
+    ax = cert.plot()
+    (line,) = ax.get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), cert.bound[cert.bound > 0])
+    assert (ax.get_yscale(), ax.get_xlabel()) == ("log", r"layer $\ell$")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "lag 3", "95 % intervals",
+    ]  # fmt: skip
+    assert cert.plot(ax=ax) is ax
+
+
 def shares(chain, lag, replicates, seeds, depth, one):
     """How often intervals cover what 100 times as many pairs find."""
     truth = tv_bound(chain, depth, lag=lag, replicates=100 * replicates, rng=one)
@@ -213,6 +234,7 @@ def test_what_has_been_met_comes_with_the_error():
     partial = raised.value.partial
     assert isinstance(partial, coupling.TVBound)
     assert 0 < partial.unmet < 400
+    assert f"Too small: {partial.unmet} pairs had not met." in str(partial)
     assert (partial.meeting_times == 8).sum() >= partial.unmet
     assert f"{partial.unmet} of 400" in str(raised.value)
     # The contraction of relu at n = 3 is about 0.4 a layer.

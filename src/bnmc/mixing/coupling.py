@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,9 @@ from bnmc.errors import ArgumentTypeError, NotMixing
 from bnmc.initial import Covariance, FirstLayer, Representation, prepare
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation import available_processors, draw_key
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["TVBound", "tv_bound"]
 
@@ -37,7 +40,7 @@ TASK_NUMBERS = 5e8
 
 @dataclass(frozen=True)
 class TVBound:
-    """An upper bound of ‖μ_l − μ*‖_tv for each layer l, estimated from coupled chains.
+    """An upper bound of ‖μ_l − μ*‖_tv for each layer l; ``print`` shows it as a table.
 
     Attributes
     ----------
@@ -122,6 +125,77 @@ class TVBound:
         """Return the first layer whose interval ends at or below `tolerance`; None if none does."""
         below = np.flatnonzero(self.ci[:, 1] <= real("tolerance", tolerance, above=0.0))
         return int(self.layers[below[0]]) if below.size else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers, lists and dicts, which `json.dumps` takes."""
+        arrays = ("layers", "bound", "stderr", "ci", "survival", "survival_ci", "meeting_times")
+        rate = self.rate_estimate
+        return {
+            **{name: getattr(self, name).tolist() for name in arrays},
+            "survival_band": self.survival_band,
+            "lag": self.lag,
+            "rate": {"rate": rate.rate, "stderr": rate.stderr, "ci": list(rate.ci), "n": rate.n},
+            "tries": self.tries,
+            "refusals": self.refusals,
+            "unmet": self.unmet,
+            "level": self.level,
+            "key": self.key,
+        }
+
+    def __str__(self) -> str:
+        """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
+        depth = int(self.layers[-1])
+        shown = sorted({0, depth} | {2**k for k in range(depth.bit_length()) if 2**k < depth})
+        interval = f"{100 * self.level:g} % interval"
+        lines = [
+            f"Total variation distance from the invariant law, at most; {self.replicates} pairs, "
+            f"lag {self.lag}",
+            f"{'layer':>7}  {'bound':>9}  {interval:>20}",
+        ]
+        for layer in shown:
+            low, high = self.ci[layer]
+            lines.append(f"{layer:>7}  {self.bound[layer]:>9.4g}  {f'[{low:.4g}, {high:.4g}]':>20}")
+        if self.unmet:
+            lines.append(f"Too small: {self.unmet} pairs had not met.")
+        return "\n".join([*lines, f"rate {self.rate_estimate}"])
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the bound against the layer on a logarithmic axis, in the band of its intervals.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Where to draw; a new figure unless given.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError
+            Without Matplotlib (extra ``plot``).
+        """
+        from bnmc.plot import COLOURS, figure
+
+        if ax is None:
+            ax = figure()[1][0]
+        drawn = self.bound > 0.0
+        colour = COLOURS[0]
+        ax.plot(self.layers[drawn], self.bound[drawn], color=colour, label=f"lag {self.lag}")
+        label = f"{100 * self.level:g} % intervals"
+        low, high = self.ci.T
+        # What a logarithmic axis has no place for is below everything that it shows.
+        least = 0.1 / self.replicates
+        ax.fill_between(
+            self.layers, np.maximum(low, least), high, color=colour, alpha=0.25, label=label
+        )
+        ax.set_yscale("log")
+        ax.set_ylim(least, 2.0 * max(1.0, float(self.bound[0])))
+        ax.set_xlabel(r"layer $\ell$")
+        ax.set_ylabel(r"bound of $\|\mu_\ell - \mu_*\|_{tv}$")
+        ax.legend()
+        return ax
 
 
 def tv_bound(
