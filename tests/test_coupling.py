@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.linalg
+from oracle import FORMULAS, gram, normalise, semidefinite_cholesky
 
 import bnmc
 from bnmc._kernels import coupling
@@ -107,6 +108,31 @@ def test_the_chain_behind_has_the_law_of_the_chain(chain):
         alone = features(chain, run.gram[:, layer])
         for name, values in behind.items():
             assert kolmogorov_smirnov(values, alone[name]) < allowed, (layer, name)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_the_chain_behind_has_its_law_from_wherever_the_pair_is(chain):
+    # One layer from one pair of Gram matrices that are far apart: averaged over pairs, as above,
+    # a wrong law after refusals nearly cancels. The distance between the laws that the two chains
+    # go on by is several times what is allowed.
+    grams = pairs_of(chain, 1, threshold=APART, key=KEY + 2).advance(3, record=True)[0][0, 2]
+    count = 20_000
+    pairs = pairs_of(chain, count, threshold=ALWAYS)
+    pairs.layer, pairs.grams[:] = 3, grams
+    pairs.advance(1)
+    assert 0.2 < np.mean(pairs.tries[:, 1]) < 0.95
+    rng = np.random.default_rng(11)
+
+    def next_grams(current):
+        factor = semidefinite_cholesky(current)
+        rows = rng.standard_normal((count, chain.width, chain.batch)) @ factor.T
+        return gram(FORMULAS[chain.activation.name](normalise(rows, chain.norm, chain.batch)))
+
+    ahead, behind = (features(chain, next_grams(one)) for one in grams)
+    allowed = kolmogorov_smirnov_allowance(count, count, len(behind))
+    for name, values in features(chain, pairs.grams[:, 1]).items():
+        assert kolmogorov_smirnov(values, behind[name]) < allowed, name
+    assert max(kolmogorov_smirnov(ahead[name], behind[name]) for name in behind) > 3.0 * allowed
 
 
 def test_pairs_that_have_met_are_equal_forever_and_differ_before():
