@@ -301,9 +301,11 @@ def test_a_distance_from_a_matrix_of_another_size(nothing_runs):
 
 def test_states():
     """A state fixes everything; what disagrees with it is refused."""
-    state = simulate(CHAIN, 1, chains=2, rng=0, sampler="conditional").final_state
-    single = simulate(CHAIN, 1, rng=0, dtype="float32").final_state
-    other = Chain(6, 3, SIGMA, gain=2.0)
+    # An activation whose kernels other tests need as well.
+    chain = Chain(5, 3, "relu")
+    state = simulate(chain, 1, chains=2, rng=0, sampler="conditional").final_state
+    single = simulate(chain, 1, rng=0, dtype="float32").final_state
+    other = Chain(6, 3, "relu", gain=2.0)
     for state_of, about, options in (
         (state, ("chains", "3", "2", ArgumentError), {"chains": 3}),
         (state, ("inputs", "1", "None", ArgumentError), {"inputs": 1}),
@@ -314,10 +316,10 @@ def test_states():
         (state, ("burn_in", "6", "<= 5", ArgumentError), {"burn_in": 6}),
         (single, ("chains", "2", "1", ArgumentError), {"chains": 2}),
     ):
-        options = {"chain": CHAIN, "depth": 5, "initial": state_of, **options}
+        options = {"chain": chain, "depth": 5, "initial": state_of, **options}
         fails_about(*about, simulate, **options)
     # What agrees is fine.
-    again = simulate(CHAIN, 1, chains=2, initial=state, sampler="conditional", dtype="float64")
+    again = simulate(chain, 1, chains=2, initial=state, sampler="conditional", dtype="float64")
     assert again.chains == 2
 
 
