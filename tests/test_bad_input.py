@@ -302,7 +302,7 @@ def test_a_distance_from_a_matrix_of_another_size(nothing_runs):
 def test_states():
     """A state fixes everything; what disagrees with it is refused."""
     # An activation whose kernels other tests need as well.
-    chain = Chain(5, 3, "relu")
+    chain = Chain(6, 3, "relu")
     state = simulate(chain, 1, chains=2, rng=0, sampler="conditional").final_state
     single = simulate(chain, 1, rng=0, dtype="float32").final_state
     other = Chain(6, 3, "relu", gain=2.0)
