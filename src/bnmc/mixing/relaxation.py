@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._validate import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate import Estimate
+from bnmc.mixing._exponential import LEAST_LAYERS, SIGNAL, Fit, end_of_interval, fitted
 from bnmc.mixing._series import (
     Float64Array,
     Function,
@@ -30,18 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Relaxation", "relaxation"]
 
-LEAST_CHAINS, LEAST_LAYERS = 5, 5
-#: Standard errors that the deviation must have, and those below which it has drowned in noise.
-SIGNAL, NOISE = 5.0, 2.0
+LEAST_CHAINS = 5
+#: Standard errors of the deviation below which it has drowned in noise.
+NOISE = 2.0
 #: Timescales that the window begins later than where a bend is no longer seen.
 MARGIN = 1.5
-
-_ITERATIONS = 60
-_NEARLY_1 = 1.0 - 1e-9
-#: An artanh ρ beyond which a rate is 0 or 1 as far as data can tell.
-_FAR = 7.0
-#: Where the search for ρ begins.
-_GRID = np.tanh(np.concatenate([np.linspace(-4.0, -0.05, 50), np.linspace(0.05, 4.0, 80)]))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,11 +154,11 @@ def relaxation(
     if not np.ptp(values, axis=0).any():
         raise ArgumentError("run", run, "chains that differ from one another")
 
-    fits: list[_Fit] = []
+    fits: list[Fit] = []
     if window is None:
         found = _asymptotic(values, limit, fits)
     else:
-        found = _fit(values, limit, *_indices(window, series))
+        found = fitted(values, limit, *_indices(window, series))
     if found is not None:
         return _result(series, limit, found, level)
     if fits:
@@ -174,22 +168,6 @@ def relaxation(
         method = "deviation at the first layer"
         partial = Estimate.from_samples(deviations, level=level, method=method)
     raise PartialEstimateError("no exponential decay stands out from the noise", partial)
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """An exponential fitted to recorded layers `start` to `stop`.
-
-    `parameters` are amplitude, limit less the known one, and ρ; `bend` is the coefficient of a
-    term ``ρ^{2l}`` in its standard errors.
-    """
-
-    start: int
-    stop: int
-    parameters: Float64Array
-    stderr: Float64Array
-    bend: float
-    data: _Data
 
 
 def _series_and_limit(
@@ -253,7 +231,7 @@ def _end(values: Float64Array, limit: Estimate | None, start: int) -> int:
     return min(start + max(int(drowned[0]), LEAST_LAYERS - 1), int(values.shape[1]))
 
 
-def _asymptotic(values: Float64Array, limit: Estimate | None, fits: list[_Fit]) -> _Fit | None:
+def _asymptotic(values: Float64Array, limit: Estimate | None, fits: list[Fit]) -> Fit | None:
     """Find the window and fit it; what was fitted on the way is added to `fits`."""
     significant = half_width(1.0, len(values) - 1, 0.95)
     against = limit.value if limit else values[:, -1:]
@@ -262,147 +240,25 @@ def _asymptotic(values: Float64Array, limit: Estimate | None, fits: list[_Fit]) 
     is_clear = signal >= SIGNAL * noise / math.sqrt(len(values))
     is_clear &= signal > 0
     for start in range(int(np.flatnonzero(is_clear)[-1]) + 1 if is_clear.any() else 0):
-        fit = _fit(values, limit, start, _end(values, limit, start))
+        fit = fitted(values, limit, start, _end(values, limit, start))
         if fit is None:
             continue
         fits.append(fit)
         if fit.bend <= significant:
             decay = MARGIN * timescale(abs(float(fit.parameters[-1])))
             later = start + max(1, math.ceil(decay))
-            return _fit(values, limit, later, _end(values, limit, later))
+            return fitted(values, limit, later, _end(values, limit, later))
     return None
 
 
-def _fit(values: Float64Array, limit: Estimate | None, start: int, stop: int) -> _Fit | None:
-    """Fit an exponential; None where there is none that stands out."""
-    if stop - start < LEAST_LAYERS - (limit is not None):
-        return None
-    y = values[:, start:stop] - (limit.value if limit else 0.0)
-    noise = y - y.mean(axis=0)
-    scale = math.sqrt(float(np.square(noise[:, 1:]).sum() * np.square(noise[:, :-1]).sum()))
-    if scale == 0.0:
-        return None
-    r = min(max(float((noise[:, 1:] * noise[:, :-1]).sum()) / scale, -_NEARLY_1), _NEARLY_1)
-    data = _Data(r, y, limit)
-    rho = _best_rho(data)
-    if rho is None:
-        return None
-    X = np.stack([data.curve(rho), *data.linear], axis=1)
-    coefficients = np.linalg.lstsq(X, data.target)[0]
-    J = np.column_stack([X, coefficients[0] * data.slope(rho)])
-    _, stderr = data.solved(J, X @ coefficients)
-    if abs(coefficients[0]) < SIGNAL * stderr[0]:
-        return None
-    bend, bend_stderr = data.solved(np.column_stack([J, data.curve(rho * rho)]), X @ coefficients)
-    bent = float(abs(bend[-1]) / bend_stderr[-1])
-    return _Fit(start, stop, np.append(coefficients, rho), stderr, bent, data)
-
-
-class _Data:
-    """The layers of a window, made independent of one another by their correlation r."""
-
-    def __init__(self, r: float, y: Float64Array, limit: Estimate | None) -> None:
-        self.r = r
-        self.chains, layers = y.shape
-        self.time = np.arange(layers)
-        self.target = self.white(y.mean(axis=0))
-        self.noise = self.white(y - y.mean(axis=0))
-        self.constant = self.white(np.ones(layers))
-        self.limit_stderr = limit.stderr if limit else 0.0
-        self.linear = [] if limit else [self.constant]
-        self.units = [self.constant / np.linalg.norm(self.constant)] if self.linear else []
-
-    def white(self, f: Float64Array) -> Float64Array:
-        tail = (f[..., 1:] - self.r * f[..., :-1]) / math.sqrt(1.0 - self.r * self.r)
-        return np.concatenate([f[..., :1], tail], axis=-1)
-
-    def curve(self, rho: float | Float64Array) -> Float64Array:
-        return self.white(np.power(rho, self.time, dtype=np.float64))
-
-    def slope(self, rho: float) -> Float64Array:
-        return self.white(self.time * rho ** np.maximum(self.time - 1, 0))
-
-    def errors(self, rows: Float64Array) -> Float64Array:
-        """Return the standard errors of linear functions of the target, from each chain."""
-        variance = np.square(self.noise @ rows.T).sum(axis=0) / (self.chains * (self.chains - 1))
-        errors: Float64Array = np.sqrt(
-            variance + np.square(rows @ self.constant * self.limit_stderr)
-        )
-        return errors
-
-    def solved(self, J: Float64Array, fitted: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return the change of the parameters to first order, and their standard errors."""
-        inverse = np.linalg.pinv(J).astype(np.float64, copy=False)
-        return inverse @ (self.target - fitted), self.errors(inverse)
-
-    def directions(self, rho: float) -> tuple[Float64Array, Float64Array, float]:
-        """Return the curve's unit vector and its slope free of all else, and the curve's norm."""
-        curve = _without(self.curve(rho), self.units)
-        norm = float(np.linalg.norm(curve))
-        unit = curve / norm
-        return unit, _without(self.slope(rho), [*self.units, unit]), norm
-
-    def score(self, rho: float) -> float:
-        """Return Student's statistic of the slope at a given rho: how far it is from the best."""
-        _, slope, _ = self.directions(rho)
-        return float(slope @ self.target) / float(self.errors(slope[None])[0])
-
-
-def _best_rho(data: _Data) -> float | None:
-    """Minimise the squared residual over ρ, with the best amplitude for each.
-
-    From the best ρ of a grid by Gauss and Newton's method for the projected residual (variable
-    projection); None where that leads nowhere.
-    """
-    target = _without(data.target, data.units)
-    curves = _without(data.curve(_GRID[:, None]), data.units)
-    explained = np.square(curves @ target) / np.square(curves).sum(axis=1)
-    rho = float(_GRID[int(np.argmax(explained))])
-    for _ in range(_ITERATIONS):
-        unit, slope, norm = data.directions(rho)
-        overlap = float(target @ unit)
-        if overlap == 0.0:
-            break
-        step = float(slope @ target) / (float(slope @ slope) * overlap / norm)
-        step = math.copysign(min(abs(step), (1.0 - abs(rho)) / 2), step)
-        rho += step
-        if abs(rho) > _NEARLY_1:  # it does not decay
-            break
-        if abs(step) < 1e-11:
-            return rho
-    return None
-
-
-def _without(f: Float64Array, units: list[Float64Array]) -> Float64Array:
-    """Return what is orthogonal to orthonormal vectors."""
-    for unit in units:
-        f = f - (f @ unit)[..., None] * unit
-    return f
-
-
-def _end_of_interval(data: _Data, z: float, half: float, allowed: float) -> float:
-    """Return the nearest artanh ρ to one side of z that the score rejects, near ``z + half``."""
-    from scipy.optimize import brentq
-
-    def excess(z: float) -> float:
-        return abs(data.score(math.tanh(z))) - allowed
-
-    inner = 0.0
-    while excess(z + half) <= 0:
-        inner, half = half, 2 * half
-        if abs(z + half) > _FAR:
-            return math.copysign(math.inf, half)
-    return float(brentq(excess, z + inner, z + half, xtol=1e-6 * abs(half)))
-
-
-def _result(series: Series, limit: Estimate | None, fit: _Fit, level: float) -> Relaxation:
+def _result(series: Series, limit: Estimate | None, fit: Fit, level: float) -> Relaxation:
     values = series.values[:, :, 0]
     chains = len(values)
     degrees = chains - 1
     rho, stderr = float(fit.parameters[-1]), float(fit.stderr[-1])
     z, error = math.atanh(rho), stderr / (1.0 - rho * rho)
     allowed = half_width(1.0, degrees, level)
-    low, high = (_end_of_interval(fit.data, z, side * allowed * error, allowed) for side in (-1, 1))
+    low, high = (end_of_interval(fit.data, z, side * allowed * error, allowed) for side in (-1, 1))
     rate, rate_stderr, ci = rate_from_artanh(z, error, (low, high), series.stride)
 
     def estimate(index: int, method: str) -> Estimate:
