@@ -41,20 +41,29 @@ scale_of = device_module(factoring).scale_of
 # As in `cpu`, which the tests hold these to; that module compiles for the CPU when it is imported.
 NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
 GAUSSIAN, UNIFORM, RADEMACHER = 0, 1, 2
-RUNNING, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
 RESOLVED_PIVOT = 2.0**-13
 STREAM_ROWS, STREAM_WEIGHTS = 0x00000000, 0x20000000
+# Where the rows of a layer come from.
+DRAWN, MULTIPLIED, GIVEN = 0, 1, 2
+# What is known of a chain is one number, the least that has been noted: RUNNING, or the step at
+# which it stopped times 2 ** STEP_BITS, plus the row without variance or one of these.
+RUNNING, STEP_BITS = 2**62, 36
+NOT_FINITE, UNRESOLVED = 2**35, 2**35 + 1
 SECOND_WORD = np.uint32(0x10000000)
 SQRT3 = 1.7320508075688772
 
 #: Threads of a block, at most; in the simulator few, since each is a thread of Python.
 MOST_THREADS = 16 if SIMULATED else 256
+#: The same where weights are multiplied, and quads of a tile then: a thread has a share of the
+#: elements of a row.
+MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 512
+QUADS_OF_WEIGHTS = 8
+#: Columns whose shares are added at once.
+ROUND = 8
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
 #: matrix.
 MOST_CHUNK = {"float32": 16, "float64": 8}
 MOST_EDGE = {"float32": 8, "float64": 6}
-#: No row: larger than any.
-NO_ROW = 2**62
 
 
 class Spec(NamedTuple):
@@ -64,8 +73,11 @@ class Spec(NamedTuple):
     batch: int
     norm: int
     skipped: bool
+    kept: bool
     dtype: str
     digest: str
+    source: int = DRAWN
+    weights: int = GAUSSIAN
 
 
 class Shape(NamedTuple):
@@ -102,13 +114,18 @@ def shape_of(spec: Spec) -> Shape:
     n, size = spec.columns, np.dtype(spec.dtype).itemsize
     groups = -(-n // MOST_CHUNK[spec.dtype])
     chunk = -(-n // groups)
-    quads = max(16, MOST_THREADS // groups // 16 * 16)
-    threads = quads * groups
+    multiplied = spec.source == MULTIPLIED
+    if multiplied:
+        quads = QUADS_OF_WEIGHTS
+        threads = max(1, MOST_THREADS_OF_WEIGHTS // (quads * groups)) * quads * groups
+    else:
+        quads = max(16, MOST_THREADS // groups // 16 * 16)
+        threads = quads * groups
     classes = -(-n // MOST_EDGE[spec.dtype])
     edge = -(-n // classes)
     squares = classes * (classes + 1) // 2
-    splits = max(1, threads // squares)
-    lines = -(-threads // 32) * 32 + squares % 32
+    splits = min(max(1, threads // squares), 4 * quads)
+    lines = lines_of(threads, squares)
     entries = squares * edge**2
     per_entry = max(1, min(splits, threads // entries))
     inputs = n // spec.batch
@@ -120,19 +137,31 @@ def shape_of(spec: Spec) -> Shape:
     means = column + n
     partial = means + inputs * n + inputs * inputs
     flags = partial + per_entry * entries * (per_entry > 1)
-    end = flags + 2 + n  # int64: the first row without variance, whether finite; twins
+    end = flags + 1 + n  # int64: the first row without variance, twins
     factor = end * 8 // size
     tile = factor + n * chunk * groups
     tile64 = -(-tile * size // 8)
     tile = tile64 * 8 // size
     # The tile, the scratch of its sums and the covariance are never needed at once.
     numbers = max(classes * edge * stride, edge**2 * lines)
+    shares = lines_of(threads)
+    if multiplied:
+        # A tile of the weights, the activations that it multiplies, the shares of the products.
+        elements = threads // quads
+        numbers = max(
+            numbers + 4 * min(ROUND, chunk) * shares, elements * (4 * quads + chunk * groups)
+        )
     most = max(numbers * size, n * n * 8)
     return Shape(
         threads, quads, chunk, groups, chunk * groups, stride, classes, edge, squares, splits,
         lines, entries, per_entry, totals, diagonal, column, means, partial, flags, factor, tile,
         tile64, tile64 * 8 + -(-most // 8) * 8,
     )  # fmt: skip
+
+
+def lines_of(threads: int, step: int = QUADS_OF_WEIGHTS) -> int:
+    """Return the numbers of a line, so that lines begin `step` banks apart."""
+    return -(-threads // 32) * 32 + step % 32
 
 
 @cuda.jit(device=True)
@@ -157,12 +186,53 @@ def normals64(element, quad, layer, stream, k0, k1):
     return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
 
 
+@cuda.jit(device=True)
+def uniforms32(element, quad, layer, stream, k0, k1):
+    """Like `normals32`, uniform on (-sqrt 3, sqrt 3)."""
+    width, half = np.float32(2.0 * SQRT3), np.float32(0.5)
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+    return (
+        width * (uniform32(w0) - half),
+        width * (uniform32(w1) - half),
+        width * (uniform32(w2) - half),
+        width * (uniform32(w3) - half),
+    )
+
+
+@cuda.jit(device=True)
+def uniforms64(element, quad, layer, stream, k0, k1):
+    """Like `normals64`, uniform on (-sqrt 3, sqrt 3)."""
+    width = 2.0 * SQRT3
+    second = np.uint32(stream | SECOND_WORD)
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+    v0, v1, v2, v3 = philox4x32(element, quad, layer, second, k0, k1)
+    return (
+        width * (uniform64(w0, v0) - 0.5),
+        width * (uniform64(w1, v1) - 0.5),
+        width * (uniform64(w2, v2) - 0.5),
+        width * (uniform64(w3, v3) - 0.5),
+    )
+
+
+@cuda.jit(device=True)
+def signs(element, quad, layer, stream, k0, k1):
+    """Like `normals32`, -1 or 1."""
+    half = np.uint32(0x80000000)
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+    return (
+        np.float32(1.0 if w0 < half else -1.0),
+        np.float32(1.0 if w1 < half else -1.0),
+        np.float32(1.0 if w2 < half else -1.0),
+        np.float32(1.0 if w3 < half else -1.0),
+    )
+
+
 class Kernels(NamedTuple):
-    """The kernels of one `Spec`."""
+    """The kernels of one `Spec`; `layers` only where rows are drawn."""
 
     shape: Shape
     layers: Any
-    rows: Any
+    phases: Any
 
 
 @cache
@@ -174,11 +244,17 @@ def kernels(spec: Spec) -> Kernels:
     skipped, centred = spec.skipped, spec.norm == NORM_CENTRED
     # Rows drawn with the covariance P G P are centred already, but for what a skip connection
     # would let rounding add up to.
-    subtracted = centred and skipped
+    subtracted = centred and (skipped or spec.source != DRAWN)
+    kept_rows, source = spec.kept, spec.source
     single = spec.dtype == "float32"
     kind, number = (float32, np.float32) if single else (float64, np.float64)
     sigma = device_function(Sigma.known[spec.digest].functions[spec.dtype])
     draw_normals = normals32 if single else normals64
+    draw_weights = (
+        draw_normals,
+        uniforms32 if single else uniforms64,
+        signs,
+    )[spec.weights]
     unit = 2.0**-23 if single else 2.0**-52
     rounding = number((batch * unit) ** 2)
     threads, quads, chunk, groups, padded = shape[:5]
@@ -187,10 +263,15 @@ def kernels(spec: Spec) -> Kernels:
     at_totals, at_diagonal, at_column, at_means, at_partial, at_flags = shape[13:19]
     at_factor, at_tile, at_tile64 = shape.factor, shape.tile, shape.tile64
     at_grand = at_means + inputs * columns
-    at_twin = at_flags + 2
-    tile_rows = 4 * quads
+    at_twin = at_flags + 1
+    tile_rows, shares = 4 * quads, threads // (quads * groups)
+    elements, share_line = threads // quads, lines_of(threads)
+    at_weights, at_shares = at_tile, at_tile + max(classes * edge * stride, edge**2 * lines)
+    at_multiplied = at_weights + elements * tile_rows
+    per_round = min(ROUND, chunk)
     accumulators, sums = 4 * chunk, edge * edge
     units = PIVOT_UNITS
+    stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
     @cuda.jit(device=True)
     def entry_of(i, j):
@@ -326,8 +407,7 @@ def kernels(spec: Spec) -> Kernels:
         for entry in range(cuda.threadIdx.x, entries, threads):
             doubles[at_totals + entry] = 0.0
         if cuda.threadIdx.x == 0:
-            whole[at_flags] = NO_ROW
-            whole[at_flags + 1] = 0
+            whole[at_flags] = RUNNING
         cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -379,7 +459,7 @@ def kernels(spec: Spec) -> Kernels:
         return quad // 16 * 64 + quad % 16 + 16 * j
 
     @cuda.jit(device=True)
-    def finish_tile(first_row, width, skip, eps, x):
+    def finish_tile(first_row, width, skip, eps, x, kept):
         """Turn the rows W a of a tile into activations; rows of no one become zeros."""
         numbers = cuda.shared.array(0, kind)
         whole = cuda.shared.array(0, int64)
@@ -412,7 +492,10 @@ def kernels(spec: Spec) -> Kernels:
                 value = number((numbers[at + i * stride] - mean) * scale)
                 if skipped:
                     x[h * batch + i, row] = value
-                numbers[at + i * stride] = number(sigma(value))
+                value = number(sigma(value))
+                numbers[at + i * stride] = value
+                if kept_rows:
+                    kept[row, h * batch + i] = value
         cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -475,46 +558,220 @@ def kernels(spec: Spec) -> Kernels:
                 value = doubles[entry] / width
                 doubles[entry] = value
                 if not abs(value) < np.inf:
-                    whole[at_flags + 1] = 1
+                    cuda.atomic.min(whole, at_flags, NOT_FINITE)
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
+        """Write rows W a of a tile: weights exist a few elements at a time."""
+        numbers = cuda.shared.array(0, kind)
+        acc = cuda.local.array(accumulators, kind)
+        t = cuda.threadIdx.x
+        q, g, s = t % quads, t // quads % groups, t // (quads * groups)
+        quad, own = np.uint32(first_row // 4 + q), t // quads
+        for c in range(accumulators):
+            acc[c] = number(0.0)
+        for first in range(0, width, elements):
+            w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
+            at = at_weights + own * tile_rows + q
+            numbers[at] = w0
+            numbers[at + quads] = w1
+            numbers[at + 2 * quads] = w2
+            numbers[at + 3 * quads] = w3
+            for item in range(t, elements * padded, threads):
+                element, i = first + item // padded, item % padded
+                value = number(0.0)
+                if element < width and i < columns:
+                    value = a[element, i]
+                numbers[at_multiplied + item] = value
+            cuda.syncthreads()
+            for element in range(s, elements, shares):
+                at = at_weights + element * tile_rows + q
+                z0, z1 = numbers[at], numbers[at + quads]
+                z2, z3 = numbers[at + 2 * quads], numbers[at + 3 * quads]
+                of_a = at_multiplied + element * padded + g * chunk
+                for c in range(chunk):
+                    entry = numbers[of_a + c]
+                    acc[4 * c] += entry * z0
+                    acc[4 * c + 1] += entry * z1
+                    acc[4 * c + 2] += entry * z2
+                    acc[4 * c + 3] += entry * z3
+            cuda.syncthreads()
+        scale = number(gain / sqrt(np.float64(width)))
+        for first in range(0, chunk, per_round):
+            # A constant index keeps the accumulators in registers.
+            for c in range(chunk):
+                if first <= c < first + per_round:
+                    for j in range(4):
+                        numbers[at_shares + (4 * (c - first) + j) * share_line + t] = acc[4 * c + j]
+            cuda.syncthreads()
+            for item in range(t, 4 * per_round * quads * groups, threads):
+                place = item % (quads * groups)
+                line = item // (quads * groups)
+                total = number(0.0)
+                for share in range(shares):
+                    at = at_shares + line * share_line + share * quads * groups + place
+                    total += numbers[at]
+                c = first + line // 4
+                i = place // quads * chunk + c
+                if c < chunk and i < columns:
+                    at = at_tile + i * stride + line % 4 * quads + place % quads
+                    numbers[at] = total * scale
+            cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def copy_tile(first_row, width, given):
+        """Write given rows to a tile."""
+        numbers = cuda.shared.array(0, kind)
+        for item in range(cuda.threadIdx.x, columns * tile_rows, threads):
+            i, place = item // tile_rows, item % tile_rows
+            row = row_of(first_row, place)
+            if row < width:
+                numbers[at_tile + i * stride + place] = number(given[row, i])
         cuda.syncthreads()
 
     @cuda.jit
     def layers(
-        grams, xs, record, slots, status, width, skip, gain, eps, first_chain, first_layer, k0, k1
-    ):
+        grams, xs, kept, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
+        k0, k1,
+    ):  # fmt: skip
         """Take a chain a block through layers; see `cpu.conditional_layers`."""
-        doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         chain = cuda.blockIdx.x
-        x = xs[chain if skipped else 0]
+        x, rows = xs[chain if skipped else 0], kept[chain if kept_rows else 0]
         stream = np.uint32(STREAM_ROWS | (first_chain + chain))
         load_gram(grams[chain])
-        ended = RUNNING
         for step in range(slots.size):
             layer = np.uint32(first_layer + step)
-            least = factorise(gain, eps)
-            if single and not skipped and least < RESOLVED_PIVOT:
-                ended = UNRESOLVED
-            else:
-                clear_sums()
-                for first_row in range(0, width, tile_rows):
-                    draw_tile(first_row, layer, stream, k0, k1)
-                    finish_tile(first_row, width, skip, eps, x)
-                    add_tile()
-                finish_sums(width)
-                if whole[at_flags + 1] != 0:
-                    ended = NOT_FINITE
-                if whole[at_flags] != NO_ROW:
-                    ended = ZERO_VARIANCE
-            if ended != RUNNING:
+            unresolved = factorise(gain, eps) < RESOLVED_PIVOT
+            unresolved = unresolved and single and not skipped and not kept_rows
+            if unresolved:
                 if cuda.threadIdx.x == 0:
-                    status[chain, 0] = ended
-                    status[chain, 1] = first_layer + step
-                    status[chain, 2] = whole[at_flags]
+                    status[chain] = (step << STEP_BITS) + UNRESOLVED
+                break
+            clear_sums()
+            for first_row in range(0, width, tile_rows):
+                draw_tile(first_row, layer, stream, k0, k1)
+                finish_tile(first_row, width, skip, eps, x, rows)
+                add_tile()
+            finish_sums(width)
+            if whole[at_flags] != RUNNING:
+                if cuda.threadIdx.x == 0:
+                    status[chain] = (step << STEP_BITS) + whole[at_flags]
                 break
             if slots[step] >= 0:
                 store_gram(record[chain, slots[step]])
-        if ended == RUNNING or ended == UNRESOLVED:
-            store_gram(grams[chain])
+        store_gram(grams[chain])
 
-    return Kernels(shape, layers, None)
+    @cuda.jit(device=True)
+    def part_of_rows(
+        chain, part, parts, grams, xs, kept, given, sums, status, width, skip, gain, eps, stream,
+        layer, step, k0, k1,
+    ):  # fmt: skip
+        """Make one block's share of the rows of a layer of one chain, and their sums."""
+        doubles = cuda.shared.array(0, float64)
+        whole = cuda.shared.array(0, int64)
+        x = xs[chain if skipped else 0]
+        # Activations of even and of odd layers.
+        rows = kept[chain if kept_rows else 0, layer % 2]
+        if source == DRAWN:
+            load_gram(grams[chain])
+            unresolved = factorise(gain, eps) < RESOLVED_PIVOT
+            if unresolved and single and not skipped and not kept_rows:
+                if part == 0 and cuda.threadIdx.x == 0:
+                    cuda.atomic.min(status, chain, (step << STEP_BITS) + UNRESOLVED)
+                return
+        clear_sums()
+        tiles = (width + tile_rows - 1) // tile_rows
+        for tile in range(part, tiles, parts):
+            first_row = tile * tile_rows
+            if source == DRAWN:
+                draw_tile(first_row, layer, stream, k0, k1)
+            elif source == MULTIPLIED:
+                a = kept[chain if kept_rows else 0, (layer + 1) % 2]
+                multiply_tile(first_row, width, gain, layer, stream, k0, k1, a)
+            else:
+                copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
+            finish_tile(first_row, width, skip, eps, x, rows)
+            add_tile()
+        for entry in range(cuda.threadIdx.x, entries, threads):
+            sums[chain, part, entry] = doubles[at_totals + entry]
+        if cuda.threadIdx.x == 0 and whole[at_flags] != RUNNING:
+            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[at_flags])
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def part_of_sums(chain, part, parts, grams, sums, record, slot, status, width, step):
+        """Merge the sums of all parts, in their order, of one block's share of the entries."""
+        doubles = cuda.shared.array(0, float64)
+        t = cuda.threadIdx.x
+        for entry in range(part, entries, parts):
+            total = 0.0
+            for other in range(t, parts, threads):
+                total += sums[chain, other, entry]
+            doubles[at_tile64 + t] = total
+            cuda.syncthreads()
+            half = threads
+            while half > 1:
+                rest = half
+                half = (half + 1) // 2
+                if t + half < rest:
+                    doubles[at_tile64 + t] += doubles[at_tile64 + t + half]
+                cuda.syncthreads()
+            square, e = entry % squares, entry // squares
+            ti, tj = 0, square
+            while tj > ti:
+                ti += 1
+                tj -= ti
+            i, j = ti + classes * (e // edge), tj + classes * (e % edge)
+            if t == 0 and i < columns and j < columns:
+                value = doubles[at_tile64] / width
+                grams[chain, i, j] = value
+                if slot >= 0:
+                    record[chain, slot, i, j] = value
+                if ti != tj:
+                    grams[chain, j, i] = value
+                    if slot >= 0:
+                        record[chain, slot, j, i] = value
+                if not abs(value) < np.inf:
+                    cuda.atomic.min(status, chain, (step << STEP_BITS) + NOT_FINITE)
+            cuda.syncthreads()
+
+    @cuda.jit
+    def phases(
+        grams, xs, kept, given, sums, record, slots, status, width, skip, gain, eps, first_chain,
+        first_layer, k0, k1, first_phase, last_phase,
+    ):  # fmt: skip
+        """Take chains through layers, the rows of each split over blocks.
+
+        Even phases make rows and odd ones merge their sums, (chains, parts, entries); all blocks
+        meet between two phases.
+        """
+        chains, parts = sums.shape[0], sums.shape[1]
+        for phase in range(first_phase, last_phase):
+            if phase > first_phase:
+                cuda.cg.this_grid().sync()
+            step = phase // 2
+            layer = np.uint32(first_layer + step)
+            for item in range(cuda.blockIdx.x, chains * parts, cuda.gridDim.x):
+                chain, part = item // parts, item % parts
+                # Of this step only what the phase before has noted: other blocks note while this
+                # one looks, and a block that part of its threads left would hang.
+                known = status[chain]
+                stopped = known >> STEP_BITS < step
+                if phase % 2 == 1 and known >> STEP_BITS == step:
+                    stopped = known & ((1 << STEP_BITS) - 1) != NOT_FINITE
+                if stopped:
+                    continue
+                if phase % 2 == 0:
+                    stream = np.uint32(stream_tag | (first_chain + chain))
+                    part_of_rows(
+                        chain, part, parts, grams, xs, kept, given, sums, status, width, skip,
+                        gain, eps, stream, layer, step, k0, k1,
+                    )  # fmt: skip
+                else:
+                    part_of_sums(
+                        chain, part, parts, grams, sums, record, slots[step], status, width, step
+                    )
+
+    return Kernels(shape, layers, phases)

@@ -30,9 +30,22 @@ _OF_MATH = {
     "log2": math.log2, "maximum": max, "minimum": min, "power": math.pow, "sin": math.sin,
     "sinh": math.sinh, "sqrt": math.sqrt, "tan": math.tan, "tanh": math.tanh,
 }  # fmt: skip
-_KEPT = (
-    "bool_ e euler_gamma float32 float64 inf int32 int64 intp nan pi uint32 uint64 uintp".split()
-)
+_KEPT = [
+    "bool_",
+    "e",
+    "euler_gamma",
+    "float32",
+    "float64",
+    "inf",
+    "int32",
+    "int64",
+    "intp",
+    "nan",
+    "pi",
+    "uint32",
+    "uint64",
+    "uintp",
+]
 
 
 @cache
