@@ -7,8 +7,8 @@ share of the rows; the shares are added in a fixed order, in float64.  No sum is
 that bits depend neither on scheduling nor on the device.
 
 Where there are many chains a block has one, and takes it through all layers with its Gram matrix in
-shared memory.  Where there are few, the rows of a layer are split over blocks, and two phases
-alternate: rows, and the merging of their sums.
+shared memory (`layers`).  Where there are few, the rows of a layer are split over blocks, of which
+the one that ends last merges the sums of all (`rows`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bnmc._kernels.core import cholesky as factoring
 from bnmc._kernels.core import normal, philox
 from bnmc._kernels.core.cholesky import PIVOT_UNITS
 from bnmc._kernels.jit import Sigma
-from bnmc._kernels.target import SIMULATED, cuda, device_function, device_module
+from bnmc._kernels.target import SIMULATED, cuda, device_function, device_module, kernel
 
 philox4x32 = device_module(philox).philox4x32
 _normal = device_module(normal)
@@ -52,12 +52,17 @@ NOT_FINITE, UNRESOLVED = 2**35, 2**35 + 1
 SECOND_WORD = np.uint32(0x10000000)
 SQRT3 = 1.7320508075688772
 
+# Of every index, so that the compiler computes it in 32 bits and does not look for negative ones.
+u32 = np.uint32
+
 #: Threads of a block, at most; in the simulator few, since each is a thread of Python.
 MOST_THREADS = 16 if SIMULATED else 256
 #: The same where weights are multiplied, and quads of a tile then: a thread has a share of the
 #: elements of a row.
 MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 512
 QUADS_OF_WEIGHTS = 8
+#: Blocks that a multiprocessor is to hold at once.
+BLOCKS_OF_PROCESSOR = {"float32": 2, "float64": 1}
 #: Columns whose shares are added at once.
 ROUND = 8
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
@@ -117,7 +122,8 @@ def shape_of(spec: Spec) -> Shape:
     multiplied = spec.source == MULTIPLIED
     if multiplied:
         quads = QUADS_OF_WEIGHTS
-        threads = max(1, MOST_THREADS_OF_WEIGHTS // (quads * groups)) * quads * groups
+        wanted = MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
+        threads = max(1, wanted // (quads * groups)) * quads * groups
     else:
         quads = max(16, MOST_THREADS // groups // 16 * 16)
         threads = quads * groups
@@ -135,8 +141,11 @@ def shape_of(spec: Spec) -> Shape:
     diagonal = totals + entries
     column = diagonal + n
     means = column + n
-    partial = means + inputs * n + inputs * inputs
-    flags = partial + per_entry * entries * (per_entry > 1)
+    flags = means + inputs * n + inputs * inputs
+    # One share of an entry can take the place of the total.
+    partial = totals
+    if per_entry > 1:
+        partial, flags = flags, flags + per_entry * entries
     end = flags + 1 + n  # int64: the first row without variance, twins
     factor = end * 8 // size
     tile = factor + n * chunk * groups
@@ -232,7 +241,7 @@ class Kernels(NamedTuple):
 
     shape: Shape
     layers: Any
-    phases: Any
+    rows: Any
 
 
 @cache
@@ -271,6 +280,7 @@ def kernels(spec: Spec) -> Kernels:
     per_round = min(ROUND, chunk)
     accumulators, sums = 4 * chunk, edge * edge
     units = PIVOT_UNITS
+    most_registers = 65536 // (threads * BLOCKS_OF_PROCESSOR[spec.dtype])
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
     @cuda.jit(device=True)
@@ -287,7 +297,7 @@ def kernels(spec: Spec) -> Kernels:
         doubles = cuda.shared.array(0, float64)
         for item in range(cuda.threadIdx.x, columns * columns, threads):
             i, j = item // columns, item % columns
-            doubles[at_totals + entry_of(i, j)] = gram[i, j]
+            doubles[u32(at_totals + entry_of(i, j))] = gram[i, j]
         cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -296,7 +306,7 @@ def kernels(spec: Spec) -> Kernels:
         doubles = cuda.shared.array(0, float64)
         for item in range(cuda.threadIdx.x, columns * columns, threads):
             i, j = item // columns, item % columns
-            gram[i, j] = doubles[at_totals + entry_of(i, j)]
+            gram[i, j] = doubles[u32(at_totals + entry_of(i, j))]
 
     @cuda.jit(device=True)
     def covariance():
@@ -308,25 +318,28 @@ def kernels(spec: Spec) -> Kernels:
                 h, j = item // columns, item % columns
                 mean = 0.0
                 for i in range(h * batch, (h + 1) * batch):
-                    mean += doubles[at_totals + entry_of(i, j)]
-                doubles[at_means + item] = mean / batch
+                    mean += doubles[u32(at_totals + entry_of(i, j))]
+                doubles[u32(at_means + item)] = mean / batch
             cuda.syncthreads()
             for item in range(t, inputs * inputs, threads):
                 g, h = item // inputs, item % inputs
                 mean = 0.0
                 for j in range(g * batch, (g + 1) * batch):
-                    mean += doubles[at_means + h * columns + j]
-                doubles[at_grand + item] = mean / batch
+                    mean += doubles[u32(at_means + h * columns + j)]
+                doubles[u32(at_grand + item)] = mean / batch
             cuda.syncthreads()
         for item in range(t, columns * columns, threads):
             i, j = item // columns, item % columns
-            value = doubles[at_totals + entry_of(i, j)]
+            value = doubles[u32(at_totals + entry_of(i, j))]
             if centred:
                 g, h = i // batch, j // batch
                 # The two means are added first, so that the result is symmetric to the bit.
-                means = doubles[at_means + h * columns + i] + doubles[at_means + g * columns + j]
-                value = (value - means) + doubles[at_grand + g * inputs + h]
-            doubles[at_tile64 + item] = value
+                means = (
+                    doubles[u32(at_means + h * columns + i)]
+                    + doubles[u32(at_means + g * columns + j)]
+                )
+                value = (value - means) + doubles[u32(at_grand + g * inputs + h)]
+            doubles[u32(at_tile64 + item)] = value
         cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -338,65 +351,65 @@ def kernels(spec: Spec) -> Kernels:
         t = cuda.threadIdx.x
         covariance()
         for i in range(t, columns, threads):
-            doubles[at_diagonal + i] = doubles[at_tile64 + i * columns + i]
+            doubles[u32(at_diagonal + i)] = doubles[u32(at_tile64 + i * columns + i)]
         cuda.syncthreads()
         scale = gain
         if norm != NORM_NONE and not skipped and eps == 0.0:
             scale = scale_of(doubles[at_diagonal : at_diagonal + columns])
         cuda.syncthreads()
         for i in range(t, columns, threads):
-            own = doubles[at_totals + entry_of(i, i)]
+            own = doubles[u32(at_totals + entry_of(i, i))]
             if centred:
                 first = i // batch * batch
                 mean = 0.0
                 for j in range(first, first + batch):
-                    mean += doubles[at_totals + entry_of(j, j)]
+                    mean += doubles[u32(at_totals + entry_of(j, j))]
                 own = max(own, mean / batch)
                 # The others determine the last sample of a batch, so its pivot is zero.
                 if i == first + batch - 1:
                     own = np.inf
-            doubles[at_diagonal + i] = own
+            doubles[u32(at_diagonal + i)] = own
             twin = i
-            of_own = doubles[at_tile64 + i * columns + i]
+            of_own = doubles[u32(at_tile64 + i * columns + i)]
             for j in range(i - 1, -1, -1):
-                shared = doubles[at_tile64 + j * columns + i]
-                if shared == of_own and doubles[at_tile64 + j * columns + j] == of_own:
+                shared = doubles[u32(at_tile64 + j * columns + i)]
+                if shared == of_own and doubles[u32(at_tile64 + j * columns + j)] == of_own:
                     twin = j
-            whole[at_twin + i] = twin
+            whole[u32(at_twin + i)] = twin
         cuda.syncthreads()
         for k in range(columns):
-            pivot = doubles[at_tile64 + k * columns + k]
-            allowed = doubles[at_diagonal + k]
-            regular = whole[at_twin + k] == k and pivot > units * columns * allowed
+            pivot = doubles[u32(at_tile64 + k * columns + k)]
+            allowed = doubles[u32(at_diagonal + k)]
+            regular = whole[u32(at_twin + k)] == k and pivot > units * columns * allowed
             inverse = 1.0 / sqrt(pivot) if regular else 0.0
             for i in range(t, padded, threads):
                 entry = 0.0
                 if k <= i < columns:
-                    entry = doubles[at_tile64 + i * columns + k] * inverse
-                    doubles[at_column + i] = entry
-                numbers[at_factor + k * padded + i] = number(scale * entry)
+                    entry = doubles[u32(at_tile64 + i * columns + k)] * inverse
+                    doubles[u32(at_column + i)] = entry
+                numbers[u32(at_factor + k * padded + i)] = number(scale * entry)
             cuda.syncthreads()
             if t == 0:
-                doubles[at_diagonal + k] = pivot / allowed if regular else 0.0
+                doubles[u32(at_diagonal + k)] = pivot / allowed if regular else 0.0
             if regular:
                 rest = columns - k - 1
                 for item in range(t, rest * rest, threads):
                     i, j = k + 1 + item // rest, k + 1 + item % rest
                     if j <= i:
-                        product = doubles[at_column + i] * doubles[at_column + j]
-                        doubles[at_tile64 + i * columns + j] -= product
+                        product = doubles[u32(at_column + i)] * doubles[u32(at_column + j)]
+                        doubles[u32(at_tile64 + i * columns + j)] -= product
             cuda.syncthreads()
         least = 1.0
         for k in range(columns):
-            twin = whole[at_twin + k]
+            twin = whole[u32(at_twin + k)]
             if twin == k:
                 if not (centred and (k + 1) % batch == 0):
-                    least = min(least, doubles[at_diagonal + k])
+                    least = min(least, doubles[u32(at_diagonal + k)])
             else:
                 # Copies of samples stay copies at every depth.
                 for i in range(t, k + 1, threads):
-                    value = numbers[at_factor + i * padded + twin]
-                    numbers[at_factor + i * padded + k] = value
+                    value = numbers[u32(at_factor + i * padded + twin)]
+                    numbers[u32(at_factor + i * padded + k)] = value
         cuda.syncthreads()
         return least
 
@@ -405,9 +418,9 @@ def kernels(spec: Spec) -> Kernels:
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         for entry in range(cuda.threadIdx.x, entries, threads):
-            doubles[at_totals + entry] = 0.0
+            doubles[u32(at_totals + entry)] = 0.0
         if cuda.threadIdx.x == 0:
-            whole[at_flags] = RUNNING
+            whole[u32(at_flags)] = RUNNING
         cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -421,25 +434,25 @@ def kernels(spec: Spec) -> Kernels:
         quad = np.uint32(first_row // 4 + q)
         for k in range(g, columns, groups):
             at = at_tile + k * stride + q
-            if doubles[at_diagonal + k] > 0.0:
+            if doubles[u32(at_diagonal + k)] > 0.0:
                 z0, z1, z2, z3 = draw_normals(np.uint32(k), quad, layer, stream, k0, k1)
-                numbers[at] = z0
-                numbers[at + quads] = z1
-                numbers[at + 2 * quads] = z2
-                numbers[at + 3 * quads] = z3
+                numbers[u32(at)] = z0
+                numbers[u32(at + quads)] = z1
+                numbers[u32(at + 2 * quads)] = z2
+                numbers[u32(at + 3 * quads)] = z3
             else:
                 for j in range(4):
-                    numbers[at + j * quads] = number(0.0)
+                    numbers[u32(at + j * quads)] = number(0.0)
         cuda.syncthreads()
         for c in range(accumulators):
             acc[c] = number(0.0)
         for k in range(min(columns, (g + 1) * chunk)):
             at = at_tile + k * stride + q
-            z0, z1 = numbers[at], numbers[at + quads]
-            z2, z3 = numbers[at + 2 * quads], numbers[at + 3 * quads]
+            z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
+            z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
             of_factor = at_factor + k * padded + g * chunk
             for c in range(chunk):
-                entry = numbers[of_factor + c]
+                entry = numbers[u32(of_factor + c)]
                 acc[4 * c] += entry * z0
                 acc[4 * c + 1] += entry * z1
                 acc[4 * c + 2] += entry * z2
@@ -449,7 +462,7 @@ def kernels(spec: Spec) -> Kernels:
             if g * chunk + c < columns:
                 at = at_tile + (g * chunk + c) * stride + q
                 for j in range(4):
-                    numbers[at + j * quads] = acc[4 * c + j]
+                    numbers[u32(at + j * quads)] = acc[4 * c + j]
         cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -469,31 +482,31 @@ def kernels(spec: Spec) -> Kernels:
             at = at_tile + h * batch * stride + place
             if row >= width:
                 for i in range(batch):
-                    numbers[at + i * stride] = number(0.0)
+                    numbers[u32(at + i * stride)] = number(0.0)
                 continue
             if skipped:
                 for i in range(batch):
-                    numbers[at + i * stride] += number(skip) * x[h * batch + i, row]
+                    numbers[u32(at + i * stride)] += number(skip) * x[h * batch + i, row]
             mean, scale = number(0.0), number(1.0)
             if subtracted:
                 for i in range(batch):
-                    mean += numbers[at + i * stride]
+                    mean += numbers[u32(at + i * stride)]
                 mean *= number(1.0 / batch)
             if norm != NORM_NONE:
                 variance = number(0.0)
                 for i in range(batch):
-                    deviation = numbers[at + i * stride] - mean
+                    deviation = numbers[u32(at + i * stride)] - mean
                     variance += deviation * deviation
                 variance *= number(1.0 / batch)
                 if eps == 0.0 and not variance > rounding * (mean * mean):
                     cuda.atomic.min(whole, at_flags, row)
                 scale = number(number(1.0) / sqrt(number(variance + number(eps))))
             for i in range(batch):
-                value = number((numbers[at + i * stride] - mean) * scale)
+                value = number((numbers[u32(at + i * stride)] - mean) * scale)
                 if skipped:
                     x[h * batch + i, row] = value
                 value = number(sigma(value))
-                numbers[at + i * stride] = value
+                numbers[u32(at + i * stride)] = value
                 if kept_rows:
                     kept[row, h * batch + i] = value
         cuda.syncthreads()
@@ -517,33 +530,29 @@ def kernels(spec: Spec) -> Kernels:
             at_i, at_j = at_tile + ti * stride, at_tile + tj * stride
             for place in range(split, tile_rows, splits):
                 for a in range(edge):
-                    left[a] = numbers[at_i + a * classes * stride + place]
+                    left[a] = numbers[u32(at_i + a * classes * stride + place)]
                 for b in range(edge):
-                    right = numbers[at_j + b * classes * stride + place]
+                    right = numbers[u32(at_j + b * classes * stride + place)]
                     for a in range(edge):
                         acc[a * edge + b] += left[a] * right
         cuda.syncthreads()
         for e in range(sums):
-            numbers[at_tile + e * lines + t] = acc[e]
+            numbers[u32(at_tile + e * lines + t)] = acc[e]
         cuda.syncthreads()
         for item in range(t, entries * per_entry, threads):
             entry, part = item % entries, item // entries
             at = at_tile + entry // squares * lines + entry % squares
-            total = 0.0
+            total = doubles[u32(at_totals + entry)] if part == 0 else 0.0
             for share in range(part, splits, per_entry):
-                total += np.float64(numbers[at + share * squares])
-            if per_entry > 1:
-                doubles[at_partial + item] = total
-            else:
-                doubles[at_totals + entry] += total
+                total += np.float64(numbers[u32(at + share * squares)])
+            doubles[u32(at_partial + item)] = total
         cuda.syncthreads()
-        if per_entry > 1:
-            for entry in range(t, entries, threads):
-                total = 0.0
-                for part in range(per_entry):
-                    total += doubles[at_partial + part * entries + entry]
-                doubles[at_totals + entry] += total
-            cuda.syncthreads()
+        for entry in range(t, entries, threads):
+            total = 0.0
+            for part in range(per_entry):
+                total += doubles[u32(at_partial + part * entries + entry)]
+            doubles[u32(at_totals + entry)] = total
+        cuda.syncthreads()
 
     @cuda.jit(device=True)
     def finish_sums(width):
@@ -555,8 +564,8 @@ def kernels(spec: Spec) -> Kernels:
             # The entry (j, i) is the same place, or, within a square, has the same bits.
             if i >= j or i % classes == j % classes:
                 entry = at_totals + entry_of(i, j)
-                value = doubles[entry] / width
-                doubles[entry] = value
+                value = doubles[u32(entry)] / width
+                doubles[u32(entry)] = value
                 if not abs(value) < np.inf:
                     cuda.atomic.min(whole, at_flags, NOT_FINITE)
         cuda.syncthreads()
@@ -574,24 +583,24 @@ def kernels(spec: Spec) -> Kernels:
         for first in range(0, width, elements):
             w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
             at = at_weights + own * tile_rows + q
-            numbers[at] = w0
-            numbers[at + quads] = w1
-            numbers[at + 2 * quads] = w2
-            numbers[at + 3 * quads] = w3
+            numbers[u32(at)] = w0
+            numbers[u32(at + quads)] = w1
+            numbers[u32(at + 2 * quads)] = w2
+            numbers[u32(at + 3 * quads)] = w3
             for item in range(t, elements * padded, threads):
                 element, i = first + item // padded, item % padded
                 value = number(0.0)
                 if element < width and i < columns:
                     value = a[element, i]
-                numbers[at_multiplied + item] = value
+                numbers[u32(at_multiplied + item)] = value
             cuda.syncthreads()
             for element in range(s, elements, shares):
                 at = at_weights + element * tile_rows + q
-                z0, z1 = numbers[at], numbers[at + quads]
-                z2, z3 = numbers[at + 2 * quads], numbers[at + 3 * quads]
+                z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
+                z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
                 of_a = at_multiplied + element * padded + g * chunk
                 for c in range(chunk):
-                    entry = numbers[of_a + c]
+                    entry = numbers[u32(of_a + c)]
                     acc[4 * c] += entry * z0
                     acc[4 * c + 1] += entry * z1
                     acc[4 * c + 2] += entry * z2
@@ -603,7 +612,9 @@ def kernels(spec: Spec) -> Kernels:
             for c in range(chunk):
                 if first <= c < first + per_round:
                     for j in range(4):
-                        numbers[at_shares + (4 * (c - first) + j) * share_line + t] = acc[4 * c + j]
+                        numbers[u32(at_shares + (4 * (c - first) + j) * share_line + t)] = acc[
+                            4 * c + j
+                        ]
             cuda.syncthreads()
             for item in range(t, 4 * per_round * quads * groups, threads):
                 place = item % (quads * groups)
@@ -611,12 +622,12 @@ def kernels(spec: Spec) -> Kernels:
                 total = number(0.0)
                 for share in range(shares):
                     at = at_shares + line * share_line + share * quads * groups + place
-                    total += numbers[at]
+                    total += numbers[u32(at)]
                 c = first + line // 4
                 i = place // quads * chunk + c
                 if c < chunk and i < columns:
                     at = at_tile + i * stride + line % 4 * quads + place % quads
-                    numbers[at] = total * scale
+                    numbers[u32(at)] = total * scale
             cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -627,10 +638,10 @@ def kernels(spec: Spec) -> Kernels:
             i, place = item // tile_rows, item % tile_rows
             row = row_of(first_row, place)
             if row < width:
-                numbers[at_tile + i * stride + place] = number(given[row, i])
+                numbers[u32(at_tile + i * stride + place)] = number(given[row, i])
         cuda.syncthreads()
 
-    @cuda.jit
+    @kernel(most_registers)
     def layers(
         grams, xs, kept, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
         k0, k1,
@@ -655,123 +666,104 @@ def kernels(spec: Spec) -> Kernels:
                 finish_tile(first_row, width, skip, eps, x, rows)
                 add_tile()
             finish_sums(width)
-            if whole[at_flags] != RUNNING:
+            if whole[u32(at_flags)] != RUNNING:
                 if cuda.threadIdx.x == 0:
-                    status[chain] = (step << STEP_BITS) + whole[at_flags]
+                    status[chain] = (step << STEP_BITS) + whole[u32(at_flags)]
                 break
             if slots[step] >= 0:
                 store_gram(record[chain, slots[step]])
         store_gram(grams[chain])
 
     @cuda.jit(device=True)
-    def part_of_rows(
-        chain, part, parts, grams, xs, kept, given, sums, status, width, skip, gain, eps, stream,
-        layer, step, k0, k1,
-    ):  # fmt: skip
-        """Make one block's share of the rows of a layer of one chain, and their sums."""
-        doubles = cuda.shared.array(0, float64)
-        whole = cuda.shared.array(0, int64)
-        x = xs[chain if skipped else 0]
-        # Activations of even and of odd layers.
-        rows = kept[chain if kept_rows else 0, layer % 2]
-        if source == DRAWN:
-            load_gram(grams[chain])
-            unresolved = factorise(gain, eps) < RESOLVED_PIVOT
-            if unresolved and single and not skipped and not kept_rows:
-                if part == 0 and cuda.threadIdx.x == 0:
-                    cuda.atomic.min(status, chain, (step << STEP_BITS) + UNRESOLVED)
-                return
-        clear_sums()
-        tiles = (width + tile_rows - 1) // tile_rows
-        for tile in range(part, tiles, parts):
-            first_row = tile * tile_rows
-            if source == DRAWN:
-                draw_tile(first_row, layer, stream, k0, k1)
-            elif source == MULTIPLIED:
-                a = kept[chain if kept_rows else 0, (layer + 1) % 2]
-                multiply_tile(first_row, width, gain, layer, stream, k0, k1, a)
-            else:
-                copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
-            finish_tile(first_row, width, skip, eps, x, rows)
-            add_tile()
-        for entry in range(cuda.threadIdx.x, entries, threads):
-            sums[chain, part, entry] = doubles[at_totals + entry]
-        if cuda.threadIdx.x == 0 and whole[at_flags] != RUNNING:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[at_flags])
-        cuda.syncthreads()
-
-    @cuda.jit(device=True)
-    def part_of_sums(chain, part, parts, grams, sums, record, slot, status, width, step):
-        """Merge the sums of all parts, in their order, of one block's share of the entries."""
+    def merge_parts(sums, chain, parts):
+        """Add the sums of all parts of a layer, in their order."""
         doubles = cuda.shared.array(0, float64)
         t = cuda.threadIdx.x
-        for entry in range(part, entries, parts):
+        for item in range(t, entries * per_entry, threads):
+            entry = item % entries
             total = 0.0
-            for other in range(t, parts, threads):
-                total += sums[chain, other, entry]
-            doubles[at_tile64 + t] = total
-            cuda.syncthreads()
-            half = threads
-            while half > 1:
-                rest = half
-                half = (half + 1) // 2
-                if t + half < rest:
-                    doubles[at_tile64 + t] += doubles[at_tile64 + t + half]
-                cuda.syncthreads()
-            square, e = entry % squares, entry // squares
-            ti, tj = 0, square
-            while tj > ti:
-                ti += 1
-                tj -= ti
-            i, j = ti + classes * (e // edge), tj + classes * (e % edge)
-            if t == 0 and i < columns and j < columns:
-                value = doubles[at_tile64] / width
-                grams[chain, i, j] = value
-                if slot >= 0:
-                    record[chain, slot, i, j] = value
-                if ti != tj:
-                    grams[chain, j, i] = value
-                    if slot >= 0:
-                        record[chain, slot, j, i] = value
-                if not abs(value) < np.inf:
-                    cuda.atomic.min(status, chain, (step << STEP_BITS) + NOT_FINITE)
-            cuda.syncthreads()
+            for part in range(item // entries, parts, per_entry):
+                total += sums[chain, part, entry]
+            doubles[u32(at_partial + item)] = total
+        cuda.syncthreads()
+        for entry in range(t, entries, threads):
+            total = 0.0
+            for part in range(per_entry):
+                total += doubles[u32(at_partial + part * entries + entry)]
+            doubles[u32(at_totals + entry)] = total
+        cuda.syncthreads()
 
-    @cuda.jit
-    def phases(
-        grams, xs, kept, given, sums, record, slots, status, width, skip, gain, eps, first_chain,
-        first_layer, k0, k1, first_phase, last_phase,
+    @kernel(65536 // threads)
+    def rows(
+        grams, xs, kept, given, sums, arrived, record, slot, status, width, skip, gain, eps,
+        first_chain, layer, step, k0, k1,
     ):  # fmt: skip
-        """Take chains through layers, the rows of each split over blocks.
+        """Make one layer of a chain by the blocks of a row of the grid, of which the last merges.
 
-        Even phases make rows and odd ones merge their sums, (chains, parts, entries); all blocks
-        meet between two phases.
+        Parameters are those of `layers` for one layer, and
+
+        kept : (chains, 2, >= width, columns), or (1, 2, 1, 1)
+            Activations of even and of odd layers.
+        given : (chains or 1, width, columns)
+            The rows of layer 0, where they are given.
+        sums : (chains, parts, entries) float64
+        arrived : (chains,) int32
+            How many blocks have come to an end; zeros before and after.
         """
-        chains, parts = sums.shape[0], sums.shape[1]
-        for phase in range(first_phase, last_phase):
-            if phase > first_phase:
-                cuda.cg.this_grid().sync()
-            step = phase // 2
-            layer = np.uint32(first_layer + step)
-            for item in range(cuda.blockIdx.x, chains * parts, cuda.gridDim.x):
-                chain, part = item // parts, item % parts
-                # Of this step only what the phase before has noted: other blocks note while this
-                # one looks, and a block that part of its threads left would hang.
-                known = status[chain]
-                stopped = known >> STEP_BITS < step
-                if phase % 2 == 1 and known >> STEP_BITS == step:
-                    stopped = known & ((1 << STEP_BITS) - 1) != NOT_FINITE
-                if stopped:
-                    continue
-                if phase % 2 == 0:
-                    stream = np.uint32(stream_tag | (first_chain + chain))
-                    part_of_rows(
-                        chain, part, parts, grams, xs, kept, given, sums, status, width, skip,
-                        gain, eps, stream, layer, step, k0, k1,
-                    )  # fmt: skip
-                else:
-                    part_of_sums(
-                        chain, part, parts, grams, sums, record, slots[step], status, width, step
-                    )
+        doubles = cuda.shared.array(0, float64)
+        whole = cuda.shared.array(0, int64)
+        t, part, chain, parts = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        # Of this step other blocks note while this one looks; a block that only part of its
+        # threads left would hang.
+        if status[chain] >> STEP_BITS < step:
+            return
+        x = xs[chain if skipped else 0]
+        a, following = kept[chain if kept_rows else 0, (layer + 1) % 2], kept[0, 0]
+        if kept_rows:
+            following = kept[chain, layer % 2]
+        stream = np.uint32(stream_tag | (first_chain + chain))
+        counter = np.uint32(layer)
+        unresolved = False
+        if source == DRAWN:
+            load_gram(grams[chain])
+            least = factorise(gain, eps)
+            unresolved = least < RESOLVED_PIVOT and single and not skipped and not kept_rows
+        if unresolved:
+            if part == 0 and t == 0:
+                status[chain] = (step << STEP_BITS) + UNRESOLVED
+            return
+        clear_sums()
+        for first_row in range(part * tile_rows, width, parts * tile_rows):
+            if source == DRAWN:
+                draw_tile(first_row, counter, stream, k0, k1)
+            elif source == MULTIPLIED:
+                multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
+            else:
+                copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
+            finish_tile(first_row, width, skip, eps, x, following)
+            add_tile()
+        for entry in range(t, entries, threads):
+            sums[chain, part, entry] = doubles[u32(at_totals + entry)]
+        if t == 0 and whole[u32(at_flags)] != RUNNING:
+            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            whole[u32(at_flags)] = cuda.atomic.add(arrived, chain, 1)
+        cuda.syncthreads()
+        if whole[u32(at_flags)] != parts - 1:
+            return
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            arrived[chain] = 0
+            whole[u32(at_flags)] = RUNNING
+        merge_parts(sums, chain, parts)
+        finish_sums(width)
+        store_gram(grams[chain])
+        if t == 0 and whole[u32(at_flags)] != RUNNING:
+            cuda.atomic.min(status, chain, (step << STEP_BITS) + NOT_FINITE)
+        if slot >= 0:
+            store_gram(record[chain, slot])
 
-    return Kernels(shape, layers, phases)
+    return Kernels(shape, layers if source == DRAWN else None, rows)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import config, cuda
 
-__all__ = ["SIMULATED", "cuda", "device_function", "device_module"]
+__all__ = ["SIMULATED", "cuda", "device_function", "device_module", "kernel"]
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
@@ -89,6 +89,13 @@ def device_function(function: Callable[..., Any]) -> Any:
     copy.__module__ = function.__module__
     copy.__qualname__ = function.__qualname__
     return cuda.jit(device=True)(copy)
+
+
+def kernel(most_registers: int) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a kernel whose threads have so many registers at most."""
+    if SIMULATED:
+        return cuda.jit  # type: ignore[no-any-return]
+    return cuda.jit(max_registers=min(255, most_registers // 8 * 8))  # type: ignore[no-any-return]
 
 
 def _names(code: Any) -> set[str]:
