@@ -643,19 +643,19 @@ def kernels(spec: Spec) -> Kernels:
 
     @kernel(most_registers)
     def layers(
-        grams, xs, kept, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
+        grams, xs, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
         k0, k1,
     ):  # fmt: skip
         """Take a chain a block through layers; see `cpu.conditional_layers`."""
         whole = cuda.shared.array(0, int64)
         chain = cuda.blockIdx.x
-        x, rows = xs[chain if skipped else 0], kept[chain if kept_rows else 0]
+        x = xs[chain if skipped else 0]
         stream = np.uint32(STREAM_ROWS | (first_chain + chain))
         load_gram(grams[chain])
         for step in range(slots.size):
             layer = np.uint32(first_layer + step)
             unresolved = factorise(gain, eps) < RESOLVED_PIVOT
-            unresolved = unresolved and single and not skipped and not kept_rows
+            unresolved = unresolved and single and not skipped
             if unresolved:
                 if cuda.threadIdx.x == 0:
                     status[chain] = (step << STEP_BITS) + UNRESOLVED
@@ -663,7 +663,7 @@ def kernels(spec: Spec) -> Kernels:
             clear_sums()
             for first_row in range(0, width, tile_rows):
                 draw_tile(first_row, layer, stream, k0, k1)
-                finish_tile(first_row, width, skip, eps, x, rows)
+                finish_tile(first_row, width, skip, eps, x, x)
                 add_tile()
             finish_sums(width)
             if whole[u32(at_flags)] != RUNNING:
@@ -733,7 +733,8 @@ def kernels(spec: Spec) -> Kernels:
                 status[chain] = (step << STEP_BITS) + UNRESOLVED
             return
         clear_sums()
-        for first_row in range(part * tile_rows, width, parts * tile_rows):
+        # Rows of a group of quads are not next to each other: groups are whole.
+        for first_row in range(part * tile_rows, (width + 63) // 64 * 64, parts * tile_rows):
             if source == DRAWN:
                 draw_tile(first_row, counter, stream, k0, k1)
             elif source == MULTIPLIED:
@@ -766,4 +767,4 @@ def kernels(spec: Spec) -> Kernels:
         if slot >= 0:
             store_gram(record[chain, slot])
 
-    return Kernels(shape, layers if source == DRAWN else None, rows)
+    return Kernels(shape, layers if source == DRAWN and not kept_rows else None, rows)

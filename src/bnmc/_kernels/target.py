@@ -7,19 +7,27 @@ before the import, kernels run as Python: slowly, without a device.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import config, cuda
+from numba import config
+from numba import cuda as _cuda
 
-__all__ = ["SIMULATED", "cuda", "device_function", "device_module", "kernel"]
+__all__ = ["SIMULATED", "cuda", "device_function", "device_module", "kernel", "launch", "why_not"]
 
-SIMULATED = bool(config.ENABLE_CUDASIM)
+#: Numba says nothing of the types of its CUDA target, and there are two of these.
+cuda: Any = _cuda
+SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
+
+#: Bytes of shared memory that a block may have without asking.
+MOST_SHARED_BY_DEFAULT = 48 * 1024
 
 # Functions of NumPy by those that the device has for scalars.
 _OF_MATH = {
@@ -91,11 +99,11 @@ def device_function(function: Callable[..., Any]) -> Any:
     return cuda.jit(device=True)(copy)
 
 
-def kernel(most_registers: int) -> Callable[[Callable[..., Any]], Any]:
+def kernel(most_registers: int) -> Any:
     """Compile a kernel whose threads have so many registers at most."""
     if SIMULATED:
-        return cuda.jit  # type: ignore[no-any-return]
-    return cuda.jit(max_registers=min(255, most_registers // 8 * 8))  # type: ignore[no-any-return]
+        return cuda.jit
+    return cuda.jit(max_registers=min(255, most_registers // 8 * 8))
 
 
 def _names(code: Any) -> set[str]:
@@ -115,3 +123,61 @@ def device_module(module: ModuleType) -> SimpleNamespace:
         if function.__module__ == module.__name__
     }
     return SimpleNamespace(**found)
+
+
+def why_not() -> str | None:
+    """Return why kernels cannot run here, or None."""
+    if SIMULATED:
+        return None
+    if find_spec("numba_cuda") is None:
+        return 'numba-cuda is not installed: pip install "bnmc[cuda13]" (or cuda12)'
+    try:
+        count = len(cuda.gpus)
+    except Exception as error:  # the driver's own errors, whatever their types are
+        text = " ".join(str(error).split())
+        return f"no CUDA driver: {text or type(error).__name__}"
+    return None if count else "no CUDA device"
+
+
+def free_memory() -> int:
+    """Return the bytes of device memory that are free."""
+    return 1 << 30 if SIMULATED else int(cuda.current_context().get_memory_info().free)
+
+
+def shared_memory() -> int:
+    """Return the bytes of shared memory that a block may have."""
+    if SIMULATED:
+        return 227 * 1024
+    return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+
+
+def processors() -> int:
+    """Return the number of multiprocessors."""
+    return 2 if SIMULATED else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error of the driver says that there is no memory left."""
+    return "OUT_OF_MEMORY" in str(error).upper()
+
+
+def launch(compiled: Any, grid: Any, threads: int, size: int, stream: Any, *arguments: Any) -> None:
+    """Launch a kernel whose blocks have `size` bytes of shared memory."""
+    if not SIMULATED and size > MOST_SHARED_BY_DEFAULT:
+        types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
+        _allow_shared(compiled.compile(types), size)
+    compiled[grid, threads, stream, size](*arguments)
+
+
+def _allow_shared(overload: Any, size: int) -> None:
+    """Let blocks have more shared memory than a kernel has unless it asks for it."""
+    driver = importlib.import_module("numba.cuda.cudadrv.driver")
+
+    device = cuda.get_current_device().id
+    if getattr(overload, "bnmc_allowed", None) == (device, size):
+        return
+    function = overload._codelibrary.get_cufunc()
+    attribute = driver.binding.CUfunction_attribute
+    attribute = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    driver.driver.cuKernelSetAttribute(attribute, size, function.handle, device)
+    overload.bnmc_allowed = device, size
