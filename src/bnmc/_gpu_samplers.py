@@ -19,7 +19,6 @@ from bnmc._kernels.target import (
     launch,
     processors,
     shared_memory,
-    why_not,
 )
 from bnmc._samplers import (
     ConditionalSampler,
@@ -31,10 +30,17 @@ from bnmc._samplers import (
     weight_code,
 )
 from bnmc.chain import Chain
-from bnmc.errors import BackendError, NonFiniteError, ResultTooLargeError, ZeroVarianceError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    NonFiniteError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
 from bnmc.initial import Covariance, Representation
 
-__all__ = ["GPU_SAMPLERS", "DeviceRows", "require_device"]
+__all__ = ["GPU_SAMPLERS", "DeviceRows"]
 
 #: Parts of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
@@ -45,23 +51,32 @@ BLOCKS_OF_PROCESSOR = 2
 
 
 class DeviceRows:
-    """Layer 0 before its normalization, on a device: (chains or 1, width, columns).
+    """Layer 0 before its normalization, in the memory of a GPU.
 
-    Parameters
+    Attributes
     ----------
-    array : object
-        With `__cuda_array_interface__`; it is not copied.
+    array : (chains or 1, width, batch) array of the device
+        Not a copy.
     """
 
     def __init__(self, array: Any) -> None:
-        self.array = numba_cuda.as_cuda_array(array)
+        self.array = array
 
-
-def require_device() -> None:
-    """Raise a typed error that says what is missing, if no kernel can run here."""
-    reason = why_not()
-    if reason is not None:
-        raise BackendError("cuda", reason)
+    @classmethod
+    def of(cls, initial: Any, chain: Chain, chains: int, inputs: int | None) -> DeviceRows:
+        """Take any array with `__cuda_array_interface__`, or raise a typed error."""
+        array = numba_cuda.as_cuda_array(initial)
+        lengths = (chain.width, chain.batch)
+        if inputs is not None:
+            raise ArgumentError("inputs", inputs, "None for an initial array of a device")
+        if array.shape not in (lengths, (chains, *lengths)):
+            wanted = f"{lengths} or {(chains, *lengths)}, that is (chains, width, batch)"
+            raise ArgumentError("initial", array.shape, wanted)
+        if array.dtype not in (np.float32, np.float64):
+            raise ArgumentTypeError("initial", str(array.dtype), "float32 or float64")
+        if not array.is_c_contiguous():
+            raise ArgumentError("initial", "strides", "a C-contiguous array of a device")
+        return cls(array.reshape(chains if array.ndim == 3 else 1, *lengths))
 
 
 class _GpuSampler(Sampler):

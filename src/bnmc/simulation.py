@@ -76,7 +76,8 @@ def simulate(
         Number of independent networks; 1 unless `initial` has one batch for each.
     initial : str, array_like, FirstLayer or State, default "gaussian"
         What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
-        (chains, width, batch), one a chain; the `final_state` of a run, to go on from there with
+        (chains, width, batch), one a chain, in the memory of the host or, C-contiguous and with
+        `__cuda_array_interface__`, of the GPU; the `final_state` of a run, to go on from there with
         the same random numbers; or a law, drawn inside the kernels: "gaussian" (i.i.d. normal
         entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are equal, which
         centring undoes at once).  `FirstLayer` takes another number of features to the width.
@@ -223,7 +224,7 @@ class _Plan:
             raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
         self.chain = chain
         self.depth = integer("depth", depth, low=0, high=2**32 - 1)
-        choice("backend", backend, ("auto", "cpu", "cuda"))
+        self.wanted = choice("backend", backend, ("auto", "cpu", "cuda"))
         self.dtype = _precision(dtype)
         choice("sampler", sampler, ("auto", "conditional", "weights"))
         self.threads = (
@@ -240,7 +241,7 @@ class _Plan:
         self.layers = self._recorded(integer("every", every, low=1), burn_in)
         if not isinstance(initial, State):
             self._start(initial, rng)
-        self.backend = self._choose_backend(backend)
+        self.backend = self._choose_backend(self.wanted)
         self.sampler = self._make_sampler()
         self.shapes = self._shapes()
         self.out = self._destinations(out)
@@ -284,8 +285,18 @@ class _Plan:
     def _start(self, initial: Any, rng: Any) -> None:
         """Prepare layer 0 and draw the key."""
         self.chain.activation.check()
-        self.start = prepare(self.chain, initial, self.chains, self.inputs)
+        self.start = self._prepared(initial)
         self.key = draw_key(rng)
+
+    def _prepared(self, initial: Any) -> Any:
+        if not is_device_array(initial):
+            return prepare(self.chain, initial, self.chains, self.inputs)
+        if self.wanted == "cpu":
+            raise ArgumentError("backend", "cpu", "'cuda' for an initial array of a device")
+        self.wanted = self._choose_backend("cuda")
+        from bnmc._gpu_samplers import DeviceRows
+
+        return DeviceRows.of(initial, self.chain, self.chains, self.inputs)
 
     def _recorded(self, every: int, burn_in: int) -> NDArray[np.int64]:
         """Return the recorded layers, counted from layer 0 of the chain."""
@@ -355,8 +366,10 @@ class _Plan:
                 return "cpu"
         if wanted == "cpu":
             return "cpu"
-        from bnmc._kernels.target import why_not
+        from bnmc._kernels.target import SIMULATED, why_not
 
+        if wanted == "auto" and SIMULATED:
+            return "cpu"
         reason = why_not()
         if reason is None and no_gpu:
             reason = "linear chains without normalization go by Wishart factors, on the CPU"
@@ -658,6 +671,11 @@ def available_memory() -> int:
     if not hasattr(os, "sysconf"):
         return 1 << 62
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def is_device_array(value: object) -> bool:
+    """Whether a value is an array in the memory of a GPU."""
+    return hasattr(value, "__cuda_array_interface__")
 
 
 def _precision(dtype: Any) -> str:

@@ -61,8 +61,9 @@ MOST_THREADS = 16 if SIMULATED else 256
 #: elements of a row.
 MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 512
 QUADS_OF_WEIGHTS = 8
-#: Blocks that a multiprocessor is to hold at once.
-BLOCKS_OF_PROCESSOR = {"float32": 2, "float64": 1}
+#: Registers of a thread, at most: with 256 threads a multiprocessor holds two blocks, or three
+#: where a thread accumulates few numbers.
+MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
 #: Columns whose shares are added at once.
 ROUND = 8
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
@@ -146,7 +147,7 @@ def shape_of(spec: Spec) -> Shape:
     partial = totals
     if per_entry > 1:
         partial, flags = flags, flags + per_entry * entries
-    end = flags + 1 + n  # int64: the first row without variance, twins
+    end = flags + 2 + n  # int64: the first row without variance, twins, zero
     factor = end * 8 // size
     tile = factor + n * chunk * groups
     tile64 = -(-tile * size // 8)
@@ -273,6 +274,7 @@ def kernels(spec: Spec) -> Kernels:
     at_factor, at_tile, at_tile64 = shape.factor, shape.tile, shape.tile64
     at_grand = at_means + inputs * columns
     at_twin = at_flags + 1
+    at_zero = at_twin + columns
     tile_rows, shares = 4 * quads, threads // (quads * groups)
     elements, share_line = threads // quads, lines_of(threads)
     at_weights, at_shares = at_tile, at_tile + max(classes * edge * stride, edge**2 * lines)
@@ -280,8 +282,26 @@ def kernels(spec: Spec) -> Kernels:
     per_round = min(ROUND, chunk)
     accumulators, sums = 4 * chunk, edge * edge
     units = PIVOT_UNITS
-    most_registers = 65536 // (threads * BLOCKS_OF_PROCESSOR[spec.dtype])
+    few = single and accumulators <= FEW_ACCUMULATORS
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
+
+    @cuda.jit(device=True)
+    def thread():
+        """Return the number of the thread.
+
+        Of what the compiler knows to be always the same it would keep, in registers, all that a
+        layer computes from it, so this looks as if it might change.
+        """
+        whole = cuda.shared.array(0, int64)
+        return u32(cuda.threadIdx.x + whole[u32(at_zero)])
+
+    @cuda.jit(device=True)
+    def begin():
+        """Make `thread` work."""
+        whole = cuda.shared.array(0, int64)
+        if cuda.threadIdx.x == 0:
+            whole[u32(at_zero)] = 0
+        cuda.syncthreads()
 
     @cuda.jit(device=True)
     def entry_of(i, j):
@@ -295,7 +315,7 @@ def kernels(spec: Spec) -> Kernels:
     def load_gram(gram):
         """Bring a Gram matrix to shared memory, in the order of the sums."""
         doubles = cuda.shared.array(0, float64)
-        for item in range(cuda.threadIdx.x, columns * columns, threads):
+        for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             doubles[u32(at_totals + entry_of(i, j))] = gram[i, j]
         cuda.syncthreads()
@@ -304,7 +324,7 @@ def kernels(spec: Spec) -> Kernels:
     def store_gram(gram):
         """Write the Gram matrix that is in shared memory."""
         doubles = cuda.shared.array(0, float64)
-        for item in range(cuda.threadIdx.x, columns * columns, threads):
+        for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             gram[i, j] = doubles[u32(at_totals + entry_of(i, j))]
 
@@ -312,7 +332,7 @@ def kernels(spec: Spec) -> Kernels:
     def covariance():
         """Write the covariance of the rows that a normalization sees, as `core.centre` does."""
         doubles = cuda.shared.array(0, float64)
-        t = cuda.threadIdx.x
+        t = thread()
         if centred:
             for item in range(t, inputs * columns, threads):
                 h, j = item // columns, item % columns
@@ -348,7 +368,7 @@ def kernels(spec: Spec) -> Kernels:
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         numbers = cuda.shared.array(0, kind)
-        t = cuda.threadIdx.x
+        t = thread()
         covariance()
         for i in range(t, columns, threads):
             doubles[u32(at_diagonal + i)] = doubles[u32(at_tile64 + i * columns + i)]
@@ -417,9 +437,9 @@ def kernels(spec: Spec) -> Kernels:
     def clear_sums():
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
-        for entry in range(cuda.threadIdx.x, entries, threads):
+        for entry in range(thread(), entries, threads):
             doubles[u32(at_totals + entry)] = 0.0
-        if cuda.threadIdx.x == 0:
+        if thread() == 0:
             whole[u32(at_flags)] = RUNNING
         cuda.syncthreads()
 
@@ -429,7 +449,7 @@ def kernels(spec: Spec) -> Kernels:
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
         acc = cuda.local.array(accumulators, kind)
-        t = cuda.threadIdx.x
+        t = thread()
         q, g = t % quads, t // quads
         quad = np.uint32(first_row // 4 + q)
         for k in range(g, columns, groups):
@@ -476,7 +496,7 @@ def kernels(spec: Spec) -> Kernels:
         """Turn the rows W a of a tile into activations; rows of no one become zeros."""
         numbers = cuda.shared.array(0, kind)
         whole = cuda.shared.array(0, int64)
-        for item in range(cuda.threadIdx.x, inputs * tile_rows, threads):
+        for item in range(thread(), inputs * tile_rows, threads):
             h, place = item // tile_rows, item % tile_rows
             row = row_of(first_row, place)
             at = at_tile + h * batch * stride + place
@@ -518,7 +538,7 @@ def kernels(spec: Spec) -> Kernels:
         numbers = cuda.shared.array(0, kind)
         acc = cuda.local.array(sums, kind)
         left = cuda.local.array(edge, kind)
-        t = cuda.threadIdx.x
+        t = thread()
         split, square = t // squares, t % squares
         ti, tj = 0, square
         while tj > ti:
@@ -559,7 +579,7 @@ def kernels(spec: Spec) -> Kernels:
         """Divide the sums by the width, and see whether they are finite."""
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
-        for item in range(cuda.threadIdx.x, columns * columns, threads):
+        for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             # The entry (j, i) is the same place, or, within a square, has the same bits.
             if i >= j or i % classes == j % classes:
@@ -575,7 +595,7 @@ def kernels(spec: Spec) -> Kernels:
         """Write rows W a of a tile: weights exist a few elements at a time."""
         numbers = cuda.shared.array(0, kind)
         acc = cuda.local.array(accumulators, kind)
-        t = cuda.threadIdx.x
+        t = thread()
         q, g, s = t % quads, t // quads % groups, t // (quads * groups)
         quad, own = np.uint32(first_row // 4 + q), t // quads
         for c in range(accumulators):
@@ -634,14 +654,14 @@ def kernels(spec: Spec) -> Kernels:
     def copy_tile(first_row, width, given):
         """Write given rows to a tile."""
         numbers = cuda.shared.array(0, kind)
-        for item in range(cuda.threadIdx.x, columns * tile_rows, threads):
+        for item in range(thread(), columns * tile_rows, threads):
             i, place = item // tile_rows, item % tile_rows
             row = row_of(first_row, place)
             if row < width:
                 numbers[u32(at_tile + i * stride + place)] = number(given[row, i])
         cuda.syncthreads()
 
-    @kernel(most_registers)
+    @kernel(FEW_REGISTERS if few else MOST_REGISTERS)
     def layers(
         grams, xs, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
         k0, k1,
@@ -651,6 +671,7 @@ def kernels(spec: Spec) -> Kernels:
         chain = cuda.blockIdx.x
         x = xs[chain if skipped else 0]
         stream = np.uint32(STREAM_ROWS | (first_chain + chain))
+        begin()
         load_gram(grams[chain])
         for step in range(slots.size):
             layer = np.uint32(first_layer + step)
@@ -678,7 +699,7 @@ def kernels(spec: Spec) -> Kernels:
     def merge_parts(sums, chain, parts):
         """Add the sums of all parts of a layer, in their order."""
         doubles = cuda.shared.array(0, float64)
-        t = cuda.threadIdx.x
+        t = thread()
         for item in range(t, entries * per_entry, threads):
             entry = item % entries
             total = 0.0
@@ -693,7 +714,7 @@ def kernels(spec: Spec) -> Kernels:
             doubles[u32(at_totals + entry)] = total
         cuda.syncthreads()
 
-    @kernel(65536 // threads)
+    @kernel(MOST_REGISTERS)
     def rows(
         grams, xs, kept, given, sums, arrived, record, slot, status, width, skip, gain, eps,
         first_chain, layer, step, k0, k1,
@@ -717,6 +738,7 @@ def kernels(spec: Spec) -> Kernels:
         # threads left would hang.
         if status[chain] >> STEP_BITS < step:
             return
+        begin()
         x = xs[chain if skipped else 0]
         a, following = kept[chain if kept_rows else 0, (layer + 1) % 2], kept[0, 0]
         if kept_rows:

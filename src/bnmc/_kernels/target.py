@@ -103,7 +103,7 @@ def kernel(most_registers: int) -> Any:
     """Compile a kernel whose threads have so many registers at most."""
     if SIMULATED:
         return cuda.jit
-    return cuda.jit(max_registers=min(255, most_registers // 8 * 8))
+    return cuda.jit(max_registers=most_registers)
 
 
 def _names(code: Any) -> set[str]:
