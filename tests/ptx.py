@@ -21,6 +21,7 @@ ARRAY = {"float32": types.float32, "float64": types.float64}
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", kernels.DRAWN, (80, 90)),
     "layers-10-float64": ("layers", 10, "float64", kernels.DRAWN, (90,)),
+    "couple-10-float64": ("couple", 10, "float64", kernels.DRAWN, (90,)),
     "layers-64-float32": ("layers", 64, "float32", kernels.DRAWN, (90,)),
     "rows-10-float32": ("rows", 10, "float32", kernels.DRAWN, (90,)),
     "rows-16-float32-weights": ("rows", 16, "float32", kernels.MULTIPLIED, (80, 90)),
@@ -28,6 +29,7 @@ KERNELS = {
 }
 #: What the table of the benchmark has besides.
 MORE = {
+    "couple-64-float64": ("couple", 64, "float64", kernels.DRAWN, (90,)),
     "layers-64-float64": ("layers", 64, "float64", kernels.DRAWN, (90,)),
     "rows-64-float32": ("rows", 64, "float32", kernels.DRAWN, (90,)),
     "rows-16-float64-weights": ("rows", 16, "float64", kernels.MULTIPLIED, (90,)),
@@ -45,6 +47,13 @@ def signature(kernel, dtype):
     grams, record = array(double, 3), array(double, 4)
     status = array(whole, 1)
     law = (whole, double, double, double)
+    if kernel == "couple":
+        return types.void(
+            word, array(double, 4), array(double, 4), array(double, 3), array(whole, 3),
+            array(double, 4), status, array(whole, 2), whole, whole, whole, whole, whole, double,
+            array(double, 5), array(double, 3), word, word, array(whole, 2), array(double, 2),
+            whole, double, double,
+        )  # fmt: skip
     if kernel == "layers":
         slots = array(whole, 1)
         return types.void(

@@ -3,6 +3,7 @@
 With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from oracle import philox
 
 from bnmc import Activation, Chain, simulate
+from bnmc._gpu_pairs import GpuPairs
 from bnmc._gpu_samplers import DeviceRows, GpuConditionalSampler
 from bnmc._kernels import cpu, target
 from bnmc._kernels import cuda as kernels
 from bnmc._kernels.core import philox as core_philox
 from bnmc._kernels.target import cuda
+from bnmc._pairs import APART, THRESHOLD, Pairs
 from bnmc._samplers import sigma_of
 from bnmc.errors import (
     ArgumentError,
@@ -24,6 +27,8 @@ from bnmc.errors import (
     ResultTooLargeError,
     ZeroVarianceError,
 )
+from bnmc.initial import Covariance
+from bnmc.mixing import tv_bound
 
 SLOPE = 0.3
 X = np.random.default_rng(5).standard_normal((70, 3))
@@ -280,6 +285,84 @@ def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
     fails(ArgumentError, X, inputs=1)
     fails(ArgumentTypeError, X.astype(np.int64))
     assert DeviceRows(X).array is X
+
+
+# --- pairs that meet ------------------------------------------------------------------------
+
+
+def pairs_of(kind, chain, start=None, count=2, threshold=THRESHOLD, layers=4):
+    start = Covariance(np.eye(chain.batch)) if start is None else start
+    pairs = kind(chain, start, 1, 3, 3 + count, 2024, threshold)
+    return pairs, *pairs.advance(layers, until=layers, record=True, traced=1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps", "threshold"), [("batch", 0.0, 9.0), ("batch-uncentred", 0.1, 9.0)]
+)
+def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
+    """With a threshold so large that maximal couplings are refused."""
+    chain = Chain(20, 3, "tanh", norm=norm, eps=eps)
+    (a, record_a, trace_a), (b, record_b, trace_b) = (
+        pairs_of(kind, chain, threshold=threshold) for kind in (Pairs, GpuPairs)
+    )
+    assert np.array_equal(a.met, b.met)
+    assert np.array_equal(a.tries, b.tries)
+    assert a.tries[:, 1].sum() > 0
+    assert np.array_equal(a.status, b.status)
+    # The condition of the factors is below 1e4, and a few layers double what it makes of rounding.
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+
+
+def test_pairs_that_are_driven_by_the_same_normals():
+    chain = Chain(20, 2, "relu")
+    (a, record_a, _), (b, record_b, _) = (
+        pairs_of(kind, chain, threshold=APART, layers=2) for kind in (Pairs, GpuPairs)
+    )
+    assert (a.met < 0).all()
+    assert np.array_equal(a.met, b.met)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-12)
+
+
+def test_pairs_that_cannot_go_on():
+    # Two samples that are equal in one of the chains alone: the ranges differ.
+    chain = Chain(20, 3, "tanh")
+    pairs = [kind(chain, Covariance(np.eye(3)), 1, 0, 1, 5) for kind in (Pairs, GpuPairs)]
+    for one in pairs:
+        one.grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
+        one.layer = 4
+        one.advance(1)
+    assert np.array_equal(pairs[0].status, pairs[1].status)
+    assert pairs[1].status[0, 0] == 4
+
+
+@IN_THREADS
+def test_a_pair_with_a_row_without_variance():
+    chain = Chain(20, 2, "abs")
+    with pytest.raises(ZeroVarianceError) as error:
+        pairs_of(GpuPairs, chain, count=1, layers=3)
+    assert error.value.chain == 3
+
+
+def test_a_certificate():
+    chain = Chain(20, 2, "tanh")
+    options = {"lag": 1, "replicates": 2, "rng": 0}
+    a = tv_bound(chain, 2, **options)
+    b = tv_bound(chain, 2, backend="cuda", **options)
+    assert np.array_equal(a.meeting_times, b.meeting_times)
+    with pytest.raises(ArgumentError, match="executor"):
+        tv_bound(chain, 2, backend="cuda", executor=ThreadPoolExecutor(1))
+    with (
+        mock.patch.object(target, "why_not", return_value="no CUDA device"),
+        pytest.raises(BackendError, match="no CUDA device"),
+    ):
+        tv_bound(chain, 2, backend="cuda")
+    with (
+        mock.patch("bnmc._gpu_pairs.shared_memory", return_value=10),
+        pytest.raises(BackendError, match="shared memory"),
+    ):
+        tv_bound(chain, 2, backend="cuda", **options)
 
 
 # --- how a block divides its work -----------------------------------------------------------

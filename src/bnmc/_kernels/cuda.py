@@ -14,7 +14,7 @@ the one that ends last merges the sums of all (`rows`).
 from __future__ import annotations
 
 from functools import cache
-from math import sqrt
+from math import log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,10 @@ NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
 GAUSSIAN, UNIFORM, RADEMACHER = 0, 1, 2
 RESOLVED_PIVOT = 2.0**-13
 STREAM_ROWS, STREAM_WEIGHTS = 0x00000000, 0x20000000
+# As in `coupling`.
+STREAM_RESIDUAL, STREAM_COIN = 0xA0000000, 0xC0000000
+ENDED_BY_ROW, ENDED_BY_OVERFLOW, DEGENERATE = 1, 2, 4
+MOST_ELEMENTS = 2**32 - 1
 # Where the rows of a layer come from.
 DRAWN, MULTIPLIED, GIVEN = 0, 1, 2
 # What is known of a chain is one number, the least that has been noted: RUNNING, or the step at
@@ -243,6 +247,7 @@ class Kernels(NamedTuple):
     shape: Shape
     layers: Any
     rows: Any
+    couple: Any
 
 
 @cache
@@ -444,7 +449,7 @@ def kernels(spec: Spec) -> Kernels:
         cuda.syncthreads()
 
     @cuda.jit(device=True)
-    def draw_tile(first_row, layer, stream, k0, k1):
+    def draw_tile(first_row, element, layer, stream, k0, k1):
         """Write rows W a of a tile, drawn given the factor of their covariance."""
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
@@ -455,7 +460,7 @@ def kernels(spec: Spec) -> Kernels:
         for k in range(g, columns, groups):
             at = at_tile + k * stride + q
             if doubles[u32(at_diagonal + k)] > 0.0:
-                z0, z1, z2, z3 = draw_normals(np.uint32(k), quad, layer, stream, k0, k1)
+                z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
                 numbers[u32(at)] = z0
                 numbers[u32(at + quads)] = z1
                 numbers[u32(at + 2 * quads)] = z2
@@ -683,7 +688,7 @@ def kernels(spec: Spec) -> Kernels:
                 break
             clear_sums()
             for first_row in range(0, width, tile_rows):
-                draw_tile(first_row, layer, stream, k0, k1)
+                draw_tile(first_row, 0, layer, stream, k0, k1)
                 finish_tile(first_row, width, skip, eps, x, x)
                 add_tile()
             finish_sums(width)
@@ -758,7 +763,7 @@ def kernels(spec: Spec) -> Kernels:
         # Rows of a group of quads are not next to each other: groups are whole.
         for first_row in range(part * tile_rows, (width + 63) // 64 * 64, parts * tile_rows):
             if source == DRAWN:
-                draw_tile(first_row, counter, stream, k0, k1)
+                draw_tile(first_row, 0, counter, stream, k0, k1)
             elif source == MULTIPLIED:
                 multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
             else:
@@ -789,4 +794,291 @@ def kernels(spec: Spec) -> Kernels:
         if slot >= 0:
             store_gram(record[chain, slot])
 
-    return Kernels(shape, layers if source == DRAWN and not kept_rows else None, rows)
+    @cuda.jit(device=True)
+    def keep_factor(factor, pivots, twins):
+        """Write the factor that is in shared memory, and of its columns the pivots."""
+        doubles = cuda.shared.array(0, float64)
+        whole = cuda.shared.array(0, int64)
+        numbers = cuda.shared.array(0, kind)
+        t = thread()
+        for item in range(t, columns * columns, threads):
+            i, k = item // columns, item % columns
+            factor[i, k] = numbers[u32(at_factor + k * padded + i)]
+        for k in range(t, columns, threads):
+            pivots[k] = doubles[u32(at_diagonal + k)]
+            twins[k] = whole[u32(at_twin + k)]
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def take_factor(factor, pivots):
+        """Bring a factor back to shared memory."""
+        doubles = cuda.shared.array(0, float64)
+        numbers = cuda.shared.array(0, kind)
+        t = thread()
+        cuda.syncthreads()
+        for item in range(t, columns * columns, threads):
+            i, k = item // columns, item % columns
+            numbers[u32(at_factor + k * padded + i)] = factor[i, k]
+        for k in range(t, columns, threads):
+            doubles[u32(at_diagonal + k)] = pivots[k]
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def sum_of_entries():
+        """Return the sum of the matrix that is in shared memory, to every thread."""
+        doubles = cuda.shared.array(0, float64)
+        cuda.syncthreads()
+        for i in range(thread(), columns, threads):
+            total = 0.0
+            for j in range(columns):
+                total += doubles[u32(at_tile64 + i * columns + j)]
+            doubles[u32(at_column + i)] = total
+        cuda.syncthreads()
+        total = 0.0
+        for i in range(columns):
+            total += doubles[u32(at_column + i)]
+        cuda.syncthreads()
+        return total
+
+    @cuda.jit(device=True)
+    def solve(lower, pivots, right, identity, out):
+        """Write lower^-1 right, or lower^-1, where these are regular; see `coupling`."""
+        for item in range(thread(), columns * columns, threads):
+            out[item // columns, item % columns] = 0.0
+        cuda.syncthreads()
+        for j in range(thread(), columns, threads):
+            if pivots[j] > 0.0:
+                for i in range(j, columns):
+                    if pivots[i] > 0.0:
+                        entry = 0.0
+                        if not identity:
+                            entry = right[i, j]
+                        elif i == j:
+                            entry = 1.0
+                        for k in range(j, i):
+                            entry -= lower[i, k] * out[k, j]
+                        out[i, j] = entry / lower[i, i]
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def square_of(lower, shift, pivots):
+        """Return |C C^T - shift I|^2 and |C|^2."""
+        doubles = cuda.shared.array(0, float64)
+        for item in range(thread(), columns * columns, threads):
+            i, j = item // columns, item % columns
+            entry = 0.0
+            for k in range(min(i, j) + 1):
+                entry += lower[i, k] * lower[j, k]
+            if i == j and pivots[i] > 0.0:
+                entry -= shift
+            doubles[u32(at_tile64 + item)] = entry * entry
+        square = sum_of_entries()
+        for item in range(thread(), columns * columns, threads):
+            entry = lower[item // columns, item % columns]
+            doubles[u32(at_tile64 + item)] = entry * entry
+        return square, sum_of_entries()
+
+    @cuda.jit(device=True)
+    def relative_factor(factors, pivots, eps, relative):
+        """Write C = L^-1 L' and return |C C^T - I|; see `coupling.relative_factor`."""
+        solve(factors[0], pivots[0], factors[1], False, relative)
+        if eps == 0.0:
+            square, size = square_of(relative, 0.0, pivots[0])
+            root = sqrt(size / square)
+            for item in range(thread(), columns * columns, threads):
+                relative[item // columns, item % columns] *= root
+            cuda.syncthreads()
+        return sqrt(square_of(relative, 1.0, pivots[0])[0])
+
+    @cuda.jit(device=True)
+    def half_excess(lower, pivots, wishart):
+        """Return half the trace of (C^T C - I) Z^T Z over the width."""
+        doubles = cuda.shared.array(0, float64)
+        for item in range(thread(), columns * columns, threads):
+            i, j = item // columns, item % columns
+            entry = 0.0
+            if pivots[i] > 0.0 and pivots[j] > 0.0:
+                for k in range(max(i, j), columns):
+                    entry += lower[k, i] * lower[k, j]
+                if i == j:
+                    entry -= 1.0
+            doubles[u32(at_tile64 + item)] = 0.5 * entry * wishart[i, j]
+        return sum_of_entries()
+
+    @cuda.jit(device=True)
+    def log_determinant(lower, pivots):
+        total = 0.0
+        for k in range(columns):
+            if pivots[k] > 0.0:
+                total += log(lower[k, k])
+        return total
+
+    @cuda.jit(device=True)
+    def same_range(pivots, twins):
+        """Whether two covariances have one range; see `coupling.same_range`."""
+        last = -1
+        for k in range(columns - 1, -1, -1):
+            regular = pivots[0, k] > 0.0
+            if regular != (pivots[1, k] > 0.0) or twins[0, k] != twins[1, k]:
+                return False
+            is_copy = twins[0, k] != k
+            if centred and last < 0 and not is_copy:
+                last = k
+            if not regular and not is_copy and k != last:
+                return False
+        return True
+
+    @cuda.jit(device=True)
+    def log_coin(layer, number_of_pair, attempt, k0, k1):
+        stream = np.uint32(STREAM_COIN | number_of_pair)
+        high = philox4x32(np.uint32(attempt), 0, layer, stream, k0, k1)[0]
+        again = np.uint32(stream | SECOND_WORD)
+        low = philox4x32(np.uint32(attempt), 0, layer, again, k0, k1)[0]
+        return log(uniform64(high, low))
+
+    @cuda.jit(device=True)
+    def draw_side(width, eps, element, layer, stream, k0, k1, gram, nothing):
+        """Draw rows given the factor in shared memory; return what `status` has of it, and the row.
+
+        The Gram matrix is written to `gram` unless a row has no variance.
+        """
+        whole = cuda.shared.array(0, int64)
+        clear_sums()
+        for first_row in range(0, width, tile_rows):
+            draw_tile(first_row, element, layer, stream, k0, k1)
+            finish_tile(first_row, width, 0.0, eps, nothing, nothing)
+            add_tile()
+        finish_sums(width)
+        noted = whole[u32(at_flags)]
+        cuda.syncthreads()
+        store_gram(gram)
+        cuda.syncthreads()
+        return noted
+
+    @cuda.jit(device=True)
+    def draw_squares(width, element, layer, stream, k0, k1, out):
+        """Write Z^T Z / width of the normals of a layer."""
+        numbers = cuda.shared.array(0, kind)
+        clear_sums()
+        for first_row in range(0, width, tile_rows):
+            t = thread()
+            q, g = t % quads, t // quads
+            quad = np.uint32(first_row // 4 + q)
+            for k in range(g, columns, groups):
+                at = at_tile + k * stride + q
+                z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+                row = row_of(first_row, q)
+                numbers[u32(at)] = z0 if row < width else number(0.0)
+                numbers[u32(at + quads)] = z1 if row + 16 < width else number(0.0)
+                numbers[u32(at + 2 * quads)] = z2 if row + 32 < width else number(0.0)
+                numbers[u32(at + 3 * quads)] = z3 if row + 48 < width else number(0.0)
+            cuda.syncthreads()
+            add_tile()
+        finish_sums(width)
+        store_gram(out)
+        cuda.syncthreads()
+
+    @kernel(MOST_REGISTERS)
+    def couple(
+        stream_of_rows, grams, factors, pivots, twins, matrices, met, tries, first_replicate,
+        first_layer, layers, alone, until, threshold, record, trace, k0, k1, status, nothing,
+        width, gain, eps,
+    ):  # fmt: skip
+        """Take a pair a block through layers, until it meets; see `coupling.coupled_layers`.
+
+        factors, pivots, twins : (replicates, 2, columns, columns), (replicates, 2, columns) twice
+            Work space, and
+        matrices : (replicates, 3, columns, columns) float64
+            C = L^-1 L', its inverse, and Z^T Z over the width.
+        """
+        t, replicate = cuda.threadIdx.x, cuda.blockIdx.x
+        if status[replicate, 0] != 0:
+            return
+        begin()
+        pair = grams[replicate]
+        factor, pivot, twin = factors[replicate], pivots[replicate], twins[replicate]
+        relative, inverse = matrices[replicate, 0], matrices[replicate, 1]
+        wishart = matrices[replicate, 2]
+        name = np.uint32(first_replicate + replicate)
+        have_met = met[replicate] >= 0
+        for step in range(layers):
+            layer = np.uint32(first_layer + step)
+            if have_met and layer > until:
+                break
+            together = not have_met and layer > alone
+            tried = False
+            for side in range(1, -1, -1):
+                if side == 0 or together:
+                    load_gram(pair[side])
+                    least = factorise(gain, eps)
+                    keep_factor(factor[side], pivot[side], twin[side])
+                    if t == 0 and replicate < trace.shape[0]:
+                        trace[replicate, step, 1] = min(least, trace[replicate, step, 1])
+            if together:
+                distance = np.nan
+                if same_range(pivot, twin):
+                    distance = relative_factor(factor, pivot, eps, relative)
+                    take_factor(factor[0], pivot[0])
+                if t == 0 and replicate < trace.shape[0]:
+                    trace[replicate, step, 0] = distance
+                if not distance >= 0.0:
+                    if t == 0:
+                        status[replicate, 0] = DEGENERATE
+                        status[replicate, 1] = layer
+                    break
+                tried = sqrt(0.5 * width) * distance <= threshold
+
+            stream = np.uint32(stream_of_rows | name)
+            noted = draw_side(width, eps, 0, layer, stream, k0, k1, pair[0], nothing)
+            log_det = 0.0
+            refused = False
+            if tried and noted == RUNNING:
+                draw_squares(width, 0, layer, stream, k0, k1, wishart)
+                solve(relative, pivot[0], relative, True, inverse)
+                log_det = log_determinant(relative, pivot[0])
+                ratio = -half_excess(inverse, pivot[0], wishart) - log_det
+                refused = log_coin(layer, name, 0, k0, k1) > width * ratio
+                have_met = not refused
+                if t == 0:
+                    tries[replicate, 0] += 1
+                    if refused:
+                        tries[replicate, 1] += 1
+                    else:
+                        met[replicate] = layer
+            if together and not have_met and noted == RUNNING:
+                take_factor(factor[1], pivot[1])
+                residual = np.uint32(STREAM_RESIDUAL | name)
+                attempt = 0
+                searching = True
+                while searching:
+                    if refused:
+                        # What the law of the second has left, p' - p where that is positive, is
+                        # drawn from by rejection: from p', with other normals.
+                        stream = residual
+                    element = attempt * columns % MOST_ELEMENTS
+                    noted = draw_side(width, eps, element, layer, stream, k0, k1, pair[1], nothing)
+                    searching = refused and noted == RUNNING
+                    if searching:
+                        draw_squares(width, element, layer, stream, k0, k1, wishart)
+                        attempt += 1
+                        ratio = log_det - half_excess(relative, pivot[0], wishart)
+                        searching = log_coin(layer, name, attempt, k0, k1) <= width * ratio
+            if noted != RUNNING:
+                if t == 0:
+                    row = noted != NOT_FINITE
+                    status[replicate, 0] = ENDED_BY_ROW if row else ENDED_BY_OVERFLOW
+                    status[replicate, 1] = layer
+                    status[replicate, 2] = noted if row else -1
+                break
+            for item in range(thread(), columns * columns, threads):
+                i, j = item // columns, item % columns
+                if have_met:
+                    pair[1, i, j] = pair[0, i, j]
+                if record.shape[1] > 0:
+                    record[replicate, step, 0, i, j] = pair[0, i, j]
+                    record[replicate, step, 1, i, j] = pair[1, i, j]
+            cuda.syncthreads()
+
+    drawn = source == DRAWN and not kept_rows
+    coupled = drawn and not single and not skipped and norm != NORM_NONE and inputs == 1
+    return Kernels(shape, layers if drawn else None, rows, couple if coupled else None)
