@@ -57,7 +57,7 @@ SECOND_WORD = np.uint32(0x10000000)
 SQRT3 = 1.7320508075688772
 
 # Of every index, so that the compiler computes it in 32 bits and does not look for negative ones.
-u32 = np.uint32
+u32 = np.uintp
 
 #: Threads of a block, at most; in the simulator few, since each is a thread of Python.
 MOST_THREADS = 16 if SIMULATED else 256
@@ -68,6 +68,8 @@ QUADS_OF_WEIGHTS = 8
 #: Registers of a thread, at most: with 256 threads a multiprocessor holds two blocks, or three
 #: where a thread accumulates few numbers.
 MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
+#: Threads of a warp, and the largest Gram matrix that one factors alone.
+WARP, MOST_OF_WARP = 32, 24
 #: Columns whose shares are added at once.
 ROUND = 8
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
@@ -287,6 +289,7 @@ def kernels(spec: Spec) -> Kernels:
     per_round = min(ROUND, chunk)
     accumulators, sums = 4 * chunk, edge * edge
     units = PIVOT_UNITS
+    team = WARP if columns <= MOST_OF_WARP and not SIMULATED else threads
     few = single and accumulators <= FEW_ACCUMULATORS
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
@@ -298,7 +301,7 @@ def kernels(spec: Spec) -> Kernels:
         layer computes from it, so this looks as if it might change.
         """
         whole = cuda.shared.array(0, int64)
-        return u32(cuda.threadIdx.x + whole[u32(at_zero)])
+        return np.uint32(cuda.threadIdx.x + whole[u32(at_zero)])
 
     @cuda.jit(device=True)
     def begin():
@@ -334,26 +337,34 @@ def kernels(spec: Spec) -> Kernels:
             gram[i, j] = doubles[u32(at_totals + entry_of(i, j))]
 
     @cuda.jit(device=True)
+    def meet_team():
+        """Wait for the threads that factorise: a warp waits for less than a block does."""
+        if team < threads:
+            cuda.syncwarp()
+        else:
+            cuda.syncthreads()
+
+    @cuda.jit(device=True)
     def covariance():
         """Write the covariance of the rows that a normalization sees, as `core.centre` does."""
         doubles = cuda.shared.array(0, float64)
         t = thread()
         if centred:
-            for item in range(t, inputs * columns, threads):
+            for item in range(t, inputs * columns, team):
                 h, j = item // columns, item % columns
                 mean = 0.0
                 for i in range(h * batch, (h + 1) * batch):
                     mean += doubles[u32(at_totals + entry_of(i, j))]
                 doubles[u32(at_means + item)] = mean / batch
-            cuda.syncthreads()
-            for item in range(t, inputs * inputs, threads):
+            meet_team()
+            for item in range(t, inputs * inputs, team):
                 g, h = item // inputs, item % inputs
                 mean = 0.0
                 for j in range(g * batch, (g + 1) * batch):
                     mean += doubles[u32(at_means + h * columns + j)]
                 doubles[u32(at_grand + item)] = mean / batch
-            cuda.syncthreads()
-        for item in range(t, columns * columns, threads):
+            meet_team()
+        for item in range(t, columns * columns, team):
             i, j = item // columns, item % columns
             value = doubles[u32(at_totals + entry_of(i, j))]
             if centred:
@@ -365,24 +376,23 @@ def kernels(spec: Spec) -> Kernels:
                 )
                 value = (value - means) + doubles[u32(at_grand + g * inputs + h)]
             doubles[u32(at_tile64 + item)] = value
-        cuda.syncthreads()
+        meet_team()
 
     @cuda.jit(device=True)
-    def factorise(gain, eps):
-        """Write the factor of the covariance; see `cpu.factorise`.  Returns the least pivot."""
+    def factorise_in_team(t, gain, eps):
+        """Write the factor of the covariance, and the least pivot; see `cpu.factorise`."""
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         numbers = cuda.shared.array(0, kind)
-        t = thread()
         covariance()
-        for i in range(t, columns, threads):
+        for i in range(t, columns, team):
             doubles[u32(at_diagonal + i)] = doubles[u32(at_tile64 + i * columns + i)]
-        cuda.syncthreads()
+        meet_team()
         scale = gain
         if norm != NORM_NONE and not skipped and eps == 0.0:
             scale = scale_of(doubles[at_diagonal : at_diagonal + columns])
-        cuda.syncthreads()
-        for i in range(t, columns, threads):
+        meet_team()
+        for i in range(t, columns, team):
             own = doubles[u32(at_totals + entry_of(i, i))]
             if centred:
                 first = i // batch * batch
@@ -401,29 +411,28 @@ def kernels(spec: Spec) -> Kernels:
                 if shared == of_own and doubles[u32(at_tile64 + j * columns + j)] == of_own:
                     twin = j
             whole[u32(at_twin + i)] = twin
-        cuda.syncthreads()
+        meet_team()
         for k in range(columns):
             pivot = doubles[u32(at_tile64 + k * columns + k)]
             allowed = doubles[u32(at_diagonal + k)]
             regular = whole[u32(at_twin + k)] == k and pivot > units * columns * allowed
             inverse = 1.0 / sqrt(pivot) if regular else 0.0
-            for i in range(t, padded, threads):
+            for i in range(t, padded, team):
                 entry = 0.0
                 if k <= i < columns:
                     entry = doubles[u32(at_tile64 + i * columns + k)] * inverse
                     doubles[u32(at_column + i)] = entry
                 numbers[u32(at_factor + k * padded + i)] = number(scale * entry)
-            cuda.syncthreads()
+            meet_team()
             if t == 0:
                 doubles[u32(at_diagonal + k)] = pivot / allowed if regular else 0.0
             if regular:
-                rest = columns - k - 1
-                for item in range(t, rest * rest, threads):
-                    i, j = k + 1 + item // rest, k + 1 + item % rest
-                    if j <= i:
+                for item in range((k + 1) * columns + t, columns * columns, team):
+                    i, j = item // columns, item % columns
+                    if k < j <= i:
                         product = doubles[u32(at_column + i)] * doubles[u32(at_column + j)]
                         doubles[u32(at_tile64 + i * columns + j)] -= product
-            cuda.syncthreads()
+            meet_team()
         least = 1.0
         for k in range(columns):
             twin = whole[u32(at_twin + k)]
@@ -432,11 +441,21 @@ def kernels(spec: Spec) -> Kernels:
                     least = min(least, doubles[u32(at_diagonal + k)])
             else:
                 # Copies of samples stay copies at every depth.
-                for i in range(t, k + 1, threads):
+                for i in range(t, k + 1, team):
                     value = numbers[u32(at_factor + i * padded + twin)]
                     numbers[u32(at_factor + i * padded + k)] = value
+        if t == 0:
+            doubles[u32(at_column)] = least
+
+    @cuda.jit(device=True)
+    def factorise(gain, eps):
+        """Write the factor of the covariance.  Returns the least pivot."""
+        doubles = cuda.shared.array(0, float64)
+        t = thread()
+        if t < team:
+            factorise_in_team(t, gain, eps)
         cuda.syncthreads()
-        return least
+        return doubles[u32(at_column)]
 
     @cuda.jit(device=True)
     def clear_sums():
