@@ -3,6 +3,7 @@
 With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
@@ -35,6 +36,15 @@ X = np.random.default_rng(5).standard_normal((70, 3))
 # The simulator's threads of Python do not inherit `np.errstate`.
 IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def often():
+    """Let Python's threads, of which one polls the others, take turns often."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 def own(x):
