@@ -69,7 +69,7 @@ QUADS_OF_WEIGHTS = 8
 #: where a thread accumulates few numbers.
 MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
 #: Threads of a warp, and the largest Gram matrix that one factors alone.
-WARP, MOST_OF_WARP = 32, 24
+WARP, MOST_OF_WARP = 32, 32
 #: Columns whose shares are added at once.
 ROUND = 8
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
@@ -167,7 +167,7 @@ def shape_of(spec: Spec) -> Shape:
         numbers = max(
             numbers + 4 * min(ROUND, chunk) * shares, elements * (4 * quads + chunk * groups)
         )
-    most = max(numbers * size, n * n * 8)
+    most = max(numbers * size, n * (n + 1) * 8)
     return Shape(
         threads, quads, chunk, groups, chunk * groups, stride, classes, edge, squares, splits,
         lines, entries, per_entry, totals, diagonal, column, means, partial, flags, factor, tile,
@@ -288,7 +288,7 @@ def kernels(spec: Spec) -> Kernels:
     at_multiplied = at_weights + elements * tile_rows
     per_round = min(ROUND, chunk)
     accumulators, sums = 4 * chunk, edge * edge
-    units = PIVOT_UNITS
+    units, odd = PIVOT_UNITS, columns | 1
     team = WARP if columns <= MOST_OF_WARP and not SIMULATED else threads
     few = single and accumulators <= FEW_ACCUMULATORS
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
@@ -345,113 +345,133 @@ def kernels(spec: Spec) -> Kernels:
             cuda.syncthreads()
 
     @cuda.jit(device=True)
-    def covariance():
-        """Write the covariance of the rows that a normalization sees, as `core.centre` does."""
+    def centre(t):
+        """Centre the Gram matrix, a row a thread, as `core.centre` does."""
         doubles = cuda.shared.array(0, float64)
-        t = thread()
-        if centred:
-            for item in range(t, inputs * columns, team):
-                h, j = item // columns, item % columns
+        if t < columns:
+            for h in range(inputs):
                 mean = 0.0
                 for i in range(h * batch, (h + 1) * batch):
-                    mean += doubles[u32(at_totals + entry_of(i, j))]
-                doubles[u32(at_means + item)] = mean / batch
-            meet_team()
-            for item in range(t, inputs * inputs, team):
-                g, h = item // inputs, item % inputs
-                mean = 0.0
-                for j in range(g * batch, (g + 1) * batch):
-                    mean += doubles[u32(at_means + h * columns + j)]
-                doubles[u32(at_grand + item)] = mean / batch
-            meet_team()
-        for item in range(t, columns * columns, team):
-            i, j = item // columns, item % columns
-            value = doubles[u32(at_totals + entry_of(i, j))]
-            if centred:
-                g, h = i // batch, j // batch
-                # The two means are added first, so that the result is symmetric to the bit.
-                means = (
-                    doubles[u32(at_means + h * columns + i)]
-                    + doubles[u32(at_means + g * columns + j)]
-                )
-                value = (value - means) + doubles[u32(at_grand + g * inputs + h)]
-            doubles[u32(at_tile64 + item)] = value
+                    mean += doubles[u32(at_tile64 + i * odd + t)]
+                doubles[u32(at_means + h * columns + t)] = mean / batch
         meet_team()
+        for item in range(t, inputs * inputs, team):
+            g, h = item // inputs, item % inputs
+            mean = 0.0
+            for j in range(g * batch, (g + 1) * batch):
+                mean += doubles[u32(at_means + h * columns + j)]
+            doubles[u32(at_grand + item)] = mean / batch
+        meet_team()
+        if t < columns:
+            g = t // batch
+            for h in range(inputs):
+                own = doubles[u32(at_means + h * columns + t)]
+                grand = doubles[u32(at_grand + g * inputs + h)]
+                for j in range(h * batch, (h + 1) * batch):
+                    # The two means are added first, so that the result is symmetric to the bit.
+                    means = own + doubles[u32(at_means + g * columns + j)]
+                    at = at_tile64 + t * odd + j
+                    doubles[u32(at)] = (doubles[u32(at)] - means) + grand
+
+    @cuda.jit(device=True)
+    def allow(t):
+        """Write the scale against which a pivot counts as zero, and which samples are copies."""
+        doubles = cuda.shared.array(0, float64)
+        whole = cuda.shared.array(0, int64)
+        allowed = 0.0
+        if t < columns:
+            allowed = doubles[u32(at_diagonal + t)]
+            if centred:
+                first = t // batch * batch
+                mean = 0.0
+                for j in range(batch):
+                    mean += doubles[u32(at_diagonal + first + j)]
+                allowed = max(allowed, mean / batch)
+                # The others determine the last sample of a batch, so its pivot is zero.
+                if t == first + batch - 1:
+                    allowed = np.inf
+            twin = t
+            of_own = doubles[u32(at_tile64 + t * odd + t)]
+            for j in range(columns):
+                shared = doubles[u32(at_tile64 + t * odd + j)]
+                other = doubles[u32(at_tile64 + j * odd + j)]
+                if j < twin and shared == of_own and other == of_own:
+                    twin = j
+            whole[u32(at_twin + t)] = twin
+        meet_team()
+        if t < columns:
+            doubles[u32(at_diagonal + t)] = allowed
 
     @cuda.jit(device=True)
     def factorise_in_team(t, gain, eps):
-        """Write the factor of the covariance, and the least pivot; see `cpu.factorise`."""
+        """Write the factor of the covariance, a row a thread, and the least pivot."""
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         numbers = cuda.shared.array(0, kind)
-        covariance()
-        for i in range(t, columns, team):
-            doubles[u32(at_diagonal + i)] = doubles[u32(at_tile64 + i * columns + i)]
+        if t < columns:
+            doubles[u32(at_diagonal + t)] = doubles[u32(at_tile64 + t * odd + t)]
+        if centred:
+            centre(t)
         meet_team()
         scale = gain
         if norm != NORM_NONE and not skipped and eps == 0.0:
-            scale = scale_of(doubles[at_diagonal : at_diagonal + columns])
+            largest = 0.0
+            for i in range(columns):
+                largest = max(largest, doubles[u32(at_tile64 + i * odd + i)])
+            scale = scale_of((largest,))
+        allow(t)
         meet_team()
-        for i in range(t, columns, team):
-            own = doubles[u32(at_totals + entry_of(i, i))]
-            if centred:
-                first = i // batch * batch
-                mean = 0.0
-                for j in range(first, first + batch):
-                    mean += doubles[u32(at_totals + entry_of(j, j))]
-                own = max(own, mean / batch)
-                # The others determine the last sample of a batch, so its pivot is zero.
-                if i == first + batch - 1:
-                    own = np.inf
-            doubles[u32(at_diagonal + i)] = own
-            twin = i
-            of_own = doubles[u32(at_tile64 + i * columns + i)]
-            for j in range(i - 1, -1, -1):
-                shared = doubles[u32(at_tile64 + j * columns + i)]
-                if shared == of_own and doubles[u32(at_tile64 + j * columns + j)] == of_own:
-                    twin = j
-            whole[u32(at_twin + i)] = twin
-        meet_team()
-        for k in range(columns):
-            pivot = doubles[u32(at_tile64 + k * columns + k)]
-            allowed = doubles[u32(at_diagonal + k)]
-            regular = whole[u32(at_twin + k)] == k and pivot > units * columns * allowed
-            inverse = 1.0 / sqrt(pivot) if regular else 0.0
-            for i in range(t, padded, team):
-                entry = 0.0
-                if k <= i < columns:
-                    entry = doubles[u32(at_tile64 + i * columns + k)] * inverse
-                    doubles[u32(at_column + i)] = entry
-                numbers[u32(at_factor + k * padded + i)] = number(scale * entry)
-            meet_team()
-            if t == 0:
-                doubles[u32(at_diagonal + k)] = pivot / allowed if regular else 0.0
-            if regular:
-                for item in range((k + 1) * columns + t, columns * columns, team):
-                    i, j = item // columns, item % columns
-                    if k < j <= i:
-                        product = doubles[u32(at_column + i)] * doubles[u32(at_column + j)]
-                        doubles[u32(at_tile64 + i * columns + j)] -= product
-            meet_team()
         least = 1.0
         for k in range(columns):
-            twin = whole[u32(at_twin + k)]
-            if twin == k:
-                if not (centred and (k + 1) % batch == 0):
-                    least = min(least, doubles[u32(at_diagonal + k)])
-            else:
-                # Copies of samples stay copies at every depth.
-                for i in range(t, k + 1, team):
-                    value = numbers[u32(at_factor + i * padded + twin)]
-                    numbers[u32(at_factor + i * padded + k)] = value
+            entry = 0.0
+            if k <= t < columns:
+                entry = doubles[u32(at_tile64 + t * odd + k)]
+                other = 0.0
+                for m in range(0, k - 1, 2):
+                    at, at_k = at_tile64 + t * odd + m, at_tile64 + k * odd + m
+                    entry -= doubles[u32(at)] * doubles[u32(at_k)]
+                    other -= doubles[u32(at + 1)] * doubles[u32(at_k + 1)]
+                if k % 2 == 1:
+                    at, at_k = at_tile64 + t * odd + k - 1, at_tile64 + k * odd + k - 1
+                    entry -= doubles[u32(at)] * doubles[u32(at_k)]
+                entry += other
+                doubles[u32(at_column + t)] = entry
+            meet_team()
+            pivot, allowed = doubles[u32(at_column + k)], doubles[u32(at_diagonal + k)]
+            is_copy = whole[u32(at_twin + k)] != k
+            regular = not is_copy and pivot > units * columns * allowed
+            inverse = 1.0 / sqrt(pivot) if regular else 0.0
+            relative = pivot / allowed if regular else 0.0
+            if not is_copy and not (centred and (k + 1) % batch == 0):
+                least = min(least, relative)
+            entry *= inverse
+            if k <= t < columns:
+                doubles[u32(at_tile64 + t * odd + k)] = entry
+            if t < padded:
+                numbers[u32(at_factor + k * padded + t)] = number(scale * entry)
+            meet_team()
+            if t == 0:
+                doubles[u32(at_diagonal + k)] = relative
+        # Copies of samples stay copies at every depth.
+        if t < columns:
+            twin = whole[u32(at_twin + t)]
+            if twin != t:
+                for k in range(t + 1):
+                    numbers[u32(at_factor + k * padded + t)] = (
+                        numbers[u32(at_factor + k * padded + twin)] if k <= twin else number(0.0)
+                    )
         if t == 0:
             doubles[u32(at_column)] = least
 
     @cuda.jit(device=True)
     def factorise(gain, eps):
-        """Write the factor of the covariance.  Returns the least pivot."""
+        """Write the factor of the covariance; see `cpu.factorise`.  Returns the least pivot."""
         doubles = cuda.shared.array(0, float64)
         t = thread()
+        for item in range(t, columns * columns, threads):
+            i, j = item // columns, item % columns
+            doubles[u32(at_tile64 + i * odd + j)] = doubles[u32(at_totals + entry_of(i, j))]
+        cuda.syncthreads()
         if t < team:
             factorise_in_team(t, gain, eps)
         cuda.syncthreads()
