@@ -3,7 +3,7 @@
 With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
-import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
@@ -38,13 +38,43 @@ IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
+def run_block(manager, grid_point, *arguments):
+    """Run a block of the simulator, whose own way is to poll all threads at every barrier."""
+    from numba.cuda.simulator.kernel import BlockThread
+
+    points = list(np.ndindex(*manager._block_dim))
+    barrier = threading.Barrier(len(points))
+
+    def body():
+        try:
+            manager._f(*arguments)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    threads = [BlockThread(body, manager, grid_point, point, False) for point in points]
+    for thread in threads:
+        thread.syncthreads = barrier.wait
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Those that a barrier then let go are not the cause.
+    failures = [thread.exception for thread in threads if thread.exception]
+    for error, trace in sorted(
+        failures, key=lambda one: type(one[0]) is threading.BrokenBarrierError
+    ):
+        raise error.with_traceback(trace)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def often():
-    """Let Python's threads, of which one polls the others, take turns often."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+def barriers():
+    if not target.SIMULATED:
+        yield
+        return
+    from numba.cuda.simulator.kernel import BlockManager
+
+    with mock.patch.object(BlockManager, "run", run_block):
+        yield
 
 
 def own(x):
