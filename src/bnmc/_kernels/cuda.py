@@ -68,6 +68,8 @@ QUADS_OF_WEIGHTS = 8
 #: Registers of a thread, at most: with 256 threads a multiprocessor holds two blocks, or three
 #: where a thread accumulates few numbers.
 MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
+#: Bytes of shared memory that its blocks share.
+SHARED_OF_PROCESSOR = 226 * 1024
 #: Threads of a warp, and the largest Gram matrix that one factors alone.
 WARP, MOST_OF_WARP = 32, 32
 #: Columns whose shares are added at once.
@@ -290,6 +292,10 @@ def kernels(spec: Spec) -> Kernels:
     accumulators, sums = 4 * chunk, edge * edge
     units, odd = PIVOT_UNITS, columns | 1
     team = WARP if columns <= MOST_OF_WARP and not SIMULATED else threads
+    registers = MOST_REGISTERS
+    if 2 * shape.bytes > SHARED_OF_PROCESSOR and threads <= 256:
+        # A second block has no place beside the first.
+        registers = 255
     few = single and accumulators <= FEW_ACCUMULATORS
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
@@ -705,7 +711,7 @@ def kernels(spec: Spec) -> Kernels:
                 numbers[u32(at_tile + i * stride + place)] = number(given[row, i])
         cuda.syncthreads()
 
-    @kernel(FEW_REGISTERS if few else MOST_REGISTERS)
+    @kernel(FEW_REGISTERS if few else registers)
     def layers(
         grams, xs, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
         k0, k1,
@@ -758,7 +764,7 @@ def kernels(spec: Spec) -> Kernels:
             doubles[u32(at_totals + entry)] = total
         cuda.syncthreads()
 
-    @kernel(MOST_REGISTERS)
+    @kernel(registers)
     def rows(
         grams, xs, kept, given, sums, arrived, record, slot, status, width, skip, gain, eps,
         first_chain, layer, step, k0, k1,
@@ -1017,7 +1023,7 @@ def kernels(spec: Spec) -> Kernels:
         store_gram(out)
         cuda.syncthreads()
 
-    @kernel(MOST_REGISTERS)
+    @kernel(registers)
     def couple(
         stream_of_rows, grams, factors, pivots, twins, matrices, met, tries, first_replicate,
         first_layer, layers, alone, until, threshold, record, trace, k0, k1, status, nothing,
