@@ -19,6 +19,7 @@ BENCHMARKS = {
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
+    "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 

@@ -214,9 +214,10 @@ def meet(
     key: int,
     most_layers: int,
     traced: int = 0,
+    kind: type[Pairs] = Pairs,
 ) -> Meetings:
     """Let pairs meet; those that have not after `most_layers` layers together are left apart."""
-    pairs = Pairs(chain, start, lag, first, last, key)
+    pairs = kind(chain, start, lag, first, last, key)
     traces: list[NDArray[np.float64]] = [np.zeros((traced, 0, 2))]
     end = lag + most_layers
     while pairs.layer < end and pairs.waiting.any():

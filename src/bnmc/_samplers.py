@@ -24,7 +24,7 @@ from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.initial import Covariance, Representation
 
-__all__ = ["SAMPLERS", "Frames", "Sampler", "State", "choose_sampler", "make_sampler"]
+__all__ = ["SAMPLERS", "Frames", "Sampler", "State", "choose_sampler"]
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -100,6 +100,11 @@ def sigma_of(activation: Activation) -> Sigma:
     return known
 
 
+def weight_code(chain: Chain) -> int:
+    """Return how kernels call the law of the weights."""
+    return _WEIGHT_CODES[chain.weights] if isinstance(chain.weights, str) else cpu.GIVEN
+
+
 def law_of(chain: Chain, inputs: int = 1) -> cpu.Law:
     """Return the chain as kernels take it, with so many batches side by side."""
     return cpu.Law(
@@ -119,6 +124,10 @@ class Sampler:
     #: What a user calls it, and which of the ways it is.
     name: str
     path: str
+    #: Whether threads may each advance a part of the chains.
+    divisible = True
+    #: How much larger than usual the frames of a block of layers may be.
+    frame_factor = 1
 
     def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
         self.chain = chain
@@ -145,6 +154,12 @@ class Sampler:
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
         """Return a guess of what a layer of one chain takes one thread."""
         raise NotImplementedError
+
+    def take(self, state: State) -> None:
+        """Go on from a state, which is not changed."""
+        for name, values in self.arrays.items():
+            values[...] = state.arrays[name]
+        self.layer = state.layer
 
     @property
     def panels(self) -> int:
@@ -419,8 +434,7 @@ class WeightsSampler(_RowSampler):
     @property
     def weight_code(self) -> int:
         """How kernels call the law of the weights."""
-        weights = self.chain.weights
-        return _WEIGHT_CODES[weights] if isinstance(weights, str) else cpu.GIVEN
+        return weight_code(self.chain)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -642,12 +656,3 @@ def choose_sampler(chain: Chain, inputs: int | None, wanted: str, dtype: str) ->
     columns = chain.batch * (inputs or 1)
     candidates: list[type[Sampler]] = [ConditionalSampler, WeightsSampler]
     return min(candidates, key=lambda sampler: sampler.seconds(chain, columns, np.dtype(dtype)))
-
-
-def make_sampler(state: State) -> Sampler:
-    """Return a sampler that goes on from a state, which it does not change."""
-    sampler = SAMPLERS[state.path](state.chain, state.chains, state.inputs, state.dtype, state.key)
-    for name, values in sampler.arrays.items():
-        values[...] = state.arrays[name]
-    sampler.layer = state.layer
-    return sampler

@@ -25,7 +25,6 @@ from bnmc._samplers import (
     State,
     WeightsSampler,
     choose_sampler,
-    make_sampler,
 )
 from bnmc._validate import choice, integer
 from bnmc.chain import Chain
@@ -40,6 +39,8 @@ __all__ = ["drawn_weights", "simulate"]
 TASK_SECONDS = 0.2
 #: What the frames of a block of layers may take, in bytes.
 FRAME_BYTES = 1 << 25
+#: The time that a run takes the CPU from which on a GPU is worth the compilation of its kernels.
+WORTH_A_GPU = 20.0
 #: The time of a layer from which on threads share it, in seconds.
 SHARED_LAYER_SECONDS = 3e-4
 
@@ -75,7 +76,8 @@ def simulate(
         Number of independent networks; 1 unless `initial` has one batch for each.
     initial : str, array_like, FirstLayer or State, default "gaussian"
         What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
-        (chains, width, batch), one a chain; the `final_state` of a run, to go on from there with
+        (chains, width, batch), one a chain, in the memory of the host or, C-contiguous and with
+        `__cuda_array_interface__`, of the GPU; the `final_state` of a run, to go on from there with
         the same random numbers; or a law, drawn inside the kernels: "gaussian" (i.i.d. normal
         entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are equal, which
         centring undoes at once).  `FirstLayer` takes another number of features to the width.
@@ -88,8 +90,10 @@ def simulate(
         "conditional" draws each layer given the Gram matrix of the one before (Gaussian weights
         only, no weights exist); "weights" draws them and multiplies.  Both have one law; "auto"
         takes the cheaper that is valid.
-    backend : {"auto", "cpu"}
-        Where kernels run.
+    backend : {"auto", "cpu", "cuda"}
+        Where kernels run.  "cuda" is a GPU (extras ``cuda12``, ``cuda13``); "auto" takes one if
+        there is one and it pays.  The random numbers are those of the CPU, so that trajectories
+        agree to rounding where the chain contracts.
     dtype : {"float64", "float32"}
         Precision of rows and weights.  Gram matrices are summed and kept in float64.
     observables : names, Observables or functions of G
@@ -121,6 +125,8 @@ def simulate(
         For a row that cannot be normalised, of the input or in mid-run; it names the row.
     NonFiniteError
         If a chain without normalization leaves the range of float64.
+    BackendError
+        If the backend cannot run here, or not this chain; it says what is missing.
 
     Notes
     -----
@@ -218,7 +224,7 @@ class _Plan:
             raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
         self.chain = chain
         self.depth = integer("depth", depth, low=0, high=2**32 - 1)
-        _require_cpu(backend)
+        self.wanted = choice("backend", backend, ("auto", "cpu", "cuda"))
         self.dtype = _precision(dtype)
         choice("sampler", sampler, ("auto", "conditional", "weights"))
         self.threads = (
@@ -235,6 +241,7 @@ class _Plan:
         self.layers = self._recorded(integer("every", every, low=1), burn_in)
         if not isinstance(initial, State):
             self._start(initial, rng)
+        self.backend = self._choose_backend(self.wanted)
         self.sampler = self._make_sampler()
         self.shapes = self._shapes()
         self.out = self._destinations(out)
@@ -278,8 +285,18 @@ class _Plan:
     def _start(self, initial: Any, rng: Any) -> None:
         """Prepare layer 0 and draw the key."""
         self.chain.activation.check()
-        self.start = prepare(self.chain, initial, self.chains, self.inputs)
+        self.start = self._prepared(initial)
         self.key = draw_key(rng)
+
+    def _prepared(self, initial: Any) -> Any:
+        if not is_device_array(initial):
+            return prepare(self.chain, initial, self.chains, self.inputs)
+        if self.wanted == "cpu":
+            raise ArgumentError("backend", "cpu", "'cuda' for an initial array of a device")
+        self.wanted = self._choose_backend("cuda")
+        from bnmc._gpu_samplers import DeviceRows
+
+        return DeviceRows.of(initial, self.chain, self.chains, self.inputs)
 
     def _recorded(self, every: int, burn_in: int) -> NDArray[np.int64]:
         """Return the recorded layers, counted from layer 0 of the chain."""
@@ -325,9 +342,44 @@ class _Plan:
         return [known.get(one.name, (k, *getattr(one, "shape", ()))) for one in self.observables]
 
     def _make_sampler(self) -> Sampler:
+        sampler = self._samplers()[self.path](
+            self.chain, self.chains, self.inputs, self.dtype, self.key
+        )
         if isinstance(self.start, State):
-            return make_sampler(self.start)
-        return SAMPLERS[self.path](self.chain, self.chains, self.inputs, self.dtype, self.key)
+            sampler.take(self.start)
+        return sampler
+
+    def _samplers(self) -> Mapping[str, type[Sampler]]:
+        if self.backend == "cpu":
+            return SAMPLERS
+        from bnmc._gpu_samplers import GPU_SAMPLERS
+
+        return GPU_SAMPLERS
+
+    def _choose_backend(self, wanted: str) -> str:
+        """Return "cpu" or "cuda": what is wanted, or what is there and pays."""
+        no_gpu = self.path == "factor" or callable(self.chain.weights)
+        if wanted == "auto":
+            columns = self.chain.batch * (self.inputs or 1)
+            seconds = SAMPLERS[self.path].seconds(self.chain, columns, np.dtype(self.dtype))
+            if no_gpu or self.chains * self.depth * seconds / self.threads < WORTH_A_GPU:
+                return "cpu"
+        if wanted == "cpu":
+            return "cpu"
+        from bnmc._kernels.target import SIMULATED, why_not
+
+        if wanted == "auto" and SIMULATED:
+            return "cpu"
+        reason = why_not()
+        if reason is None and no_gpu:
+            reason = "linear chains without normalization go by Wishart factors, on the CPU"
+            if callable(self.chain.weights):
+                reason = "a function that samples weights runs on the CPU"
+        if reason is None:
+            return "cuda"
+        if wanted == "cuda":
+            raise BackendError("cuda", reason)
+        return "cpu"
 
     def _frames(self, layers: int) -> Frames:
         columns = self.sampler.columns
@@ -396,7 +448,7 @@ class _Plan:
             pool = _Pool(stack, self.threads)
             if not isinstance(self.start, State):
                 frames = self._frames(1)
-                self._spread(pool, lambda a, b: self._begin(a, b, frames))
+                self._spread(pool, lambda a, b: self._begin(a, b, frames), self.sampler.divisible)
                 done = self._take(pool, frames, np.zeros(1, np.int64), done, moments)
             else:
                 done = self._retake(pool, done, moments)
@@ -431,11 +483,17 @@ class _Plan:
         if shared and self.chains < self.threads and seconds > SHARED_LAYER_SECONDS:
             self.sampler.advance_together(pool.executor, self.threads, layer, slots, frames)
         else:
-            self._spread(pool, lambda a, b: self.sampler.advance(a, b, layer, slots, frames))
+            self._spread(
+                pool,
+                lambda a, b: self.sampler.advance(a, b, layer, slots, frames),
+                self.sampler.divisible,
+            )
 
-    def _spread(self, pool: _Pool, task: Callable[[int, int], None]) -> None:
+    def _spread(
+        self, pool: _Pool, task: Callable[[int, int], None], divisible: bool = True
+    ) -> None:
         """Run a task on ranges of chains, on all threads."""
-        parts = min(self.threads, self.chains)
+        parts = min(self.threads, self.chains) if divisible else 1
         bounds = [self.chains * k // parts for k in range(parts + 1)]
         pool.map(task, bounds)
 
@@ -477,9 +535,10 @@ class _Plan:
         return self.sampler.seconds(self.chain, self.sampler.columns, self.sampler.dtype)
 
     def _layers_of_block(self) -> int:
-        chains = -(-self.chains // self.threads)
+        chains = -(-self.chains // (self.threads if self.sampler.divisible else 1))
         by_time = TASK_SECONDS / (chains * self._seconds())
         by_memory = FRAME_BYTES / (8 * self.chains * self.sampler.columns**2)
+        by_memory *= self.sampler.frame_factor
         return max(1, int(min(by_time, by_memory, 100_000)))
 
     def _trajectory(self, last: int, moments: dict[str, _RunningMoments]) -> Trajectory:
@@ -498,7 +557,7 @@ class _Plan:
             key=self.key,
             sampler=self.sampler.name,
             dtype=self.dtype,
-            backend="cpu",
+            backend=self.backend,
             cpu=host_cpu(),
             chains=self.chains,
             widened=tuple(np.flatnonzero(self.sampler.wide).tolist()),
@@ -614,9 +673,9 @@ def available_memory() -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def _require_cpu(backend: str) -> None:
-    if choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda":
-        raise BackendError("cuda", "this version of bnmc has no GPU kernels")
+def is_device_array(value: object) -> bool:
+    """Whether a value is an array in the memory of a GPU."""
+    return hasattr(value, "__cuda_array_interface__")
 
 
 def _precision(dtype: Any) -> str:

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._executor import as_executor, ranges, run_tasks
-from bnmc._pairs import Meetings, meet, require_coupling
+from bnmc._pairs import Meetings, Pairs, meet, require_coupling
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import MOST_CHAINS
-from bnmc._validate import integer, real
+from bnmc._validate import choice, integer, real
 from bnmc.chain import Chain
-from bnmc.errors import ArgumentTypeError, NotMixing
+from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, NotMixing
 from bnmc.initial import Covariance, FirstLayer, Representation, prepare
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation import available_processors, draw_key
@@ -209,6 +209,7 @@ def tv_bound(
     level: float = 0.95,
     max_layers: int = 4000,
     executor: Executor | None = None,
+    backend: str = "cpu",
     progress: bool | Progress = False,
 ) -> TVBound:
     r"""Bound the distance in total variation of the law of each layer from the invariant law.
@@ -238,6 +239,9 @@ def tv_bound(
         Layers after which a pair that is coupled and has not met is given up.
     executor : concurrent.futures.Executor, optional
         What runs ranges of replicates; threads unless given. Results do not depend on it.
+    backend : {"cpu", "cuda"}
+        "cuda" lets all replicates meet on a GPU, a block each: with the same random numbers, so
+        meeting times differ only where rounding decides.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) tasks.
 
@@ -280,7 +284,7 @@ def tv_bound(
     >>> bool(cert.bound[0] > cert.bound[10] >= cert.bound[30])
     True
     """
-    plan = Couplings(chain, initial, rng, max_layers, executor, progress)
+    plan = Couplings(chain, initial, rng, max_layers, executor, progress, backend)
     depth = integer("depth", depth, low=0, high=MOST_DEPTH)
     replicates = integer("replicates", replicates, low=2, high=MOST_CHAINS - PILOT_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
@@ -303,7 +307,9 @@ class Couplings:
         max_layers: int,
         executor: object,
         progress: object,
+        backend: str = "cpu",
     ) -> None:
+        self.kind = _kind_of_pairs(choice("backend", backend, ("cpu", "cuda")), executor)
         if not isinstance(chain, Chain):
             raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
         require_coupling(chain)
@@ -327,6 +333,10 @@ class Couplings:
 
     def run(self, lag: int, first: int, last: int) -> Meetings:
         """Let pairs first:last meet, a range of them a task."""
+        if self.kind is not Pairs:
+            return meet(
+                self.chain, self.start, lag, first, last, self.key, self.max_layers, 1, self.kind
+            )
         processors = available_processors()
         numbers = 2.0 * (lag + 30) * self.chain.width * self.chain.batch
         size = int(np.clip(TASK_NUMBERS / numbers, 1, max(1, (last - first) // (4 * processors))))
@@ -362,6 +372,22 @@ class Couplings:
                 f"the same normals they change their distance by e^{exponent:.2g} a layer"
             )
         return NotMixing(reason, partial, exponent, trend)
+
+
+def _kind_of_pairs(backend: str, executor: object) -> type[Pairs]:
+    """Return the pairs of a backend, or raise what is missing."""
+    if backend == "cpu":
+        return Pairs
+    if executor is not None:
+        raise ArgumentError("executor", executor, "None with backend='cuda'")
+    from bnmc._kernels.target import why_not
+
+    reason = why_not()
+    if reason is not None:
+        raise BackendError("cuda", reason)
+    from bnmc._gpu_pairs import GpuPairs
+
+    return GpuPairs
 
 
 def _slope(values: NDArray[np.float64]) -> float:

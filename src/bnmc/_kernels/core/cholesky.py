@@ -129,11 +129,11 @@ def scale_of(diagonal):
     largest = 0.0
     for value in diagonal:
         largest = max(largest, value)
-    exponent = 0
+    scale = 1.0
     while largest > 2.0:
         largest *= 0.25
-        exponent -= 1
+        scale *= 0.5
     while 0.0 < largest < 0.5:
         largest *= 4.0
-        exponent += 1
-    return 2.0**exponent
+        scale *= 2.0
+    return scale

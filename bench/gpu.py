@@ -1,0 +1,349 @@
+"""The GPU kernels: checked against the CPU, then measured against peers and their own roofline.
+
+Everything is measured in one run, with events of the device: this library, the peaks that its
+roofline is made of (fused multiply-adds in registers; the library's own normals in registers), and
+the same chain in PyTorch (`randn` into one buffer and `bmm`, replayed as a CUDA graph), JAX (`jit`
+of `vmap` of `scan`) and CuPy (`standard_normal` and `matmul`).  Peers that are not installed are
+left out.  Candidates take turns, and medians are compared.
+
+Without a GPU, NUMBA_ENABLE_CUDASIM=1 runs it all at tiny sizes, where the figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import float32, float64
+
+import bnmc
+from bench.report import Cell, Floor, Report, Table
+from bench.roofline import layer_flops, layer_normals
+from bnmc._gpu_samplers import GPU_SAMPLERS
+from bnmc._kernels.cuda import normals32, normals64
+from bnmc._kernels.target import SIMULATED, cuda, processors, why_not
+from bnmc._samplers import Frames
+from bnmc.initial import Covariance
+
+THREADS = 4 if SIMULATED else 256
+ACCUMULATORS = 8
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A row of the table, with the least that will do: layers a second, or part of the roofline."""
+
+    width: int
+    batch: int
+    chains: int
+    sampler: str = "conditional"
+    dtype: str = "float32"
+    rate: float | None = None
+    roofline: float | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.sampler} {self.dtype} ({self.width}, {self.batch}, {self.chains})"
+
+
+SHAPES = (
+    Shape(1000, 10, 4096, rate=30e6),
+    Shape(1000, 64, 1024, roofline=0.5),
+    Shape(1_000_000, 10, 1, roofline=0.5),
+    Shape(4096, 16, 1, sampler="weights", roofline=0.5),
+    Shape(1000, 10, 4096, dtype="float64"),
+    Shape(1000, 10, 64, sampler="weights"),
+)
+TINY = (Shape(20, 2, 2), Shape(20, 2, 1, sampler="weights"))
+#: What is checked: options of a chain, and of a run.
+CHECKS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"activation": "relu"}, {}),
+    ({"activation": "relu"}, {"dtype": "float32"}),
+    ({"activation": "tanh", "norm": "batch-uncentred"}, {}),
+    ({"activation": "gelu", "norm": "none"}, {}),
+    ({"activation": "sin", "skip": 0.5}, {"sampler": "conditional"}),
+    ({"activation": "selu", "eps": 1e-3}, {"inputs": 2}),
+    ({"activation": "linear"}, {"sampler": "weights"}),
+    ({"activation": "relu", "weights": "uniform"}, {"dtype": "float32"}),
+    ({"activation": "relu", "weights": "rademacher"}, {}),
+)
+
+
+def benchmark(*, quick: bool = False) -> Report:
+    """Check, measure, and hand back the tables."""
+    report = Report("gpu")
+    reason = why_not()
+    if reason is not None:
+        report.tables.append(Table("not run", ["reason"], [[reason]]))
+        return report
+    report.tables.append(_checks())
+    shapes = TINY if SIMULATED else SHAPES
+    rounds = 2 if SIMULATED else 5 if quick else 15
+    peaks = {dtype: _peaks(dtype, rounds) for dtype in {shape.dtype for shape in shapes}}
+    report.tables.append(
+        Table(
+            "peaks",
+            ["dtype", "FMA flop/s", "normals/s"],
+            [[dtype, *rates] for dtype, rates in sorted(peaks.items())],
+        )
+    )
+    rows: list[list[Cell]] = []
+    for shape in shapes:
+        flops, normals = peaks[shape.dtype]
+        bound = layer_flops(shape.width, shape.batch, shape.sampler) / flops
+        bound += layer_normals(shape.width, shape.batch, shape.sampler) / normals
+        candidates = {"bnmc": _ours(shape), **_peers(shape)}
+        seconds = _measure(candidates, rounds)
+        for name, values in seconds.items():
+            median = statistics.median(values)
+            rows.append([shape.label, name, 1.0 / median, bound / median])
+        report.samples[shape.label] = seconds
+        ours = statistics.median(seconds["bnmc"])
+        if shape.rate is not None:
+            report.floors.append(Floor(f"layers/s {shape.label}", 1.0 / ours, shape.rate))
+        if shape.roofline is not None:
+            report.floors.append(Floor(f"roofline {shape.label}", bound / ours, shape.roofline))
+    headers = ["(width, batch, chains)", "who", "chain layers/s", "of the roofline"]
+    report.tables.append(Table("layers", headers, rows))
+    return report
+
+
+# --- checks
+
+
+def _checks() -> Table:
+    """The largest difference of Gram matrices between the CPU and the GPU, of the same numbers."""
+    width, depth = (20, 1) if SIMULATED else (1000, 30)
+    batch, chains = (3, 1) if SIMULATED else (10, 300)
+    rows: list[list[Cell]] = []
+    for options, run in CHECKS:
+        chain = bnmc.Chain(width, batch, **options)
+        start = np.random.default_rng(0).standard_normal((width, batch))
+        run = {**run, "rng": 1, "chains": chains, "every": depth}
+        if "inputs" not in run:
+            run["initial"] = start
+        grams = [
+            bnmc.simulate(chain, depth, backend=backend, **run).gram for backend in ("cpu", "cuda")
+        ]
+        difference = np.abs(grams[0] - grams[1]).max() / np.abs(grams[0]).max()
+        # As in the tests; a chain that does not contract lets rounding grow.
+        unit = 2.0**-23 if run.get("dtype") == "float32" else 2.0**-52
+        allowed = 100 * unit * (width**0.5 + 6 * batch + 20)
+        rows.append([str(options), str(run.get("dtype", "float64")), float(difference),
+                     "ok" if difference <= allowed else "DIFFERENT"])  # fmt: skip
+    return Table("against the CPU", ["chain", "dtype", "largest difference", "verdict"], rows)
+
+
+# --- timing
+
+
+def _measure(candidates: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Seconds a layer of one chain; candidates take turns."""
+    for candidate in candidates.values():
+        candidate()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, candidate in candidates.items():
+            seconds[name].append(candidate())
+    return seconds
+
+
+def _timed(run: Callable[[], object], stream: Any = 0) -> float:
+    """Seconds of the device."""
+    if SIMULATED:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+    first, last = cuda.event(), cuda.event()
+    first.record(stream)
+    run()
+    last.record(stream)
+    last.synchronize()
+    return float(cuda.event_elapsed_time(first, last)) * 1e-3
+
+
+def _ours(shape: Shape) -> Callable[[], float]:
+    """Layers that the library's sampler makes, without recording them."""
+    chain = bnmc.Chain(shape.width, shape.batch, "relu")
+    sampler = GPU_SAMPLERS[shape.sampler](chain, shape.chains, None, shape.dtype, 1)
+    none = np.zeros((shape.chains, 1, 1, 1))
+    frames = Frames(np.zeros((shape.chains, 1, shape.batch, shape.batch)), none, none)
+    sampler.begin(Covariance(np.eye(shape.batch)), 0, shape.chains, frames)
+    layers = 1 if SIMULATED else 100
+    done = 0
+
+    def run() -> float:
+        nonlocal done
+        slots = np.full(layers, -1)
+        seconds = _timed(
+            lambda: sampler.advance(0, shape.chains, done + 1, slots, frames), sampler.stream
+        )
+        done += layers
+        return seconds / (layers * shape.chains)
+
+    return run
+
+
+# --- peaks
+
+
+def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
+    """Floating-point operations and normals a second, of kernels that touch registers alone."""
+    blocks = 2 if SIMULATED else 8 * processors()
+    steps = 2 if SIMULATED else 2000
+    out = cuda.device_array(blocks * THREADS, dtype)
+    kind = float32 if dtype == "float32" else float64
+    number = np.float32 if dtype == "float32" else np.float64
+    draw = normals32 if dtype == "float32" else normals64
+
+    @cuda.jit
+    def multiply_add(out: Any, factor: Any, offset: Any, steps: Any) -> None:
+        values = cuda.local.array(ACCUMULATORS, kind)
+        at = cuda.grid(1)
+        for k in range(ACCUMULATORS):
+            values[k] = number(at + k)
+        for _ in range(steps):
+            for k in range(ACCUMULATORS):
+                values[k] = values[k] * factor + offset
+        total = number(0.0)
+        for k in range(ACCUMULATORS):
+            total += values[k]
+        out[at] = total
+
+    @cuda.jit
+    def normals(out: Any, k0: Any, k1: Any, steps: Any) -> None:
+        at = cuda.grid(1)
+        total = number(0.0)
+        for step in range(steps):
+            z0, z1, z2, z3 = draw(np.uint32(step), np.uint32(at), 0, 0, k0, k1)
+            total += (z0 + z1) + (z2 + z3)
+        out[at] = total
+
+    key = np.uint32(1), np.uint32(2)
+    candidates = {
+        "FMA": lambda: _timed(
+            lambda: multiply_add[blocks, THREADS](out, number(0.5), number(1.0), steps)
+        ),
+        "normals": lambda: _timed(lambda: normals[blocks, THREADS](out, *key, steps)),
+    }
+    seconds = {name: statistics.median(v) for name, v in _measure(candidates, rounds).items()}
+    threads = blocks * THREADS * steps
+    return threads * 2 * ACCUMULATORS / seconds["FMA"], threads * 4 / seconds["normals"]
+
+
+# --- peers
+
+
+def _peers(shape: Shape) -> dict[str, Callable[[], float]]:
+    """The same chain by weights that are drawn: what one would write in these packages."""
+    makers = {"torch": _torch, "jax": _jax, "cupy": _cupy}
+    found: dict[str, Callable[[], float]] = {}
+    if SIMULATED or shape.width > 10_000:
+        return found
+    # As many chains at a time as 4 GiB of weights.
+    size = np.dtype(shape.dtype).itemsize
+    chains = max(1, min(shape.chains, (4 << 30) // (size * shape.width**2)))
+    for package, maker in makers.items():
+        if importlib.util.find_spec(package) is not None:
+            run = maker(shape, chains)
+            found[package] = lambda run=run, chains=chains: run() / chains
+    return found
+
+
+def _torch(shape: Shape, chains: int) -> Callable[[], float]:
+    import torch
+
+    dtype = getattr(torch, shape.dtype)
+    d, n = shape.width, shape.batch
+    x = torch.randn(chains, d, n, dtype=dtype, device="cuda")
+    w = torch.empty(chains, d, d, dtype=dtype, device="cuda")
+
+    def layer() -> None:
+        a = torch.relu(x) * d**-0.5
+        torch.randn(w.shape, out=w)
+        h = torch.bmm(w, a)
+        variance, mean = torch.var_mean(h, dim=2, correction=0, keepdim=True)
+        x.copy_((h - mean) * torch.rsqrt(variance))
+        torch.bmm(a.transpose(1, 2), a)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            layer()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer()
+
+    def run() -> float:
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        for _ in range(10):
+            graph.replay()
+        last.record()
+        torch.cuda.synchronize()
+        return float(first.elapsed_time(last)) * 1e-4
+
+    return run
+
+
+def _jax(shape: Shape, chains: int) -> Callable[[], float]:
+    import jax
+    import jax.numpy as jnp
+
+    d, n, layers = shape.width, shape.batch, 10
+
+    def layer(x: Any, key: Any) -> tuple[Any, Any]:
+        a = jax.nn.relu(x) * d**-0.5
+        h = jax.random.normal(key, (d, d), x.dtype) @ a
+        h = h - h.mean(axis=1, keepdims=True)
+        return h * jax.lax.rsqrt((h * h).mean(axis=1, keepdims=True)), a.T @ a
+
+    @jax.jit
+    @jax.vmap
+    def chain(x: Any, key: Any) -> Any:
+        return jax.lax.scan(layer, x, jax.random.split(key, layers))
+
+    with jax.experimental.enable_x64(shape.dtype == "float64"):
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((chains, d, n)), shape.dtype)
+        keys = jax.random.split(jax.random.key(0), chains)
+
+    def run() -> float:
+        # The clock of the host: JAX has no events, and these runs are long.
+        start = time.perf_counter()
+        jax.block_until_ready(chain(x, keys))
+        return (time.perf_counter() - start) / layers
+
+    return run
+
+
+def _cupy(shape: Shape, chains: int) -> Callable[[], float]:
+    import cupy
+
+    d, n, layers = shape.width, shape.batch, 10
+    generator = cupy.random.default_rng(0)
+    x = generator.standard_normal((chains, d, n), dtype=shape.dtype)
+
+    def layer(x: Any) -> Any:
+        a = cupy.maximum(x, 0) * x.dtype.type(d**-0.5)
+        h = generator.standard_normal((chains, d, d), dtype=shape.dtype) @ a
+        h -= h.mean(axis=2, keepdims=True)
+        cupy.matmul(a.transpose(0, 2, 1), a)
+        return h / cupy.sqrt((h * h).mean(axis=2, keepdims=True))
+
+    def run() -> float:
+        nonlocal x
+        first, last = cupy.cuda.Event(), cupy.cuda.Event()
+        first.record()
+        for _ in range(layers):
+            x = layer(x)
+        last.record()
+        last.synchronize()
+        return float(cupy.cuda.get_elapsed_time(first, last)) * 1e-3 / layers
+
+    return run

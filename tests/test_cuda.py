@@ -1,0 +1,460 @@
+"""The GPU kernels, in Numba's simulator: the CPU's trajectories to rounding, and how they fail.
+
+With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import numpy as np
+import pytest
+from oracle import philox
+
+from bnmc import Activation, Chain, simulate
+from bnmc._gpu_pairs import GpuPairs
+from bnmc._gpu_samplers import DeviceRows, GpuConditionalSampler
+from bnmc._kernels import coupling, cpu, target
+from bnmc._kernels import cuda as kernels
+from bnmc._kernels.core import philox as core_philox
+from bnmc._kernels.target import cuda
+from bnmc._pairs import APART, THRESHOLD, Pairs
+from bnmc._samplers import sigma_of
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    NonFiniteError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
+from bnmc.initial import Covariance
+from bnmc.mixing import tv_bound
+
+SLOPE = 0.3
+X = np.random.default_rng(5).standard_normal((70, 3))
+# The simulator's threads of Python do not inherit `np.errstate`.
+IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def run_block(manager, grid_point, *arguments):
+    """Run a block of the simulator, whose own way is to poll all threads at every barrier."""
+    from numba.cuda.simulator.kernel import BlockThread
+
+    points = list(np.ndindex(*manager._block_dim))
+    barrier = threading.Barrier(len(points))
+
+    def body():
+        try:
+            manager._f(*arguments)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    threads = [BlockThread(body, manager, grid_point, point, False) for point in points]
+    for thread in threads:
+        thread.syncthreads = barrier.wait
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Those that a barrier then let go are not the cause.
+    failures = [thread.exception for thread in threads if thread.exception]
+    for error, trace in sorted(
+        failures, key=lambda one: type(one[0]) is threading.BrokenBarrierError
+    ):
+        raise error.with_traceback(trace)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def barriers():
+    if not target.SIMULATED:
+        yield
+        return
+    from numba.cuda.simulator.kernel import BlockManager
+
+    with mock.patch.object(BlockManager, "run", run_block):
+        yield
+
+
+def own(x):
+    """Return an activation that refers to a variable and to functions of NumPy."""
+    return np.maximum(x, SLOPE * x) + np.exp(-x * x)
+
+
+def both(chain, depth, **options):
+    """Runs on the CPU and on the GPU."""
+    options = {"rng": 11, **options}
+    return [simulate(chain, depth, backend=backend, **options) for backend in ("cpu", "cuda")]
+
+
+def assert_equal_to_rounding(a, b, layers=1):
+    """Entries of G are means of products: of d terms, after a factor of n x n and a row's norm.
+
+    Each step is off by at most as many roundings as it has terms, relative to entries of order one.
+    The condition of the factors, here at most 100, multiplies them, once, where the chain
+    contracts.
+    """
+    n, d = a.chain.batch * (a.inputs or 1), a.chain.width
+    unit = 2.0**-23 if a.dtype == "float32" else 2.0**-52
+    # Rounding of random sign adds up like the square root.
+    terms = np.sqrt(d) + 3 * n + 20
+    assert np.abs(a.gram - b.gram).max() <= 100 * unit * terms * layers
+
+
+def test_words_are_those_of_the_cpu():
+    words = np.zeros((3, 4), np.uint32)
+    draw = target.device_module(core_philox).philox4x32
+
+    @cuda.jit
+    def fill(out):
+        for row in range(3):
+            out[row] = draw(row, 5, 7, 2**28 + 1, 2**32 - 1, 12345)
+
+    fill[1, 1](words)
+    expected = philox((np.arange(3), 5, 7, 2**28 + 1), (2**32 - 1, 12345))
+    assert np.array_equal(words.T, np.stack(expected))
+
+
+CASES = {
+    "two tiles": (Chain(70, 3, "relu"), {}),
+    "uncentred, two chunks": (Chain(20, 9, "tanh", norm="batch-uncentred"), {}),
+    "no norm": (Chain(20, 2, "gelu", norm="none", gain=1.5), {}),
+    "eps, two inputs": (Chain(20, 2, "sin", eps=0.1, gain=0.5), {"inputs": 2}),
+    "skip": (Chain(20, 3, "selu", skip=0.5), {"sampler": "conditional"}),
+    "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
+    "a function of the user": (Chain(20, 2, Activation(own)), {}),
+    "weights, float32, skip": (
+        Chain(20, 2, "erf", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
+    ),
+    "uniform weights": (Chain(20, 3, "relu", weights="uniform"), {"initial": X[:20]}),
+    "uniform weights, float32": (Chain(20, 3, "relu", weights="uniform"), {"dtype": "float32"}),
+    "signs, two tiles": (Chain(21, 3, "tanh", weights="rademacher"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_trajectories_are_those_of_the_cpu(what):
+    chain, options = CASES[what]
+    a, b = both(chain, 1, **options)
+    assert (a.backend, b.backend) == ("cpu", "cuda")
+    assert (a.key, a.sampler, a.dtype) == (b.key, b.sampler, b.dtype)
+    assert_equal_to_rounding(a, b)
+    for name, values in a.final_state.arrays.items():
+        others = b.final_state.arrays[name]
+        assert (values.shape, values.dtype) == (others.shape, others.dtype)
+
+
+@DTYPES
+def test_rounding_does_not_grow_with_depth(dtype):
+    a, b = both(Chain(40, 3, "relu"), 8, dtype=dtype, chains=2, every=4)
+    assert_equal_to_rounding(a, b)
+
+
+def test_a_block_of_a_chain_and_blocks_of_its_rows():
+    """Whether the rows of a chain are one block's or those of several."""
+    chain = Chain(70, 2, "tanh")
+    alone = simulate(chain, 1, rng=2, backend="cuda")
+    with mock.patch("bnmc._gpu_samplers.BLOCKS_OF_PROCESSOR", 0.5):
+        among = simulate(chain, 1, rng=2, backend="cuda")
+    assert_equal_to_rounding(alone, among)
+
+
+def test_chunks_of_chains():
+    chain = Chain(20, 2, "tanh")
+    whole = simulate(chain, 0, rng=2, backend="cuda", chains=3)
+    with mock.patch("bnmc._gpu_samplers.MOST_OF_GRID", 2):
+        parts = simulate(chain, 0, rng=2, backend="cuda", chains=3)
+    assert np.array_equal(whole.gram, parts.gram)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "order"), [("conditional", ("cpu", "cuda")), ("weights", ("cuda", "cpu"))]
+)
+def test_a_run_goes_on_elsewhere(sampler, order):
+    chain = Chain(20, 2, "tanh", skip=0.5)
+    options = {"rng": 3, "sampler": sampler}
+    whole = simulate(chain, 2, backend="cpu", **options)
+    begun = simulate(chain, 1, backend=order[0], **options)
+    ended = simulate(chain, 1, initial=begun.final_state, backend=order[1])
+    assert_equal_to_rounding(whole, mock.Mock(gram=np.concatenate(
+        [begun.gram, ended.gram[:, 1:]], axis=1)))  # fmt: skip
+
+
+def test_float32_chains_go_on_in_float64():
+    chain = Chain(40, 2, "tanh", norm="batch-uncentred")
+    options = {"chains": 2, "initial": "collinear", "dtype": "float32", "sampler": "conditional"}
+    a, b = both(chain, 1, **options)
+    assert a.widened == b.widened == (0, 1)
+    assert_equal_to_rounding(a, b)
+    again = simulate(chain, 1, initial=b.final_state, backend="cuda")
+    assert again.widened == (0, 1)
+
+
+# --- how they fail --------------------------------------------------------------------------
+
+
+@IN_THREADS
+def test_a_row_without_variance():
+    chain = Chain(20, 2, "abs")
+    with pytest.raises(ZeroVarianceError) as of_cpu:
+        simulate(chain, 1, rng=0, backend="cpu")
+    with pytest.raises(ZeroVarianceError) as of_gpu:
+        simulate(chain, 1, rng=0, backend="cuda")
+    assert (of_gpu.value.chain, of_gpu.value.layer) == (of_cpu.value.chain, of_cpu.value.layer)
+
+
+@IN_THREADS
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_overflow(sampler):
+    chain = Chain(20, 2, "relu", norm="none", gain=1e100)
+    with pytest.raises(NonFiniteError) as error:
+        simulate(chain, 4, rng=0, backend="cuda", sampler=sampler)
+    assert error.value.layer == 2
+    with pytest.raises(NonFiniteError, match="float32 representation"):
+        simulate(
+            Chain(20, 2, "relu", norm="none", weights="uniform"), 1, dtype="float32",
+            initial=np.full((20, 2), 1e39), backend="cuda",
+        )  # fmt: skip
+    with pytest.raises(NonFiniteError, match="Gram"):
+        simulate(
+            Chain(20, 2, "relu", norm="none"), 1, initial=np.full((20, 2), 1e200), backend="cuda"
+        )
+
+
+def test_what_is_missing():
+    with mock.patch.object(target, "why_not", return_value="no CUDA device"):
+        with pytest.raises(BackendError, match="no CUDA device"):
+            simulate(Chain(20, 2), 1, backend="cuda")
+        with mock.patch("bnmc.simulation.WORTH_A_GPU", 0.0):
+            assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
+    with mock.patch("bnmc.simulation.WORTH_A_GPU", 0.0):
+        # A simulator never pays.
+        assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
+        with mock.patch.object(target, "SIMULATED", False):
+            with mock.patch.object(target, "find_spec", return_value=None):
+                assert "bnmc[cuda13]" in target.why_not()
+            with mock.patch.object(target, "find_spec"), mock.patch.object(target, "cuda") as fake:
+                fake.gpus = []
+                assert target.why_not() == "no CUDA device"
+                fake.gpus = [0]
+                assert target.why_not() is None
+                type(fake).gpus = mock.PropertyMock(side_effect=RuntimeError("driver\nis old"))
+                assert target.why_not() == "no CUDA driver: driver is old"
+
+
+def test_chains_without_gpu_kernels():
+    with pytest.raises(BackendError, match="Wishart factors"):
+        simulate(Chain.vanilla(20, 2), 1, backend="cuda")
+    sampler = lambda generator, shape: generator.standard_normal(shape)  # noqa: E731
+    chain = Chain(20, 2, weights=sampler)
+    with pytest.raises(BackendError, match="runs on the CPU"):
+        simulate(chain, 1, backend="cuda")
+
+
+def test_shared_memory_does_not_suffice():
+    with pytest.raises(BackendError, match="300 columns in float64 need .* bytes of shared memory"):
+        simulate(Chain(20, 300), 1, backend="cuda")
+
+
+def test_out_of_memory():
+    chain = Chain(20, 2, "tanh", weights="uniform")
+    with (
+        mock.patch("bnmc._gpu_samplers.free_memory", return_value=1000),
+        pytest.raises(ResultTooLargeError, match="fewer chains"),
+    ):
+        simulate(chain, 1, chains=10, backend="cuda")
+    failure = mock.patch.object(
+        GpuConditionalSampler, "_by_chain", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+    )
+    with failure, pytest.raises(ResultTooLargeError):
+        simulate(Chain(20, 2), 1, backend="cuda")
+    failure = mock.patch.object(GpuConditionalSampler, "_by_chain", side_effect=KeyError("else"))
+    with failure, pytest.raises(KeyError, match="else"):
+        simulate(Chain(20, 2), 1, backend="cuda")
+    # The process goes on.
+    assert simulate(Chain(20, 2), 1, rng=0, backend="cuda").backend == "cuda"
+
+
+# --- arrays of a device ---------------------------------------------------------------------
+
+
+class OnDevice:
+    """An array of another library."""
+
+    def __init__(self, values):
+        self.values = values
+        self.ndim = values.ndim
+        self.__cuda_array_interface__ = {"shape": values.shape}
+
+    def __len__(self):
+        return len(self.values)
+
+
+@pytest.fixture
+def as_cuda_array():
+    def taken(array):
+        found = cuda.to_device(array.values)
+        found.is_c_contiguous = lambda: array.values.flags.c_contiguous
+        return found
+
+    with mock.patch("bnmc._gpu_samplers.numba_cuda.as_cuda_array", taken, create=True):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_start_on_the_device(as_cuda_array, dtype):
+    x = X.astype(dtype)
+    chain = Chain(70, 3, "relu")
+    a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
+    b = simulate(chain, 1, rng=1, initial=OnDevice(x), backend="auto", dtype=dtype)
+    assert b.backend == "cuda"
+    assert_equal_to_rounding(a, b)
+
+
+def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
+    chain = Chain(70, 3, "relu")
+
+    def fails(error, values, **options):
+        with pytest.raises(error):
+            simulate(chain, 1, initial=OnDevice(values), **{"backend": "cuda", **options})
+
+    fails(ArgumentError, X, backend="cpu")
+    fails(ArgumentError, X[:60])
+    fails(ArgumentError, np.asfortranarray(X))
+    fails(ArgumentError, X, inputs=1)
+    fails(ArgumentTypeError, X.astype(np.int64))
+    assert DeviceRows(X).array is X
+
+
+# --- pairs that meet ------------------------------------------------------------------------
+
+
+def pairs_of(kind, chain, start=None, count=2, threshold=THRESHOLD, layers=4):
+    start = Covariance(np.eye(chain.batch)) if start is None else start
+    pairs = kind(chain, start, 1, 3, 3 + count, 2024, threshold)
+    return pairs, *pairs.advance(layers, until=layers, record=True, traced=1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps", "threshold"), [("batch", 0.0, 3.0), ("batch-uncentred", 0.1, 9.0)]
+)
+def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
+    """With a threshold so large that maximal couplings are refused."""
+    chain = Chain(20, 3, "tanh", norm=norm, eps=eps)
+    (a, record_a, trace_a), (b, record_b, trace_b) = (
+        pairs_of(kind, chain, threshold=threshold, layers=3) for kind in (Pairs, GpuPairs)
+    )
+    assert np.array_equal(a.met, b.met)
+    assert np.array_equal(a.tries, b.tries)
+    assert a.tries[:, 1].sum() > 0
+    assert np.array_equal(a.status, b.status)
+    # The condition of the factors is below 1e4, and a few layers double what it makes of rounding.
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+
+
+def test_pairs_that_are_driven_by_the_same_normals():
+    chain = Chain(20, 2, "relu")
+    (a, record_a, _), (b, record_b, _) = (
+        pairs_of(kind, chain, threshold=APART, layers=2) for kind in (Pairs, GpuPairs)
+    )
+    assert (a.met < 0).all()
+    assert np.array_equal(a.met, b.met)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-12)
+
+
+def test_pairs_that_cannot_go_on():
+    # Two samples that are equal in one of the chains alone: the ranges differ.
+    chain = Chain(20, 3, "tanh")
+    pairs = [kind(chain, Covariance(np.eye(3)), 1, 0, 1, 5) for kind in (Pairs, GpuPairs)]
+    for one in pairs:
+        one.grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
+        one.layer = 4
+        one.advance(1)
+        assert one.waiting.all()
+        # Rank may come back: only then is it lost.
+        one.tries[:, 2] = coupling.PATIENCE
+        one.advance(1)
+    assert np.array_equal(pairs[0].tries, pairs[1].tries)
+    assert np.array_equal(pairs[0].status, pairs[1].status)
+    assert pairs[1].status[0, :2].tolist() == [coupling.DEGENERATE, 6 - coupling.PATIENCE]
+
+
+@IN_THREADS
+def test_a_pair_with_a_row_without_variance():
+    chain = Chain(20, 2, "abs")
+    with pytest.raises(ZeroVarianceError) as error:
+        pairs_of(GpuPairs, chain, count=1, layers=3)
+    assert error.value.chain == 3
+
+
+def test_a_certificate():
+    chain = Chain(20, 2, "tanh")
+    options = {"lag": 1, "replicates": 2, "rng": 0}
+    a = tv_bound(chain, 2, **options)
+    b = tv_bound(chain, 2, backend="cuda", **options)
+    assert np.array_equal(a.meeting_times, b.meeting_times)
+    with pytest.raises(ArgumentError, match="executor"):
+        tv_bound(chain, 2, backend="cuda", executor=ThreadPoolExecutor(1))
+    with (
+        mock.patch.object(target, "why_not", return_value="no CUDA device"),
+        pytest.raises(BackendError, match="no CUDA device"),
+    ):
+        tv_bound(chain, 2, backend="cuda")
+    with (
+        mock.patch("bnmc._gpu_pairs.shared_memory", return_value=10),
+        pytest.raises(BackendError, match="shared memory"),
+    ):
+        tv_bound(chain, 2, backend="cuda", **options)
+
+
+# --- how a block divides its work -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [16, 256])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("source", [kernels.DRAWN, kernels.MULTIPLIED])
+def test_buffers_do_not_overlap(threads, dtype, source):
+    sigma = sigma_of(Activation.named("relu"))
+    patches = mock.patch.multiple(kernels, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
+    for columns in range(1, 65):
+        spec = kernels.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
+        with patches:
+            shape = kernels.shape_of(spec)
+        size = np.dtype(dtype).itemsize
+        ends = [shape.totals + shape.entries, shape.diagonal + columns, shape.column + columns,
+                shape.means + columns + 1]  # fmt: skip
+        begins = [shape.diagonal, shape.column, shape.means, shape.flags]
+        assert all(e <= b for e, b in zip(ends, begins, strict=True))
+        assert (shape.flags + 2 + columns) * 8 <= shape.factor * size
+        assert (shape.factor + columns * shape.padded) * size <= shape.tile64 * 8
+        assert shape.tile * size == shape.tile64 * 8
+        assert shape.padded >= columns
+        assert shape.classes * shape.edge >= columns
+        assert 1 <= shape.splits <= max(1, shape.threads // shape.squares)
+        # The squares of all classes hold every entry of the lower triangle.
+        places = {
+            (max(i % shape.classes, j % shape.classes), min(i % shape.classes, j % shape.classes))
+            for i in range(columns)
+            for j in range(i + 1)
+        }
+        assert len(places) <= shape.squares
+
+
+SHARED = (
+    "NORM_NONE", "NORM_UNCENTRED", "NORM_CENTRED", "GAUSSIAN", "UNIFORM", "RADEMACHER",
+    "RESOLVED_PIVOT", "STREAM_ROWS", "STREAM_WEIGHTS", "SECOND_WORD",
+)  # fmt: skip
+OF_PAIRS = ("STREAM_RESIDUAL", "STREAM_COIN", "MOST_ELEMENTS", "DEGENERATE", "PATIENCE")
+
+
+def test_kernels_are_made_once():
+    sigma = sigma_of(Activation.named("relu"))
+    spec = kernels.Spec(3, 3, kernels.NORM_CENTRED, False, False, "float64", sigma.digest)
+    assert kernels.kernels(spec) is kernels.kernels(spec)
+    for name in SHARED:
+        assert getattr(kernels, name) == getattr(cpu, name), name
+    for name in OF_PAIRS:
+        assert getattr(kernels, name) == getattr(coupling, name), name

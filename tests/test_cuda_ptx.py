@@ -1,0 +1,68 @@
+"""Every GPU kernel compiles, without a GPU, and the assembler needs no local memory."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("numba_cuda") is None:
+    pytest.skip("numba-cuda is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory):
+    """A folder of PTX files."""
+    folder = tmp_path_factory.mktemp("ptx")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("ptx.py")), str(folder)],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if "DynamicLibNotFoundError" in done.stderr or "NvvmSupportError" in done.stderr:
+        pytest.skip("there is no NVVM")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_kernel_compiles(ptx):
+    files = sorted(path.name for path in ptx.iterdir())
+    assert len(files) == 9
+    for capability in (80, 90):
+        assert any(name.endswith(f".{capability}.ptx") for name in files)
+    for name in files:
+        text = (ptx / name).read_text()
+        # No function is called: all of `core` is part of the kernel.
+        assert ".entry" in text
+        assert "call.uni" not in text, name
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="ptxas is not found")
+def test_registers_suffice(ptx):
+    for path in sorted(ptx.iterdir()):
+        report = assemble(path)
+        found = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
+        assert found, report
+        assert all(size == "0" for size in found), (path.name, report)
+
+
+def assemble(path):
+    """Run ptxas with as many registers as the launch allows; return what it reports."""
+    text = path.read_text()
+    registers = re.search(r"registers (\d+)", text).group(1)
+    command = ["ptxas", "-v", f"-arch=sm_{path.suffixes[-2][1:]}", "-maxrregcount", registers]
+    command += [str(path), "-o", os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    # PTX may be of a later version than the assembler's, and needs nothing of it.
+    known = re.search(r"Unsupported \.version .* current version is '([\d.]+)'", done.stderr)
+    if known:
+        path.write_text(re.sub(r"\.version [\d.]+", f".version {known.group(1)}", text))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
