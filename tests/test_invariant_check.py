@@ -712,7 +712,12 @@ def test_blocks_of_samples_are_no_part_of_the_result(samples, monkeypatch):
     [
         ("relu", {}, ArgumentTypeError, "^chain: got 'relu'"),
         (bnmc.Chain(10, 3, norm="none"), {}, ArgumentError, "^norm: got 'none'"),
-        (bnmc.Chain(10, 3, skip=1.0), {}, ArgumentError, "^skip: got 1.0"),
+        (
+            bnmc.Chain(10, 3, skip=1.0),
+            {},
+            ArgumentError,
+            "^skip: got 1.0.*pass samples= of your own",
+        ),
         (bnmc.Chain(10, 3, weights="uniform"), {}, ArgumentError, "^weights: got 'uniform'"),
         (bnmc.Chain(3, 3), {}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
         (RELU, {"size": 199}, ArgumentError, "^size: got 199, allowed: an integer >= 200"),

@@ -50,8 +50,8 @@ class Meetings:
     degenerate: NDArray[np.int64]
 
 
-def require_coupling(chain: Chain) -> None:
-    """Refuse a chain for which the coupling is not defined, and say what to use instead."""
+def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
+    """Refuse a chain for which the coupling is not defined, and say what to do instead."""
     if chain.norm == "none":
         raise ArgumentError(
             "norm", chain.norm, '"batch" or "batch-uncentred"',
@@ -60,12 +60,12 @@ def require_coupling(chain: Chain) -> None:
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",
-            "with a skip connection the Gram matrix is no state; use bnmc.mixing.autocorrelation",
+            f"with a skip connection the Gram matrix is no state; {instead}",
         )  # fmt: skip
     if not chain.is_gaussian:
         raise ArgumentError(
             "weights", chain.weights, '"gaussian"',
-            "rows given the Gram matrix have a density then; use bnmc.mixing.autocorrelation",
+            f"rows given the Gram matrix have a density then; {instead}",
         )  # fmt: skip
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")

@@ -302,7 +302,7 @@ class _Tests:
 def _require_law(chain: Chain, is_own: bool) -> None:
     """Refuse a chain without an invariant law, or without the library's draws of it if needed."""
     if is_own:
-        require_coupling(chain)
+        require_coupling(chain, "pass samples= of your own")
     if chain.norm == "none":
         raise ArgumentError(
             "norm", chain.norm, '"batch" or "batch-uncentred"',
