@@ -1,6 +1,7 @@
-"""The command line: ``bnmc simulate`` and ``bnmc demo``.
+"""The command line: ``bnmc simulate``, ``bnmc demo`` and the commands of `_commands`.
 
-Exit statuses: 0, fine; 2, bad input, with one line on standard error; 130, interrupted.
+Exit statuses: 0, fine; 2, bad input, with one line on standard error; 3, a chain that does not mix
+or too little data, likewise; 4, a claim that `check` finds to fail; 130, interrupted.
 Typer is imported here and the rest of the library in the commands, so that help comes at once.
 """
 
@@ -11,13 +12,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bnmc._report import chosen_seed, print_table, progress_report, require_destination, save
+
 with contextlib.suppress(ModuleNotFoundError):  # `main` says which extra brings it
     import typer
+
+    from bnmc import _options as options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-OK, BROKEN_PIPE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, BROKEN_PIPE, BAD_INPUT, NO_ESTIMATE, INTERRUPTED = 0, 1, 2, 3, 130
 
 #: What arrays of values may take; of more only means and variances are kept.
 MOST_BYTES = 1 << 28
@@ -49,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if all went well, 2 for bad input, 130 if interrupted.
+        0 if all went well, 2 for bad input, 3 where there is no estimate, 4 for a claim that
+        fails, 130 if interrupted.
 
     Examples
     --------
@@ -72,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if message is None:
             raise
         print(f"bnmc: error: {' '.join(message.split())}", file=sys.stderr)
-        return BAD_INPUT
+        from bnmc.errors import PartialEstimateError
+
+        return NO_ESTIMATE if isinstance(error, PartialEstimateError) else BAD_INPUT
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -86,7 +94,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except typer.Abort:  # how some versions of Typer hand on an interrupt
         return _interrupted()
-    return _interrupted() if status == INTERRUPTED else OK
+    return _interrupted() if status == INTERRUPTED else int(status or OK)
 
 
 def _interrupted() -> int:
@@ -111,6 +119,8 @@ def _explanation(error: Exception) -> str | None:
 
 
 def _app() -> typer.Typer:
+    from bnmc._commands import COMMANDS
+
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -119,6 +129,8 @@ def _app() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     app.command()(simulate)
+    for name, command in COMMANDS.items():
+        app.command(name)(command)
     app.command()(demo)
     return app
 
@@ -167,35 +179,20 @@ def simulate(
         ),
     ] = False,
     chains: Annotated[int, typer.Option(help="Independent networks.")] = 64,
-    width: Annotated[int, typer.Option(help="Neurons of a layer.")] = 1000,
+    width: options.Width = 1000,
     depth: Annotated[int, typer.Option(help="Layers.")] = 50,
-    activation: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu "
-            "or silu.",
-        ),
-    ] = "relu",
-    norm: Annotated[
-        str, typer.Option(metavar="NAME", help="batch, batch-uncentred or none.")
-    ] = "batch",
-    skip: Annotated[float, typer.Option(help="Factor of the skip connection.")] = 0.0,
-    gain: Annotated[float, typer.Option(help="Factor of the weights.")] = 1.0,
-    weights: Annotated[
-        str, typer.Option(metavar="LAW", help="gaussian, uniform or rademacher.")
-    ] = "gaussian",
-    eps: Annotated[float, typer.Option(help="Added to the variance; layers have 1e-5.")] = 0.0,
-    seed: Annotated[
-        int | None, typer.Option(help="Repeats a run. Default: a new one, which is printed.")
-    ] = None,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    skip: options.Skip = 0.0,
+    gain: options.Gain = 1.0,
+    weights: options.Weights = "gaussian",
+    eps: options.Eps = 0.0,
+    seed: options.Seed = None,
     sampler: Annotated[
         str, typer.Option(metavar="NAME", help="auto, conditional or weights.")
     ] = "auto",
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="float64 or float32.")] = "float64",
-    threads: Annotated[
-        int | None, typer.Option(help="All processors unless given. Results do not depend on it.")
-    ] = None,
+    threads: options.Threads = None,
     every: Annotated[int, typer.Option(help="Record every so many layers.")] = 1,
     output: Annotated[
         Path | None,
@@ -206,21 +203,10 @@ def simulate(
             help="Write all recorded layers, with Gram matrices, to a .npz, .nc or .zarr file.",
         ),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .pdf, .svg.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead of the table.")
-    ] = False,
-    progress: Annotated[
-        bool | None,
-        typer.Option(
-            "--progress/--no-progress",
-            help="Show progress on standard error. Default: if that is a terminal.",
-            show_default=False,
-        ),
-    ] = None,
+    plot: options.Plot = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
 ) -> None:
     """Take a batch of inputs through an ensemble of random networks.
 
@@ -233,7 +219,7 @@ def simulate(
 
     for name, path in (("output", output), ("plot", plot)):
         if path is not None:
-            _require_destination(name, path, force)
+            require_destination(name, path, force)
     x, source = _read(input_, array, samples_first, batch)
     chain = Chain(
         width, x.shape[1], activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
@@ -241,7 +227,7 @@ def simulate(
     is_wrapped = input_ is None or first_layer or x.shape[0] != width
     start = FirstLayer(x) if is_wrapped else x
     star = _star(chain, x)
-    seed = _seed(seed)
+    seed = chosen_seed(seed)
     begun = time.perf_counter()
     run = _simulate(chain, start, star, settings | {"seed": seed})
     seconds = time.perf_counter() - begun
@@ -257,7 +243,7 @@ def simulate(
     if plot is not None:
         from bnmc.plot import overview
 
-        _save(overview(run), plot)
+        save(overview(run), plot)
     table = _summary(run)
     repeat = {
         "seed": seed, "key": str(run.key), "sampler": run.sampler, "dtype": run.dtype,
@@ -287,7 +273,7 @@ def simulate(
     through = f"{x.shape[0]} features, through a first layer" if is_wrapped else "as layer 0"
     print(f"{chain}: {chains} networks, {depth} layers\ninput: {source} ({through})\n")
     head = ["layer", "‖G − G*‖", "orthogonality gap", "smallest eigenvalue", "largest eigenvalue"]
-    _print_table(head, [_cells(row) for row in table])
+    print_table(head, [_cells(row) for row in table])
     print()
     for note in notes:
         print(note)
@@ -314,16 +300,16 @@ def demo(
     The latter is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv 2205.13076: linear networks of
     width 1000 with 5 samples that start orthogonal.
     """
-    _require_destination("plot", plot, force=True)
+    require_destination("plot", plot, force=True)
     from bnmc import demo as parts
 
-    seed, report = _seed(seed), _progress(progress)
+    seed, report = chosen_seed(seed), progress_report(progress, "layer")
     begun = time.perf_counter()
     settling = parts.settle(seed, threads=threads, progress=report)
     _print_settling(settling)
     comparison = parts.compare(depth, chains, seed, threads=threads, progress=report)
     _print_comparison(comparison)
-    _save(parts.draw(settling, comparison), plot)
+    save(parts.draw(settling, comparison), plot)
     print(f"\nseed {seed}, threads {_threads(threads)}, {time.perf_counter() - begun:.1f} s")
     print(f"picture: {plot}")
 
@@ -403,7 +389,7 @@ def _simulate(
         chain, settings["depth"], chains=settings["chains"], initial=start, rng=settings["seed"],
         sampler=settings["sampler"], dtype=settings["dtype"], observables=wanted,
         every=settings["every"], reduce="chain" if is_big else (), threads=settings["threads"],
-        progress=_progress(settings["progress"]),
+        progress=progress_report(settings["progress"], "layer"),
     )  # fmt: skip
 
 
@@ -411,58 +397,10 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _seed(seed: int | None) -> int:
-    import secrets
-
-    from bnmc._validate import integer
-
-    return secrets.randbits(32) if seed is None else integer("seed", seed, low=0)
-
-
 def _threads(threads: int | None) -> int:
     from bnmc.simulation import available_processors
 
     return available_processors() if threads is None else threads
-
-
-def _progress(wanted: bool | None) -> bool | Callable[[int, int], None]:
-    """Return a bar on a terminal, and lines elsewhere if the user insists."""
-    if sys.stderr.isatty():
-        return wanted is not False
-    if not wanted:
-        return False
-    last = -1
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        tenth = 10 * done // total
-        if tenth != last:
-            last = tenth
-            print(f"bnmc: layer {done} of {total}", file=sys.stderr, flush=True)
-
-    return report
-
-
-def _require_destination(name: str, path: Path, force: bool) -> None:
-    """Refuse what could not be written when the work is done."""
-    from bnmc import files
-
-    if name == "output":
-        files.require_writable(name, path, files.OUTPUT_FORMATS)
-        files.require_extras(path)
-    else:
-        from bnmc.plot import figure
-
-        formats = figure()[0].canvas.get_supported_filetypes()
-        files.require_writable(name, path, [f".{suffix}" for suffix in formats])
-    files.require_free(name, path, force=force)
-
-
-def _save(figure: Any, path: Path) -> None:
-    from bnmc.files import replacing
-
-    with replacing(path) as temporary:
-        figure.savefig(temporary)
 
 
 def _summary(run: Trajectory) -> list[dict[str, Any]]:
@@ -544,7 +482,7 @@ def _print_settling(settling: Settling) -> None:
         ]
         for row in _shown(some.layers)
     ]
-    _print_table(head, rows)
+    print_table(head, rows)
     factors = ", ".join(f"{star.rate:.3f} ({name})" for name, star in stars.items())
     print(f"\nThe mean field says that the distance shrinks by the factor {factors} a layer,")
     print("down to the fluctuations of finite width.\n")
@@ -582,7 +520,7 @@ def _print_comparison(comparison: Comparison) -> None:
         ]
         for row in _shown(layers)
     ]
-    _print_table(head, rows)
+    print_table(head, rows)
     grown = [
         float(run.mean("distance")[-1] / run.mean("distance")[0]) for run in (vanilla, normalised)
     ]
@@ -591,23 +529,3 @@ def _print_comparison(comparison: Comparison) -> None:
         f"without normalization, {grown[1]:.1f} with it.\nWithout it, ever fewer networks carry "
         "the mean square: a finite ensemble falls below the exact value."
     )
-
-
-def _print_table(head: list[str], rows: list[list[str]]) -> None:
-    """Print a table: lines and colours on a terminal, aligned text elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(header_style="bold", row_styles=["", "dim"])
-        for index, name in enumerate(head):
-            table.add_column(name, justify="right" if index == 0 else "left")
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
-        return
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in [head, *rows]:
-        first = row[0].rjust(widths[0])
-        others = [cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join([first, *others]).rstrip())

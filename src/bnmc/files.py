@@ -79,26 +79,52 @@ def read_input(
     ...     read_input(f"{folder}/x.npy", samples_first=True).shape
     (2, 3)
     """
-    path = Path(path)
-    suffix = choice("input (by its suffix)", path.suffix.lower(), INPUT_FORMATS)
+    values = _read("input", Path(path), array, INPUT_FORMATS)
+    layout = ("samples", "features") if samples_first else ("features", "samples")
+    matrix = finite_array("input", values, shape=layout).astype(np.float64)
+    return np.ascontiguousarray(matrix.T if samples_first else matrix)
+
+
+def read_states(path: str | os.PathLike[str]) -> NDArray[Any]:
+    """Read the array of a .npy file, or of an .npz file that has one.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    ndarray
+        Of any shape and dtype; nothing is unpickled.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    ArgumentError
+        If it is damaged or of another kind.
+    """
+    return _read("samples", Path(path), None, (".npy", ".npz"))
+
+
+def _read(name: str, path: Path, array: str | None, formats: Collection[str]) -> NDArray[Any]:
+    """Read an array, or say what is wrong with the file that is the argument `name`."""
+    suffix = choice(f"{name} (by its suffix)", path.suffix.lower(), formats)
     if array is not None and suffix != ".npz":
         raise ArgumentError("array", array, "nothing, as only an .npz file has named arrays")
     if path.exists() and not path.is_file():
-        raise ArgumentError("input", str(path), "a regular file")
+        raise ArgumentError(name, str(path), "a regular file")
     with path.open("rb"):
         pass  # an error of the operating system is reported as such, not as damage
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            values = _READERS[suffix](path, array)
+            return _READERS[suffix](path, array)
     except ArgumentError:
         raise
     except Exception as error:  # readers raise a dozen types on files that are damaged on purpose
         reason = str(error) or type(error).__name__
-        raise ArgumentError("input", str(path), f"a sound {suffix} file", reason) from error
-    layout = ("samples", "features") if samples_first else ("features", "samples")
-    matrix = finite_array("input", values, shape=layout).astype(np.float64)
-    return np.ascontiguousarray(matrix.T if samples_first else matrix)
+        raise ArgumentError(name, str(path), f"a sound {suffix} file", reason) from error
 
 
 def digits(count: int) -> NDArray[np.float64]:

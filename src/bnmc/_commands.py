@@ -1,0 +1,347 @@
+"""Commands about one chain or the library itself; `cli` has those that run ensembles."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bnmc import _options as options
+from bnmc._report import (
+    chosen_seed,
+    plain_number,
+    print_table,
+    progress_report,
+    require_destination,
+    save,
+)
+
+__all__ = ["COMMANDS", "FAILED"]
+
+#: Exit status of a check that a claim does not pass.
+FAILED = 4
+
+
+def fixed_point(
+    batch: options.Batch = 10,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    gain: options.Gain = 1.0,
+    as_json: options.Json = False,
+) -> None:
+    """Where infinitely wide networks settle, how fast, and whether they stay.
+
+    Example: bnmc fixed-point --activation tanh --batch 64
+    """
+    from bnmc import Chain, MeanField
+
+    chain = Chain(max(batch, 2) * 1000, batch, activation, norm=norm, gain=gain)
+    found = MeanField(chain).fixed_point()
+    facts: dict[str, Any] = {
+        "diagonal": found.b,
+        "correlation": found.c,
+        "rate": found.rate,
+        "timescale": -1.0 / math.log(found.rate) if 0.0 < found.rate < 1.0 else None,
+        "stable": found.stable,
+        "eigenvalues": [_of_eigenvalue(value) for value in found.eigenvalues],
+        "backward_rate": found.backward_rate,
+        "cross_batch": found.cross_batch,
+        "cross_batch_rate": found.cross_batch_rate,
+        "error": found.error,
+    }
+    if as_json:
+        _print_json({"activation": activation, "batch": batch, "norm": norm, "gain": gain, **facts})
+        return
+    print(f'{activation}, batch {batch}, norm "{norm}": fixed point of the mean field\n')
+    print_table(
+        ["what", "value"], [[name.replace("_", " "), _shown(v)] for name, v in facts.items()]
+    )
+
+
+def stability(
+    activation: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="An activation; may be given several times."),
+    ] = None,
+    batches: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Batch sizes, separated by commas.")
+    ] = "3,4,5,8,12,16,24,32,48,64",
+    norm: options.Norm = "batch",
+    plot: options.Plot = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+) -> None:
+    """For which batch sizes the fixed point is stable.
+
+    Example: bnmc stability --activation silu --activation relu --batches 8,16,32,64
+    """
+    from bnmc import mean_field
+    from bnmc.errors import ArgumentError
+
+    if plot is not None:
+        require_destination("plot", plot, force)
+    try:
+        sizes = [int(size) for size in batches.split(",")]
+    except ValueError:
+        raise ArgumentError("batches", batches, "integers, separated by commas") from None
+    entries = mean_field.atlas(activation or ["relu", "tanh", "silu"], sizes, norm=norm)
+    if plot is not None:
+        save(mean_field.plot_stability(entries).figure, plot)
+    if as_json:
+        _print_json(
+            {
+                "norm": norm,
+                "activations": [
+                    {
+                        "activation": entry.activation,
+                        "batches": entry.batches.tolist(),
+                        "rates": entry.rates.tolist(),
+                        "stable": entry.stable.tolist(),
+                        "eigenvalues": entry.eigenvalues.tolist(),
+                        "crossings": [[one.batch, one.stable] for one in entry.crossings],
+                    }
+                    for entry in entries
+                ],
+            }
+        )
+        return
+    print("\n\n".join(map(str, entries)))
+
+
+def certify(
+    width: options.Width = 1000,
+    batch: options.Batch = 10,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    gain: options.Gain = 1.0,
+    eps: options.Eps = 0.0,
+    depth: Annotated[int, typer.Option(help="The last layer of the bound.")] = 60,
+    replicates: Annotated[int, typer.Option(help="Pairs of chains.")] = 1000,
+    lag: Annotated[
+        int | None,
+        typer.Option(help="Layers by which one of a pair is ahead; chosen unless given."),
+    ] = None,
+    seed: options.Seed = None,
+    plot: options.Plot = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
+) -> None:
+    """Bound the distance of each layer's law from the invariant one, by coupled chains.
+
+    Ends with status 3 and what was measured where the chain does not mix.
+
+    Example: bnmc certify --width 1000 --batch 10 --depth 60 --plot certificate.png
+    """
+    from bnmc import Chain, mixing
+
+    if plot is not None:
+        require_destination("plot", plot, force)
+    chain = Chain(width, batch, activation, norm=norm, gain=gain, eps=eps)
+    seed = chosen_seed(seed)
+    found = mixing.tv_bound(
+        chain, depth, lag=lag, replicates=replicates, rng=seed, progress=progress_report(progress)
+    )
+    if plot is not None:
+        save(found.plot().figure, plot)
+    if as_json:
+        _print_json({"chain": repr(chain), "seed": seed, **found.to_dict()})
+        return
+    print(f"{chain}\n{found}\nseed {seed}")
+
+
+def rates(
+    width: options.Width = 1000,
+    batch: options.Batch = 10,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    skip: options.Skip = 0.0,
+    gain: options.Gain = 1.0,
+    weights: options.Weights = "gaussian",
+    eps: options.Eps = 0.0,
+    seed: options.Seed = None,
+    plot: options.Plot = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
+) -> None:
+    """Estimate how fast a chain forgets, in every way there is, beside the mean field.
+
+    Example: bnmc rates --activation tanh --batch 5 --plot rates.png
+    """
+    from bnmc import Chain, mixing
+
+    if plot is not None:
+        require_destination("plot", plot, force)
+    chain = Chain(
+        width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
+    )
+    seed = chosen_seed(seed)
+    found = mixing.compare(chain, rng=seed, progress=progress_report(progress))
+    if plot is not None:
+        save(found.plot().figure, plot)
+    if as_json:
+        _print_json({"seed": seed, **found.to_dict()})
+        return
+    print(f"{found}\nseed {seed}")
+
+
+def check(
+    width: options.Width = 100,
+    batch: options.Batch = 5,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    skip: options.Skip = 0.0,
+    gain: options.Gain = 1.0,
+    weights: options.Weights = "gaussian",
+    eps: options.Eps = 0.0,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="States of another program before normalization, in a .npy file of shape "
+            "(samples, width, batch); draws of the library unless given.",
+        ),
+    ] = None,
+    size: Annotated[int, typer.Option(help="Number of draws.")] = 1000,
+    alpha: Annotated[
+        float, typer.Option(help="Probability that any claim fails although all are true.")
+    ] = 1e-3,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
+) -> None:
+    """Test what is claimed of the invariant law, claim by claim.
+
+    Ends with status 4 if a claim fails.
+
+    Example: bnmc check --width 200 --batch 4 --activation tanh --samples states.npy
+    """
+    from bnmc import Chain, invariant
+    from bnmc.files import read_states
+
+    chain = Chain(
+        width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
+    )
+    given = None if samples is None else read_states(samples)
+    seed = chosen_seed(seed)
+    report = invariant.check(
+        chain, samples=given, size=size, alpha=alpha, rng=seed, progress=progress_report(progress)
+    )
+    if as_json:
+        _print_json({"seed": seed, **report.to_dict()})
+    else:
+        print(f"{report}\nseed {seed}")
+    if not report.ok:
+        raise typer.Exit(FAILED)
+
+
+def regularity(
+    width: options.Width = 32,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a batch; as many as neurons unless given.")
+    ] = None,
+    activation: options.Activation = "linear",
+    gamma: Annotated[
+        float, typer.Option(help="Factor of the residual branch; inf for none beside it.")
+    ] = math.inf,
+    rtol: Annotated[float, typer.Option(help="Largest standard error, as a part of it.")] = 0.01,
+    seed: options.Seed = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
+) -> None:
+    """The regularity constant of the rank-collapse paper.
+
+    Example: bnmc regularity --width 64 --gamma 0.1
+    """
+    from bnmc import Chain, regularity
+
+    chain = Chain.bn_residual(width, width if batch is None else batch, activation, gamma=gamma)
+    seed = chosen_seed(seed)
+    found = regularity.constant(
+        chain, rtol=rtol, rng=seed, threads=threads, progress=progress_report(progress)
+    )
+    if as_json:
+        low, high = found.ci
+        facts = {"value": found.value, "stderr": found.stderr, "ci": [low, high], "n": found.n}
+        _print_json({"chain": repr(chain), "seed": seed, **facts})
+        return
+    print(f"{chain}\nregularity constant {found}\nseed {seed}")
+
+
+def info(as_json: options.Json = False) -> None:
+    """Versions, threads, GPU and cache."""
+    import os
+    import platform
+    from importlib import metadata
+
+    from numba import config
+
+    import bnmc
+    from bnmc._kernels.jit import host_cpu
+    from bnmc._kernels.target import why_not
+    from bnmc.simulation import available_processors
+
+    versions = {"bnmc": bnmc.__version__, "python": platform.python_version()}
+    for name in ("numba", "llvmlite", "numpy", "scipy", "numba-cuda"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    facts = {
+        **versions,
+        "processor": host_cpu(),
+        "processors": available_processors(),
+        "threading layer": str(getattr(config, "THREADING_LAYER", "default")),
+        "gpu": why_not() or "available",
+        "kernel cache": os.environ.get("NUMBA_CACHE_DIR", "beside the package, or the user's"),
+    }
+    if as_json:
+        _print_json(facts)
+        return
+    print_table(["what", "value"], [[name, str(value)] for name, value in facts.items()])
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "fixed-point": fixed_point,
+    "stability": stability,
+    "certify": certify,
+    "rates": rates,
+    "regularity": regularity,
+    "check": check,
+    "info": info,
+}
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(_finite(document), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """Replace numbers that JSON does not have by null."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _of_eigenvalue(value: complex) -> float | list[float]:
+    return value.real if value.imag == 0 else [value.real, value.imag]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_shown(entry) for entry in value) or "none"
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return plain_number(value)

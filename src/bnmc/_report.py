@@ -1,0 +1,87 @@
+"""How commands report: seeds, progress, tables and pictures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "chosen_seed", "plain_number", "print_table", "progress_report", "require_destination", "save",
+]  # fmt: skip
+
+
+def chosen_seed(seed: int | None) -> int:
+    """Return the seed of a run: a new one unless given."""
+    import secrets
+
+    from bnmc._validate import integer
+
+    return secrets.randbits(32) if seed is None else integer("seed", seed, low=0)
+
+
+def progress_report(wanted: bool | None, unit: str = "task") -> bool | Callable[[int, int], None]:
+    """Return a bar on a terminal, and lines elsewhere if the user insists."""
+    if sys.stderr.isatty():
+        return wanted is not False
+    if not wanted:
+        return False
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        tenth = 10 * done // total
+        if tenth != last:
+            last = tenth
+            print(f"bnmc: {unit} {done} of {total}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def require_destination(name: str, path: Path, force: bool) -> None:
+    """Refuse what could not be written when the work is done."""
+    from bnmc import files
+
+    if name == "output":
+        files.require_writable(name, path, files.OUTPUT_FORMATS)
+        files.require_extras(path)
+    else:
+        from bnmc.plot import figure
+
+        formats = figure()[0].canvas.get_supported_filetypes()
+        files.require_writable(name, path, [f".{suffix}" for suffix in formats])
+    files.require_free(name, path, force=force)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure; a file that is there is replaced at once or not at all."""
+    from bnmc.files import replacing
+
+    with replacing(path) as temporary:
+        figure.savefig(temporary)
+
+
+def plain_number(value: float) -> str:
+    """Write a number to six figures."""
+    return f"{value:.6g}"
+
+
+def print_table(head: list[str], rows: list[list[str]]) -> None:
+    """Print a table: lines and colours on a terminal, aligned text elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(header_style="bold", row_styles=["", "dim"])
+        for index, name in enumerate(head):
+            table.add_column(name, justify="right" if index == 0 else "left")
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        first = row[0].rjust(widths[0])
+        others = [cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join([first, *others]).rstrip())
