@@ -295,27 +295,29 @@ class _RowSampler(Sampler):
         self.check(status, first)
 
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
-        width = self.chain.width
+        width, shared = self.chain.width, len(start.x) == 1
         work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
         rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
-        for index in range(first, last):
-            shared = len(start.x) == 1
-            source = 0 if shared else index
-            if shared and index > first:
-                self.grams[index] = self.grams[first]
-            else:
-                rows[:, :width] = start.a[source].T
-                if not cpu.gram_of_rows(rows, width, work, self.grams[index]):
-                    raise NonFiniteError(None if shared else index, 0, "Gram matrix")
-            kept = []
-            with np.errstate(over="ignore"):
-                if self.chain.skip != 0.0:
-                    self.xs[index, :, :width] = start.x[source].T
-                    kept.append(self.xs[index])
-                if self.keeps_a:
-                    self.activations[index, 0, : self.columns, :width] = start.a[source].T
-                    kept.append(self.activations[index, 0])
-            if not all(np.isfinite(values).all() for values in kept):
+        for index in range(first, first + 1 if shared else last):
+            rows[:, :width] = start.a[0 if shared else index].T
+            if not cpu.gram_of_rows(rows, width, work, self.grams[index]):
+                raise NonFiniteError(None if shared else index, 0, "Gram matrix")
+        if shared:
+            self.grams[first + 1 : last] = self.grams[first]
+
+        some = slice(1) if shared else slice(first, last)
+        kept = []
+        with np.errstate(over="ignore"):
+            if self.chain.skip != 0.0:
+                kept.append(self.xs[first:last, :, :width])
+                kept[-1][...] = start.x[some].swapaxes(1, 2)
+            if self.keeps_a:
+                kept.append(self.activations[first:last, 0, : self.columns, :width])
+                kept[-1][...] = start.a[some].swapaxes(1, 2)
+        for values in kept:
+            finite = np.isfinite(values).all(axis=(1, 2))
+            if not finite.all():
+                index = first + int(finite.argmin())
                 raise NonFiniteError(None if shared else index, 0, f"{self.dtype} representation")
 
     def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
