@@ -35,6 +35,7 @@ __all__ = [
     "random_matrix",
     "regularity",
     "simulate",
+    "testing",
 ]
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         mixing,
         random_matrix,
         regularity,
+        testing,
     )
     from bnmc.activations import Activation
     from bnmc.chain import Chain
@@ -79,6 +81,7 @@ _MODULES = (
     "mixing",
     "random_matrix",
     "regularity",
+    "testing",
 )
 
 

@@ -1,0 +1,100 @@
+"""Layers of other layouts, as the functions of (width, batch) that `assert_same_law` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["as_numpy", "from_features_last", "from_linear_first"]
+
+Step = Callable[[NDArray[np.float64]], Any]
+
+
+def from_features_last(step: Callable[[NDArray[np.float64]], Any]) -> Step:
+    """Turn a step on (batch, features) arrays into one on (width, batch) arrays.
+
+    Parameters
+    ----------
+    step : callable
+        Takes a float64 array (batch, width) and returns an array of that shape.
+
+    Returns
+    -------
+    callable
+        Takes and returns (width, batch).
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `step` is not callable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from_features_last(lambda h: h + [[1.0], [2.0]])(np.zeros((3, 2)))
+    array([[1., 2.],
+           [1., 2.],
+           [1., 2.]])
+    """
+    if not callable(step):
+        raise ArgumentTypeError("step", step, "a function of a (batch, width) array")
+    return lambda h: np.swapaxes(as_numpy(step(np.ascontiguousarray(h.T))), -1, -2)
+
+
+def from_linear_first(*layers: Callable[[Any], Any]) -> Step:
+    """Turn a block that begins with its weights into a step, which ends with them.
+
+    A network Linear → BatchNorm → activation → Linear → … is the same from any place on: the step
+    takes what comes out of a Linear, through norm and activation, and then the next Linear.
+
+    Parameters
+    ----------
+    *layers : callable
+        At least two, in the order of the block.  The first has the weights, and must draw them
+        anew at every call.
+
+    Returns
+    -------
+    callable
+        ``h -> layers[0](layers[-1](… layers[1](h)))``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If there are fewer than two, or one is not callable.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> block = (lambda a: 10 * a, lambda h: h - 1, np.abs)
+    >>> from_linear_first(*block)(np.array([[0.0, 3.0]]))
+    array([[10., 20.]])
+    """
+    if len(layers) < 2:
+        raise ArgumentError("layers", len(layers), "at least two: weights, then norm")
+    for layer in layers:
+        if not callable(layer):
+            raise ArgumentTypeError("layers", layer, "functions of an array")
+
+    def step(h: NDArray[np.float64]) -> Any:
+        value: Any = h
+        for layer in (*layers[1:], layers[0]):
+            value = layer(value)
+        return value
+
+    return step
+
+
+def as_numpy(value: Any) -> Any:
+    """Return what NumPy can read of an array: off the device, and off the graph of gradients."""
+    for method in ("detach", "cpu"):
+        if hasattr(value, method):
+            value = getattr(value, method)()
+    if hasattr(value, "__cuda_array_interface__") and hasattr(value, "get"):
+        value = value.get()
+    return value if isinstance(value, (list, tuple)) else np.asarray(value)

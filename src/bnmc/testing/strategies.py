@@ -1,0 +1,265 @@
+"""Hypothesis strategies for chains, batches, Gram matrices and activations (extra ``testing``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._extras import import_extra
+from bnmc._kernels.core.activations import BUILTIN
+from bnmc._validate import choice, integer
+from bnmc.activations import Activation
+from bnmc.chain import NORMS, WEIGHTS, Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+__all__ = ["BATCH_KINDS", "activations", "batches", "chains", "gram_matrices"]
+
+FloatArray = NDArray[np.float64]
+
+BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
+
+#: Entries are multiples of 1/_UNIT up to _LARGEST / _UNIT in size: floats without rounding.
+_UNIT, _LARGEST = 64, 256
+#: Of larger arrays Hypothesis draws some entries, and one number for all others.
+_MOST_DRAWN = 1024
+#: Powers of two by which rows, or what tells samples apart, are scaled.
+_POWERS = (10, 40)
+
+
+def activations() -> SearchStrategy[Activation]:
+    """Named activations; shrinks to the linear one.
+
+    Returns
+    -------
+    SearchStrategy of Activation
+
+    Raises
+    ------
+    MissingExtraError
+        Without Hypothesis.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(activations(), lambda activation: activation(-1.0) >= 0.0)
+    Activation.named('relu')
+    """
+    named: SearchStrategy[Activation] = _strategies().sampled_from(
+        [Activation.named(name) for name in BUILTIN]
+    )
+    return named
+
+
+def chains(
+    *,
+    widths: SearchStrategy[int] | None = None,
+    batches: SearchStrategy[int] | None = None,
+    activations: SearchStrategy[Any] | None = None,
+    norms: SearchStrategy[str] | None = None,
+    skips: SearchStrategy[float] | None = None,
+    gains: SearchStrategy[float] | None = None,
+    weights: SearchStrategy[Any] | None = None,
+    epsilons: SearchStrategy[float] | None = None,
+) -> SearchStrategy[Chain]:
+    """Chains; shrinks to ``Chain(1, 2, "linear")``, each argument towards its default.
+
+    Parameters
+    ----------
+    widths, batches, activations, norms, skips, gains, weights, epsilons : SearchStrategy, optional
+        Of the arguments of `Chain`. By default widths are 1 to 64, batches 2 to 16, all named
+        activations, norms and laws of weights occur, gains are 1/4 to 4 in size, skip connections
+        0 or -1 to 1, and eps is 0.
+
+    Returns
+    -------
+    SearchStrategy of Chain
+
+    Raises
+    ------
+    MissingExtraError
+        Without Hypothesis.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(chains(), lambda chain: chain.width >= 7 and not chain.is_gaussian)
+    Chain(width=7, batch=2, activation='linear', weights='uniform')
+    """
+    st = _strategies()
+    sixteenths = st.integers(-16, 16).map(lambda number: number / 16)
+
+    def gain(power: int, negative: bool) -> float:
+        return (-1.0) ** negative * 2.0**power
+
+    def chosen(name: str, strategy: Any, default: SearchStrategy[Any]) -> Any:
+        if strategy is not None and not isinstance(strategy, st.SearchStrategy):
+            raise ArgumentTypeError(name, strategy, "a Hypothesis strategy, or None")
+        return default if strategy is None else strategy
+
+    built: SearchStrategy[Chain] = st.builds(
+        Chain,
+        chosen("widths", widths, st.integers(1, 64)),
+        chosen("batches", batches, st.integers(2, 16)),
+        chosen(
+            "activations",
+            activations,
+            st.sampled_from([Activation.named(name) for name in BUILTIN]),
+        ),
+        norm=chosen("norms", norms, st.sampled_from(NORMS)),
+        skip=chosen("skips", skips, st.just(0.0) | sixteenths),
+        gain=chosen("gains", gains, st.builds(gain, st.integers(-2, 2), st.booleans())),
+        weights=chosen("weights", weights, st.sampled_from(WEIGHTS)),
+        eps=chosen("epsilons", epsilons, st.just(0.0)),
+    )
+    return built
+
+
+def batches(
+    width: int | SearchStrategy[int] | Chain,
+    batch: int | SearchStrategy[int] | None = None,
+    *,
+    kinds: tuple[str, ...] = BATCH_KINDS,
+) -> SearchStrategy[FloatArray]:
+    """States before a normalization, (width, batch) arrays of float64, that can be normalised.
+
+    Parameters
+    ----------
+    width : int, SearchStrategy of int, or Chain
+        Number of rows; a chain stands for its width and batch.
+    batch : int or SearchStrategy of int, optional
+        Number of samples; 2 to 16 by default.
+    kinds : tuple of str
+        Some of "generic"; "collinear", where samples are multiples of one but for 2^-10 to 2^-40
+        of it; "tiny variance" and "huge scale", where all is multiplied by such a factor, or its
+        inverse; and "duplicated", where one sample is a copy of another (generic below 3 samples).
+
+    Returns
+    -------
+    SearchStrategy of (width, batch) ndarray of float64
+        No row is constant where batch > 1, and none is 0. Entries are generic multiples of 1/64 up
+        to 4, so there is no rounding before the kind's; shrinks to generic rows (1, 0, 0, …).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, MissingExtraError
+        For arguments that are not allowed, and without Hypothesis.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(batches(2, 3, kinds=("generic",)), lambda h: h[1, 2] > 0.5)
+    array([[1.      , 0.      , 0.      ],
+           [0.      , 0.      , 0.515625]])
+    """
+    st = _strategies()
+    if isinstance(width, Chain):
+        if batch is not None:
+            raise ArgumentError("batch", batch, "None where `width` is a chain")
+        batch = width.batch
+    widths = _lengths("width", width.width if isinstance(width, Chain) else width)
+    counts = st.integers(2, 16) if batch is None else _lengths("batch", batch)
+    if not isinstance(kinds, tuple) or not kinds:
+        raise ArgumentTypeError("kinds", kinds, f"a tuple of some of {', '.join(BATCH_KINDS)}")
+    for kind in kinds:
+        choice("kinds", kind, BATCH_KINDS)
+
+    def states(draw: DrawFn) -> FloatArray:
+        kind = draw(st.sampled_from(kinds))
+        shape = draw(widths), draw(counts)
+        h: FloatArray = draw(_entries(*shape))
+        if kind == "duplicated" and shape[1] > 2:
+            copies = draw(st.permutations(range(shape[1])))
+            h[:, copies[0]] = h[:, copies[1]]
+            return _varied(h, copies[2])
+        h = _varied(h, 0)
+        if kind in BATCH_KINDS[1:4]:
+            factor = 2.0 ** -draw(st.integers(*_POWERS))
+            if kind == "collinear":
+                line = draw(_entries(shape[0], 1)) * np.arange(1.0, shape[1] + 1.0)
+                return _varied(line + factor * h, 0)
+            h = h * factor if kind == "tiny variance" else h / factor
+        return h
+
+    composed: SearchStrategy[FloatArray] = st.composite(states)()
+    return composed
+
+
+def gram_matrices(
+    batch: int | SearchStrategy[int] | None = None, *, regular: bool = False
+) -> SearchStrategy[FloatArray]:
+    """Gram matrices: positive semidefinite and not 0, float64, (batch, batch).
+
+    Parameters
+    ----------
+    batch : int or SearchStrategy of int, optional
+        1 to 16 by default.
+    regular : bool, default False
+        Whether to add the identity, before scaling. Otherwise many are singular, exactly.
+
+    Returns
+    -------
+    SearchStrategy of (batch, batch) ndarray of float64
+        2^k (aᵀa + regular I), for integers in a, without rounding, -20 <= k <= 20, and a of 1 to
+        2 batch rows. Shrinks to few ones.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, MissingExtraError
+        For arguments that are not allowed, and without Hypothesis.
+
+    Examples
+    --------
+    >>> from hypothesis import find
+    >>> find(gram_matrices(2), lambda G: G[0, 1] < 0)
+    array([[ 1., -1.],
+           [-1.,  1.]])
+    """
+    st = _strategies()
+    counts = st.integers(1, 16) if batch is None else _lengths("batch", batch)
+    if not isinstance(regular, bool):
+        raise ArgumentTypeError("regular", regular, "a bool")
+
+    def matrices(draw: DrawFn) -> FloatArray:
+        n = draw(counts)
+        a = _UNIT * draw(_entries(draw(st.integers(1, 2 * n)), n))
+        if not a.any():
+            a[0, 0] = 1.0
+        scale = 2.0 ** draw(st.integers(-20, 20))
+        gram: FloatArray = scale * (a.T @ a + regular * np.eye(n))
+        return gram
+
+    composed: SearchStrategy[FloatArray] = st.composite(matrices)()
+    return composed
+
+
+def _strategies() -> Any:
+    return import_extra("hypothesis.strategies", "testing")
+
+
+def _lengths(name: str, value: Any) -> Any:
+    """A strategy of lengths from one length, or a strategy."""
+    st = _strategies()
+    if isinstance(value, st.SearchStrategy):
+        return value
+    return st.just(integer(name, value, low=1))
+
+
+def _entries(rows: int, columns: int) -> Any:
+    st = _strategies()
+    arrays = import_extra("hypothesis.extra.numpy", "testing").arrays
+    numbers = st.integers(-_LARGEST, _LARGEST)
+    fill = st.nothing() if rows * columns <= _MOST_DRAWN else None
+    return arrays(np.int64, (rows, columns), elements=numbers, fill=fill).map(
+        lambda array: array / _UNIT
+    )
+
+
+def _varied(h: FloatArray, column: int) -> FloatArray:
+    """Add 1 to a column where a row is constant."""
+    h[(h == h[:, :1]).all(axis=1), column] += 1.0
+    return h
