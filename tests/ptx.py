@@ -47,6 +47,7 @@ def signature(kernel, dtype):
     grams, record = array(double, 3), array(double, 4)
     status = array(whole, 1)
     law = (whole, double, double, double)
+    recorded = (record, array(double, 4), array(whole, 1), array(double, 3))
     if kernel == "couple":
         return types.void(
             word, array(double, 4), array(double, 4), array(double, 3), array(whole, 3),
@@ -54,14 +55,16 @@ def signature(kernel, dtype):
             array(double, 5), array(double, 3), word, word, array(whole, 2), array(double, 2),
             whole, double, double,
         )  # fmt: skip
+    if kernel == "observe":
+        return types.void(grams, *recorded)
     if kernel == "layers":
         slots = array(whole, 1)
         return types.void(
-            grams, array(number, 3), record, slots, status, *law, whole, whole, word, word
+            grams, array(number, 3), *recorded, slots, status, *law, whole, whole, word, word
         )
     return types.void(
         grams, array(number, 3), array(number, 4), array(number, 3), array(double, 3),
-        array(types.int32, 1), record, whole, status, *law, whole, whole, whole, word, word,
+        array(types.int32, 1), *recorded, whole, status, *law, whole, whole, whole, word, word,
     )  # fmt: skip
 
 
