@@ -3,8 +3,10 @@
 With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
+import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -12,6 +14,8 @@ import pytest
 from oracle import philox
 
 from bnmc import Activation, Chain, Distance, gram, simulate
+from bnmc._device_arrays import _Tensor as DLTensor
+from bnmc._device_arrays import as_device_array, is_device_array
 from bnmc._gpu_pairs import GpuPairs
 from bnmc._gpu_samplers import DeviceRows, GpuConditionalSampler, _GpuSampler
 from bnmc._kernels import coupling, cpu, target
@@ -497,6 +501,135 @@ def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
     fails(ArgumentError, X, inputs=1)
     fails(ArgumentTypeError, X.astype(np.int64))
     assert DeviceRows(X).array is X
+
+
+class ByDLPack:
+    """An array of another library that has DLPack alone; in the memory of the host in truth."""
+
+    def __init__(self, values, device=(2, 0)):
+        self.values, self.device = values, device
+        self.ndim, self.shape = values.ndim, values.shape
+        self.streams = []
+
+    def __len__(self):
+        return len(self.values)
+
+    def __dlpack_device__(self):
+        if isinstance(self.device, Exception):
+            raise self.device
+        return self.device
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        return self.values.__dlpack__()
+
+
+@pytest.fixture
+def as_host_array():
+    """What Numba does on a device, with pointers to the memory of the host."""
+    if not target.SIMULATED:
+        pytest.skip("these arrays are on the host")
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    def taken(array):
+        interface = dict(array.__cuda_array_interface__)
+        interface.pop("stream")
+        host = SimpleNamespace(__array_interface__=interface)
+        return FakeCUDAArray(np.asarray(host))
+
+    with mock.patch("bnmc._gpu_samplers.numba_cuda.as_cuda_array", taken, create=True):
+        yield
+
+
+@DTYPES
+def test_a_start_by_dlpack(as_host_array, dtype):
+    chain = Chain(16, 2, "relu")
+    x = np.random.default_rng(3).standard_normal((2, 16, 2)).astype(dtype)
+    given = ByDLPack(x)
+    a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
+    b = simulate(chain, 1, rng=1, initial=given, dtype=dtype)
+    assert (b.backend, given.streams) == ("cuda", [1])
+    assert_equal_to_rounding(a, b)
+
+
+def test_a_start_of_one_device_for_several(as_host_array):
+    chain = Chain(16, 2, "relu")
+    x = np.random.default_rng(3).standard_normal((3, 16, 2))
+    for start in (x, x[0]):
+        one = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        with mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]):
+            several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        assert np.array_equal(one.gram, several.gram)
+
+
+def test_arrays_by_dlpack():
+    values = np.arange(6.0).reshape(2, 3)
+    view = as_device_array("x", ByDLPack(values.T), 0)
+    assert (view.ndim, len(view)) == (2, 3)
+    interface = view.__cuda_array_interface__
+    assert (interface["shape"], interface["strides"]) == ((3, 2), (8, 24))
+    assert interface["data"] == (values.ctypes.data, False)
+    assert as_device_array("x", ByDLPack(values[:0]), 0).__cuda_array_interface__["data"][0] == 0
+    with pytest.raises(ArgumentTypeError, match="DLPack type 0 of 64 bits"):
+        as_device_array("x", ByDLPack(np.arange(3)), 0)
+    with pytest.raises(ArgumentError, match="on device 1"):
+        as_device_array("x", ByDLPack(values, (2, 1)), 0)
+    assert not is_device_array(ByDLPack(values, (1, 0)))
+    assert not is_device_array(ByDLPack(values, BufferError("on two devices")))
+    assert not is_device_array(values)
+
+
+def test_a_dlpack_tensor_without_strides():
+    """With an offset, as the standard has it and NumPy never does."""
+    values = np.arange(6, dtype=np.float32)
+    shape = (ctypes.c_int64 * 1)(4)
+    tensor = DLTensor(values.ctypes.data, 2, 0, 1, 2, 32, 1, shape, None, 8)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    )
+    given = ByDLPack(values)
+    given.__dlpack__ = lambda stream: new(ctypes.addressof(tensor), b"dltensor", None)
+    interface = as_device_array("x", given, 0).__cuda_array_interface__
+    assert interface["data"][0] == values.ctypes.data + 8
+    assert (interface["shape"], interface["strides"], interface["typestr"]) == ((4,), None, "<f4")
+
+
+def test_results_stay_on_the_device(as_host_array):
+    chain = Chain(16, 2, "tanh")
+    options = {"rng": 4, "chains": 2, "every": 2, "backend": "cuda"}
+    for burn_in in (0, 1):
+        expected = simulate(chain, 3, burn_in=burn_in, **options)
+        given = ByDLPack(np.zeros(expected.gram.shape))
+        with (
+            mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]),
+            mock.patch("bnmc.simulation.TASK_SECONDS", 1e-12),
+        ):
+            run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
+        assert run.gram is given
+        assert np.array_equal(given.values, expected.gram)
+    begun = ByDLPack(np.zeros((2, 2, 2, 2)))
+    more = simulate(chain, 1, initial=expected.final_state, backend="cuda", out={"gram": begun})
+    assert np.array_equal(begun.values[:, 0], expected.gram[:, -1])
+    assert np.array_equal(begun.values[:, 1], more.final_state.arrays["gram"])
+
+
+def test_results_on_the_device_that_are_not_allowed(as_host_array):
+    def fails(error, values, match, **options):
+        options = {"backend": "cuda", "out": {"gram": ByDLPack(values)}, **options}
+        with pytest.raises(error, match=match):
+            simulate(Chain(16, 2), 1, **options)
+
+    good = np.zeros((1, 2, 2, 2))
+    fails(ArgumentError, good, "'cuda'", backend="cpu")
+    fails(ArgumentError, good, "alone", observables=["gram", "rank_bound"])
+    fails(ArgumentError, good, "alone", reduce="chain")
+    fails(ArgumentError, good, "alone", inputs=1)
+    fails(ArgumentError, good, "rank_bound", out={"gram": ByDLPack(good), "rank_bound": np.zeros((1, 2))})
+    fails(ArgumentError, good[:, :1], "C-contiguous")
+    fails(ArgumentError, np.zeros((1, 2, 2, 2), order="F"), "C-contiguous")
+    fails(ArgumentTypeError, good.astype(np.float32), "float64")
 
 
 # --- pairs that meet ------------------------------------------------------------------------
