@@ -1174,13 +1174,12 @@ def kernels(spec: Spec) -> Kernels:
 
             stream = np.uint32(stream_of_rows | name)
             noted = draw_side(width, eps, 0, layer, stream, k0, k1, pair[0], nothing)
-            log_det = 0.0
             refused = False
             if tried and noted == RUNNING:
                 draw_squares(width, 0, layer, stream, k0, k1, wishart)
                 solve(relative, pivot[0], relative, True, inverse)
-                log_det = log_determinant(relative, pivot[0])
-                ratio = -half_excess(inverse, pivot[0], wishart) - log_det
+                ratio = -half_excess(inverse, pivot[0], wishart)
+                ratio -= log_determinant(relative, pivot[0])
                 refused = log_coin(layer, name, 0, k0, k1) > width * ratio
                 have_met = not refused
                 if t == 0:
@@ -1205,7 +1204,9 @@ def kernels(spec: Spec) -> Kernels:
                     if searching:
                         draw_squares(width, element, layer, stream, k0, k1, wishart)
                         attempt += 1
-                        ratio = log_det - half_excess(relative, pivot[0], wishart)
+                        # Computed again: kept, it would take registers where rows are drawn.
+                        ratio = log_determinant(relative, pivot[0])
+                        ratio -= half_excess(relative, pivot[0], wishart)
                         searching = log_coin(layer, name, attempt, k0, k1) <= width * ratio
             if noted != RUNNING:
                 if t == 0:
