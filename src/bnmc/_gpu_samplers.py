@@ -154,6 +154,8 @@ class _GpuSampler(Sampler):
             self.activations = self._zeros(of_a, self.dtype)
         #: Where frames stay on the device, if they do.
         self.results: Any = None
+        # Made once: whether to pin memory or to free it, the driver waits for kernels.
+        self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
         self.measure(())
 
@@ -384,7 +386,7 @@ class _GpuSampler(Sampler):
                 )
                 target = self._target(self.results[a:b] if stay else there)
                 status, held = self._chunk(law, a, b, layer, own, target, dtype, kept)
-                noted = numba_cuda.pinned_array(b - a, np.int64)
+                noted = self._noted[number % 2][: b - a]
                 computed, copied = numba_cuda.event(), numba_cuda.event()
                 computed.record(self.stream)
                 computed.wait(self.copying)
