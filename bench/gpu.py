@@ -24,7 +24,7 @@ from numba import float32, float64
 import bnmc
 from bench.report import Cell, Floor, Report, Table
 from bench.roofline import layer_flops, layer_normals
-from bnmc._gpu_samplers import GPU_SAMPLERS
+from bnmc._gpu_samplers import ONE_DEVICE
 from bnmc._kernels.cuda import normals32, normals64
 from bnmc._kernels.target import SIMULATED, cuda, processors, why_not
 from bnmc._samplers import Frames
@@ -170,7 +170,7 @@ def _timed(run: Callable[[], object], stream: Any = 0) -> float:
 def _ours(shape: Shape) -> Callable[[], float]:
     """Layers that the library's sampler makes, without recording them."""
     chain = bnmc.Chain(shape.width, shape.batch, "relu")
-    sampler = GPU_SAMPLERS[shape.sampler](chain, shape.chains, None, shape.dtype, 1)
+    sampler = ONE_DEVICE[shape.sampler](chain, shape.chains, None, shape.dtype, 1)
     none = np.zeros((shape.chains, 1, 1, 1))
     frames = Frames(np.zeros((shape.chains, 1, shape.batch, shape.batch)), none, none)
     sampler.begin(Covariance(np.eye(shape.batch)), 0, shape.chains, frames)

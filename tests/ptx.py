@@ -17,15 +17,18 @@ from bnmc._samplers import sigma_of
 from bnmc.activations import Activation
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
-#: name: (kernel, columns, dtype, source, compute capabilities)
+BOTH = (80, 90)
+#: name: (kernel, columns, dtype, source, compute capabilities); the second one costs little, as
+#: what Numba makes of the device functions is kept.
 KERNELS = {
-    "layers-10-float32": ("layers", 10, "float32", kernels.DRAWN, (80, 90)),
+    "layers-10-float32": ("layers", 10, "float32", kernels.DRAWN, BOTH),
     "layers-10-float64": ("layers", 10, "float64", kernels.DRAWN, (90,)),
-    "couple-10-float64": ("couple", 10, "float64", kernels.DRAWN, (90,)),
+    "couple-10-float64": ("couple", 10, "float64", kernels.DRAWN, BOTH),
     "layers-64-float32": ("layers", 64, "float32", kernels.DRAWN, (90,)),
-    "rows-10-float32": ("rows", 10, "float32", kernels.DRAWN, (90,)),
-    "rows-16-float32-weights": ("rows", 16, "float32", kernels.MULTIPLIED, (80, 90)),
-    "rows-10-float32-given": ("rows", 10, "float32", kernels.GIVEN, (90,)),
+    "observe-10-float32": ("observe", 10, "float32", kernels.DRAWN, BOTH),
+    "rows-10-float32": ("rows", 10, "float32", kernels.DRAWN, BOTH),
+    "rows-16-float32-weights": ("rows", 16, "float32", kernels.MULTIPLIED, BOTH),
+    "rows-10-float32-given": ("rows", 10, "float32", kernels.GIVEN, BOTH),
 }
 #: What the table of the benchmark has besides.
 MORE = {
@@ -47,6 +50,7 @@ def signature(kernel, dtype):
     grams, record = array(double, 3), array(double, 4)
     status = array(whole, 1)
     law = (whole, double, double, double)
+    recorded = (record, array(double, 4), array(whole, 1), array(double, 3))
     if kernel == "couple":
         return types.void(
             word, array(double, 4), array(double, 4), array(double, 3), array(whole, 3),
@@ -54,14 +58,16 @@ def signature(kernel, dtype):
             array(double, 5), array(double, 3), word, word, array(whole, 2), array(double, 2),
             whole, double, double,
         )  # fmt: skip
+    if kernel == "observe":
+        return types.void(grams, *recorded)
     if kernel == "layers":
         slots = array(whole, 1)
         return types.void(
-            grams, array(number, 3), record, slots, status, *law, whole, whole, word, word
+            grams, array(number, 3), *recorded, slots, status, *law, whole, whole, word, word
         )
     return types.void(
         grams, array(number, 3), array(number, 4), array(number, 3), array(double, 3),
-        array(types.int32, 1), record, whole, status, *law, whole, whole, whole, word, word,
+        array(types.int32, 1), *recorded, whole, status, *law, whole, whole, whole, word, word,
     )  # fmt: skip
 
 

@@ -3,19 +3,24 @@
 With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
+import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 from oracle import philox
 
-from bnmc import Activation, Chain, simulate
+from bnmc import Activation, Chain, Distance, gram, simulate
+from bnmc._device_arrays import _Tensor as DLTensor
+from bnmc._device_arrays import as_device_array, is_device_array
 from bnmc._gpu_pairs import GpuPairs
-from bnmc._gpu_samplers import DeviceRows, GpuConditionalSampler
+from bnmc._gpu_samplers import DeviceRows, GpuConditionalSampler, _GpuSampler
 from bnmc._kernels import coupling, cpu, target
 from bnmc._kernels import cuda as kernels
+from bnmc._kernels.core import measures
 from bnmc._kernels.core import philox as core_philox
 from bnmc._kernels.target import cuda
 from bnmc._pairs import APART, THRESHOLD, Pairs
@@ -153,19 +158,180 @@ def test_rounding_does_not_grow_with_depth(dtype):
 
 def test_a_block_of_a_chain_and_blocks_of_its_rows():
     """Whether the rows of a chain are one block's or those of several."""
-    chain = Chain(70, 2, "tanh")
+    chain = Chain(70, 2, "relu", norm="batch-uncentred")
     alone = simulate(chain, 1, rng=2, backend="cuda")
     with mock.patch("bnmc._gpu_samplers.BLOCKS_OF_PROCESSOR", 0.5):
         among = simulate(chain, 1, rng=2, backend="cuda")
-    assert_equal_to_rounding(alone, among)
+    assert np.array_equal(alone.gram, among.gram)
+
+
+def test_bits_do_not_depend_on_the_device():
+    """Neither on its multiprocessors nor on what other chains there are."""
+    chain = Chain(130, 1, "tanh", norm="none")
+
+    def run(count, processors):
+        with mock.patch("bnmc._gpu_samplers.processors", return_value=processors):
+            return simulate(chain, 1, rng=2, backend="cuda", chains=count)
+
+    # Three tiles: of a block each, of two blocks, and of one that is the chain's.
+    runs = [run(1, 100), run(1, 1), run(2, 1)]
+    assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
+    with mock.patch.object(kernels, "MOST_RANGES", 2):
+        # Two ranges, of a block each and of one for both.
+        ranges = [run(1, 1), run(2, 1)]
+    for first, *others in (runs, ranges):
+        for other in others:
+            assert np.array_equal(first.gram[0], other.gram[0])
+    # The order of the sums is another one.
+    assert not np.array_equal(runs[0].gram, ranges[0].gram)
 
 
 def test_chunks_of_chains():
-    chain = Chain(20, 2, "tanh")
-    whole = simulate(chain, 0, rng=2, backend="cuda", chains=3)
-    with mock.patch("bnmc._gpu_samplers.MOST_OF_GRID", 2):
-        parts = simulate(chain, 0, rng=2, backend="cuda", chains=3)
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    whole = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
+    with mock.patch("bnmc._gpu_samplers.MOST_OF_GRID", 1):
+        parts = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
     assert np.array_equal(whole.gram, parts.gram)
+    assert len(np.unique(whole.gram[:, :, 0, 0])) == 6
+    with (
+        mock.patch("bnmc._gpu_samplers.STAGING_BYTES", 1),
+        mock.patch("bnmc._gpu_samplers.LEAST_OF_PROCESSOR", 1),
+    ):
+        sampler = GpuConditionalSampler(chain, 3, None, "float64", 0)
+        assert sampler._most_of_chunk(32) == target.processors()
+        assert sampler._most_of_chunk(0) > 3
+
+
+def test_chains_that_are_divided_among_devices():
+    chain = Chain(16, 2, "relu", norm="batch-uncentred", skip=0.3)
+    start = np.random.default_rng(8).standard_normal((3, 16, 2))
+    options = {"backend": "cuda", "sampler": "conditional"}
+    for initial in (start, start[0], "gaussian"):
+        whole = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
+        with mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]):
+            parts = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
+        assert np.array_equal(whole.gram, parts.gram)
+        for name, values in whole.final_state.arrays.items():
+            assert np.array_equal(values, parts.final_state.arrays[name]), name
+    more = simulate(chain, 1, initial=whole.final_state, **options)
+    with mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]):
+        again = simulate(
+            chain, 1, initial=parts.final_state, observables="orthogonality_gap", **options
+        )
+    np.testing.assert_allclose(
+        again["orthogonality_gap"], gram.orthogonality_gap(more.gram), rtol=1e-14
+    )
+
+
+@IN_THREADS
+def test_a_device_names_the_chain_that_fails():
+    chain = Chain(16, 2, "relu", norm="none")
+    bad = np.random.default_rng(8).standard_normal((3, 16, 2))
+    bad[2] = 1e200
+    with (
+        mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]),
+        pytest.raises(NonFiniteError) as error,
+    ):
+        simulate(chain, 1, initial=bad, backend="cuda")
+    assert error.value.chain == 2
+
+
+# --- numbers in place of Gram matrices ------------------------------------------------------
+
+
+MATRICES = {
+    "any": np.cov(np.random.default_rng(2).standard_normal((4, 30))),
+    "large": 1e300 * np.array([[2.0, 1.0], [1.0, 2.0]]),
+    "small": 1e-300 * np.array([[2.0, 1.0], [1.0, 2.0]]),
+    "identity": np.eye(3),
+    "one": np.ones((1, 1)),
+}
+
+
+def measured(kind, matrix, star):
+    """What kernels do with the functions of `core.measures`, without a kernel."""
+    n = len(matrix)
+    entries = [[measures.entry_of(kind, matrix[i, j], star[i, j]) for j in range(n)]
+               for i in range(n)]  # fmt: skip
+    largest = max(abs(entry) for row in entries for entry in row)
+    scale = largest or 1.0
+    trace = sum(entries[i][i] / scale for i in range(n))
+    total = sum(
+        measures.square_of(kind, entries[i][j] / scale, trace, i == j, n)
+        for i in range(n)
+        for j in range(n)
+    )
+    return measures.number_of(kind, largest, trace, total)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_measures_are_the_functions_of_gram(name):
+    matrix = MATRICES[name]
+    star = np.full_like(matrix, 0.25 * matrix[0, 0])
+    expected = {
+        measures.DISTANCE: gram.distance(matrix, star),
+        measures.GAP: gram.orthogonality_gap(matrix),
+        measures.RANK_BOUND: gram.rank_bound(matrix),
+    }
+    # Sums of n^2 positive terms of a few roundings each; a gap of 0 is as exact as its terms.
+    for kind, value in expected.items():
+        relative = (len(matrix) ** 2 + 8) * 2.0**-52
+        assert abs(measured(kind, matrix, star) - value) <= relative * max(value, 1.0), kind
+
+
+def test_measures_of_the_zero_matrix():
+    zero = np.zeros((2, 2))
+    assert measured(measures.DISTANCE, zero, zero) == 0.0
+    assert np.isnan(measured(measures.GAP, zero, zero))
+    assert np.isnan(measured(measures.RANK_BOUND, zero, zero))
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_only_numbers_leave_the_device(sampler):
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    star = np.array([[0.5, -0.25], [-0.25, 0.5]])
+    wanted = ["orthogonality_gap", Distance(star), "rank_bound"]
+    options = {"rng": 4, "inputs": 2, "chains": 2, "sampler": sampler, "backend": "cuda"}
+    full = simulate(chain, 2, **options)
+    seen = []
+    make = _GpuSampler._target
+
+    def target_of(self, frames):
+        seen.append(make(self, frames))
+        return seen[-1]
+
+    with mock.patch.object(_GpuSampler, "_target", target_of):
+        run = simulate(chain, 2, observables=wanted, **options)
+    assert seen
+    assert all(one.record.size == 2 for one in seen)
+    # The sums of 4 terms of a few roundings each; the numbers are of order one.
+    allowed = 32 * 2.0**-52
+    assert run["distance"].shape == (2, 3, 2)
+    assert np.abs(run["distance"] - gram.distance(full.gram, star)).max() <= allowed
+    gaps = gram.orthogonality_gap(full.gram)
+    assert np.abs(run["orthogonality_gap"] - gaps).max() <= allowed
+    assert np.abs(run["rank_bound"] - gram.rank_bound(full.gram)).max() <= allowed
+    assert len(np.unique(gaps)) > 8
+
+
+def test_numbers_beside_the_matrix_and_their_moments():
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    options = {"rng": 4, "chains": 2, "backend": "cuda"}
+    full = simulate(chain, 1, observables=["gram", "rank_bound"], **options)
+    assert np.array_equal(full["rank_bound"], gram.rank_bound(full.gram))
+    run = simulate(chain, 1, observables="rank_bound", reduce="chain", **options)
+    mean = full["rank_bound"].mean(axis=0)
+    np.testing.assert_allclose(run.moments["rank_bound"].mean, mean, rtol=1e-14)
+
+
+def test_a_gram_matrix_of_zeros_has_no_gap():
+    start = -np.ones((4, 1))
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(ArgumentError, match="positive trace"):
+            simulate(
+                Chain(4, 1, "relu", norm="none"), 0, initial=start, backend=backend,
+                observables="rank_bound",
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -189,6 +355,16 @@ def test_float32_chains_go_on_in_float64():
     assert_equal_to_rounding(a, b)
     again = simulate(chain, 1, initial=b.final_state, backend="cuda")
     assert again.widened == (0, 1)
+
+
+def test_a_chain_goes_on_in_float64_after_layers_that_are_recorded():
+    chain = Chain(16, 2, "sigmoid", norm="none", gain=0.5)
+    options = {"initial": X[:16, :2], "dtype": "float32", "sampler": "conditional", "rng": 6}
+    assert simulate(chain, 2, backend="cuda", **options).widened == ()
+    a, b = both(chain, 4, **options)
+    assert a.widened == b.widened == (0,)
+    # The condition is below 1e4, at 2^-13 of a pivot; rounding is multiplied by its root.
+    assert_equal_to_rounding(a, b)
 
 
 # --- how they fail --------------------------------------------------------------------------
@@ -325,6 +501,141 @@ def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
     fails(ArgumentError, X, inputs=1)
     fails(ArgumentTypeError, X.astype(np.int64))
     assert DeviceRows(X).array is X
+
+
+class ByDLPack:
+    """An array of another library that has DLPack alone; in the memory of the host in truth."""
+
+    def __init__(self, values, device=(2, 0)):
+        self.values, self.device = values, device
+        self.ndim, self.shape = values.ndim, values.shape
+        self.streams = []
+
+    def __len__(self):
+        return len(self.values)
+
+    def __dlpack_device__(self):
+        if isinstance(self.device, Exception):
+            raise self.device
+        return self.device
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        return self.values.__dlpack__()
+
+
+@pytest.fixture
+def as_host_array():
+    """What Numba does on a device, with pointers to the memory of the host."""
+    if not target.SIMULATED:
+        pytest.skip("these arrays are on the host")
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    def taken(array):
+        interface = dict(array.__cuda_array_interface__)
+        interface.pop("stream")
+        host = SimpleNamespace(__array_interface__=interface)
+        return FakeCUDAArray(np.asarray(host))
+
+    with mock.patch("bnmc._gpu_samplers.numba_cuda.as_cuda_array", taken, create=True):
+        yield
+
+
+@DTYPES
+def test_a_start_by_dlpack(as_host_array, dtype):
+    chain = Chain(16, 2, "relu")
+    x = np.random.default_rng(3).standard_normal((2, 16, 2)).astype(dtype)
+    given = ByDLPack(x)
+    a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
+    b = simulate(chain, 1, rng=1, initial=given, dtype=dtype)
+    assert (b.backend, given.streams) == ("cuda", [1])
+    assert_equal_to_rounding(a, b)
+
+
+def test_a_start_of_one_device_for_several(as_host_array):
+    chain = Chain(16, 2, "relu")
+    x = np.random.default_rng(3).standard_normal((3, 16, 2))
+    for start in (x, x[0]):
+        one = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        with mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]):
+            several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        assert np.array_equal(one.gram, several.gram)
+
+
+def test_arrays_by_dlpack():
+    values = np.arange(6.0).reshape(2, 3)
+    view = as_device_array("x", ByDLPack(values.T), 0)
+    assert (view.ndim, len(view)) == (2, 3)
+    interface = view.__cuda_array_interface__
+    assert (interface["shape"], interface["strides"]) == ((3, 2), (8, 24))
+    assert interface["data"] == (values.ctypes.data, False)
+    assert as_device_array("x", ByDLPack(values[:0]), 0).__cuda_array_interface__["data"][0] == 0
+    with pytest.raises(ArgumentTypeError, match="DLPack type 0 of 64 bits"):
+        as_device_array("x", ByDLPack(np.arange(3)), 0)
+    with pytest.raises(ArgumentError, match="on device 1"):
+        as_device_array("x", ByDLPack(values, (2, 1)), 0)
+    assert not is_device_array(ByDLPack(values, (1, 0)))
+    assert not is_device_array(ByDLPack(values, BufferError("on two devices")))
+    assert not is_device_array(values)
+
+
+def test_a_dlpack_tensor_without_strides():
+    """With an offset, as the standard has it and NumPy never does."""
+    values = np.arange(6, dtype=np.float32)
+    shape = (ctypes.c_int64 * 1)(4)
+    tensor = DLTensor(values.ctypes.data, 2, 0, 1, 2, 32, 1, shape, None, 8)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    )
+    given = ByDLPack(values)
+    given.__dlpack__ = lambda stream: new(ctypes.addressof(tensor), b"dltensor", None)
+    interface = as_device_array("x", given, 0).__cuda_array_interface__
+    assert interface["data"][0] == values.ctypes.data + 8
+    assert (interface["shape"], interface["strides"], interface["typestr"]) == ((4,), None, "<f4")
+
+
+def test_results_stay_on_the_device(as_host_array):
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    options = {"rng": 4, "chains": 2, "every": 2, "backend": "cuda"}
+    for burn_in in (0, 1):
+        expected = simulate(chain, 3, burn_in=burn_in, **options)
+        given = ByDLPack(np.zeros(expected.gram.shape))
+        with (
+            mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]),
+            mock.patch("bnmc.simulation.TASK_SECONDS", 1e-12),
+        ):
+            run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
+        assert run.gram is given
+        assert len(np.unique(expected.gram[:, :, 0, 0])) == expected.gram[:, :, 0, 0].size
+        assert np.array_equal(given.values, expected.gram)
+    begun = ByDLPack(np.zeros((2, 2, 2, 2)))
+    more = simulate(chain, 1, initial=expected.final_state, backend="cuda", out={"gram": begun})
+    assert np.array_equal(begun.values[:, 0], expected.gram[:, -1])
+    assert np.array_equal(begun.values[:, 1], more.final_state.arrays["gram"])
+
+
+def test_results_on_the_device_that_are_not_allowed(as_host_array):
+    def fails(error, values, match, **options):
+        options = {"backend": "cuda", "out": {"gram": ByDLPack(values)}, **options}
+        with pytest.raises(error, match=match):
+            simulate(Chain(16, 2), 1, **options)
+
+    good = np.zeros((1, 2, 2, 2))
+    fails(ArgumentError, good, "'cuda'", backend="cpu")
+    fails(ArgumentError, good, "alone", observables=["gram", "rank_bound"])
+    fails(ArgumentError, good, "alone", reduce="chain")
+    fails(ArgumentError, good, "alone", inputs=1)
+    fails(
+        ArgumentError,
+        good,
+        "rank_bound",
+        out={"gram": ByDLPack(good), "rank_bound": np.zeros((1, 2))},
+    )
+    fails(ArgumentError, good[:, :1], "C-contiguous")
+    fails(ArgumentError, np.zeros((1, 2, 2, 2), order="F"), "C-contiguous")
+    fails(ArgumentTypeError, good.astype(np.float32), "float64")
 
 
 # --- pairs that meet ------------------------------------------------------------------------

@@ -1,19 +1,31 @@
-"""The samplers on a GPU: their state is on the device, and only what is recorded leaves it."""
+"""The samplers on GPUs: their state is on a device, and only what is recorded leaves it.
+
+Chains are divided among devices.  On each they go in chunks, whose frames have two buffers: while
+the kernels fill one, the other is copied to the host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._device_arrays import as_device_array
 from bnmc._kernels import cpu, cuda, memory
+from bnmc._kernels.core import measures as numbers_of
 from bnmc._kernels.target import (
     cuda as numba_cuda,
 )
 from bnmc._kernels.target import (
+    current_device,
+    devices,
     free_memory,
     is_out_of_memory,
     launch,
@@ -24,6 +36,7 @@ from bnmc._samplers import (
     ConditionalSampler,
     FloatArray,
     Frames,
+    Measure,
     Sampler,
     State,
     WeightsSampler,
@@ -40,7 +53,7 @@ from bnmc.errors import (
 )
 from bnmc.initial import Covariance, Representation
 
-__all__ = ["GPU_SAMPLERS", "DeviceRows"]
+__all__ = ["GPU_SAMPLERS", "ONE_DEVICE", "DeviceRows", "device_result", "gpu_sampler"]
 
 #: Parts of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
@@ -48,6 +61,10 @@ SHARE_OF_MEMORY = 0.25
 MOST_OF_GRID = 65_535
 #: Blocks of a multiprocessor that a layer of few chains is split over.
 BLOCKS_OF_PROCESSOR = 2
+#: Bytes of a buffer from which frames are copied, and the chains that a multiprocessor has to have
+#: in a chunk whatever they take: fewer would leave it idle.
+STAGING_BYTES = 1 << 26
+LEAST_OF_PROCESSOR = 12
 
 
 class DeviceRows:
@@ -64,8 +81,8 @@ class DeviceRows:
 
     @classmethod
     def of(cls, initial: Any, chain: Chain, chains: int, inputs: int | None) -> DeviceRows:
-        """Take any array with `__cuda_array_interface__`, or raise a typed error."""
-        array = numba_cuda.as_cuda_array(initial)
+        """Take any array of a device, or raise a typed error."""
+        array = _taken("initial", initial)
         lengths = (chain.width, chain.batch)
         if inputs is not None:
             raise ArgumentError("inputs", inputs, "None for an initial array of a device")
@@ -79,17 +96,51 @@ class DeviceRows:
         return cls(array.reshape(chains if array.ndim == 3 else 1, *lengths))
 
 
+def device_result(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return the user's array for the Gram matrices of all chains, or raise a typed error."""
+    result = _taken("out", array)
+    if result.dtype != np.float64:
+        raise ArgumentTypeError("out", str(result.dtype), "a float64 array for 'gram'")
+    if tuple(result.shape) != shape or not result.is_c_contiguous():
+        raise ArgumentError("out", tuple(result.shape), f"a C-contiguous array {shape} for 'gram'")
+    return result
+
+
+def _taken(name: str, array: Any) -> Any:
+    """Return an array of any library as Numba has it."""
+    return numba_cuda.as_cuda_array(as_device_array(name, array, current_device()))
+
+
+class _Target(NamedTuple):
+    """Where kernels record layers; see `cuda.kernels`."""
+
+    record: Any
+    values: Any
+    kinds: Any
+    stars: Any
+
+
 class _GpuSampler(Sampler):
-    """What the samplers share that make a layer row by row."""
+    """What the samplers share that make a layer row by row, of chains `offset` and on."""
 
     divisible = False
     frame_factor = 16
+    measuring = True
     source = cuda.DRAWN
 
-    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        chains: int,
+        inputs: int | None,
+        dtype: str,
+        key: int,
+        offset: int = 0,
+    ) -> None:
         super().__init__(chain, chains, inputs, dtype, key)
         if callable(chain.weights):
             raise BackendError("cuda", "a sampler of weights is a function of the CPU")
+        self.offset = offset
         self.kernels = self._kernels(self.source, self.dtype.name)
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
@@ -97,10 +148,42 @@ class _GpuSampler(Sampler):
         of_a = (chains, 2, stride, self.columns) if self.keeps_a else (1, 2, 1, 1)
         size = 8 * chains * self.columns**2 + itemsize * int(np.prod(of_x) + np.prod(of_a))
         with self._memory(size):
-            self.stream = numba_cuda.stream()
+            self.stream, self.copying = numba_cuda.stream(), numba_cuda.stream()
             self.grams = self._zeros((chains, self.columns, self.columns), np.float64)
             self.xs = self._zeros(of_x, self.dtype)
             self.activations = self._zeros(of_a, self.dtype)
+        #: Where frames stay on the device, if they do.
+        self.results: Any = None
+        # Made once: whether to pin memory or to free it, the driver waits for kernels.
+        self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
+        self._buffers_of_frames: list[tuple[Any, Any]] = []
+        self.measure(())
+
+    def measure(self, wanted: tuple[Measure, ...]) -> None:
+        super().measure(wanted)
+        n = self.chain.batch
+        kinds = np.array([one.kind for one in wanted] or [numbers_of.NOTHING])
+        stars = np.zeros((len(kinds), n, n))
+        for star, one in zip(stars, wanted, strict=False):
+            if one.star is not None:
+                star[:] = one.star
+        self._wanted = numba_cuda.to_device(kinds), numba_cuda.to_device(stars)
+
+    @property
+    def _shape_of_frame(self) -> tuple[int, int]:
+        """What is recorded of a layer of a chain."""
+        if self.measures:
+            return len(self.measures), self.inputs or 1
+        return self.columns, self.columns
+
+    def _target(self, frames: Any) -> _Target:
+        """Return where kernels write, given the array of it on the device."""
+        if self.measures:
+            return _Target(self._nothing(4, "float64"), frames, *self._wanted)
+        return _Target(frames, self._nothing(4, "float64"), *self._wanted)
+
+    def _host(self, frames: Frames) -> NDArray[np.float64]:
+        return frames.values if self.measures else frames.gram
 
     @property
     def skipped(self) -> bool:
@@ -155,7 +238,19 @@ class _GpuSampler(Sampler):
         self.record(frames)
 
     def record(self, frames: Frames) -> None:
-        frames.gram[:, 0] = self.grams.copy_to_host()
+        if self.results is None and not self.measures:
+            frames.gram[:, 0] = self.grams.copy_to_host()
+            return
+        there = self.results
+        if there is None:
+            there = numba_cuda.device_array((self.chains, 1, *self._shape_of_frame), np.float64)
+        launch(
+            self.kernels.observe, self.chains, self.kernels.shape.threads,
+            self.kernels.shape.bytes, self.stream, self.grams, *self._target(there),
+        )  # fmt: skip
+        self.stream.synchronize()
+        if self.results is None:
+            frames.values[:, :1] = there.copy_to_host()
 
     def _copy_start(self, start: Representation) -> None:
         """Bring a known layer 0 to the device."""
@@ -166,7 +261,7 @@ class _GpuSampler(Sampler):
         for index in range(1 if shared else self.chains):
             rows[:, :width] = start.a[index].T
             if not cpu.gram_of_rows(rows, width, work, grams[index]):
-                raise NonFiniteError(None if shared else index, 0, "Gram matrix")
+                raise NonFiniteError(None if shared else self.offset + index, 0, "Gram matrix")
         if shared:
             grams[1:] = grams[0]
         self.grams.copy_to_device(grams)
@@ -184,7 +279,8 @@ class _GpuSampler(Sampler):
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             index = int(np.flatnonzero(~finite)[0])
-            raise NonFiniteError(None if shared else index, 0, f"{self.dtype} representation")
+            chain = None if shared else self.offset + index
+            raise NonFiniteError(chain, 0, f"{self.dtype} representation")
         to.copy_to_device(values)
 
     def _kernels(self, source: int, dtype: str, kept: bool = False) -> cuda.Kernels:
@@ -266,87 +362,144 @@ class _GpuSampler(Sampler):
         dtype: str,
         kept: bool,
     ) -> NDArray[np.int64]:
-        """Take chains through layers, as many at a time as their frames leave memory for."""
-        recorded = int(np.count_nonzero(slots >= 0))
-        size = 8 * max(1, recorded) * self.columns**2
-        most = int(SHARE_OF_MEMORY * free_memory() / size)
-        most = max(1, min(most, MOST_OF_GRID))
-        statuses = []
-        for a in range(first, last, most):
-            b = min(last, a + most)
-            with self._memory(size * (b - a)):
-                statuses.append(self._chunk(law, a, b, layer, slots, recorded, record, dtype, kept))
-        return np.concatenate(statuses)
+        """Take chains through layers in chunks; `record` has the frames that go to the host."""
+        wanted = np.flatnonzero(slots >= 0)
+        # A chain that goes on in float64 has recorded some layers already.
+        base = int(slots[wanted[0]]) if wanted.size else 0
+        stay = self.results is not None
+        leave = record is not None and wanted.size > 0 and not stay
+        shape = (wanted.size, *self._shape_of_frame) if leave else (1, 1, 1)
+        numbers = int(np.prod(shape))
+        most = min(last - first, self._most_of_chunk(8 * numbers if leave else 0))
+        own = np.where(slots >= 0, slots if stay else slots - base, -1)
+        found = np.full(last - first, cuda.RUNNING)
+        pending: list[Callable[[], None] | None] = [None, None]
+        with self._memory(self._size_of_buffers(most * numbers)):
+            buffers = self._two_buffers(most * numbers)
+            for number, a in enumerate(range(first, last, most)):
+                b = min(last, a + most)
+                finish = pending[number % 2]
+                if finish is not None:
+                    finish()
+                there, here = (
+                    flat[: (b - a) * numbers].reshape(b - a, *shape) for flat in buffers[number % 2]
+                )
+                target = self._target(self.results[a:b] if stay else there)
+                status, held = self._chunk(law, a, b, layer, own, target, dtype, kept)
+                noted = self._noted[number % 2][: b - a]
+                computed, copied = numba_cuda.event(), numba_cuda.event()
+                computed.record(self.stream)
+                computed.wait(self.copying)
+                status.copy_to_host(noted, stream=self.copying)
+                if leave:
+                    there.copy_to_host(here, stream=self.copying)
+                copied.record(self.copying)
+
+                def take(
+                    a: int = a, b: int = b, here: Any = here, noted: Any = noted,
+                    copied: Any = copied, held: Any = (status, held),
+                ) -> None:  # fmt: skip
+                    # What the kernels work on is held until they have ended.
+                    copied.synchronize()
+                    found[a - first : b - first] = noted
+                    if leave and record is not None:
+                        record[a:b, base : base + wanted.size] = here
+
+                pending[number % 2] = take
+            for finish in pending:
+                if finish is not None:
+                    finish()
+        return found
+
+    def _most_of_chunk(self, size: int) -> int:
+        """Return how many chains a chunk has, whose frames take so many bytes a chain."""
+        shape = self.kernels.shape
+        tiles = shape.tiles(self.chain.width)
+        by_rows = self.kernels.layers is None or tiles > cuda.MOST_RANGES
+        sums = 8 * min(tiles, cuda.MOST_RANGES) * shape.entries if by_rows else 0
+        most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
+        if size:
+            most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
+        return max(1, most)
+
+    def _size_of_buffers(self, numbers: int) -> int:
+        """Return the bytes that two buffers of so many numbers take beyond those that exist."""
+        held = self._buffers_of_frames[0][0].size if self._buffers_of_frames else 0
+        return 2 * 8 * numbers if numbers > held else 0
+
+    def _two_buffers(self, numbers: int) -> list[tuple[Any, Any]]:
+        """Return two buffers of frames, each on the device and, not paged, on the host."""
+        if self._size_of_buffers(numbers):
+            self._buffers_of_frames = []
+            self._buffers_of_frames = [
+                (
+                    numba_cuda.device_array(numbers, np.float64),
+                    numba_cuda.pinned_array(numbers, np.float64),
+                )
+                for _ in range(2)
+            ]
+        return self._buffers_of_frames
 
     def _chunk(
         self, law: cpu.Law, first: int, last: int, layer: int, slots: NDArray[np.int64],
-        recorded: int, record: NDArray[np.float64] | None, dtype: str, kept: bool,
-    ) -> NDArray[np.int64]:  # fmt: skip
-        frames = numba_cuda.device_array(
-            (last - first, max(1, recorded), self.columns, self.columns), np.float64
-        )
+        target: _Target, dtype: str, kept: bool,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Start the kernels; return the array of what they note, and what they need until then."""
         kernels = self._kernels(self.source if not kept else cuda.DRAWN, dtype, kept)
-        tiles = -(-self.chain.width // 64) * 64 // (4 * kernels.shape.quads) or 1
-        parts = -(-BLOCKS_OF_PROCESSOR * processors() // (last - first))
-        parts = min(parts, tiles) if kernels.layers is not None else tiles
-        if parts > 1 or kernels.layers is None:
-            status = self._by_rows(kernels, law, first, last, layer, slots, frames, parts, dtype)
-        else:
-            status = self._by_chain(kernels, law, first, last, layer, slots, frames, dtype)
-        if recorded and record is not None:
-            staging = numba_cuda.pinned_array(frames.shape, np.float64)
-            frames.copy_to_host(staging, stream=self.stream)
-            self.stream.synchronize()
-            record[first:last] = staging
-        else:
-            self.stream.synchronize()
-        result: NDArray[np.int64] = status.copy_to_host()
-        return result
+        tiles = kernels.shape.tiles(self.chain.width)
+        parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
+        if kernels.layers is None or parts > 1 or tiles > cuda.MOST_RANGES:
+            return self._by_rows(kernels, law, first, last, layer, slots, target, parts, dtype)
+        return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
 
     def _by_chain(
         self, kernels: cuda.Kernels, law: cpu.Law, first: int, last: int, layer: int,
-        slots: NDArray[np.int64], frames: Any, dtype: str,
-    ) -> Any:  # fmt: skip
+        slots: NDArray[np.int64], target: _Target, dtype: str,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Give each chain a block."""
         status = numba_cuda.to_device(np.full(last - first, cuda.RUNNING), stream=self.stream)
+        steps = numba_cuda.to_device(slots, stream=self.stream)
+        x = self._x(first, last, dtype)
         launch(
             kernels.layers, last - first, kernels.shape.threads, kernels.shape.bytes, self.stream,
-            self.grams[first:last], self._x(first, last, dtype), frames,
-            numba_cuda.to_device(slots, stream=self.stream), status, law.width, law.skip, law.gain,
-            law.eps, first, layer, *self.key_words,
+            self.grams[first:last], x, *target, steps, status, law.width, law.skip, law.gain,
+            law.eps, self.offset + first, layer, *self.key_words,
         )  # fmt: skip
-        return status
+        return status, (steps, x, target)
 
     def _by_rows(
         self, kernels: cuda.Kernels, law: cpu.Law, first: int, last: int, layer: int,
-        slots: NDArray[np.int64], frames: Any, parts: int, dtype: str, given: Any = None,
-    ) -> Any:  # fmt: skip
+        slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Split the rows of each layer over blocks."""
         count = last - first
         status = numba_cuda.to_device(np.full(count, cuda.RUNNING), stream=self.stream)
-        sums = numba_cuda.device_array((count, parts, kernels.shape.entries), np.float64)
+        ranges = min(kernels.shape.tiles(law.width), cuda.MOST_RANGES)
+        parts = min(parts, ranges)
+        sums = numba_cuda.device_array((count, ranges, kernels.shape.entries), np.float64)
         arrived = numba_cuda.to_device(np.zeros(count, np.int32), stream=self.stream)
         kept = self.activations[first:last] if self.keeps_a else self._nothing(4, dtype)
         given = self._nothing(3, dtype) if given is None else given
+        x = self._x(first, last, dtype)
         for step, slot in enumerate(slots.tolist()):
             launch(
                 kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes,
-                self.stream, self.grams[first:last], self._x(first, last, dtype), kept, given, sums,
-                arrived, frames, slot, status, law.width, law.skip, law.gain, law.eps, first,
-                layer + step, step, *self.key_words,
+                self.stream, self.grams[first:last], x, kept, given, sums, arrived, *target, slot,
+                status, law.width, law.skip, law.gain, law.eps, self.offset + first, layer + step,
+                step, *self.key_words,
             )  # fmt: skip
-        return status
+        return status, (sums, arrived, kept, given, x, target)
 
     def _rows(
         self, source: int, law: cpu.Law, first: int, last: int, layer: int, given: Any
     ) -> None:
         """Make layer 0 of rows that are given."""
         kernels = self._kernels(source, self.dtype.name)
-        tiles = -(-self.chain.width // 64) * 64 // (4 * kernels.shape.quads) or 1
-        status = self._by_rows(
-            kernels, law, first, last, layer, np.full(1, -1), self._nothing(4, "float64"), tiles,
-            self.dtype.name, given,
+        status, _ = self._by_rows(
+            kernels, law, first, last, layer, np.full(1, -1),
+            self._target(self._nothing(4, "float64")), cuda.MOST_RANGES, self.dtype.name, given,
         )  # fmt: skip
+        self.stream.synchronize()
         self._check(status.copy_to_host(), first, layer)
 
     def _x(self, first: int, last: int, dtype: str) -> Any:
@@ -362,7 +515,7 @@ class _GpuSampler(Sampler):
         if stopped.size:
             noted = int(status[stopped[0]])
             at, row = layer + (noted >> cuda.STEP_BITS), noted & ((1 << cuda.STEP_BITS) - 1)
-            chain = first + int(stopped[0])
+            chain = self.offset + first + int(stopped[0])
             if row == cuda.NOT_FINITE:
                 raise NonFiniteError(chain, at, "Gram matrix")
             raise ZeroVarianceError(chain, at, row)
@@ -380,7 +533,7 @@ class GpuConditionalSampler(_GpuSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        self._draw(self.law, first, last, layer, slots, frames.gram)
+        self._draw(self.law, first, last, layer, slots, self._host(frames))
 
 
 class GpuWeightsSampler(_GpuSampler):
@@ -396,7 +549,8 @@ class GpuWeightsSampler(_GpuSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        status = self._go(self.law, first, last, layer, slots, frames.gram, self.dtype.name, False)
+        record = self._host(frames)
+        status = self._go(self.law, first, last, layer, slots, record, self.dtype.name, False)
         self._check(status, first, layer)
 
 
@@ -406,6 +560,119 @@ def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, breaks) if part.size]
 
 
-GPU_SAMPLERS: dict[str, type[_GpuSampler]] = {
+class DividedSampler(Sampler):
+    """Chains divided among devices: each has neighbours, and a thread that sees to them.
+
+    Random numbers are addressed by the number of the chain, so that no bit depends on the division.
+    """
+
+    divisible = False
+    measuring = True
+    frame_factor = _GpuSampler.frame_factor
+
+    def __init__(
+        self,
+        kind: type[_GpuSampler],
+        numbers: Sequence[int],
+        chain: Chain,
+        chains: int,
+        inputs: int | None,
+        dtype: str,
+        key: int,
+    ) -> None:
+        super().__init__(chain, chains, inputs, dtype, key)
+        self.name, self.path, self.kind = kind.name, kind.path, kind
+        bounds = [chains * k // len(numbers) for k in range(len(numbers) + 1)]
+        self.ranges = list(pairwise(bounds))
+        # A thread has one device, from its start.
+        self.threads = [
+            ThreadPoolExecutor(1, "bnmc-gpu", numba_cuda.select_device, (number,))
+            for number in numbers
+        ]
+        # One after the other, so that kernels are made once.
+        self.parts = [
+            thread.submit(kind, chain, b - a, inputs, dtype, key, a).result()
+            for thread, (a, b) in zip(self.threads, self.ranges, strict=True)
+        ]
+        for part, (a, b) in zip(self.parts, self.ranges, strict=True):
+            part.wide = self.wide[a:b]
+
+    def seconds(self, chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:  # type: ignore[override]
+        return self.kind.seconds(chain, columns, dtype) / len(self.parts)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state of all chains, on the host and as the CPU has it."""
+        parts = self._each(lambda part, a, b: part.arrays)
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def measure(self, wanted: tuple[Measure, ...]) -> None:
+        super().measure(wanted)
+        self._each(lambda part, a, b: part.measure(wanted))
+
+    def take(self, state: State) -> None:
+        self.layer = state.layer
+
+        def take(part: _GpuSampler, a: int, b: int) -> None:
+            own = {name: values[a:b] for name, values in state.arrays.items()}
+            part.take(replace(state, arrays=own))
+
+        self._each(take)
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        # From one device to another it is by way of the host.
+        rows = start.array.copy_to_host() if isinstance(start, DeviceRows) else None
+
+        def begin(part: _GpuSampler, a: int, b: int) -> None:
+            own: Any = start
+            if rows is not None:
+                own = DeviceRows(numba_cuda.to_device(rows[a:b] if len(rows) > 1 else rows))
+            elif isinstance(start, Representation) and len(start.x) > 1:
+                own = Representation(start.x[a:b], start.a[a:b])
+            part.begin(own, 0, b - a, _part_of(frames, a, b))
+
+        self._each(begin)
+
+    def record(self, frames: Frames) -> None:
+        self._each(lambda part, a, b: part.record(_part_of(frames, a, b)))
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        self._each(lambda part, a, b: part.advance(0, b - a, layer, slots, _part_of(frames, a, b)))
+
+    def _each(self, task: Callable[[_GpuSampler, int, int], Any]) -> list[Any]:
+        """Run a task on all devices at once; the first error in their order is raised."""
+        futures = [
+            thread.submit(task, part, a, b)
+            for thread, part, (a, b) in zip(self.threads, self.parts, self.ranges, strict=True)
+        ]
+        wait(futures)
+        return [future.result() for future in futures]
+
+
+def _part_of(frames: Frames, first: int, last: int) -> Frames:
+    return Frames(*(values[first:last] for values in frames))
+
+
+#: The samplers of one device, by path.
+ONE_DEVICE: dict[str, type[_GpuSampler]] = {
     sampler.path: sampler for sampler in (GpuConditionalSampler, GpuWeightsSampler)
+}
+
+
+def gpu_sampler(
+    path: str, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int
+) -> Sampler:
+    """Return the sampler of a path on as many devices as there are, and chains for them."""
+    numbers = devices()[:chains]
+    if len(numbers) > 1:
+        return DividedSampler(ONE_DEVICE[path], numbers, chain, chains, inputs, dtype, key)
+    return ONE_DEVICE[path](chain, chains, inputs, dtype, key)
+
+
+GPU_SAMPLERS: dict[str, Callable[..., Sampler]] = {
+    path: partial(gpu_sampler, path) for path in ONE_DEVICE
 }

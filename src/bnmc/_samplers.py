@@ -45,17 +45,27 @@ _WEIGHT_CODES = {
 }
 
 
+class Measure(NamedTuple):
+    """A number that kernels can take of a Gram matrix; see `_kernels.core.measures`."""
+
+    kind: int
+    star: NDArray[np.float64] | None = None
+
+
 class Frames(NamedTuple):
     """What is recorded of a block of layers; G is `gram` times exp(`log_scale`).
 
     gram : (chains, layers, columns, columns) float64
     log_scale : (chains, layers) float64
     log_pivots : (chains, layers, columns) float64, or no columns where the sampler has none
+    values : (chains, layers, measures, inputs) float64
+        In place of all others where the sampler measures.
     """
 
     gram: NDArray[np.float64]
     log_scale: NDArray[np.float64]
     log_pivots: NDArray[np.float64]
+    values: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,8 @@ class Sampler:
     divisible = True
     #: How much larger than usual the frames of a block of layers may be.
     frame_factor = 1
+    #: Whether its kernels can record numbers in place of Gram matrices.
+    measuring = False
 
     def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
         self.chain = chain
@@ -143,6 +155,8 @@ class Sampler:
         self.wide = np.zeros(chains, np.bool_)
         #: Where a state was taken up; 0 otherwise.
         self.layer = 0
+        #: What it records in place of Gram matrices.
+        self.measures: tuple[Measure, ...] = ()
         self._buffers = threading.local()
 
     @property
@@ -160,6 +174,10 @@ class Sampler:
         for name, values in self.arrays.items():
             values[...] = state.arrays[name]
         self.layer = state.layer
+
+    def measure(self, wanted: tuple[Measure, ...]) -> None:
+        """Record numbers in place of Gram matrices, if there are any and it can."""
+        self.measures = wanted
 
     @property
     def panels(self) -> int:

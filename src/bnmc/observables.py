@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
-from bnmc._samplers import Frames
+from bnmc._kernels.core import measures
+from bnmc._samplers import Frames, Measure
 from bnmc._validate import choice, finite_array, integer, real
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
@@ -126,6 +127,9 @@ class Observable:
     (1, 3)
     """
 
+    #: How kernels compute it themselves, where they do.
+    measure: Measure | None = None
+
     def __init__(
         self,
         function: Callable[[NDArray[np.float64]], ArrayLike],
@@ -179,8 +183,10 @@ class _Builtin(Observable):
         compute: Callable[[View], NDArray[np.float64]],
         axes: tuple[str, ...] = (),
         per_input: bool = True,
+        measure: Measure | None = None,
     ) -> None:
         self.name = name
+        self.measure = measure
         self.compute = compute
         self.axes = axes
         self.per_input = per_input
@@ -229,7 +235,11 @@ class Distance(_Builtin):
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:
         fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
         self.star = fixed
-        super().__init__(_name(name), lambda view: grams.distance(view.gram, fixed))
+        super().__init__(
+            _name(name),
+            lambda view: grams.distance(view.gram, fixed),
+            measure=Measure(measures.DISTANCE, fixed),
+        )
 
 
 def _log_scale(view: View) -> NDArray[np.float64]:
@@ -262,8 +272,16 @@ OBSERVABLES: dict[str, Observable] = {
         ),
         _Builtin("log_scale", _log_scale, per_input=False),
         _Builtin("log_pivots", _log_pivots, ("column",), per_input=False),
-        _Builtin("orthogonality_gap", lambda view: grams.orthogonality_gap(view.scaled)),
-        _Builtin("rank_bound", lambda view: grams.rank_bound(view.scaled)),
+        _Builtin(
+            "orthogonality_gap",
+            lambda view: grams.orthogonality_gap(view.scaled),
+            measure=Measure(measures.GAP),
+        ),
+        _Builtin(
+            "rank_bound",
+            lambda view: grams.rank_bound(view.scaled),
+            measure=Measure(measures.RANK_BOUND),
+        ),
         SoftRank(),
     )
 }

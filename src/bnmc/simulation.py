@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._device_arrays import is_device_array
 from bnmc._kernels import cpu
 from bnmc._kernels.jit import host_cpu
 from bnmc._progress import Progress, Reporter, as_progress
@@ -77,10 +78,11 @@ def simulate(
     initial : str, array_like, FirstLayer or State, default "gaussian"
         What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
         (chains, width, batch), one a chain, in the memory of the host or, C-contiguous and with
-        `__cuda_array_interface__`, of the GPU; the `final_state` of a run, to go on from there with
-        the same random numbers; or a law, drawn inside the kernels: "gaussian" (i.i.d. normal
-        entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are equal, which
-        centring undoes at once).  `FirstLayer` takes another number of features to the width.
+        `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to go
+        on from there with the same random numbers; or a law, drawn inside the kernels: "gaussian"
+        (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are
+        equal, which centring undoes at once).  `FirstLayer` takes another number of features to
+        the width.
     inputs : int, optional
         With k, `initial` has a leading axis of k batches, (k, width, batch), that go through the
         same networks; each is normalised on its own.
@@ -91,14 +93,16 @@ def simulate(
         only, no weights exist); "weights" draws them and multiplies.  Both have one law; "auto"
         takes the cheaper that is valid.
     backend : {"auto", "cpu", "cuda"}
-        Where kernels run.  "cuda" is a GPU (extras ``cuda12``, ``cuda13``); "auto" takes one if
-        there is one and it pays.  The random numbers are those of the CPU, so that trajectories
-        agree to rounding where the chain contracts.
+        Where kernels run.  "cuda" is the GPU (extras ``cuda12``, ``cuda13``), or all that CUDA
+        sees, with a part of the chains each; "auto" takes it if there is one and it pays.  The
+        random numbers are those of the CPU, so that trajectories agree to rounding where the
+        chain contracts.
     dtype : {"float64", "float32"}
         Precision of rows and weights.  Gram matrices are summed and kept in float64.
     observables : names, Observables or functions of G
         What to record: of "gram", "scaled_gram", "cross_gram", "eigenvalues", "log_scale",
-        "log_pivots", "orthogonality_gap", "rank_bound", "soft_rank", and `Observable`.
+        "log_pivots", "orthogonality_gap", "rank_bound", "soft_rank", and `Observable`.  Of
+        "orthogonality_gap", "rank_bound" and `Distance` alone a GPU writes only the numbers.
     every, burn_in : int
         Recorded are layers burn_in, burn_in + every, … and always the last.
     reduce : {"chain", "layer"} or several of them
@@ -109,7 +113,10 @@ def simulate(
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
     out : mapping of name to float64 array, optional
-        Where to put the values, of just the shape of the result.
+        Where to put the values, of just the shape of the result.  Where "gram" alone is recorded
+        it may be an array of the GPU, C-contiguous: kernels write to it, nothing is copied, and it
+        is the result, ``run["gram"]``; methods of the run that compute with it are then its
+        library's.
 
     Returns
     -------
@@ -232,6 +239,8 @@ class _Plan:
         )
         self.reduce = _axes(reduce)
         self.progress = as_progress(progress)
+        #: Whether what is recorded stays on the device.
+        self.stays = isinstance(out, Mapping) and any(map(is_device_array, out.values()))
 
         if isinstance(initial, State):
             self._continue(initial, chains, inputs, rng, sampler)
@@ -239,6 +248,8 @@ class _Plan:
             self._choose(initial, chains, inputs, sampler)
         self.observables = as_observables(observables, self.inputs is not None)
         self.layers = self._recorded(integer("every", every, low=1), burn_in)
+        if self.stays:
+            self._require_stay()
         if not isinstance(initial, State):
             self._start(initial, rng)
         self.backend = self._choose_backend(self.wanted)
@@ -288,6 +299,15 @@ class _Plan:
         self.start = self._prepared(initial)
         self.key = draw_key(rng)
 
+    def _require_stay(self) -> None:
+        """Refuse what an `out` of a device does not go with."""
+        if [one.name for one in self.observables] != ["gram"] or self.reduce or self.inputs:
+            allowed = "arrays of the host unless 'gram' alone is recorded, of one input, unreduced"
+            raise ArgumentError("out", "an array of a device", allowed)
+        if self.wanted == "cpu":
+            raise ArgumentError("backend", "cpu", "'cuda' for an out array of a device")
+        self.wanted = self._choose_backend("cuda")
+
     def _prepared(self, initial: Any) -> Any:
         if not is_device_array(initial):
             return prepare(self.chain, initial, self.chains, self.inputs)
@@ -317,6 +337,8 @@ class _Plan:
         size = 8 * layers + 8 * self.chains * columns**2
         width = np.dtype(self.dtype).itemsize * columns * chain.width * self.chains
         size += width * (2 * (self.path == "weights") + (chain.skip != 0.0))
+        if self.stays:
+            layers = 0
         per_value = sum(math.prod(shape) for shape in self._value_shapes())
         kept = 1 if "layer" in self.reduce else layers
         kept *= 1 if "chain" in self.reduce else self.chains
@@ -345,16 +367,19 @@ class _Plan:
         sampler = self._samplers()[self.path](
             self.chain, self.chains, self.inputs, self.dtype, self.key
         )
+        measured = [one.measure for one in self.observables]
+        if sampler.measuring and None not in measured:
+            sampler.measure(tuple(one for one in measured if one is not None))
         if isinstance(self.start, State):
             sampler.take(self.start)
         return sampler
 
-    def _samplers(self) -> Mapping[str, type[Sampler]]:
+    def _samplers(self) -> Mapping[str, Callable[..., Sampler]]:
         if self.backend == "cpu":
             return SAMPLERS
-        from bnmc._gpu_samplers import GPU_SAMPLERS
+        from bnmc._gpu_samplers import GPU_SAMPLERS, ONE_DEVICE
 
-        return GPU_SAMPLERS
+        return ONE_DEVICE if self.stays else GPU_SAMPLERS
 
     def _choose_backend(self, wanted: str) -> str:
         """Return "cpu" or "cuda": what is wanted, or what is there and pays."""
@@ -383,6 +408,10 @@ class _Plan:
 
     def _frames(self, layers: int) -> Frames:
         columns = self.sampler.columns
+        measures = len(self.sampler.measures)
+        if measures or self.stays:
+            none, values = np.zeros((0, 0)), (self.chains, layers, measures, self.inputs or 1)
+            return Frames(none[:, :, None, None], none, none[:, :, None], np.zeros(values))
         pivots = columns if self.path == "factor" else 0
         return Frames(
             np.zeros((self.chains, layers, columns, columns)),
@@ -423,7 +452,9 @@ class _Plan:
         for name, shape in self.shapes.items():
             full = (self.chains, len(self.layers), *shape)
             array = given.pop(name, None)
-            if array is None:
+            if self.stays and array is not None:
+                self._keep_on_device(array, full)
+            elif array is None:
                 array = np.zeros(full)
             elif not isinstance(array, np.ndarray) or array.dtype != np.float64:
                 raise ArgumentTypeError("out", array, f"a float64 array for {name!r}")
@@ -433,6 +464,12 @@ class _Plan:
         if given:
             raise ArgumentError("out", next(iter(given)), ", ".join(self.shapes))
         return results
+
+    def _keep_on_device(self, array: Any, shape: tuple[int, ...]) -> None:
+        from bnmc._gpu_samplers import _GpuSampler, device_result
+
+        assert isinstance(self.sampler, _GpuSampler)
+        self.sampler.results = device_result(array, shape)
 
     def run(self) -> Trajectory:
         """Go through the layers, block by block."""
@@ -458,6 +495,8 @@ class _Plan:
                 numbers = np.arange(layer + 1, layer + block + 1)
                 slots = np.where(self._is_recorded(numbers), 0, -1)
                 slots[slots >= 0] = np.arange(np.count_nonzero(slots >= 0))
+                if self.stays:
+                    slots[slots >= 0] += done
                 frames = self._frames(int(np.count_nonzero(slots >= 0)))
                 self._advance(pool, layer + 1, slots, frames)
                 done = self._take(pool, frames, numbers[slots >= 0], done, moments)
@@ -507,8 +546,8 @@ class _Plan:
     ) -> int:
         """Evaluate the observables of recorded layers; return how many are recorded."""
         layers = layers[self._is_recorded(layers)]
-        if layers.size == 0:
-            return done
+        if layers.size == 0 or self.stays:
+            return done + layers.size
         slots = slice(done, done + layers.size)
         results = (
             {
@@ -525,10 +564,21 @@ class _Plan:
             for one in self.observables:
                 results[one.name][first:last] = self._values(one, view)
 
-        self._spread(pool, evaluate)
+        if self.sampler.measures:
+            self._sort(frames.values, results)
+        else:
+            self._spread(pool, evaluate)
         for name, running in moments.items():
             running.update(results[name])
         return done + layers.size
+
+    def _sort(self, values: NDArray[np.float64], results: dict[str, NDArray[np.float64]]) -> None:
+        """Put what kernels have measured in the arrays of the observables."""
+        if np.isnan(values).any():
+            raise ArgumentError("G", 0.0, "matrices of positive trace")
+        for index, one in enumerate(self.observables):
+            measured = values[:, :, index]
+            results[one.name][...] = measured if self.inputs is not None else measured[:, :, 0]
 
     def _seconds(self) -> float:
         """Return a guess of the time of one layer of one chain on one thread."""
@@ -537,7 +587,8 @@ class _Plan:
     def _layers_of_block(self) -> int:
         chains = -(-self.chains // (self.threads if self.sampler.divisible else 1))
         by_time = TASK_SECONDS / (chains * self._seconds())
-        by_memory = FRAME_BYTES / (8 * self.chains * self.sampler.columns**2)
+        numbers = len(self.sampler.measures) * (self.inputs or 1) or self.sampler.columns**2
+        by_memory = FRAME_BYTES / (8 * self.chains * numbers)
         by_memory *= self.sampler.frame_factor
         return max(1, int(min(by_time, by_memory, 100_000)))
 
@@ -671,11 +722,6 @@ def available_memory() -> int:
     if not hasattr(os, "sysconf"):
         return 1 << 62
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-
-
-def is_device_array(value: object) -> bool:
-    """Whether a value is an array in the memory of a GPU."""
-    return hasattr(value, "__cuda_array_interface__")
 
 
 def _precision(dtype: Any) -> str:

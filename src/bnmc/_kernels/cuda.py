@@ -8,7 +8,12 @@ that bits depend neither on scheduling nor on the device.
 
 Where there are many chains a block has one, and takes it through all layers with its Gram matrix in
 shared memory (`layers`).  Where there are few, the rows of a layer are split over blocks, of which
-the one that ends last merges the sums of all (`rows`).
+the one that ends last merges the sums of all (`rows`).  Either way the sums of tiles are added in
+the order of the tiles, up to `MOST_RANGES` of them.  In wider layers the tiles belong to so many
+ranges, whose sums are added in their order, and only `rows` makes them.  So bits do not depend on
+how many blocks there are.
+
+What is recorded of a layer is its Gram matrix, or only numbers of it (`core.measures`).
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import numpy as np
 from numba import float32, float64, int64
 
 from bnmc._kernels.core import cholesky as factoring
-from bnmc._kernels.core import normal, philox
+from bnmc._kernels.core import measures, normal, philox
 from bnmc._kernels.core.cholesky import PIVOT_UNITS
 from bnmc._kernels.jit import Sigma
 from bnmc._kernels.target import SIMULATED, cuda, device_function, device_module, kernel
@@ -37,6 +42,12 @@ radius32, radius64, sincos32, sincos64, uniform32, uniform64 = (
     _normal.uniform64,
 )
 scale_of = device_module(factoring).scale_of
+_measures = device_module(measures)
+measured_entry, measured_square, measured_number = (
+    _measures.entry_of,
+    _measures.square_of,
+    _measures.number_of,
+)
 
 # As in `cpu`, which the tests hold these to; that module compiles for the CPU when it is imported.
 NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
@@ -75,6 +86,8 @@ SHARED_OF_PROCESSOR = 226 * 1024
 WARP, MOST_OF_WARP = 32, 32
 #: Columns whose shares are added at once.
 ROUND = 8
+#: Into how many ranges the tiles of a layer are divided, at most.
+MOST_RANGES = 256
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
 #: matrix.
 MOST_CHUNK = {"float32": 16, "float64": 8}
@@ -123,6 +136,16 @@ class Shape(NamedTuple):
     tile64: int
     bytes: int
 
+    def tiles(self, width: int) -> int:
+        """Return the number of tiles of a layer."""
+        # Rows of a group of quads are not next to each other: groups are whole.
+        return -(-(-(-width // 64) * 64) // (4 * self.quads))
+
+    @property
+    def scratch(self) -> int:
+        """Sums of entries that the place of the tile has room for."""
+        return (self.bytes // 8 - self.tile64) // self.entries
+
 
 def shape_of(spec: Spec) -> Shape:
     """Divide the work of a block."""
@@ -152,7 +175,7 @@ def shape_of(spec: Spec) -> Shape:
     column = diagonal + n
     means = column + n
     flags = means + inputs * n + inputs * inputs
-    # One share of an entry can take the place of the total.
+    # The one share of an entry is added to the total at once.
     partial = totals
     if per_entry > 1:
         partial, flags = flags, flags + per_entry * entries
@@ -253,6 +276,7 @@ class Kernels(NamedTuple):
     layers: Any
     rows: Any
     couple: Any
+    observe: Any
 
 
 @cache
@@ -282,6 +306,7 @@ def kernels(spec: Spec) -> Kernels:
     entries, per_entry = shape.entries, shape.per_entry
     at_totals, at_diagonal, at_column, at_means, at_partial, at_flags = shape[13:19]
     at_factor, at_tile, at_tile64 = shape.factor, shape.tile, shape.tile64
+    scratch = shape.scratch
     at_grand = at_means + inputs * columns
     at_twin = at_flags + 1
     at_zero = at_twin + columns
@@ -342,6 +367,61 @@ def kernels(spec: Spec) -> Kernels:
         for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             gram[i, j] = doubles[u32(at_totals + entry_of(i, j))]
+
+    @cuda.jit(device=True)
+    def measure(kind, star, values):
+        """Write a number of the Gram matrix of each batch; see `core.measures`."""
+        doubles = cuda.shared.array(0, float64)
+        t = thread()
+        for h in range(inputs):
+            for item in range(t, batch * batch, threads):
+                i, j = item // batch, item % batch
+                entry = doubles[u32(at_totals + entry_of(h * batch + i, h * batch + j))]
+                doubles[u32(at_tile64 + item)] = measured_entry(kind, entry, star[i, j])
+            cuda.syncthreads()
+            for i in range(t, batch, threads):
+                largest = 0.0
+                for j in range(batch):
+                    largest = max(largest, abs(doubles[u32(at_tile64 + i * batch + j)]))
+                doubles[u32(at_column + i)] = largest
+            cuda.syncthreads()
+            largest = 0.0
+            for i in range(batch):
+                largest = max(largest, doubles[u32(at_column + i)])
+            scale = largest if largest > 0.0 else 1.0
+            trace = 0.0
+            for i in range(batch):
+                trace += doubles[u32(at_tile64 + i * (batch + 1))] / scale
+            cuda.syncthreads()
+            for i in range(t, batch, threads):
+                total = 0.0
+                for j in range(batch):
+                    entry = doubles[u32(at_tile64 + i * batch + j)] / scale
+                    total += measured_square(kind, entry, trace, i == j, batch)
+                doubles[u32(at_column + i)] = total
+            cuda.syncthreads()
+            if t == 0:
+                total = 0.0
+                for i in range(batch):
+                    total += doubles[u32(at_column + i)]
+                values[h] = measured_number(kind, largest, trace, total)
+            cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def record_layer(record, values, kinds, stars, chain, slot):
+        """Write what is wanted of the layer whose Gram matrix is in shared memory.
+
+        kinds : (measures,) int64
+            Which numbers; if the first is `measures.NOTHING`, the matrix itself.
+        stars : (measures, batch, batch) float64
+        record, values : (chains, layers, columns, columns), (chains, layers, measures, inputs)
+            Of one of them only a place, of no meaning.
+        """
+        if kinds[0] == measures.NOTHING:
+            store_gram(record[chain, slot])
+        else:
+            for m in range(kinds.size):
+                measure(kinds[m], stars[m], values[chain, slot, m])
 
     @cuda.jit(device=True)
     def meet_team():
@@ -613,17 +693,22 @@ def kernels(spec: Spec) -> Kernels:
         for item in range(t, entries * per_entry, threads):
             entry, part = item % entries, item // entries
             at = at_tile + entry // squares * lines + entry % squares
-            total = doubles[u32(at_totals + entry)] if part == 0 else 0.0
+            total = 0.0
             for share in range(part, splits, per_entry):
                 total += np.float64(numbers[u32(at + share * squares)])
-            doubles[u32(at_partial + item)] = total
+            # The sum of a tile is a number of its own, whatever is added to it.
+            if per_entry == 1:
+                doubles[u32(at_totals + entry)] += total
+            else:
+                doubles[u32(at_partial + item)] = total
         cuda.syncthreads()
-        for entry in range(t, entries, threads):
-            total = 0.0
-            for part in range(per_entry):
-                total += doubles[u32(at_partial + part * entries + entry)]
-            doubles[u32(at_totals + entry)] = total
-        cuda.syncthreads()
+        if per_entry > 1:
+            for entry in range(t, entries, threads):
+                total = 0.0
+                for part in range(per_entry):
+                    total += doubles[u32(at_partial + part * entries + entry)]
+                doubles[u32(at_totals + entry)] += total
+            cuda.syncthreads()
 
     @cuda.jit(device=True)
     def finish_sums(width):
@@ -714,8 +799,8 @@ def kernels(spec: Spec) -> Kernels:
 
     @kernel(FEW_REGISTERS if few else registers)
     def layers(
-        grams, xs, record, slots, status, width, skip, gain, eps, first_chain, first_layer,
-        k0, k1,
+        grams, xs, record, values, kinds, stars, slots, status, width, skip, gain, eps,
+        first_chain, first_layer, k0, k1,
     ):  # fmt: skip
         """Take a chain a block through layers; see `cpu.conditional_layers`."""
         whole = cuda.shared.array(0, int64)
@@ -743,32 +828,39 @@ def kernels(spec: Spec) -> Kernels:
                     status[chain] = (step << STEP_BITS) + whole[u32(at_flags)]
                 break
             if slots[step] >= 0:
-                store_gram(record[chain, slots[step]])
+                record_layer(record, values, kinds, stars, chain, slots[step])
         store_gram(grams[chain])
 
+    @kernel(registers)
+    def observe(grams, record, values, kinds, stars):
+        """Record the layer that chains are at, a chain a block, in slot 0."""
+        begin()
+        load_gram(grams[cuda.blockIdx.x])
+        record_layer(record, values, kinds, stars, cuda.blockIdx.x, 0)
+
     @cuda.jit(device=True)
-    def merge_parts(sums, chain, parts):
-        """Add the sums of all parts of a layer, in their order."""
+    def merge_ranges(sums, chain, ranges):
+        """Add the sums of all ranges of a layer, in their order."""
         doubles = cuda.shared.array(0, float64)
         t = thread()
-        for item in range(t, entries * per_entry, threads):
-            entry = item % entries
-            total = 0.0
-            for part in range(item // entries, parts, per_entry):
-                total += sums[chain, part, entry]
-            doubles[u32(at_partial + item)] = total
-        cuda.syncthreads()
-        for entry in range(t, entries, threads):
-            total = 0.0
-            for part in range(per_entry):
-                total += doubles[u32(at_partial + part * entries + entry)]
-            doubles[u32(at_totals + entry)] = total
-        cuda.syncthreads()
+        for first in range(0, ranges, scratch):
+            # Brought to shared memory first: what is far away is asked for all at once.
+            count = min(scratch, ranges - first)
+            for item in range(t, count * entries, threads):
+                index = first + item // entries
+                doubles[u32(at_tile64 + item)] = sums[chain, index, item % entries]
+            cuda.syncthreads()
+            for entry in range(t, entries, threads):
+                total = 0.0 if first == 0 else doubles[u32(at_totals + entry)]
+                for index in range(count):
+                    total += doubles[u32(at_tile64 + index * entries + entry)]
+                doubles[u32(at_totals + entry)] = total
+            cuda.syncthreads()
 
     @kernel(registers)
     def rows(
-        grams, xs, kept, given, sums, arrived, record, slot, status, width, skip, gain, eps,
-        first_chain, layer, step, k0, k1,
+        grams, xs, kept, given, sums, arrived, record, values, kinds, stars, slot, status, width,
+        skip, gain, eps, first_chain, layer, step, k0, k1,
     ):  # fmt: skip
         """Make one layer of a chain by the blocks of a row of the grid, of which the last merges.
 
@@ -778,13 +870,14 @@ def kernels(spec: Spec) -> Kernels:
             Activations of even and of odd layers.
         given : (chains or 1, width, columns)
             The rows of layer 0, where they are given.
-        sums : (chains, parts, entries) float64
+        sums : (chains, ranges, entries) float64
         arrived : (chains,) int32
             How many blocks have come to an end; zeros before and after.
         """
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         t, part, chain, parts = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        ranges = sums.shape[1]
         # Of this step other blocks note while this one looks; a block that only part of its
         # threads left would hang.
         if status[chain] >> STEP_BITS < step:
@@ -805,21 +898,22 @@ def kernels(spec: Spec) -> Kernels:
             if part == 0 and t == 0:
                 status[chain] = (step << STEP_BITS) + UNRESOLVED
             return
-        clear_sums()
-        # Rows of a group of quads are not next to each other: groups are whole.
-        for first_row in range(part * tile_rows, (width + 63) // 64 * 64, parts * tile_rows):
-            if source == DRAWN:
-                draw_tile(first_row, 0, counter, stream, k0, k1)
-            elif source == MULTIPLIED:
-                multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
-            else:
-                copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
-            finish_tile(first_row, width, skip, eps, x, following)
-            add_tile()
-        for entry in range(t, entries, threads):
-            sums[chain, part, entry] = doubles[u32(at_totals + entry)]
-        if t == 0 and whole[u32(at_flags)] != RUNNING:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
+        for index in range(part, ranges, parts):
+            clear_sums()
+            # Rows of a group of quads are not next to each other: groups are whole.
+            for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
+                if source == DRAWN:
+                    draw_tile(first_row, 0, counter, stream, k0, k1)
+                elif source == MULTIPLIED:
+                    multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
+                else:
+                    copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
+                finish_tile(first_row, width, skip, eps, x, following)
+                add_tile()
+            for entry in range(t, entries, threads):
+                sums[chain, index, entry] = doubles[u32(at_totals + entry)]
+            if t == 0 and whole[u32(at_flags)] != RUNNING:
+                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
         cuda.threadfence()
         cuda.syncthreads()
         if t == 0:
@@ -832,13 +926,13 @@ def kernels(spec: Spec) -> Kernels:
         if t == 0:
             arrived[chain] = 0
             whole[u32(at_flags)] = RUNNING
-        merge_parts(sums, chain, parts)
+        merge_ranges(sums, chain, ranges)
         finish_sums(width)
         store_gram(grams[chain])
         if t == 0 and whole[u32(at_flags)] != RUNNING:
             cuda.atomic.min(status, chain, (step << STEP_BITS) + NOT_FINITE)
         if slot >= 0:
-            store_gram(record[chain, slot])
+            record_layer(record, values, kinds, stars, chain, slot)
 
     @cuda.jit(device=True)
     def keep_factor(factor, pivots, twins):
@@ -1080,13 +1174,12 @@ def kernels(spec: Spec) -> Kernels:
 
             stream = np.uint32(stream_of_rows | name)
             noted = draw_side(width, eps, 0, layer, stream, k0, k1, pair[0], nothing)
-            log_det = 0.0
             refused = False
             if tried and noted == RUNNING:
                 draw_squares(width, 0, layer, stream, k0, k1, wishart)
                 solve(relative, pivot[0], relative, True, inverse)
-                log_det = log_determinant(relative, pivot[0])
-                ratio = -half_excess(inverse, pivot[0], wishart) - log_det
+                ratio = -half_excess(inverse, pivot[0], wishart)
+                ratio -= log_determinant(relative, pivot[0])
                 refused = log_coin(layer, name, 0, k0, k1) > width * ratio
                 have_met = not refused
                 if t == 0:
@@ -1111,7 +1204,9 @@ def kernels(spec: Spec) -> Kernels:
                     if searching:
                         draw_squares(width, element, layer, stream, k0, k1, wishart)
                         attempt += 1
-                        ratio = log_det - half_excess(relative, pivot[0], wishart)
+                        # Computed again: kept, it would take registers where rows are drawn.
+                        ratio = log_determinant(relative, pivot[0])
+                        ratio -= half_excess(relative, pivot[0], wishart)
                         searching = log_coin(layer, name, attempt, k0, k1) <= width * ratio
             if noted != RUNNING:
                 if t == 0:
@@ -1131,4 +1226,4 @@ def kernels(spec: Spec) -> Kernels:
 
     drawn = source == DRAWN and not kept_rows
     coupled = drawn and not single and not skipped and norm != NORM_NONE and inputs == 1
-    return Kernels(shape, layers if drawn else None, rows, couple if coupled else None)
+    return Kernels(shape, layers if drawn else None, rows, couple if coupled else None, observe)

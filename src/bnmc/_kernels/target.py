@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import threading
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -20,11 +21,23 @@ import numpy as np
 from numba import config
 from numba import cuda as _cuda
 
-__all__ = ["SIMULATED", "cuda", "device_function", "device_module", "kernel", "launch", "why_not"]
+__all__ = [
+    "SIMULATED",
+    "cuda",
+    "device_function",
+    "device_module",
+    "devices",
+    "kernel",
+    "launch",
+    "why_not",
+]
 
 #: Numba says nothing of the types of its CUDA target, and there are two of these.
 cuda: Any = _cuda
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
+
+# It runs one kernel at a time.
+_simulator = threading.Lock()
 
 #: Bytes of shared memory that a block may have without asking.
 MOST_SHARED_BY_DEFAULT = 48 * 1024
@@ -139,6 +152,16 @@ def why_not() -> str | None:
     return None if count else "no CUDA device"
 
 
+def devices() -> list[int]:
+    """Return the numbers of all devices."""
+    return [0] if SIMULATED else list(range(len(cuda.gpus)))
+
+
+def current_device() -> int:
+    """Return the number of the device of this thread."""
+    return 0 if SIMULATED else int(cuda.get_current_device().id)
+
+
 def free_memory() -> int:
     """Return the bytes of device memory that are free."""
     return 1 << 30 if SIMULATED else int(cuda.current_context().get_memory_info().free)
@@ -166,7 +189,11 @@ def launch(compiled: Any, grid: Any, threads: int, size: int, stream: Any, *argu
     if not SIMULATED and size > MOST_SHARED_BY_DEFAULT:
         types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
         _allow_shared(compiled.compile(types), size)
-    compiled[grid, threads, stream, size](*arguments)
+    if not SIMULATED:
+        compiled[grid, threads, stream, size](*arguments)
+        return
+    with _simulator:
+        compiled[grid, threads, stream, size](*arguments)
 
 
 def _allow_shared(overload: Any, size: int) -> None:
