@@ -39,10 +39,16 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     return run
 
 
+def listen() -> None:
+    """Let a process be interrupted even if this one runs in the background and cannot be."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "bnmc", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=listen if os.name == "posix" else None, **options,
     )  # fmt: skip
 
 
@@ -437,7 +443,10 @@ class TestProcess:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("bnmc: layer ")  # it is at work
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
         assert (process.returncode, out) == (130, "")
         assert err.splitlines()[-1] == "bnmc: interrupted"
         assert "Traceback" not in err
