@@ -528,7 +528,7 @@ class ByDLPack:
 def as_host_array():
     """What Numba does on a device, with pointers to the memory of the host."""
     if not target.SIMULATED:
-        pytest.skip("these arrays are on the host")
+        pytest.skip("a GPU cannot read the capsules of these tests, which point to the host")
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     def taken(array):

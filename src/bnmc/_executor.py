@@ -18,8 +18,8 @@ def as_executor(executor: object) -> Executor | None:
     """Return what a user passes as `executor`, or raise."""
     if executor is None or isinstance(executor, Executor):
         return executor
-    # Executors of MPI and of Dask need not derive from the class.
-    if callable(getattr(executor, "submit", None)) and callable(getattr(executor, "map", None)):
+    # Executors of MPI and of Dask need not derive from the class; nothing else is called.
+    if callable(getattr(executor, "submit", None)):
         return executor  # type: ignore[return-value]
     raise ArgumentTypeError("executor", executor, "None or a concurrent.futures.Executor")
 
