@@ -604,7 +604,7 @@ def test_results_stay_on_the_device(as_host_array):
         given = ByDLPack(np.zeros(expected.gram.shape))
         with (
             mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]),
-            mock.patch("bnmc.simulation.TASK_SECONDS", 1e-12),
+            mock.patch("bnmc._leg.TASK_SECONDS", 1e-12),
         ):
             run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
         assert run.gram is given

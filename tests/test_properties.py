@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bnmc import Chain, simulate, simulation
+from bnmc import Chain, _leg, simulate
 from bnmc._samplers import choose_sampler
 
 SIGMA = "leaky_relu"
@@ -68,7 +68,7 @@ def runs(draw, paths=PATH_NAMES, most_chains=5, **fixed):
 
 
 #: What a task should take, in seconds: as it is, some layers of a narrow chain, a single layer.
-TASKS = st.sampled_from([simulation.TASK_SECONDS, 2e-5, 0.0])
+TASKS = st.sampled_from([_leg.TASK_SECONDS, 2e-5, 0.0])
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def chunks(task_seconds, share):
     forced = {"TASK_SECONDS": task_seconds}
     if share:
         forced["SHARED_LAYER_SECONDS"] = 0.0
-    with mock.patch.multiple(simulation, **forced):
+    with mock.patch.multiple(_leg, **forced):
         yield
 
 
@@ -139,7 +139,7 @@ def test_a_layer_shared_by_threads_has_the_same_bits(path, width, batch, dtype):
         with (
             chunks(0.0, True),
             mock.patch.object(
-                simulation.SAMPLERS["weights" if sampler == "weights" else "conditional"],
+                _leg.SAMPLERS["weights" if sampler == "weights" else "conditional"],
                 "advance",
                 side_effect=AssertionError("not shared"),
             ),

@@ -285,7 +285,7 @@ def info(as_json: options.Json = False) -> None:
     import bnmc
     from bnmc._kernels.jit import host_cpu
     from bnmc._kernels.target import why_not
-    from bnmc.simulation import available_processors
+    from bnmc._machine import available_processors
 
     versions = {"bnmc": bnmc.__version__, "python": platform.python_version()}
     for name in ("numba", "llvmlite", "numpy", "scipy", "numba-cuda"):

@@ -137,10 +137,9 @@ class _GpuSampler(Sampler):
         key: int,
         offset: int = 0,
     ) -> None:
-        super().__init__(chain, chains, inputs, dtype, key)
+        super().__init__(chain, chains, inputs, dtype, key, offset)
         if callable(chain.weights):
             raise BackendError("cuda", "a sampler of weights is a function of the CPU")
-        self.offset = offset
         self.kernels = self._kernels(self.source, self.dtype.name)
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
@@ -579,8 +578,9 @@ class DividedSampler(Sampler):
         inputs: int | None,
         dtype: str,
         key: int,
+        offset: int = 0,
     ) -> None:
-        super().__init__(chain, chains, inputs, dtype, key)
+        super().__init__(chain, chains, inputs, dtype, key, offset)
         self.name, self.path, self.kind = kind.name, kind.path, kind
         bounds = [chains * k // len(numbers) for k in range(len(numbers) + 1)]
         self.ranges = list(pairwise(bounds))
@@ -591,7 +591,7 @@ class DividedSampler(Sampler):
         ]
         # One after the other, so that kernels are made once.
         self.parts = [
-            thread.submit(kind, chain, b - a, inputs, dtype, key, a).result()
+            thread.submit(kind, chain, b - a, inputs, dtype, key, offset + a).result()
             for thread, (a, b) in zip(self.threads, self.ranges, strict=True)
         ]
         for part, (a, b) in zip(self.parts, self.ranges, strict=True):
@@ -664,13 +664,19 @@ ONE_DEVICE: dict[str, type[_GpuSampler]] = {
 
 
 def gpu_sampler(
-    path: str, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int
+    path: str,
+    chain: Chain,
+    chains: int,
+    inputs: int | None,
+    dtype: str,
+    key: int,
+    offset: int = 0,
 ) -> Sampler:
     """Return the sampler of a path on as many devices as there are, and chains for them."""
     numbers = devices()[:chains]
     if len(numbers) > 1:
-        return DividedSampler(ONE_DEVICE[path], numbers, chain, chains, inputs, dtype, key)
-    return ONE_DEVICE[path](chain, chains, inputs, dtype, key)
+        return DividedSampler(ONE_DEVICE[path], numbers, chain, chains, inputs, dtype, key, offset)
+    return ONE_DEVICE[path](chain, chains, inputs, dtype, key, offset)
 
 
 GPU_SAMPLERS: dict[str, Callable[..., Sampler]] = {

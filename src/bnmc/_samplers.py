@@ -8,9 +8,9 @@ they write depends on key, chain and layer alone, never on how chains and layers
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -100,6 +100,19 @@ class State:
         """Number of chains."""
         return len(next(iter(self.arrays.values())))
 
+    def part(self, first: int, last: int) -> State:
+        """Return the state of some chains, as a view."""
+        return replace(
+            self, arrays={name: values[first:last] for name, values in self.arrays.items()}
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[State]) -> State:
+        """Return the state of the chains of several parts, one after the other."""
+        names = parts[0].arrays
+        arrays = {name: np.concatenate([one.arrays[name] for one in parts]) for name in names}
+        return replace(parts[0], arrays=arrays)
+
 
 def sigma_of(activation: Activation) -> Sigma:
     """Return the activation as kernels take it."""
@@ -141,9 +154,19 @@ class Sampler:
     #: Whether its kernels can record numbers in place of Gram matrices.
     measuring = False
 
-    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        chains: int,
+        inputs: int | None,
+        dtype: str,
+        key: int,
+        offset: int = 0,
+    ) -> None:
         self.chain = chain
         self.chains = chains
+        #: The number of the first chain, where these are a part of an ensemble.
+        self.offset = offset
         self.inputs = inputs
         self.dtype = np.dtype(dtype)
         self.key = key
@@ -219,12 +242,16 @@ class Sampler:
         buffers: cpu.Work = getattr(self._buffers, name)
         return buffers
 
+    def _addressed(self, layer: int, stream: np.uint32, index: int) -> cpu.Draw:
+        """Return where the random numbers of a layer of a chain begin."""
+        return cpu.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
+
     def check(self, status: NDArray[np.int64], first: int) -> None:
         """Raise what a kernel reported of the first chain that stopped."""
         stopped = np.flatnonzero(status[:, 0])
         if stopped.size:
             what, layer, row = (int(v) for v in status[stopped[0]])
-            chain = first + int(stopped[0])
+            chain = self.offset + first + int(stopped[0])
             if what == cpu.ZERO_VARIANCE:
                 raise ZeroVarianceError(chain, layer, row)
             raise NonFiniteError(chain, layer, "Gram matrix")
@@ -233,8 +260,16 @@ class Sampler:
 class _RowSampler(Sampler):
     """A sampler whose layers are made row by row."""
 
-    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
-        super().__init__(chain, chains, inputs, dtype, key)
+    def __init__(
+        self,
+        chain: Chain,
+        chains: int,
+        inputs: int | None,
+        dtype: str,
+        key: int,
+        offset: int = 0,
+    ) -> None:
+        super().__init__(chain, chains, inputs, dtype, key, offset)
         self.panel = memory.panel_rows(chain.width, self.rows_are_worth)
         self.grams = np.zeros((chains, self.columns, self.columns))
         stride = memory.stride(chain.width)
@@ -301,7 +336,8 @@ class _RowSampler(Sampler):
         work = self.work(dtype)
         cpu.conditional_layers(
             self.sigma, law, self.grams[first:last], self._xs(first, last, dtype),
-            self._activations(first, last, dtype), first, layer, slots, record, self.panel,
+            self._activations(first, last, dtype), self.offset + first, layer, slots, record,
+            self.panel,
             *self.key_words, np.zeros_like(work.sums), work, status,
         )  # fmt: skip
         for index in (first + np.flatnonzero(status[:, 0] == cpu.UNRESOLVED)).tolist():
@@ -319,7 +355,8 @@ class _RowSampler(Sampler):
         for index in range(first, first + 1 if shared else last):
             rows[:, :width] = start.a[0 if shared else index].T
             if not cpu.gram_of_rows(rows, width, work, self.grams[index]):
-                raise NonFiniteError(None if shared else index, 0, "Gram matrix")
+                chain = None if shared else self.offset + index
+                raise NonFiniteError(chain, 0, "Gram matrix")
         if shared:
             self.grams[first + 1 : last] = self.grams[first]
 
@@ -335,8 +372,8 @@ class _RowSampler(Sampler):
         for values in kept:
             finite = np.isfinite(values).all(axis=(1, 2))
             if not finite.all():
-                index = first + int(finite.argmin())
-                raise NonFiniteError(None if shared else index, 0, f"{self.dtype} representation")
+                chain = None if shared else self.offset + first + int(finite.argmin())
+                raise NonFiniteError(chain, 0, f"{self.dtype} representation")
 
     def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
         if self.chain.skip != 0.0:
@@ -381,9 +418,9 @@ class _RowSampler(Sampler):
         finite = cpu.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
         rows = [row for row in degenerate if row >= 0]
         if not finite:
-            raise NonFiniteError(index, layer, "Gram matrix")
+            raise NonFiniteError(self.offset + index, layer, "Gram matrix")
         if rows:
-            raise ZeroVarianceError(index, layer, min(rows))
+            raise ZeroVarianceError(self.offset + index, layer, min(rows))
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
@@ -424,7 +461,7 @@ class ConditionalSampler(_RowSampler):
         if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < cpu.RESOLVED_PIVOT:
             self.wide[index] = True
             return self._layer_task(index, layer, x, panel_sums)
-        draw = cpu.Draw(layer, np.uint32(cpu.STREAM_ROWS | np.uint32(index)), *self.key_words)
+        draw = self._addressed(layer, cpu.STREAM_ROWS, index)
         x = x.astype(dtype, copy=False)
         kept = self._activations(index, index + 1, dtype)[0, 0]
 
@@ -476,8 +513,9 @@ class WeightsSampler(_RowSampler):
         cpu.weighted_layers(
             self.sigma, self.law, self.weight_code, np.zeros((1, 1), self.dtype),
             self.grams[first:last], self._xs(first, last, self.dtype),
-            self.activations[first:last], first, layer, slots, frames.gram[first:last],
-            self.panel, *self.key_words, np.zeros_like(work.sums), work, status,
+            self.activations[first:last], self.offset + first, layer, slots,
+            frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
+            status,
         )  # fmt: skip
         self.check(status, first)
 
@@ -496,7 +534,7 @@ class WeightsSampler(_RowSampler):
     ) -> Callable[[int, int], int]:
         a = self.activations[index, (layer + 1) % 2]
         following = self.activations[index, layer % 2]
-        draw = cpu.Draw(layer, np.uint32(cpu.STREAM_WEIGHTS | np.uint32(index)), *self.key_words)
+        draw = self._addressed(layer, cpu.STREAM_WEIGHTS, index)
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
             degenerate: int = cpu.multiply_panels(
@@ -516,23 +554,23 @@ class WeightsSampler(_RowSampler):
 
         return make
 
-    def drawn(self, index: int, layer: int) -> FloatArray:
-        """Return the weights W of one layer of one chain, (width, width), of variance 1/width."""
+    def drawn(self, layer: int) -> FloatArray:
+        """Return the weights W of a layer of the first chain, (width, width)."""
         width = self.chain.width
         weights = np.zeros((width, width), self.dtype)
         if self.weight_code == cpu.GIVEN:
             for panel in range(self.panels):
                 rows = slice(panel * self.panel, min(width, (panel + 1) * self.panel))
-                weights[rows] = self._given(index, layer, panel)[: rows.stop - rows.start]
+                weights[rows] = self._given(0, layer, panel)[: rows.stop - rows.start]
         else:
-            self._fill(weights, index, layer)
+            self._fill(weights, layer)
         weights /= np.sqrt(self.dtype.type(width))
         return weights
 
-    def _fill(self, weights: FloatArray, index: int, layer: int) -> None:
+    def _fill(self, weights: FloatArray, layer: int) -> None:
         """Write unit-variance weights as the kernels draw them, tile by tile."""
         width = self.chain.width
-        draw = cpu.Draw(layer, np.uint32(cpu.STREAM_WEIGHTS | np.uint32(index)), *self.key_words)
+        draw = self._addressed(layer, cpu.STREAM_WEIGHTS, 0)
         none = np.zeros((1, 1), self.dtype)
         tile = self.work().tile
         for row in range(0, width, cpu.BLOCK):
@@ -552,7 +590,7 @@ class WeightsSampler(_RowSampler):
         assert callable(self.chain.weights)
         width = self.chain.width
         rows = min(self.panel, width - panel * self.panel)
-        counter = [0, panel, layer, index]
+        counter = [0, panel, layer, self.offset + index]
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
         returned = self.chain.weights(generator, (rows, width))
         try:
@@ -575,9 +613,17 @@ class FactorSampler(Sampler):
 
     name, path = "conditional", "factor"
 
-    def __init__(self, chain: Chain, chains: int, inputs: int | None, dtype: str, key: int) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        chains: int,
+        inputs: int | None,
+        dtype: str,
+        key: int,
+        offset: int = 0,
+    ) -> None:
         # Whole matrices are a few numbers: they are always float64.
-        super().__init__(chain, chains, inputs, "float64", key)
+        super().__init__(chain, chains, inputs, "float64", key, offset)
         self.factors = np.zeros((chains, self.columns, self.columns))
         self.exponents = np.zeros((chains, self.columns))
         self.log_starts = np.zeros(chains)
@@ -632,7 +678,7 @@ class FactorSampler(Sampler):
     ) -> None:
         cpu.factor_layers(
             self.law, self.factors[first:last], self.exponents[first:last],
-            self.log_starts[first:last], first, layer, slots, frames.gram[first:last],
+            self.log_starts[first:last], self.offset + first, layer, slots, frames.gram[first:last],
             frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
             self.work(),
         )  # fmt: skip

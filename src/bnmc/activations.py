@@ -486,6 +486,13 @@ def _digest(function: FunctionType, name: str) -> str:
     return digest.hexdigest()
 
 
+def digest_of(value: object) -> str:
+    """Return a digest of a function or of plain values, the same in every process."""
+    digest = _Digest()
+    digest.add(value)
+    return digest.hexdigest()
+
+
 class _Digest:
     """SHA-256 of a tree of values, the same in every process."""
 

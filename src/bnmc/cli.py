@@ -398,7 +398,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def _threads(threads: int | None) -> int:
-    from bnmc.simulation import available_processors
+    from bnmc._machine import available_processors
 
     return available_processors() if threads is None else threads
 

@@ -1,9 +1,9 @@
 """The errors that bnmc raises.
 
-All derive from `BnmcError`.  Those about an argument also derive from `ValueError` or
-`TypeError`, the others from the built-in error that comes nearest, so a caller who knows
-nothing of bnmc catches what it expects to catch.  Each carries what it says as attributes, has
-a one-line message, and survives pickling, so it comes back whole from a worker process.
+All but `Interrupted` derive from `BnmcError`.  Those about an argument also derive from
+`ValueError` or `TypeError`, the others from the built-in error that comes nearest, so a caller who
+knows nothing of bnmc catches what it expects to catch.  Each carries what it says as attributes,
+has a one-line message, and survives pickling, so it comes back whole from a worker process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,18 @@ __all__ = [
     "ArgumentTypeError",
     "BackendError",
     "BnmcError",
+    "Interrupted",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
     "PartialEstimateError",
     "ResultTooLargeError",
     "SingularGramError",
+    "StoreError",
+    "StoreInUseError",
+    "StoreMismatchError",
     "UnknownNameError",
+    "WorkersLostError",
     "ZeroVarianceError",
 ]
 
@@ -339,6 +344,130 @@ class BackendError(BnmcError, RuntimeError):
         self.backend = backend
         self.reason = reason
         super().__init__(_one_line(f"backend {backend!r}: {reason}"))
+
+
+class WorkersLostError(BnmcError, RuntimeError):
+    """Workers of an executor died again and again under a task, and nothing was finished any more.
+
+    Parameters
+    ----------
+    losses : int
+        How often the task was lost.
+    reason : str
+        What the last of them met.
+
+    Attributes
+    ----------
+    losses : int
+    reason : str
+        The parameters, unchanged.
+
+    Examples
+    --------
+    >>> print(WorkersLostError(5, "a process was terminated abruptly"))
+    a task was lost 5 times: a process was terminated abruptly
+    """
+
+    def __init__(self, losses: int, reason: str) -> None:
+        self.losses = losses
+        self.reason = reason
+        super().__init__(_one_line(f"a task was lost {losses} times: {reason}"))
+
+
+class StoreError(BnmcError, OSError):
+    """A store could not be read or written; what was finished stays, and the same call resumes.
+
+    Parameters
+    ----------
+    path : str
+    reason : str
+        What went wrong, in words.
+
+    Attributes
+    ----------
+    path : str
+    reason : str
+        The parameters, unchanged.
+
+    Examples
+    --------
+    >>> print(StoreError("run.zarr", "No space left on device"))
+    store 'run.zarr': No space left on device
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(_one_line(f"store {path!r}: {reason}"))
+
+
+class StoreInUseError(StoreError):
+    """Another run is writing the store."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "another run is writing it")
+
+
+class StoreMismatchError(ArgumentError):
+    """A store holds another run than the one that was asked for.
+
+    Parameters
+    ----------
+    path : str
+    name : str
+        What differs: "width", "key", "version", …
+    stored, wanted : str
+        What the store has, and what this run has.
+
+    Attributes
+    ----------
+    path, name, stored, wanted : str
+        The parameters, unchanged.
+
+    Examples
+    --------
+    >>> print(StoreMismatchError("run.zarr", "width", "100", "200"))
+    store: expected a run with width = 200, got 'run.zarr', which has width = 100
+    """
+
+    def __init__(self, path: str, name: str, stored: str, wanted: str) -> None:
+        self.path = path
+        self.name = name
+        self.stored = stored
+        self.wanted = wanted
+        super().__init__("store", path, f"a run with {name} = {wanted}")
+        self.args = (f"store: expected {self.allowed}, got {path!r}, which has {name} = {stored}",)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came in the middle of a run; what was finished comes along.
+
+    It is a `KeyboardInterrupt`, which ``except Exception`` lets pass.
+
+    Parameters
+    ----------
+    partial : Trajectory or None
+        The layers that all chains had finished; None if there were none.
+
+    Attributes
+    ----------
+    partial : Trajectory or None
+        The parameter.  Its `final_state` continues the run, unless the layer that was being made
+        took so long that it was left alone: then that is None.
+
+    Examples
+    --------
+    >>> try:
+    ...     raise Interrupted(None)
+    ... except KeyboardInterrupt as stop:
+    ...     print(stop.partial)
+    None
+    """
+
+    def __init__(self, partial: object) -> None:
+        self.partial = partial
+        done = "nothing is finished" if partial is None else "what is finished is in .partial"
+        super().__init__(f"interrupted; {done}")
 
 
 class PartialEstimateError(BnmcError):

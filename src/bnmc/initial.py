@@ -73,6 +73,10 @@ class Covariance:
 
     matrix: NDArray[np.float64]
 
+    def part(self, first: int, last: int) -> Covariance:
+        """Return the start of some chains: the same."""
+        return self
+
 
 @dataclass(frozen=True)
 class Representation:
@@ -80,6 +84,12 @@ class Representation:
 
     x: NDArray[np.float64]
     a: NDArray[np.float64]
+
+    def part(self, first: int, last: int) -> Representation:
+        """Return the start of some chains."""
+        if len(self.x) == 1:
+            return self
+        return Representation(self.x[first:last], self.a[first:last])
 
 
 def prepare(

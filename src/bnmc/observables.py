@@ -13,6 +13,7 @@ from bnmc import gram as grams
 from bnmc._kernels.core import measures
 from bnmc._samplers import Frames, Measure
 from bnmc._validate import choice, finite_array, integer, real
+from bnmc.activations import digest_of
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from bnmc.trajectory import Trajectory
@@ -127,6 +128,8 @@ class Observable:
     (1, 3)
     """
 
+    #: What it depends on beside the Gram matrix.
+    parameters: tuple[Any, ...] = ()
     #: How kernels compute it themselves, where they do.
     measure: Measure | None = None
 
@@ -144,6 +147,11 @@ class Observable:
 
     def __repr__(self) -> str:
         return f"Observable({self.name!r}, shape={self.shape})"
+
+    @property
+    def digest(self) -> str:
+        """What tells it from others of its name: a digest of its code and values."""
+        return digest_of((self.function, self.shape))
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape (chains, layers, inputs, *shape)."""
@@ -194,6 +202,10 @@ class _Builtin(Observable):
     def __repr__(self) -> str:
         return f"Observable({self.name!r})"
 
+    @property
+    def digest(self) -> str:
+        return digest_of(self.parameters)
+
     def evaluate(self, view: View) -> NDArray[np.float64]:
         return self.compute(view)
 
@@ -215,6 +227,7 @@ class SoftRank(_Builtin):
     def __init__(self, tau: float = 0.5, name: str = "soft_rank") -> None:
         tau = real("tau", tau, above=0.0)
         self.tau = tau
+        self.parameters = (tau,)
         super().__init__(
             _name(name),
             lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
@@ -235,6 +248,7 @@ class Distance(_Builtin):
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:
         fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
         self.star = fixed
+        self.parameters = (fixed,)
         super().__init__(
             _name(name),
             lambda view: grams.distance(view.gram, fixed),

@@ -47,6 +47,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram
 from bnmc._kernels import memory
 from bnmc._kernels import regularity as kernels
+from bnmc._machine import available_memory, available_processors
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import MOST_CHAINS, State
 from bnmc._validate import finite_array, integer, real
@@ -59,7 +60,7 @@ from bnmc.errors import (
     ResultTooLargeError,
 )
 from bnmc.estimate import Estimate
-from bnmc.simulation import available_memory, available_processors, draw_key, simulate
+from bnmc.simulation import draw_key, simulate
 
 __all__ = [
     "Averages",

@@ -5,45 +5,52 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._device_arrays import is_device_array
-from bnmc._kernels import cpu
+from bnmc._executor import Workers, as_executor
+from bnmc._interrupt import StillAtWork, Stop, uninterrupted
 from bnmc._kernels.jit import host_cpu
+from bnmc._leg import Job, Leg, Pool, Recorded, Sink
+from bnmc._machine import available_memory, available_processors
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import (
     MOST_CHAINS,
     MOST_ROWS,
     SAMPLERS,
-    Frames,
     Sampler,
     State,
     WeightsSampler,
     choose_sampler,
 )
-from bnmc._validate import choice, integer
+from bnmc._sinks import Arrays, RunningMoments
+from bnmc._tiles import TILE_SECONDS, Grid, Origin, TiledRun, grid_of
+from bnmc._validate import choice, integer, real
 from bnmc.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, ResultTooLargeError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    Interrupted,
+    ResultTooLargeError,
+)
+from bnmc.files import require_extras
 from bnmc.initial import Covariance, FirstLayer, Representation, axes_of, prepare
-from bnmc.observables import Observable, View, as_observables
+from bnmc.observables import Observable, as_observables
+from bnmc.store import RunStore, StoredArrays, as_store_path, stored_key
 from bnmc.trajectory import Moments, Trajectory
 
 __all__ = ["drawn_weights", "simulate"]
 
-#: What a task of one thread should take, in seconds: short enough for Ctrl-C and for progress.
-TASK_SECONDS = 0.2
-#: What the frames of a block of layers may take, in bytes.
-FRAME_BYTES = 1 << 25
 #: The time that a run takes the CPU from which on a GPU is worth the compilation of its kernels.
 WORTH_A_GPU = 20.0
-#: The time of a layer from which on threads share it, in seconds.
-SHARED_LAYER_SECONDS = 3e-4
+#: What a tile of a store should take one worker, in seconds: as much is lost by a `kill -9`.
+STORED_TILE_SECONDS = 2.0
 
 
 def simulate(
@@ -62,6 +69,9 @@ def simulate(
     burn_in: int = 0,
     reduce: str | Iterable[str] = (),
     threads: int | None = None,
+    executor: Executor | None = None,
+    store: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
     out: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Trajectory:
@@ -110,6 +120,19 @@ def simulate(
         not grow with depth.
     threads : int, optional
         All processors unless given.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Who makes parts of the run: some chains through some layers, on one thread each.  Results do
+        not depend on it.  A worker that dies costs what it was making, which another one makes
+        again.  The user's functions travel by cloudpickle.
+    store : path, optional
+        A Zarr store, ``….zarr``, that keeps what is finished (extra ``xarray``).  The same call
+        goes on where it was interrupted, however that was, and ends with the same bits; of a store
+        that is complete it returns the run.  Values are read when they are asked for, in parts by
+        `Trajectory.to_xarray`, so that they may be larger than memory.  Without `rng` a store that
+        exists gives the key.
+    timeout : float, optional
+        Seconds, > 0, after which the run returns what is finished: ``run.complete`` is False, and
+        its layers are those that all chains have got to.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
     out : mapping of name to float64 array, optional
@@ -134,6 +157,14 @@ def simulate(
         If a chain without normalization leaves the range of float64.
     BackendError
         If the backend cannot run here, or not this chain; it says what is missing.
+    Interrupted
+        On Ctrl-C: a KeyboardInterrupt whose `partial` is the run as far as it got.
+    StoreMismatchError
+        If the store holds another run; it names what differs.
+    StoreInUseError, StoreError
+        If another run is writing the store, or it cannot be read or written.
+    WorkersLostError
+        If workers of the executor die again and again.
 
     Notes
     -----
@@ -158,7 +189,7 @@ def simulate(
     """
     plan = _Plan(
         chain, depth, chains, initial, inputs, rng, sampler, backend, dtype, observables, every,
-        burn_in, reduce, threads, progress, out,
+        burn_in, reduce, threads, executor, store, timeout, progress, out,
     )  # fmt: skip
     return plan.run()
 
@@ -200,9 +231,7 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
         raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
     layer = integer("layer", layer, low=1, high=int(run.layers[-1]))
     chain = integer("chain", chain, low=0, high=run.chains - 1)
-    # Of one chain, since buffers are made for all of a sampler's: chains differ by their index.
-    sampler = WeightsSampler(run.chain, 1, run.inputs, run.dtype, run.key)
-    return sampler.drawn(chain, layer)
+    return WeightsSampler(run.chain, 1, run.inputs, run.dtype, run.key, chain).drawn(layer)
 
 
 class _Plan:
@@ -224,6 +253,9 @@ class _Plan:
         burn_in: int,
         reduce: str | Iterable[str],
         threads: int | None,
+        executor: Any,
+        store: Any,
+        timeout: float | None,
         progress: bool | Progress,
         out: Mapping[str, NDArray[np.float64]] | None,
     ) -> None:
@@ -238,6 +270,9 @@ class _Plan:
             available_processors() if threads is None else integer("threads", threads, low=1)
         )
         self.reduce = _axes(reduce)
+        self.executor = as_executor(executor)
+        self.store = None if store is None else as_store_path(store)
+        self.timeout = None if timeout is None else real("timeout", timeout, above=0.0)
         self.progress = as_progress(progress)
         #: Whether what is recorded stays on the device.
         self.stays = isinstance(out, Mapping) and any(map(is_device_array, out.values()))
@@ -247,15 +282,19 @@ class _Plan:
         else:
             self._choose(initial, chains, inputs, sampler)
         self.observables = as_observables(observables, self.inputs is not None)
-        self.layers = self._recorded(integer("every", every, low=1), burn_in)
+        self.recorded = self._recorded(integer("every", every, low=1), burn_in)
+        self._require_memory()
         if self.stays:
             self._require_stay()
         if not isinstance(initial, State):
             self._start(initial, rng)
-        self.backend = self._choose_backend(self.wanted)
-        self.sampler = self._make_sampler()
-        self.shapes = self._shapes()
-        self.out = self._destinations(out)
+        backend = self._choose_backend(self.wanted)
+        self.job = Job(
+            chain, self.path, backend, self.key, self.inputs, self.dtype, self.observables,
+            self.recorded, self.stays,
+        )  # fmt: skip
+        self._require_tiles(out)
+        self.sink = self._sink(out)
 
     def _continue(
         self, state: State, chains: int | None, inputs: int | None, rng: Any, sampler: str
@@ -297,7 +336,8 @@ class _Plan:
         """Prepare layer 0 and draw the key."""
         self.chain.activation.check()
         self.start = self._prepared(initial)
-        self.key = draw_key(rng)
+        kept = stored_key(self.store) if self.store is not None and rng is None else None
+        self.key = draw_key(rng) if kept is None else kept
 
     def _require_stay(self) -> None:
         """Refuse what an `out` of a device does not go with."""
@@ -318,26 +358,19 @@ class _Plan:
 
         return DeviceRows.of(initial, self.chain, self.chains, self.inputs)
 
-    def _recorded(self, every: int, burn_in: int) -> NDArray[np.int64]:
-        """Return the recorded layers, counted from layer 0 of the chain."""
-        last = self.first_layer + self.depth
+    def _recorded(self, every: int, burn_in: int) -> Recorded:
+        """Return which layers are recorded, counted from layer 0 of the chain."""
         first = self.first_layer + integer("burn_in", burn_in, low=0, high=self.depth)
-        self._require_memory(-(-(last - first) // every) + 1)
-        layers = np.arange(first, last + 1, every)
-        return layers if layers[-1] == last else np.append(layers, last)
+        return Recorded(first, every, self.first_layer + self.depth)
 
-    def _is_recorded(self, layers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        found = np.searchsorted(self.layers, layers)
-        recorded: NDArray[np.bool_] = self.layers[np.minimum(found, len(self.layers) - 1)] == layers
-        return recorded
-
-    def _require_memory(self, layers: int) -> None:
-        """Refuse a run whose state and results, of so many layers, would not fit."""
+    def _require_memory(self) -> None:
+        """Refuse a run whose state and results would not fit."""
         chain, columns = self.chain, self.chain.batch * (self.inputs or 1)
+        layers = self.recorded.count
         size = 8 * layers + 8 * self.chains * columns**2
         width = np.dtype(self.dtype).itemsize * columns * chain.width * self.chains
         size += width * (2 * (self.path == "weights") + (chain.skip != 0.0))
-        if self.stays:
+        if self.stays or self.store is not None:
             layers = 0
         per_value = sum(math.prod(shape) for shape in self._value_shapes())
         kept = 1 if "layer" in self.reduce else layers
@@ -349,7 +382,7 @@ class _Plan:
                 "depth, chains",
                 size,
                 available,
-                "record fewer layers with every=, or moments with reduce=",
+                "record fewer layers with every=, moments with reduce=, or to a store=",
             )
 
     def _value_shapes(self) -> list[tuple[int, ...]]:
@@ -362,24 +395,6 @@ class _Plan:
             "log_pivots": (k * n,),
         }
         return [known.get(one.name, (k, *getattr(one, "shape", ()))) for one in self.observables]
-
-    def _make_sampler(self) -> Sampler:
-        sampler = self._samplers()[self.path](
-            self.chain, self.chains, self.inputs, self.dtype, self.key
-        )
-        measured = [one.measure for one in self.observables]
-        if sampler.measuring and None not in measured:
-            sampler.measure(tuple(one for one in measured if one is not None))
-        if isinstance(self.start, State):
-            sampler.take(self.start)
-        return sampler
-
-    def _samplers(self) -> Mapping[str, Callable[..., Sampler]]:
-        if self.backend == "cpu":
-            return SAMPLERS
-        from bnmc._gpu_samplers import GPU_SAMPLERS, ONE_DEVICE
-
-        return ONE_DEVICE if self.stays else GPU_SAMPLERS
 
     def _choose_backend(self, wanted: str) -> str:
         """Return "cpu" or "cuda": what is wanted, or what is there and pays."""
@@ -406,54 +421,43 @@ class _Plan:
             raise BackendError("cuda", reason)
         return "cpu"
 
-    def _frames(self, layers: int) -> Frames:
-        columns = self.sampler.columns
-        measures = len(self.sampler.measures)
-        if measures or self.stays:
-            none, values = np.zeros((0, 0)), (self.chains, layers, measures, self.inputs or 1)
-            return Frames(none[:, :, None, None], none, none[:, :, None], np.zeros(values))
-        pivots = columns if self.path == "factor" else 0
-        return Frames(
-            np.zeros((self.chains, layers, columns, columns)),
-            np.zeros((self.chains, layers)),
-            np.zeros((self.chains, layers, pivots)),
-        )
+    def _require_tiles(self, out: object) -> None:
+        """Refuse what an executor or a store does not go with."""
+        tiled = [name for name in ("executor", "store") if getattr(self, name) is not None]
+        on_device = self.stays or not isinstance(self.start, (State, Covariance, Representation))
+        if tiled and on_device:
+            raise ArgumentError(tiled[0], getattr(self, tiled[0]), "None with arrays of a device")
+        if self.store is None:
+            return
+        require_extras(self.store)
+        if self.reduce:
+            hint = "the stored run has mean() and stderr() over chains, and to_xarray()"
+            raise ArgumentError("reduce", sorted(self.reduce), "() together with store=", hint)
+        if out:
+            raise ArgumentError("out", list(out) if isinstance(out, Mapping) else out, "None")
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of one value of each observable, found by evaluating it once."""
-        columns = self.sampler.columns
-        frames = Frames(
-            np.eye(columns)[None, None],
-            np.zeros((1, 1)),
-            np.zeros((1, 1, columns if self.path == "factor" else 0)),
-        )
-        view = View.of(self.chain, self.inputs or 1, frames, 0, np.zeros(1, np.int64))
-        return {one.name: self._values(one, view).shape[2:] for one in self.observables}
+    def _full_shape(self, name: str) -> tuple[int, ...]:
+        return (self.chains, self.recorded.count, *self.job.shapes[name])
 
-    def _values(self, observable: Observable, view: View) -> NDArray[np.float64]:
-        """Evaluate an observable; without `inputs` the axis of inputs goes."""
-        values = observable.evaluate(view)
-        if self.inputs is None and "input" in observable.dims(True):
-            values = values[:, :, 0]
-        return values
-
-    def _destinations(
-        self, out: Mapping[str, NDArray[np.float64]] | None
-    ) -> dict[str, NDArray[np.float64]]:
-        """Return the arrays of values, the user's where given."""
+    def _sink(self, out: Mapping[str, NDArray[np.float64]] | None) -> Arrays | RunningMoments:
+        """Return where values go: moments, or arrays, the user's where given."""
+        self.device_array: Any = None
         if out is not None and not isinstance(out, Mapping):
             raise ArgumentTypeError("out", out, "a mapping of names to float64 arrays")
         given = dict(out or {})
         if self.reduce:
             if given:
                 raise ArgumentError("out", list(given), "nothing together with reduce=")
-            return {}
+            shapes = {name: (self.chains, *one) for name, one in self.job.shapes.items()}
+            return RunningMoments(self.reduce, shapes)
+        if self.store is not None:
+            return Arrays({})
         results = {}
-        for name, shape in self.shapes.items():
-            full = (self.chains, len(self.layers), *shape)
+        for name in self.job.shapes:
+            full = self._full_shape(name)
             array = given.pop(name, None)
             if self.stays and array is not None:
-                self._keep_on_device(array, full)
+                self.device_array = array
             elif array is None:
                 array = np.zeros(full)
             elif not isinstance(array, np.ndarray) or array.dtype != np.float64:
@@ -462,234 +466,168 @@ class _Plan:
                 raise ArgumentError("out", array.shape, f"a writable array {full} for {name!r}")
             results[name] = array
         if given:
-            raise ArgumentError("out", next(iter(given)), ", ".join(self.shapes))
-        return results
-
-    def _keep_on_device(self, array: Any, shape: tuple[int, ...]) -> None:
-        from bnmc._gpu_samplers import _GpuSampler, device_result
-
-        assert isinstance(self.sampler, _GpuSampler)
-        self.sampler.results = device_result(array, shape)
+            raise ArgumentError("out", next(iter(given)), ", ".join(self.job.shapes))
+        return Arrays(results)
 
     def run(self) -> Trajectory:
-        """Go through the layers, block by block."""
-        last = self.first_layer + self.depth
-        moments = {
-            name: _RunningMoments(self.reduce, (self.chains, *shape))
-            for name, shape in self.shapes.items()
-            if self.reduce
-        }
-        done = 0
+        """Go through the layers, and return those that are finished in the end."""
+        stop = Stop(self.timeout)
         with ExitStack() as stack:
             report = stack.enter_context(Reporter(self.progress, "simulate", "layers"))
-            pool = _Pool(stack, self.threads)
-            if not isinstance(self.start, State):
-                frames = self._frames(1)
-                self._spread(pool, lambda a, b: self._begin(a, b, frames), self.sampler.divisible)
-                done = self._take(pool, frames, np.zeros(1, np.int64), done, moments)
-            else:
-                done = self._retake(pool, done, moments)
-            layer = self.first_layer
-            while layer < last:
-                block = min(self._layers_of_block(), last - layer)
-                numbers = np.arange(layer + 1, layer + block + 1)
-                slots = np.where(self._is_recorded(numbers), 0, -1)
-                slots[slots >= 0] = np.arange(np.count_nonzero(slots >= 0))
-                if self.stays:
-                    slots[slots >= 0] += done
-                frames = self._frames(int(np.count_nonzero(slots >= 0)))
-                self._advance(pool, layer + 1, slots, frames)
-                done = self._take(pool, frames, numbers[slots >= 0], done, moments)
-                layer += block
-                report(layer - self.first_layer, self.depth)
-        return self._trajectory(last, moments)
+            course = self._course(stack, stop)
 
-    def _begin(self, first: int, last: int, frames: Frames) -> None:
-        assert not isinstance(self.start, State)
-        self.sampler.begin(self.start, first, last, frames)
+            def work() -> None:
+                course.run(stop, report)
 
-    def _retake(self, pool: _Pool, done: int, moments: dict[str, _RunningMoments]) -> int:
-        """Record the layer of the state again, as the first layer of this run."""
-        if self.layers[0] != self.first_layer:
-            return done
-        frames = self._frames(1)
-        self.sampler.record(frames)
-        return self._take(pool, frames, self.layers[:1], done, moments)
+            try:
+                ended = self._do(work, stop)
+                run = self._trajectory(course, course.state)
+            except StillAtWork:
+                ended, run = False, self._trajectory(course, None)
+        if not ended:
+            raise Interrupted(run if len(run.layers) else None)
+        return run
 
-    def _advance(self, pool: _Pool, layer: int, slots: NDArray[np.int64], frames: Frames) -> None:
+    def _do(self, work: Callable[[], None], stop: Stop) -> bool:
+        if self.job.backend == "cpu":
+            return uninterrupted(work, stop)
+        try:  # here, since a thread of its own would have a device of its own
+            work()
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _course(self, stack: ExitStack, stop: Stop) -> _Here | TiledRun:
+        """Return the way to go: in this process at once, or in tiles."""
+        if self.store is None and self.executor is None:
+            pool = Pool(stack, self.threads)
+            leg = Leg(self.job, self._sampler(), self.threads, pool)
+            return _Here(leg, self.start, self.sink)
+        threads = self.threads if self.job.backend == "cpu" else 1
+        workers = stack.enter_context(Workers(self.executor, threads))
+        grid = self._grid(workers)
+        kept = None
+        if self.store is not None:
+            dims = {name: ("chain", "layer", *axes) for name, axes in self._axes().items()}
+            kept = RunStore(self.store, self.job, self.start, grid, self._attributes(), dims)
+            stack.enter_context(kept)
+            grid = kept.grid
+        sink = self.sink if kept is None else None
+        own = max(1, threads // grid.parts) if self.executor is None else 1
+        return TiledRun(self.job, self.start, grid, workers, own, kept, sink, stop.event)
+
+    def _grid(self, workers: Workers) -> Grid:
         seconds = self._seconds()
-        shared = self.threads > 1 and self.sampler.panels > 1
-        if shared and self.chains < self.threads and seconds > SHARED_LAYER_SECONDS:
-            self.sampler.advance_together(pool.executor, self.threads, layer, slots, frames)
-        else:
-            self._spread(
-                pool,
-                lambda a, b: self.sampler.advance(a, b, layer, slots, frames),
-                self.sampler.divisible,
-            )
-
-    def _spread(
-        self, pool: _Pool, task: Callable[[int, int], None], divisible: bool = True
-    ) -> None:
-        """Run a task on ranges of chains, on all threads."""
-        parts = min(self.threads, self.chains) if divisible else 1
-        bounds = [self.chains * k // parts for k in range(parts + 1)]
-        pool.map(task, bounds)
-
-    def _take(
-        self,
-        pool: _Pool,
-        frames: Frames,
-        layers: NDArray[np.int64],
-        done: int,
-        moments: dict[str, _RunningMoments],
-    ) -> int:
-        """Evaluate the observables of recorded layers; return how many are recorded."""
-        layers = layers[self._is_recorded(layers)]
-        if layers.size == 0 or self.stays:
-            return done + layers.size
-        slots = slice(done, done + layers.size)
-        results = (
-            {
-                name: np.zeros((self.chains, layers.size, *shape))
-                for name, shape in self.shapes.items()
-            }
-            if self.reduce
-            else {name: array[:, slots] for name, array in self.out.items()}
-        )
-
-        def evaluate(first: int, last: int) -> None:
-            part = Frames(*(values[first:last] for values in frames))
-            view = View.of(self.chain, self.inputs or 1, part, first, layers)
-            for one in self.observables:
-                results[one.name][first:last] = self._values(one, view)
-
-        if self.sampler.measures:
-            self._sort(frames.values, results)
-        else:
-            self._spread(pool, evaluate)
-        for name, running in moments.items():
-            running.update(results[name])
-        return done + layers.size
-
-    def _sort(self, values: NDArray[np.float64], results: dict[str, NDArray[np.float64]]) -> None:
-        """Put what kernels have measured in the arrays of the observables."""
-        if np.isnan(values).any():
-            raise ArgumentError("G", 0.0, "matrices of positive trace")
-        for index, one in enumerate(self.observables):
-            measured = values[:, :, index]
-            results[one.name][...] = measured if self.inputs is not None else measured[:, :, 0]
+        size = 8 * sum(math.prod(shape) for shape in self.job.shapes.values())
+        # Several a worker, so that none is idle while another has its last one.
+        parts = 2 * workers.count
+        of_tile = TILE_SECONDS if self.store is None else STORED_TILE_SECONDS
+        return grid_of(self.chains, self.recorded, parts, seconds, size, of_tile)
 
     def _seconds(self) -> float:
         """Return a guess of the time of one layer of one chain on one thread."""
-        return self.sampler.seconds(self.chain, self.sampler.columns, self.sampler.dtype)
+        columns, dtype = self.job.columns, np.dtype(self.dtype)
+        return SAMPLERS[self.path].seconds(self.chain, columns, dtype)
 
-    def _layers_of_block(self) -> int:
-        chains = -(-self.chains // (self.threads if self.sampler.divisible else 1))
-        by_time = TASK_SECONDS / (chains * self._seconds())
-        numbers = len(self.sampler.measures) * (self.inputs or 1) or self.sampler.columns**2
-        by_memory = FRAME_BYTES / (8 * self.chains * numbers)
-        by_memory *= self.sampler.frame_factor
-        return max(1, int(min(by_time, by_memory, 100_000)))
+    def _sampler(self) -> Sampler:
+        sampler = self.job.sampler(0, self.chains)
+        if self.device_array is not None:
+            from bnmc._gpu_samplers import _GpuSampler, device_result
 
-    def _trajectory(self, last: int, moments: dict[str, _RunningMoments]) -> Trajectory:
-        state = State(
-            self.chain, self.path, self.key, last, self.inputs, self.dtype, self.sampler.arrays
-        )
-        reduced = [axis for axis in ("chain", "layer") if axis in self.reduce]
-        leading = tuple(axis for axis in ("chain", "layer") if axis not in reduced)
-        has_inputs = self.inputs is not None
+            assert isinstance(sampler, _GpuSampler)
+            sampler.results = device_result(self.device_array, self._full_shape("gram"))
+        return sampler
+
+    def _axes(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the axes of each observable after chain and layer."""
+        return {one.name: one.dims(self.inputs is not None) for one in self.observables}
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return what a store says of the run."""
+        return self._described(0, {}, {}, None, self.job.backend, ()).attributes()
+
+    def _trajectory(self, course: _Here | TiledRun, state: State | None) -> Trajectory:
+        slots = course.slots
+        observables: Mapping[str, NDArray[np.float64]] = {}
+        moments: dict[str, Moments] = {}
+        if self.store is not None:
+            observables = StoredArrays(self.store, tuple(self.job.shapes), slots)
+        elif isinstance(self.sink, RunningMoments):
+            moments = self.sink.results()
+        else:
+            kept = self.sink.arrays
+            whole = slots == self.recorded.count
+            observables = kept if whole else {name: one[:, :slots] for name, one in kept.items()}
+        return self._described(slots, observables, moments, state, course.cpu, course.widened)
+
+    def _described(
+        self,
+        slots: int,
+        observables: Mapping[str, NDArray[np.float64]],
+        moments: Mapping[str, Moments],
+        state: State | None,
+        kind_of_cpu: str,
+        widened: Iterable[int],
+    ) -> Trajectory:
+        leading = tuple(axis for axis in ("chain", "layer") if axis not in self.reduce)
         return Trajectory(
             chain=self.chain,
-            layers=self.layers,
-            observables=self.out,
-            moments={name: running.result() for name, running in moments.items()},
-            dims={one.name: (*leading, *one.dims(has_inputs)) for one in self.observables},
+            layers=self.recorded.layers(0, slots),
+            observables=observables,
+            moments=moments,
+            dims={name: (*leading, *axes) for name, axes in self._axes().items()},
             key=self.key,
-            sampler=self.sampler.name,
+            sampler=SAMPLERS[self.path].name,
             dtype=self.dtype,
-            backend=self.backend,
-            cpu=host_cpu(),
+            backend=self.job.backend,
+            cpu=kind_of_cpu,
             chains=self.chains,
-            widened=tuple(np.flatnonzero(self.sampler.wide).tolist()),
+            widened=tuple(widened),
             inputs=self.inputs,
-            final_state=state,
+            complete=slots == self.recorded.count,
+            state=state,
         )
 
 
-class _RunningMoments:
-    """Means and variances over chains, layers or both, updated in a fixed order.
+class _Here:
+    """A run in this process, all chains together: threads share the chains, or a layer."""
 
-    Values are added layer after layer and, within a layer, chain after chain, so the result does
-    not depend on how layers came in blocks.
-    """
+    cpu = host_cpu()
 
-    def __init__(self, reduce: frozenset[str], shape: tuple[int, ...]) -> None:
-        self.reduce = reduce
-        self.shape = shape
-        self.parts: list[tuple[int, NDArray[np.float64], NDArray[np.float64]]] = []
-        if "layer" in reduce:
-            kept = shape[1:] if "chain" in reduce else shape
-            self.parts = [(0, np.zeros(kept), np.zeros(kept))]
+    def __init__(self, leg: Leg, start: Origin, sink: Sink) -> None:
+        self.leg = leg
+        self.start = start
+        self.sink = sink
+        #: How many layers are recorded.
+        self.slots = 0
+        self._state: State | None = None
 
-    def update(self, values: NDArray[np.float64]) -> None:
-        """Add values of shape (chains, layers, ...)."""
-        if "layer" not in self.reduce:
-            count, mean, squares = 0, np.zeros(values.shape[1:]), np.zeros(values.shape[1:])
-            self.parts.append(self._added(values, count, mean, squares))
-            return
-        ordered = values.swapaxes(0, 1)
-        if "chain" in self.reduce:
-            ordered = ordered.reshape(-1, *values.shape[2:])
-        self.parts = [self._added(ordered, *self.parts[0])]
+    def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
+        """Go through the layers, until there are no more or it is to stop."""
+        recorded, leg = self.leg.job.recorded, self.leg
+        leg.begin(self.start, self.sink)
+        first = leg.layer
+        self._note()
+        while leg.layer < recorded.last and not stopped():
+            self._state = None
+            leg.advance(recorded.last, self.sink)
+            self._note()
+            report(leg.layer - first, recorded.last - first)
 
-    def _added(
-        self,
-        values: NDArray[np.float64],
-        count: int,
-        mean: NDArray[np.float64],
-        squares: NDArray[np.float64],
-    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
-        rows = np.ascontiguousarray(values).reshape(len(values), -1)
-        count = cpu.update_moments(rows, count, mean.reshape(-1), squares.reshape(-1))
-        return count, mean, squares
-
-    def result(self) -> Moments:
-        """Return the moments, with an axis of layers unless they were reduced."""
-        count = self.parts[0][0]
-        mean = np.concatenate([np.atleast_1d(part[1]) for part in self.parts])
-        squares = np.concatenate([np.atleast_1d(part[2]) for part in self.parts])
-        if "layer" in self.reduce:
-            mean, squares = self.parts[0][1], self.parts[0][2]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return Moments(count, mean, squares / np.float64(count - 1))
-
-
-class _Pool:
-    """Threads that are started when first needed, and stopped whatever happens."""
-
-    def __init__(self, stack: ExitStack, threads: int) -> None:
-        self._stack = stack
-        self._threads = threads
-        self._executor: ThreadPoolExecutor | None = None
+    def _note(self) -> None:
+        self.slots = self.leg.job.recorded.before(self.leg.layer + 1)
+        self._state = self.leg.state
 
     @property
-    def executor(self) -> Executor:
-        """The threads."""
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="bnmc")
-            self._stack.callback(self._executor.shutdown, wait=True, cancel_futures=True)
-        return self._executor
+    def state(self) -> State | None:
+        """Where the chains have got to; None in the middle of a block, or before the first."""
+        return self._state
 
-    def map(self, task: Callable[[int, int], None], bounds: list[int]) -> None:
-        """Run a task on the ranges between bounds; the first error in their order is raised."""
-        ranges = list(pairwise(bounds))
-        if len(ranges) == 1:
-            task(*ranges[0])
-            return
-        futures: list[Future[None]] = [self.executor.submit(task, *one) for one in ranges]
-        for future in futures:
-            future.result()
+    @property
+    def widened(self) -> list[int]:
+        """The chains that have gone on in float64."""
+        found: list[int] = np.flatnonzero(self.leg.sampler.wide).tolist()
+        return found
 
 
 def draw_key(rng: Any) -> int:
@@ -701,27 +639,6 @@ def draw_key(rng: Any) -> int:
             "rng", rng, "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
         ) from None
     return int(generator.integers(0, 2**64, dtype=np.uint64))
-
-
-def available_processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def available_memory() -> int:
-    """Return the bytes of memory that are free, or all there are, or no bound, as is known."""
-    try:
-        with open("/proc/meminfo") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    if not hasattr(os, "sysconf"):
-        return 1 << 62
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def _precision(dtype: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,14 @@ class Moments:
         return np.sqrt(self.variance / self.count)
 
 
+@runtime_checkable
+class Stored(Protocol):
+    """Observables that are in a store."""
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the store as a dataset."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trajectory:
     """The recorded layers of an ensemble of chains.
@@ -78,8 +86,10 @@ class Trajectory:
         samples, say), and that went on in float64.
     inputs : int or None
         Number of input batches, None for one without an axis of its own.
-    final_state : State
-        Continues the run: ``simulate(run.chain, more, initial=run.final_state)``.
+    complete : bool
+        Whether it got to the last layer; False where `timeout` or Ctrl-C ended it.
+    state : State or None
+        Where the chains have got to; None where the run was ended in the middle of a layer.
     """
 
     chain: Chain
@@ -95,7 +105,8 @@ class Trajectory:
     chains: int
     widened: tuple[int, ...]
     inputs: int | None
-    final_state: State = field(repr=False)
+    complete: bool
+    state: State | None = field(repr=False)
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         if name in self.observables:
@@ -110,11 +121,19 @@ class Trajectory:
         raise AttributeError(f"{name!r} was not recorded; add it to observables=")
 
     def __repr__(self) -> str:
+        span = f" ({self.layers[0]} to {self.layers[-1]})" if len(self.layers) else ""
         recorded = ", ".join([*self.observables, *(f"{name} (moments)" for name in self.moments)])
         return (
-            f"<Trajectory of {self.chains} chains, {len(self.layers)} layers "
-            f"({self.layers[0]} to {self.layers[-1]}): {recorded}; {self.chain}>"
+            f"<Trajectory of {self.chains} chains, {len(self.layers)} layers{span}"
+            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.chain}>"
         )
+
+    @property
+    def final_state(self) -> State:
+        """What continues the run: ``simulate(run.chain, more, initial=run.final_state)``."""
+        if self.state is None:
+            raise ArgumentError("run", "ended in the middle of a layer", "a run with a final state")
+        return self.state
 
     def mean(self, name: str) -> NDArray[np.float64]:
         """Return the mean of an observable over chains, (layers, ...).
@@ -143,9 +162,11 @@ class Trajectory:
         """Return the run as an `xarray.Dataset`; needs the extra ``xarray``.
 
         Moments become variables ``name_mean`` and ``name_variance``.  Chain, key and versions are
-        attributes.
+        attributes.  Of a run in a store, values are read when they are asked for.
         """
         xr = import_extra("xarray", "xarray")
+        if isinstance(self.observables, Stored):
+            return self.observables.to_xarray().assign_attrs(self.attributes())
         variables: dict[str, Any] = {
             name: (self.dims[name], values) for name, values in self.observables.items()
         }

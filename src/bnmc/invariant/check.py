@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._executor import ranges
+from bnmc._machine import available_memory
 from bnmc._pairs import require_coupling
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._validate import integer, real
@@ -27,7 +28,7 @@ from bnmc.invariant.claims import (
 from bnmc.invariant.distances import distances
 from bnmc.invariant.report import CheckReport, Claim, Evidence, assessed, judged
 from bnmc.invariant.sample import sample
-from bnmc.simulation import available_memory, draw_key
+from bnmc.simulation import draw_key
 
 __all__ = ["check"]
 

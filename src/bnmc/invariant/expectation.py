@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._executor import ranges, run_tasks
+from bnmc._machine import available_processors
 from bnmc._pairs import BLOCK_LAYERS, Pairs
 from bnmc._progress import Progress, Reporter
 from bnmc._samplers import MOST_CHAINS, Frames
@@ -20,7 +21,6 @@ from bnmc.estimate import Estimate
 from bnmc.initial import Covariance, FirstLayer, Representation
 from bnmc.mixing.coupling import PILOT_REPLICATES, Couplings
 from bnmc.observables import OBSERVABLES, Observable, View, as_observables
-from bnmc.simulation import available_processors
 
 __all__ = ["expectation"]
 

@@ -139,7 +139,8 @@ def _run(
     chain: Chain, name: str, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
     """The trajectory, as accurate as `rtol` or as `max_nodes` allow."""
-    from bnmc.simulation import available_memory, draw_key  # slow to import
+    from bnmc._machine import available_memory
+    from bnmc.simulation import draw_key  # slow to import
 
     if chain.skip != 0:
         hint = "with a skip connection the Gram matrix alone does not say what comes next"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._executor import as_executor, ranges, run_tasks
 from bnmc._kernels import coupling
+from bnmc._machine import available_processors
 from bnmc._pairs import APART, Pairs, require_coupling
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._validate import integer, real
@@ -19,7 +20,7 @@ from bnmc.chain import Chain
 from bnmc.errors import ArgumentTypeError, NotMixing
 from bnmc.initial import Covariance, FirstLayer, Representation, prepare
 from bnmc.mixing.rate import RateEstimate
-from bnmc.simulation import available_processors, draw_key
+from bnmc.simulation import draw_key
 
 __all__ = ["Contraction", "contraction"]
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._executor import as_executor, ranges, run_tasks
+from bnmc._machine import available_processors
 from bnmc._pairs import Meetings, Pairs, meet, require_coupling
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import MOST_CHAINS
@@ -19,7 +20,7 @@ from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, NotMixing
 from bnmc.initial import Covariance, FirstLayer, Representation, prepare
 from bnmc.mixing.rate import RateEstimate
-from bnmc.simulation import available_processors, draw_key
+from bnmc.simulation import draw_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
