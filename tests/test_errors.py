@@ -85,6 +85,26 @@ EXAMPLES = [
         (Exception,),
     ),
     (
+        errors.WorkersLostError(6, "a process was terminated abruptly"),
+        "a task was lost 6 times: a process was terminated abruptly",
+        (RuntimeError,),
+    ),
+    (
+        errors.StoreError("run.zarr", "No space left on device"),
+        "store 'run.zarr': No space left on device",
+        (OSError,),
+    ),
+    (
+        errors.StoreInUseError("run.zarr"),
+        "store 'run.zarr': another run is writing it",
+        (errors.StoreError, OSError),
+    ),
+    (
+        errors.StoreMismatchError("run.zarr", "width", "100", "200"),
+        "store: expected a run with width = 200, got 'run.zarr', which has width = 100",
+        (errors.ArgumentError, ValueError),
+    ),
+    (
         errors.NotMixing("3 of 32 pairs lost rank", None, 0.01, -0.03),
         "3 of 32 pairs lost rank",
         (errors.PartialEstimateError,),
@@ -94,7 +114,18 @@ ALL = [error for error, _, _ in EXAMPLES]
 
 
 def test_examples_cover_every_public_error():
-    assert {type(error).__name__ for error in ALL} == set(errors.__all__)
+    # The one that is no BnmcError, as Ctrl-C is none.
+    assert {type(error).__name__ for error in ALL} == set(errors.__all__) - {"Interrupted"}
+
+
+def test_an_interruption_is_a_keyboard_interrupt_and_nothing_else():
+    stop = errors.Interrupted("what there is")
+    assert (stop.partial, str(stop)) == (
+        "what there is", "interrupted; what is finished is in .partial"
+    )  # fmt: skip
+    assert str(errors.Interrupted(None)) == "interrupted; nothing is finished"
+    assert errors.Interrupted.__mro__[1] is KeyboardInterrupt
+    assert not issubclass(errors.Interrupted, Exception)
 
 
 @pytest.mark.parametrize(("error", "message", "kinds"), EXAMPLES)

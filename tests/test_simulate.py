@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from bnmc import Activation, Chain, FirstLayer, simulate, simulation
+from bnmc import Activation, Chain, FirstLayer, _leg, simulate, simulation
 from bnmc.errors import ZeroVarianceError
 
 SLOPE = 0.01
@@ -424,7 +424,7 @@ def test_out_receives_the_values():
 def test_progress_counts_layers(start):
     state = simulate(PLAIN, start, rng=0).final_state
     reports = []
-    with mock.patch.object(simulation, "TASK_SECONDS", 1e-5):
+    with mock.patch.object(_leg, "TASK_SECONDS", 1e-5):
         run = simulate(PLAIN, 23, initial=state, progress=lambda *report: reports.append(report))
     done, totals = zip(*reports, strict=True)
     assert set(totals) == {23}
@@ -444,7 +444,7 @@ def test_what_stops_progress_stops_the_run():
         raise KeyboardInterrupt
 
     with (
-        mock.patch.object(simulation, "TASK_SECONDS", 0.0),
+        mock.patch.object(_leg, "TASK_SECONDS", 0.0),
         pytest.raises(KeyboardInterrupt),
     ):
         simulate(PLAIN, 10, chains=3, threads=3, rng=0, progress=stop)
@@ -462,7 +462,7 @@ def test_reduced_layers_need_constant_memory():
             tracemalloc.stop()
 
     options = {"observables": ["scaled_gram", "log_scale"], "reduce": ("layer", "chain")}
-    with mock.patch.object(simulation, "FRAME_BYTES", 1 << 14):
+    with mock.patch.object(_leg, "FRAME_BYTES", 1 << 14):
         peak(4, **options)
         small, large = (peak(depth, **options) for depth in (400, 4_000))
         whole = peak(4_000, observables=options["observables"])

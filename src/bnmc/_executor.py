@@ -129,11 +129,13 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for future in self._futures:
             future.cancel()
         if self._is_own and self._executor is not None:
-            self._executor.shutdown(wait=True, cancel_futures=True)
+            # After Ctrl-C what takes long is left to itself.
+            wait = kind is None or not issubclass(kind, KeyboardInterrupt)
+            self._executor.shutdown(wait=wait, cancel_futures=True)
 
     def submit(self, number: int, function: Callable[..., Any], *arguments: Any) -> None:
         """Give a task to a worker."""

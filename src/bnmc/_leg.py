@@ -271,8 +271,14 @@ class Pool:
         """The threads."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="bnmc")
-            self._stack.callback(self._executor.shutdown, wait=True, cancel_futures=True)
+            self._stack.push(self._end)
         return self._executor
+
+    def _end(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._executor is not None
+        # After Ctrl-C a layer that takes long is left to itself.
+        wait = kind is None or not issubclass(kind, KeyboardInterrupt)
+        self._executor.shutdown(wait=wait, cancel_futures=True)
 
     def map(self, task: Callable[[int, int], None], bounds: list[int]) -> None:
         """Run a task on the ranges between bounds; the first error in their order is raised."""

@@ -9,7 +9,7 @@ import typer
 
 __all__ = [
     "Activation", "Batch", "Eps", "Force", "Gain", "Json", "Norm", "Plot", "ProgressFlag", "Seed",
-    "Skip", "Threads", "Weights", "Width",
+    "Skip", "Store", "Threads", "Timeout", "Weights", "Width",
 ]  # fmt: skip
 
 Width = Annotated[int, typer.Option(help="Neurons of a layer.")]
@@ -38,6 +38,17 @@ Plot = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep what is finished in a .zarr store, and go on from there if the same command was "
+        "interrupted.",
+    ),
+]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop then, with what is finished.")
+]
 ProgressFlag = Annotated[
     bool | None,
     typer.Option(

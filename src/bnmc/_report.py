@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,16 @@ def progress_report(wanted: bool | None, unit: str = "task") -> bool | Callable[
     if not wanted:
         return False
     last = -1
+    begun = time.monotonic()
 
     def report(done: int, total: int) -> None:
         nonlocal last
-        tenth = 10 * done // total
+        tenth = 10 * done // max(total, 1)
         if tenth != last:
             last = tenth
-            print(f"bnmc: {unit} {done} of {total}", file=sys.stderr, flush=True)
+            left = (time.monotonic() - begun) * (total - done) / max(done, 1)
+            estimate = f", about {left:.0f} s left" if 0 < done < total else ""
+            print(f"bnmc: {unit} {done} of {total}{estimate}", file=sys.stderr, flush=True)
 
     return report
 

@@ -203,6 +203,8 @@ def simulate(
             help="Write all recorded layers, with Gram matrices, to a .npz, .nc or .zarr file.",
         ),
     ] = None,
+    store: options.Store = None,
+    timeout: options.Timeout = None,
     plot: options.Plot = None,
     force: options.Force = False,
     as_json: options.Json = False,
@@ -213,6 +215,9 @@ def simulate(
     The table shows means over the networks and their standard errors: of the Frobenius distance of
     the Gram matrix G of a layer from G*, where infinitely wide networks settle; of the
     orthogonality gap, 0 for orthogonal samples; and of the extreme eigenvalues of G.
+
+    Ctrl-C ends a run with the layers that are finished, which are shown and written all the same;
+    the exit status is then 130.
     """
     settings = dict(locals())
     from bnmc import Chain, FirstLayer
@@ -227,11 +232,14 @@ def simulate(
     is_wrapped = input_ is None or first_layer or x.shape[0] != width
     start = FirstLayer(x) if is_wrapped else x
     star = _star(chain, x)
-    seed = chosen_seed(seed)
+    if store is None or seed is not None:  # a store has its own random numbers
+        seed = chosen_seed(seed)
     begun = time.perf_counter()
-    run = _simulate(chain, start, star, settings | {"seed": seed})
+    run, interrupted = _simulate(chain, start, star, settings | {"seed": seed})
     seconds = time.perf_counter() - begun
     notes = [star.note]
+    if not run.complete:
+        notes.append(f"ended before its time, after layer {run.layers[-1]} of {depth}")
     if run.moments and output is not None:
         notes.append(f"{output} has means and variances: the values would be very large")
 
@@ -264,12 +272,13 @@ def simulate(
             },
             **repeat,
             "star": star.facts | {"note": star.note},
-            "files": {"output": _text(output), "plot": _text(plot)},
+            "files": {"output": _text(output), "plot": _text(plot), "store": _text(store)},
+            "complete": run.complete,
             "notes": notes[1:],
             "table": table,
         }
         print(json.dumps(document, indent=2, allow_nan=False))
-        return
+        raise typer.Exit(INTERRUPTED if interrupted else OK)
     through = f"{x.shape[0]} features, through a first layer" if is_wrapped else "as layer 0"
     print(f"{chain}: {chains} networks, {depth} layers\ninput: {source} ({through})\n")
     head = ["layer", "‖G − G*‖", "orthogonality gap", "smallest eigenvalue", "largest eigenvalue"]
@@ -277,7 +286,8 @@ def simulate(
     print()
     for note in notes:
         print(note)
-    print(", ".join(f"{name} {value}" for name, value in repeat.items()))
+    print(", ".join(f"{name} {value}" for name, value in repeat.items() if value is not None))
+    raise typer.Exit(INTERRUPTED if interrupted else OK)
 
 
 def demo(
@@ -372,25 +382,36 @@ def _read(
 
 def _simulate(
     chain: Chain, start: NDArray[np.float64] | FirstLayer, star: _Star, settings: dict[str, Any]
-) -> Trajectory:
-    """Run with what table, picture and file need: values, or moments if those are big."""
+) -> tuple[Trajectory, bool]:
+    """Run with what table, picture and file need; say whether Ctrl-C ended it.
+
+    That is values, or moments if those are big and there is no store for them.
+    """
     import bnmc
+    from bnmc.errors import Interrupted
 
     wanted: list[Any] = ["eigenvalues", "orthogonality_gap"]
     if star.gram is not None:
         wanted.append(bnmc.Distance(star.gram))
     numbers = chain.batch + 2
-    if settings["output"] is not None:
+    if settings["output"] is not None or settings["store"] is not None:
         wanted.append("gram")
         numbers += chain.batch**2
     layers = settings["depth"] // max(settings["every"], 1) + 2
-    is_big = 8 * numbers * layers * settings["chains"] > MOST_BYTES
-    return bnmc.simulate(
-        chain, settings["depth"], chains=settings["chains"], initial=start, rng=settings["seed"],
-        sampler=settings["sampler"], dtype=settings["dtype"], observables=wanted,
-        every=settings["every"], reduce="chain" if is_big else (), threads=settings["threads"],
-        progress=progress_report(settings["progress"], "layer"),
-    )  # fmt: skip
+    is_big = 8 * numbers * layers * settings["chains"] > MOST_BYTES and settings["store"] is None
+    try:
+        run = bnmc.simulate(
+            chain, settings["depth"], chains=settings["chains"], initial=start,
+            rng=settings["seed"], sampler=settings["sampler"], dtype=settings["dtype"],
+            observables=wanted, every=settings["every"], reduce="chain" if is_big else (),
+            threads=settings["threads"], store=settings["store"], timeout=settings["timeout"],
+            progress=progress_report(settings["progress"], "layer"),
+        )  # fmt: skip
+    except Interrupted as stop:
+        if stop.partial is None:
+            raise
+        return stop.partial, True
+    return run, False
 
 
 def _text(path: Path | None) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import pickle
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -465,7 +466,7 @@ class Interrupted(KeyboardInterrupt):
     """
 
     def __init__(self, partial: object) -> None:
-        self.partial = partial
+        self.partial: Any = partial
         done = "nothing is finished" if partial is None else "what is finished is in .partial"
         super().__init__(f"interrupted; {done}")
 
@@ -544,6 +545,7 @@ def _rebuild(
 ) -> BnmcError:
     """Undo `BnmcError.__reduce__` without running a constructor."""
     error = kind.__new__(kind, *args)
+    error.args = args  # an OSError gets them from its constructor only
     error.__dict__.update(state)
     return error
 

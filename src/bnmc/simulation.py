@@ -484,9 +484,9 @@ class _Plan:
                 run = self._trajectory(course, course.state)
             except StillAtWork:
                 ended, run = False, self._trajectory(course, None)
-        if not ended:
-            raise Interrupted(run if len(run.layers) else None)
-        return run
+            if not ended:
+                raise Interrupted(run if len(run.layers) else None)
+            return run
 
     def _do(self, work: Callable[[], None], stop: Stop) -> bool:
         if self.job.backend == "cpu":
