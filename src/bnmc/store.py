@@ -61,11 +61,11 @@ def as_store_path(store: object) -> Path:
     """Return what a user passes as `store` as a path, or raise."""
     if not isinstance(store, (str, os.PathLike)):
         raise ArgumentTypeError("store", store, "a path that ends with .zarr")
-    try:
-        path = Path(os.fspath(store))
-        exists = os.path.lexists(path)
-    except (TypeError, ValueError):  # bytes, or a path with a null character
-        raise ArgumentTypeError("store", store, "a path that ends with .zarr") from None
+    text = os.fspath(store)
+    if not isinstance(text, str) or "\0" in text:
+        raise ArgumentTypeError("store", store, "a path of characters that ends with .zarr")
+    path = Path(text)
+    exists = os.path.lexists(path)
     if path.suffix.lower() != ".zarr":
         raise ArgumentError("store", str(path), "a path that ends with .zarr")
     if not path.parent.is_dir():
