@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,10 @@ class Job:
     def columns(self) -> int:
         """Samples of all inputs."""
         return self.chain.batch * (self.inputs or 1)
+
+    def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
+        """Return the state of chains of this run at a layer."""
+        return State(self.chain, self.path, self.key, layer, self.inputs, self.dtype, arrays)
 
     def sampler(self, first: int, last: int) -> Sampler:
         """Return the sampler of chains first:last."""
@@ -181,10 +185,7 @@ class Leg:
     @property
     def state(self) -> State:
         """All that is needed to go on from here; a view of what the sampler has."""
-        job = self.job
-        return State(
-            job.chain, job.path, job.key, self.layer, job.inputs, job.dtype, self.sampler.arrays
-        )
+        return self.job.state(self.layer, self.sampler.arrays)
 
     def _frames(self, layers: int) -> Frames:
         columns = self.sampler.columns

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._executor import Workers
 from bnmc._kernels.jit import host_cpu
@@ -93,10 +94,10 @@ def grid_of(
 
 
 class Tile(NamedTuple):
-    """Values of the recorded layers, where the chains have got to, and on which kind of CPU."""
+    """Values of the recorded layers, the arrays of the state they end in, and the kind of CPU."""
 
     values: Values
-    state: State
+    arrays: dict[str, NDArray[Any]]
     cpu: str
 
 
@@ -186,9 +187,11 @@ class TiledRun:
     def _submit(self, part: int) -> None:
         block = self.next[part]
         origin = self.states[part][block - 1] if block else self.starts[part]
+        # Of a state only what the job does not say: its chain may have functions in it.
+        sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
         stop = self.stop if self.workers.shares_memory else None
         self.workers.submit(
-            part, make_tile, self._common, self.grid, part, block, origin, self.threads, stop
+            part, make_tile, self._common, self.grid, part, block, sent, self.threads, stop
         )
 
     def _take(self, part: int, tile: Tile | None) -> None:
@@ -196,7 +199,7 @@ class TiledRun:
             return
         block = self.next[part]
         self.cpus.add(tile.cpu)
-        self.states[part][block] = tile.state
+        self.states[part][block] = self.job.state(self.grid.end(block), tile.arrays)
         if self.store is None:
             self.values[part, block] = tile.values
         else:
@@ -272,13 +275,14 @@ def make_tile(
     grid: Grid,
     part: int,
     block: int,
-    origin: Origin,
+    origin: Covariance | Representation | tuple[int, dict[str, NDArray[Any]]],
     threads: int,
     stop: threading.Event | None,
 ) -> Tile | None:
     """Make a tile from the end of the one before it; None if told to stop.
 
-    The origin of the first block is where the run starts.
+    The origin of the first block is where the run starts; that of others, and of a run that
+    continues, are the layer and the arrays of a state.
     """
     job = common if isinstance(common, Job) else _unpickled(common)
     chains, slots = grid.of_part(part), grid.of_block(block)
@@ -286,16 +290,17 @@ def make_tile(
     with ExitStack() as stack:
         sampler = job.sampler(chains.start, chains.stop)
         leg = Leg(job, sampler, threads, Pool(stack, threads))
+        start = job.state(*origin) if isinstance(origin, tuple) else origin
         if block == 0:
-            leg.begin(origin, sink)
+            leg.begin(start, sink)
         else:
-            assert isinstance(origin, State)
-            leg.resume(origin)
+            assert isinstance(start, State)
+            leg.resume(start)
         while leg.layer < grid.end(block):
             if stop is not None and stop.is_set():
                 return None
             leg.advance(grid.end(block), sink)
-        return Tile(sink.arrays, leg.state, host_cpu())
+        return Tile(sink.arrays, leg.state.arrays, host_cpu())
 
 
 class _TileArrays(Arrays):

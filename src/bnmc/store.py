@@ -174,15 +174,13 @@ class RunStore:
                 arrays = {name: archive[name] for name in archive.files}
         except (OSError, ValueError):
             return None
-        job = self.job
-        layer = self.grid.end(block)
-        return State(job.chain, job.path, job.key, layer, job.inputs, job.dtype, arrays)
+        return self.job.state(self.grid.end(block), arrays)
 
     def put(self, part: int, block: int, tile: Tile) -> None:
         """Write a tile; what is there already stays."""
         if tile.cpu != host_cpu():
             raise StoreMismatchError(str(self.path), "cpu", host_cpu(), tile.cpu)
-        content = _packed(tile.state)
+        content = _packed(tile.arrays)
         sums = {name: _checksum(values) for name, values in tile.values.items()}
         with _reported(self.path):
             if (part, block) not in self._tiles.entries:
@@ -454,9 +452,8 @@ def _start_digest(start: Origin) -> str:
     return digest.hexdigest()
 
 
-def _packed(state: State) -> bytes:
+def _packed(arrays: dict[str, Any]) -> bytes:
     file = io.BytesIO()
-    arrays: dict[str, Any] = state.arrays
     np.savez(file, **arrays)
     return file.getvalue()
 
