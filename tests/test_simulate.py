@@ -86,6 +86,7 @@ def assert_near(actual, expected, tolerance):
 # --- every law of the table, layer by layer -------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @settings(max_examples=60)
 @given(
     st.integers(1, 300), st.integers(2, 40), st.integers(1, 3),
@@ -300,6 +301,7 @@ def through_features(generator, shape):
     return generator.normal(size=(*shape[:2], 5)) @ FEATURES / np.sqrt(5)
 
 
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
 @pytest.mark.parametrize(("norm", "eps"), [("batch", 0.0), ("batch", 0.2), ("none", 0.0)])

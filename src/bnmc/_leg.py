@@ -161,6 +161,7 @@ class Leg:
         else:
             law = start
             self._spread(lambda a, b: self.sampler.begin(law, a, b, frames), self.sampler.divisible)
+        self.sampler.settle(frames)
         if self.job.recorded.first == self.layer:
             self._take(frames, np.zeros(1, np.int64), sink)
 
@@ -180,6 +181,7 @@ class Leg:
             slots[slots >= 0] += before
         self._go(self.layer + 1, slots, frames)
         self.layer += block
+        self.sampler.settle(frames)
         self._take(frames, np.arange(before, before + count), sink)
 
     @property
@@ -256,7 +258,7 @@ class Leg:
         numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
         by_memory = FRAME_BYTES / (8 * self.chains * numbers)
         by_memory *= self.sampler.frame_factor
-        return max(1, int(min(by_time, by_memory, 100_000)))
+        return max(1, int(min(by_time, by_memory, 100_000, self.sampler.most_layers)))
 
 
 class Pool:

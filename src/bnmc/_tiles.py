@@ -250,9 +250,17 @@ class TiledRun:
     @property
     def widened(self) -> list[int]:
         """The chains that have gone on in float64."""
+        return self._chains("wide")
+
+    @property
+    def unresolved(self) -> list[int]:
+        """The chains whose Gram matrices float32 rows did not resolve."""
+        return self._chains("unresolved")
+
+    def _chains(self, name: str) -> list[int]:
         state = self.state
-        wide = None if state is None else state.arrays.get("wide")
-        return [] if wide is None else np.flatnonzero(wide).tolist()
+        found = None if state is None else state.arrays.get(name)
+        return [] if found is None else np.flatnonzero(found).tolist()
 
     @property
     def state(self) -> State | None:
