@@ -21,9 +21,20 @@ from bnmc.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "LABELS", "band", "estimates", "figure", "overview", "style", "trajectory"]
+__all__ = [
+    "COLOURS",
+    "LABELS",
+    "band",
+    "estimates",
+    "figure",
+    "overview",
+    "plain_ticks",
+    "style",
+    "trajectory",
+]
 
 #: Colours that people with any kind of colour vision tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -218,6 +229,18 @@ def estimates(
     ax.errorbar(x, middle, yerr=reach, color=colour, label=label, **settings)
 
 
+def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
+    """Write 200, 500, 1000 … at a logarithmic axis: these ticks, or round ones."""
+    ticker = import_extra("matplotlib.ticker", "plot")
+    if ticks is None:
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    else:
+        axis.set_major_locator(ticker.FixedLocator(np.asarray(ticks, dtype=np.float64)))
+    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+    axis.set_minor_locator(ticker.NullLocator())
+
+
 def _named(runs: Any) -> dict[Any, Trajectory]:
     """Return runs by label, or by number where they have none."""
     if isinstance(runs, Mapping):
@@ -281,7 +304,4 @@ def _label_plainly(ax: Axes) -> None:
     """Write 0.1, 0.2, 0.5 … beside a logarithmic axis of few decades, not 6 × 10⁻¹."""
     low, high = ax.get_ylim()
     if high < 1000 * low:
-        ticker = import_extra("matplotlib.ticker", "plot")
-        ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+        plain_ticks(ax.yaxis)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "Parts", "Sources", "Table", "Variable", "axes_of", "dataset", "slope"]
+__all__ = [
+    "Experiment", "Parts", "Sources", "Table", "Variable", "axes_of", "dataset",
+    "interval", "rms", "slope", "split",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,35 @@ def slope(
     stderr = information**-0.5
     reach = float(ndtri((1 + level) / 2)) * stderr
     return Estimate(value, stderr, (value - reach, value + reach), len(y), method, level)
+
+
+def rms(samples: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """Return the root mean square of independent samples, with the roots of the mean's interval."""
+    found = Estimate.from_samples(np.square(samples), level=level)
+    value = math.sqrt(found.value)
+    low, high = (math.sqrt(max(end, 0.0)) for end in found.ci)
+    stderr = found.stderr / (2.0 * value) if value else 0.0
+    return Estimate(value, stderr, (low, high), found.n, "root mean square", level)
+
+
+def split(found: Any) -> dict[str, NDArray[np.float64]]:
+    """Return arrays of the values and the ends of the intervals of (nested) lists of estimates."""
+    if isinstance(found, (list, tuple)):
+        parts = [split(one) for one in found]
+        return {name: np.array([part[name] for part in parts]) for name in ("value", "low", "high")}
+    value = found.value if isinstance(found, Estimate) else found.rate
+    low, high = found.ci
+    return {"value": np.float64(value), "low": np.float64(low), "high": np.float64(high)}  # type: ignore[dict-item]
+
+
+def interval(found: Estimate) -> str:
+    """Write an estimate with its interval, to what the interval tells."""
+    low, high = found.ci
+    digits = 2
+    if math.isfinite(high - low) and high > low and found.value:
+        size = max(abs(low), abs(high))
+        digits = min(max(math.ceil(math.log10(size / (high - low))) + 2, 2), 6)
+    return f"{found.value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
 
 
 def _units(one: Variable) -> dict[str, str]:
