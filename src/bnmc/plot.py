@@ -225,7 +225,7 @@ def estimates(
     """Draw points with intervals; `line` goes to Matplotlib's errorbar."""
     middle = np.asarray(values, dtype=np.float64)
     reach = np.maximum([middle - np.asarray(low), np.asarray(high) - middle], 0.0)
-    settings = {"fmt": "o", "markersize": 4, "capsize": 2.5} | line
+    settings: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 2.5} | line
     ax.errorbar(x, middle, yerr=reach, color=colour, label=label, **settings)
 
 
