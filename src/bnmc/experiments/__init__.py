@@ -158,9 +158,9 @@ def run(
     Examples
     --------
     >>> from bnmc import experiments
-    >>> found = experiments.run("stability-atlas")
-    >>> found.name
-    'stability-atlas'
+    >>> found = experiments.run("bridging-1b")
+    >>> found.data["distance"].dims
+    ('width',)
     """
     entry = _entry(name)
     module = importlib.import_module(f"bnmc.experiments.{entry.module}")

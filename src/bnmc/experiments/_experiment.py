@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Experiment", "Parts", "Sources", "Table", "Variable", "axes_of", "dataset",
-    "interval", "rms", "slope", "split",
+    "estimated", "interval", "label_outer", "rms", "sized", "slope", "split",
 ]  # fmt: skip
 
 
@@ -277,6 +277,40 @@ def interval(found: Estimate) -> str:
         size = max(abs(low), abs(high))
         digits = min(max(math.ceil(math.log10(size / (high - low))) + 2, 2), 6)
     return f"{found.value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
+
+
+def sized(
+    name: str,
+    full: bool,
+    default: Mapping[str, Mapping[str, Any]],
+    of_paper: Mapping[str, Mapping[str, Any]],
+) -> SimpleNamespace:
+    """Return the sizes of an experiment as attributes: the default ones, and what full changes."""
+    if not isinstance(full, (bool, np.bool_)):
+        raise ArgumentTypeError("full", full, "a bool")
+    return SimpleNamespace(**({**default[name], **of_paper[name]} if full else default[name]))
+
+
+def estimated(
+    name: str, dims: tuple[str, ...], found: Any, long_name: str, units: str = "1"
+) -> dict[str, Variable]:
+    """Return variables for (nested lists of) estimates and the ends of their intervals."""
+    parts = split(found)
+    return {
+        name: Variable(dims, parts["value"], long_name, units),
+        f"{name}_low": Variable(dims, parts["low"], f"{long_name}, lower end of 95 %", units),
+        f"{name}_high": Variable(dims, parts["high"], f"{long_name}, upper end of 95 %", units),
+    }
+
+
+def label_outer(axes: NDArray[Any], used: int, x: str, y: str) -> None:
+    """Label the outer axes of a grid, and hide those that are not used."""
+    for index, ax in enumerate(axes.flat):
+        ax.set_visible(index < used)
+        if index >= used - axes.shape[1]:
+            ax.set_xlabel(x)
+        if index % axes.shape[1] == 0:
+            ax.set_ylabel(y)
 
 
 def _units(one: Variable) -> dict[str, str]:

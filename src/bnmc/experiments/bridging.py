@@ -10,7 +10,6 @@ takes ``full`` (the sizes of the paper, or larger), ``rng``, ``progress`` and ``
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from bnmc._progress import Progress
 from bnmc._validate import integer
 from bnmc.bounds import bridging as bounds
 from bnmc.chain import Chain
-from bnmc.errors import ArgumentTypeError
 from bnmc.estimate import Estimate
 from bnmc.experiments._experiment import (
     Experiment,
@@ -31,8 +29,11 @@ from bnmc.experiments._experiment import (
     Variable,
     axes_of,
     dataset,
+    estimated,
     interval,
+    label_outer,
     rms,
+    sized,
     slope,
     split,
 )
@@ -131,7 +132,7 @@ def fig_1a(
     >>> dict(found.data.sizes)
     {'norm': 2, 'layer': 201}
     """
-    sizes, sources = _sizes("1a", full), Sources(rng)
+    sizes, sources = sized("1a", full, DEFAULT, FULL), Sources(rng)
     width, n = 1000, 5
     samples = sources.generator.standard_normal((width, n))
     orthogonal = np.linalg.qr(samples)[0] * np.sqrt(width)
@@ -280,7 +281,7 @@ def fig_1b(
     >>> print(bridging.fig_1b().findings[0])
     Slope of the distance against width, in logs, of widths >= 4n²: -0.50...
     """
-    sizes, sources = _sizes("1b", full), Sources(rng)
+    sizes, sources = sized("1b", full, DEFAULT, FULL), Sources(rng)
     n, widths = 10, sizes.widths
     star = MeanField(Chain.bn_mlp(widths[0], n, "linear")).fixed_point().gram
     means, squares = [], []
@@ -300,8 +301,8 @@ def fig_1b(
     along, unit = ("width",), "Frobenius norm"
     data = dataset(
         {
-            **_estimated("distance", along, means, "mean distance from G*", unit),
-            **_estimated("rms", along, squares, "root mean square distance", unit),
+            **estimated("distance", along, means, "mean distance from G*", unit),
+            **estimated("rms", along, squares, "root mean square distance", unit),
             "law": Variable(along, law, "theory of the r.m.s., leading order in 1/width", unit),
             "printed": Variable(along, printed, "2n/√d, the line of the paper", unit),
         },
@@ -395,7 +396,7 @@ def fig_2(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.fig_2()  # doctest: +SKIP
     """
-    sizes, sources = _sizes("2", full), Sources(rng)
+    sizes, sources = sized("2", full, DEFAULT, FULL), Sources(rng)
     n, width, names = 20, sizes.width, sizes.activations
     spectra, rows, predictions = [], [], []
     with Parts(progress, "bridging-2", [1.0] * len(names)) as parts:
@@ -433,7 +434,7 @@ def fig_2(
                 (*per, "bin"), densities[:, :, 2], "upper end of its interval"
             ),
             "marchenko_pastur": Variable(("bin",), law, "density of the law of Marchenko-Pastur"),
-            **_estimated("variance", per, rows, "variance of eigenvalues over n/d"),
+            **estimated("variance", per, rows, "variance of eigenvalues over n/d"),
             "predicted": Variable(
                 ("activation",), predictions, "its stationary value, of one step and the mean field"
             ),
@@ -476,7 +477,7 @@ def _draw_2(data: xarray.Dataset, figure: Figure) -> None:
     rows = -(-len(names) // columns)
     axes = axes_of(figure, columns, rows, width=4.2, height=3.1)
     x = data["bin"].values
-    _label(axes, len(names), r"singular value $\sqrt{\lambda_i/(b_*(1-c_*))}$", "density")
+    label_outer(axes, len(names), r"singular value $\sqrt{\lambda_i/(b_*(1-c_*))}$", "density")
     for index, (ax, name) in enumerate(zip(axes.flat, names, strict=False)):
         one = data.sel(activation=name)
         for colour, which in zip((COLOURS[0], COLOURS[1]), data["which"].values, strict=True):
@@ -515,10 +516,10 @@ def poster(
 
     What should be seen: (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a
     level, (b) which falls as the root of the width and (c) rises with the batch.  Dashed lines are
-    the poster's radius
-    :math:`\kappa (1-\alpha)^{l/2} + n (d \alpha)^{-1/2} \ln^{1/2}(d/n)`, with the constant 1 and α = 1 − rate of the fixed point, which the poster only assumes.  Its transient
-    part falls half as fast, in logs, as deviations do near the fixed point; far from it the mean
-    field itself is slower than its rate (tanh), so that no κ(1−α)^{l/2} follows from it at once.
+    the poster's radius :math:`\kappa (1-\alpha)^{l/2} + n (d \alpha)^{-1/2} \ln^{1/2}(d/n)` with
+    the constant 1 and α = 1 − rate of the fixed point, which the poster only assumes.  Its
+    transient part falls half as fast, in logs, as deviations do near the fixed point; far from it
+    the mean field itself is slower than its rate (tanh), so that no κ(1−α)^{l/2} follows at once.
     The poster says O(·), with high probability, and names neither.
 
     Returns
@@ -530,7 +531,7 @@ def poster(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.poster()  # doctest: +SKIP
     """
-    sizes, sources = _sizes("poster", full), Sources(rng)
+    sizes, sources = sized("poster", full, DEFAULT, FULL), Sources(rng)
     n, width, layer = 10, 1000, 20
     points = [("depth", width, n)]
     points += [("width", d, n) for d in sizes.widths] + [("batch", width, b) for b in sizes.batches]
@@ -583,7 +584,7 @@ def poster(
             ]
             for name in names
         ]
-        variables |= _estimated(f"by_{kind}", per, found[kind], "mean error", unit)
+        variables |= estimated(f"by_{kind}", per, found[kind], "mean error", unit)
         variables[f"theorem_by_{kind}"] = Variable(
             per, [np.concatenate(theory[kind, name]) for name in names],
             "radius of the poster's theorem, constant 1", unit,
@@ -690,7 +691,7 @@ def two_inputs(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.two_inputs()  # doctest: +SKIP
     """
-    sizes, sources = _sizes("two-inputs", full), Sources(rng)
+    sizes, sources = sized("two-inputs", full, DEFAULT, FULL), Sources(rng)
     n, names, widths = 5, sizes.activations, sizes.widths
     measured: dict[str, list[Any]] = {"spectral": [], "relative": []}
     levels: dict[str, list[Any]] = {"spectral": [], "relative": []}
@@ -739,7 +740,7 @@ def two_inputs(
         variables[f"{kind}_band_low"] = Variable(curve, low, "5 % of networks")
         variables[f"{kind}_band_high"] = Variable(curve, high, "95 % of networks")
         rows = [levels[kind][k : k + len(widths)] for k in range(0, len(printed), len(widths))]
-        variables |= _estimated(f"{kind}_level", per, rows, f"mean over deep layers of {long_name}")
+        variables |= estimated(f"{kind}_level", per, rows, f"mean over deep layers of {long_name}")
         for name, row in zip(names, rows, strict=True):
             slopes[kind, name] = slope(widths, row)
     variables["epsilon"] = Variable(
@@ -844,7 +845,7 @@ def conditioning(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.conditioning()  # doctest: +SKIP
     """
-    sizes, sources = _sizes("conditioning", full), Sources(rng)
+    sizes, sources = sized("conditioning", full, DEFAULT, FULL), Sources(rng)
     n, names, widths = 10, sizes.activations, sizes.widths
     widest = max(range(len(widths)), key=widths.__getitem__)
     conditions, lows, highs, inside = [], [], [], []
@@ -883,8 +884,8 @@ def conditioning(
             "condition": Variable(along, curves.mean(axis=1), "condition number of the bulk"),
             "condition_band_low": Variable(along, band_low, "5 % of networks"),
             "condition_band_high": Variable(along, band_high, "95 % of networks"),
-            **_estimated("smallest", per, folded(lows), "smallest of the bulk over b*(1-c*)"),
-            **_estimated("largest", per, folded(highs), "largest of the bulk over b*(1-c*)"),
+            **estimated("smallest", per, folded(lows), "smallest of the bulk over b*(1-c*)"),
+            **estimated("largest", per, folded(highs), "largest of the bulk over b*(1-c*)"),
             "printed_window": Variable(("width", "end"), windows[:, 0], "1 ∓ √(n/d)"),
             "mp_window": Variable(("width", "end"), windows[:, 1], "(1 ∓ √(n/d))²"),
         },
@@ -992,7 +993,7 @@ def certificate(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.certificate()  # doctest: +SKIP
     """
-    sizes, sources = _sizes("certificate", full), Sources(rng)
+    sizes, sources = sized("certificate", full, DEFAULT, FULL), Sources(rng)
     n, names = 5, sizes.activations
     processors = available_processors() if threads is None else integer("threads", threads, low=1)
     certs, rates, measured = [], [], []
@@ -1032,11 +1033,11 @@ def certificate(
                 per, [rate**layers for rate in rates], "(1-α)^l, α = 1 - rate of the fixed point"
             ),
             "mean_field_rate": Variable(("activation",), rates, "rate of the fixed point"),
-            **_estimated(
+            **estimated(
                 "tail", ("activation",), [cert.rate_estimate for cert in certs],
                 "factor of the tail of meeting times, a layer",
             ),
-            **_estimated("rate", ("activation",), measured, "contraction of coupled chains"),
+            **estimated("rate", ("activation",), measured, "contraction of coupled chains"),
         },
         {
             "activation": Variable(("activation",), list(names), "activation", ""),
@@ -1081,7 +1082,7 @@ def _draw_certificate(data: xarray.Dataset, figure: Figure) -> None:
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
     axes = axes_of(figure, columns, rows, width=3.4, height=2.9)
-    _label(axes, len(names), "layer", r"$\|\mu_\ell - \mu_*\|_{tv}$, at most")
+    label_outer(axes, len(names), "layer", r"$\|\mu_\ell - \mu_*\|_{tv}$, at most")
     layers = data["layer"].values
     least = 0.1 / data.attrs["replicates"]
     for ax, name in zip(axes.flat, names, strict=False):
@@ -1132,34 +1133,6 @@ def stationary_linear(width: int, batch: int) -> float:
     """
     d, m = integer("width", width, low=1), integer("batch", batch, low=2) - 1
     return (m + 1) ** 2 * (m - 1) * (m + 2) ** 2 / (4 * m * (m + 1) * d)
-
-
-def _sizes(name: str, full: bool) -> SimpleNamespace:
-    if not isinstance(full, (bool, np.bool_)):
-        raise ArgumentTypeError("full", full, "a bool")
-    return SimpleNamespace(**(DEFAULT[name] | (FULL[name] if full else {})))
-
-
-def _estimated(
-    name: str, dims: tuple[str, ...], found: Any, long_name: str, units: str = "1"
-) -> dict[str, Variable]:
-    """Return variables for estimates and the ends of their intervals."""
-    parts = split(found)
-    return {
-        name: Variable(dims, parts["value"], long_name, units),
-        f"{name}_low": Variable(dims, parts["low"], f"{long_name}, lower end of 95 %", units),
-        f"{name}_high": Variable(dims, parts["high"], f"{long_name}, upper end of 95 %", units),
-    }
-
-
-def _label(axes: NDArray[Any], used: int, x: str, y: str) -> None:
-    """Label the outer axes of a grid, and hide those that are not used."""
-    for index, ax in enumerate(axes.flat):
-        ax.set_visible(index < used)
-        if index >= used - axes.shape[1]:
-            ax.set_xlabel(x)
-        if index % axes.shape[1] == 0:
-            ax.set_ylabel(y)
 
 
 def _nearest(layers: NDArray[np.int64], layer: int) -> int:
