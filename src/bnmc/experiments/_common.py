@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc.errors import ArgumentTypeError
 from bnmc.estimate import Estimate
 from bnmc.experiments._experiment import Variable
 from bnmc.plot import band
 
 if TYPE_CHECKING:
+    import xarray
     from matplotlib.axes import Axes
 
-__all__ = ["END", "LEVEL", "banded", "draw_band", "ends", "label_widths", "logarithmic", "worded"]
+__all__ = [
+    "LEVEL", "banded", "chosen", "curve", "draw_band", "ends", "label_widths", "logarithmic",
+    "with_ends",
+]  # fmt: skip
 
 #: Level of all intervals.
 LEVEL = 0.95
 
-#: The axis of a mean and its interval.
-END = Variable(("end",), ["mean", "low", "high"], "mean, and the ends of its 95 % interval", "")
+_Sizes = TypeVar("_Sizes")
+
+
+def chosen(sizes: tuple[_Sizes, _Sizes], full: object) -> _Sizes:
+    """Return the first sizes, or the second if `full`."""
+    if not isinstance(full, (bool, np.bool_)):
+        raise ArgumentTypeError("full", full, "a bool")
+    return sizes[bool(full)]
 
 
 def banded(samples: ArrayLike) -> NDArray[np.float64]:
-    """Return means over the first axis, of independent networks, and Student's intervals.
+    """Return means over the first axis, of independent networks, and the ends of their intervals.
 
-    The last axis of what is returned is `END`.
+    The last axis of what is returned has mean, lower and upper end.
     """
     from scipy.special import stdtrit
 
@@ -43,17 +54,28 @@ def ends(found: Iterable[Estimate]) -> NDArray[np.float64]:
     return np.array([(one.value, *one.ci) for one in found])
 
 
-def worded(found: Estimate, spec: str = ".4g") -> str:
-    """Write an estimate with its interval."""
-    low, high = found.ci
-    return f"{found.value:{spec}} [{low:{spec}}, {high:{spec}}]"
+def with_ends(
+    name: str, dims: tuple[str, ...], values: ArrayLike, long_name: str
+) -> dict[str, Variable]:
+    """Return variables for means and the ends of their intervals, (..., 3)."""
+    mean, low, high = np.moveaxis(np.asarray(values, dtype=np.float64), -1, 0)
+    return {
+        name: Variable(dims, mean, long_name),
+        f"{name}_low": Variable(dims, low, f"{long_name}, lower end of 95 %"),
+        f"{name}_high": Variable(dims, high, f"{long_name}, upper end of 95 %"),
+    }
+
+
+def curve(data: xarray.Dataset, name: str) -> NDArray[np.float64]:
+    """Return what `with_ends` took."""
+    return np.stack([data[name], data[f"{name}_low"], data[f"{name}_high"]], axis=-1)
 
 
 def draw_band(
-    ax: Axes, x: ArrayLike, curve: NDArray[np.float64], colour: str, label: str | None, **line: Any
+    ax: Axes, x: ArrayLike, found: NDArray[np.float64], colour: Any, label: str | None, **line: Any
 ) -> None:
     """Draw what `banded` returned, (points, 3)."""
-    mean, low, high = curve.T
+    mean, low, high = found.T
     if ax.get_yscale() == "log":  # what is not positive has no place there
         low = np.maximum(low, np.finfo(float).tiny)
     band(ax, x, mean, low, high, colour=colour, label=label, **line)

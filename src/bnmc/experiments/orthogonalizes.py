@@ -24,14 +24,15 @@ from bnmc.bounds import orthogonalizes as bounds
 from bnmc.chain import Chain
 from bnmc.estimate import Estimate
 from bnmc.experiments._common import (
-    END,
     LEVEL,
     banded,
+    chosen,
+    curve,
     draw_band,
     ends,
     label_widths,
     logarithmic,
-    worded,
+    with_ends,
 )
 from bnmc.experiments._experiment import (
     Experiment,
@@ -41,6 +42,7 @@ from bnmc.experiments._experiment import (
     Variable,
     axes_of,
     dataset,
+    interval,
     slope,
 )
 from bnmc.initial import FirstLayer
@@ -113,9 +115,9 @@ def fig_1(
     --------
     >>> found = fig_1()
     >>> found.data.cosine.dims
-    ('network', 'layer', 'end')
+    ('network', 'layer')
     """
-    return _fig_1(_FIG_1[full], full, rng, progress, threads)
+    return _fig_1(chosen(_FIG_1, full), full, rng, progress, threads)
 
 
 def _fig_1(
@@ -146,11 +148,11 @@ def _fig_1(
     for _ in layers:
         wide.append(wide[-1] / (1 + math.sqrt(1 - wide[-1] ** 2)))
     plateau = math.sqrt(4 / (3 * math.pi * d))
-    over = ("network", "layer", "end")
+    over = ("network", "layer")
     data = dataset(
         {
-            "cosine": Variable(over, cosines, "absolute cosine of two samples"),
-            "log_squared_sine": Variable(over, log_sines, "log of the squared sine"),
+            **with_ends("cosine", over, cosines, "absolute cosine of two samples"),
+            **with_ends("log_squared_sine", over, log_sines, "log of the squared sine"),
             "cosine_at_infinite_width": Variable(
                 ("layer",), wide[1:], "cosine with batch normalization at infinite width"
             ),
@@ -162,7 +164,6 @@ def _fig_1(
         {
             "network": Variable(("network",), list(starts), "network", ""),
             "layer": Variable(("layer",), layers, "layer"),
-            "end": END,
         },
         sources,
         full,
@@ -177,10 +178,10 @@ def _fig_1(
         ),
     )
     findings = (
-        f"With batch norm the mean |cosine| at layer {layers[-1]} is {worded(last[0], '.3f')}; the "
+        f"With batch norm the mean |cosine| at layer {layers[-1]} is {interval(last[0])}; the "
         f"plateau sqrt(4/(3 pi d)) at width {d} is {plateau:.3f}.",
         f"Without it the mean |cosine| has grown from {cosines[1][0, 0]:.2f} to "
-        f"{worded(last[1], '.3f')}, and log sin^2 is {worded(last[2], '.3f')}; the exact law has "
+        f"{interval(last[1])}, and log sin^2 is {interval(last[2])}; the exact law has "
         f"{pace * layers[-1]:.3f}.",
     )
     title = f"Cosine of two samples, linear networks of width {d}"
@@ -204,7 +205,7 @@ def _draw_1(data: xarray.Dataset, figure: Figure) -> None:
     labels = ("batch norm, from nearly equal samples", "vanilla, from orthogonal samples")
     for network, (colour, label) in enumerate(zip(COLOURS[:2], labels, strict=True)):
         for ax, name in ((left, "cosine"), (right, "log_squared_sine")):
-            draw_band(ax, layers, data[name].values[network], colour, label)
+            draw_band(ax, layers, curve(data, name)[network], colour, label)
     left.plot(
         layers, data.cosine_at_infinite_width, ":", color="black", label="batch norm, $d = \\infty$"
     )
@@ -266,9 +267,9 @@ def fig_2a(
     --------
     >>> found = fig_2a()
     >>> found.data.gap.dims
-    ('width', 'layer', 'end')
+    ('width', 'layer')
     """
-    return _fig_2a(_FIG_2A[full], full, rng, progress, threads)
+    return _fig_2a(chosen(_FIG_2A, full), full, rng, progress, threads)
 
 
 def _fig_2a(
@@ -291,7 +292,7 @@ def _fig_2a(
     plateaus = [_typical_gap(d, n) for d in sizes.widths]
     data = dataset(
         {
-            "gap": Variable(("width", "layer", "end"), gaps, "orthogonality gap, geometric mean"),
+            **with_ends("gap", ("width", "layer"), gaps, "orthogonality gap, geometric mean"),
             "gap_at_infinite_width": Variable(
                 ("layer",), _wide_gaps(n, sizes.layers), "orthogonality gap at infinite width"
             ),
@@ -300,7 +301,6 @@ def _fig_2a(
         {
             "width": Variable(("width",), list(sizes.widths), "width"),
             "layer": Variable(("layer",), layers, "layer"),
-            "end": END,
         },
         sources,
         full,
@@ -392,7 +392,7 @@ def _draw_2a(data: xarray.Dataset, figure: Figure) -> None:
     ((ax,),) = axes_of(figure, 1, width=6.4, height=4.8)
     layers = data.layer.values
     for index, (width, colour) in enumerate(zip(data.width.values, COLOURS, strict=False)):
-        draw_band(ax, layers, data.gap.values[index], colour, f"$d = {width}$")
+        draw_band(ax, layers, curve(data, "gap")[index], colour, f"$d = {width}$")
         plateau = float(data.plateau[index])
         ax.axhline(plateau, color=colour, linestyle="--", linewidth=1, label="its plateau, theory")
     wide = data.gap_at_infinite_width.values
@@ -452,7 +452,7 @@ def fig_2b(
     >>> found.table.columns[0]
     'width'
     """
-    return _fig_2b(_FIG_2B[full], full, rng, progress, threads)
+    return _fig_2b(chosen(_FIG_2B, full), full, rng, progress, threads)
 
 
 def _fig_2b(
@@ -474,17 +474,19 @@ def _fig_2b(
     ]
     data = dataset(
         {
-            "gap": Variable(("width", "end"), ends(settled), "mean orthogonality gap, settled"),
-            "gap_of_all_layers": Variable(
-                ("width", "end"), ends(printed), "mean orthogonality gap, first layers included"
+            **with_ends("gap", ("width",), ends(settled), "mean orthogonality gap, settled"),
+            **with_ends(
+                "gap_of_all_layers",
+                ("width",), ends(printed), "mean orthogonality gap, first layers included"
             ),
             "theory": Variable(("width",), theory, "stationary mean, leading order"),
-            "slope": Variable(("end",), ends(slopes[:1])[0], "slope of log V in log d, settled"),
-            "slope_of_all_layers": Variable(
-                ("end",), ends(slopes[1:])[0], "slope of log V in log d, first layers included"
+            **with_ends("slope", (), ends(slopes[:1])[0], "slope of log V in log d, settled"),
+            **with_ends(
+                "slope_of_all_layers",
+                (), ends(slopes[1:])[0], "slope of log V in log d, first layers included"
             ),
         },
-        {"width": Variable(("width",), list(sizes.widths), "width"), "end": END},
+        {"width": Variable(("width",), list(sizes.widths), "width"),},
         sources,
         full,
         {
@@ -498,9 +500,9 @@ def _fig_2b(
     )
     excess = settled[-1].value / theory[-1] - 1
     findings = (
-        f"The slope in the width is {worded(slopes[0])} over settled layers, in theory -1/2 up "
-        f"to terms of 1/d; over all layers, as printed, it is {worded(slopes[1])}.",
-        f"At width {sizes.widths[-1]} the mean gap is {worded(settled[-1])}, {excess:+.1%} "
+        f"The slope in the width is {interval(slopes[0])} over settled layers, in theory -1/2 up "
+        f"to terms of 1/d; over all layers, as printed, it is {interval(slopes[1])}.",
+        f"At width {sizes.widths[-1]} the mean gap is {interval(settled[-1])}, {excess:+.1%} "
         f"beside the theory's {theory[-1]:.4f}.",
     )
     title = f"Orthogonality gap of deep layers against width, batch {n}"
@@ -515,11 +517,11 @@ def _draw_2b(data: xarray.Dataset, figure: Figure) -> None:
         ("gap", COLOURS[0], "o", f"layers {low} to {high}: slope"),
         ("gap_of_all_layers", COLOURS[1], "s", f"layers 1 to {high}, as printed: slope"),
     ):
-        found = data[name.replace("gap", "slope")].values[0]
+        found = float(data[name.replace("gap", "slope")])
         estimates(
             ax,
             widths,
-            *data[name].values.T,
+            *curve(data, name).T,
             colour=colour,
             fmt=marker,
             label=f"{label} {found:.3f}",
@@ -583,7 +585,7 @@ def fig_6(
     -------
     Experiment
     """
-    return _fig_6(_FIG_6[full], full, rng, progress, threads)
+    return _fig_6(chosen(_FIG_6, full), full, rng, progress, threads)
 
 
 def _fig_6(
@@ -593,9 +595,7 @@ def _fig_6(
     n = sizes.batch
     deviations: list[list[Estimate]] = []
     means = []
-    with Parts(
-        progress, "orthogonalizes-6", np.tile(np.repeat(sizes.widths, 2), len(sizes.activations))
-    ) as parts:
+    with Parts(progress, "orthogonalizes-6", 2 * len(sizes.activations) * sizes.widths) as parts:
         for name in sizes.activations:
             of_widths = []
             for d in sizes.widths:
@@ -618,11 +618,12 @@ def _fig_6(
     shape = (len(sizes.activations), len(sizes.widths), n, n)
     data = dataset(
         {
-            "deviation": Variable(
-                ("activation", "width", "end"), [ends(one) for one in deviations],
+            **with_ends(
+                "deviation",
+                ("activation", "width"), [ends(one) for one in deviations],
                 "mean distance of G from its mean",
             ),
-            "slope": Variable(("activation", "end"), ends(slopes), "slope of log L in log d"),
+            **with_ends("slope", ("activation",), ends(slopes), "slope of log L in log d"),
             "linear_theory": Variable(
                 ("width",), theory, "the same for linear networks, leading order"
             ),
@@ -634,7 +635,6 @@ def _fig_6(
         {
             "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
             "width": Variable(("width",), list(sizes.widths), "width"),
-            "end": END,
         },
         sources,
         full,
@@ -648,7 +648,7 @@ def _fig_6(
         ),
     )
     findings = tuple(
-        f"{name}: L falls with a slope of {worded(fitted)} in the width; conjectured is -1/2."
+        f"{name}: L falls with a slope of {interval(fitted)} in the width; conjectured is -1/2."
         for name, fitted in zip(sizes.activations, slopes, strict=True)
     )
     title = f"Deviation of the Gram matrix from its mean against width, batch {n}"
@@ -660,9 +660,9 @@ def _draw_6(data: xarray.Dataset, figure: Figure) -> None:
     widths = data.width.values
     markers = "osv^D"
     for index, name in enumerate(data.activation.values):
-        found = data.deviation.values[index]
+        found = curve(data, "deviation")[index]
         colour = COLOURS[index % len(COLOURS)]
-        label = f"{name}: slope {data.slope.values[index, 0]:.3f}"
+        label = f"{name}: slope {data.slope.values[index]:.3f}"
         estimates(ax, widths, *found.T, colour=colour, fmt=markers[index % 5], label=label)
         guide = found[-1, 0] * np.sqrt(widths[-1] / widths)
         ax.plot(widths, guide, color=colour, linewidth=0.8)
@@ -717,7 +717,7 @@ def wasserstein(
     -------
     Experiment
     """
-    return _wasserstein(_WASSERSTEIN[full], full, rng, progress, threads)
+    return _wasserstein(chosen(_WASSERSTEIN, full), full, rng, progress, threads)
 
 
 #: Squared singular values of the input of `wasserstein`, relative to the largest.
@@ -765,21 +765,21 @@ def _wasserstein(
     per_layer = ("width", "layer")
     data = dataset(
         {
-            "distance": Variable(
-                (*per_layer, "end"), distances, "mean squared Wasserstein-2 distance"
+            **with_ends(
+                "distance",
+                per_layer, distances, "mean squared Wasserstein-2 distance"
             ),
             "theory": Variable(per_layer, theories, "the same in theory, leading order in 1/d"),
             "lemma_2": Variable(per_layer, lemmas, "bound 2n E V of Lemma 2"),
             "corollary_3": Variable(per_layer, corollaries, "bound of Corollary 3"),
             "alpha": Variable(("width",), alphas, "smallest share of the spectrum that occurred"),
-            "plateau": Variable(("width", "end"), ends(settled), "mean over the deeper half"),
+            **with_ends("plateau", ("width",), ends(settled), "mean over the deeper half"),
             "largest": Variable((), 2 * (1 - 1 / math.sqrt(n)), "largest distance there is"),
-            "slope": Variable(("end",), ends([fitted])[0], "slope of the plateau in the width"),
+            **with_ends("slope", (), ends([fitted])[0], "slope of the plateau in the width"),
         },
         {
             "width": Variable(("width",), widths, "width"),
             "layer": Variable(("layer",), np.arange(1, deepest + 1), "layer"),
-            "end": END,
         },
         sources,
         full,
@@ -794,10 +794,10 @@ def _wasserstein(
         tuple(zip(widths, alphas, settled, floors, last, strict=True)),
     )
     findings = (
-        f"The distance settles with a slope of {worded(fitted)} in the width, in theory -1; the "
+        f"The distance settles with a slope of {interval(fitted)} in the width, in theory -1; the "
         "floors of the bounds have slope -1/2.",
         *(
-            f"At width {d} it settles at {worded(end)}, in theory {floor:.3g}; Corollary 3 has "
+            f"At width {d} it settles at {interval(end)}, in theory {floor:.3g}; Corollary 3 has "
             f"{bound:.3g}, {'less' if bound < 2 * (1 - n**-0.5) else 'more'} than the largest "
             "distance there is."
             for d, end, floor, bound in zip(widths, settled, floors, last, strict=True)
@@ -829,7 +829,7 @@ def _draw_wasserstein(data: xarray.Dataset, figure: Figure) -> None:
     for index, (width, colour) in enumerate(zip(data.width.values, COLOURS, strict=False)):
         exponent = math.log10(width)
         name = f"10^{{{exponent:.0f}}}" if exponent.is_integer() else str(width)
-        draw_band(ax, layers, data.distance.values[index], colour, f"$d = {name}$")
+        draw_band(ax, layers, curve(data, "distance")[index], colour, f"$d = {name}$")
         ax.plot(layers, data.theory[index], "--", color="black", linewidth=0.8)
         ax.plot(layers, data.lemma_2[index], ":", color=colour)
         bound = data.corollary_3.values[index]

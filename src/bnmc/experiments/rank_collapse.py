@@ -27,13 +27,14 @@ from bnmc.bounds import rank_collapse as bounds
 from bnmc.chain import Chain
 from bnmc.estimate import Estimate
 from bnmc.experiments._common import (
-    END,
     banded,
+    chosen,
+    curve,
     draw_band,
     ends,
     label_widths,
     logarithmic,
-    worded,
+    with_ends,
 )
 from bnmc.experiments._experiment import (
     Experiment,
@@ -43,6 +44,7 @@ from bnmc.experiments._experiment import (
     Variable,
     axes_of,
     dataset,
+    interval,
     slope,
 )
 from bnmc.mean_field import MeanField
@@ -121,7 +123,7 @@ def fig_2(
     -------
     Experiment
     """
-    return _fig_2(_FIG_2[full], full, rng, progress, threads)
+    return _fig_2(chosen(_FIG_2, full), full, rng, progress, threads)
 
 
 def _fig_2(
@@ -153,11 +155,12 @@ def _fig_2(
     lower = float(bounds.theorem_14(d, alpha.value, 0.0))
     exponents = lyapunov_ginibre(d)
     lost = 2 * layers[:, None] * (exponents[0] - exponents) > -math.log(_TOLERANCE)
-    over = ("activation", "network", "weights", "layer", "end")
+    over = ("activation", "network", "weights", "layer")
     data = dataset(
         {
-            "rank_bound": Variable(over, bounds_of_rank, "r, the lower bound of the rank"),
-            "numerical_rank": Variable(
+            **with_ends("rank_bound", over, bounds_of_rank, "r, the lower bound of the rank"),
+            **with_ends(
+                "numerical_rank",
                 over, ranks, f"eigenvalues of G above {_TOLERANCE:g} of the largest"
             ),
             "theorem_14": Variable((), lower, "bound of r in Theorem 14, for tau = 0"),
@@ -170,7 +173,6 @@ def _fig_2(
             "network": Variable(("network",), list(networks), "network", ""),
             "weights": Variable(("weights",), list(sizes.weights), "law of weights", ""),
             "layer": Variable(("layer",), layers, "layer"),
-            "end": END,
         },
         sources,
         full,
@@ -244,7 +246,7 @@ def _draw_2(data: xarray.Dataset, figure: Figure) -> None:
             for first, network in enumerate(data.network.values):
                 for second, weights in enumerate(data.weights.values):
                     draw_band(
-                        ax, layers, data[variable].values[column, first, second], next(colours),
+                        ax, layers, curve(data, variable)[column, first, second], next(colours),
                         f"{network}, {weights}", linestyle=("-", "--")[second % 2],
                     )  # fmt: skip
             if name == "linear" and variable == "numerical_rank":
@@ -328,7 +330,7 @@ def fig_3a(
     -------
     Experiment
     """
-    return _fig_3a(_ENSEMBLES[full], full, rng, progress, threads)
+    return _fig_3a(chosen(_ENSEMBLES, full), full, rng, progress, threads)
 
 
 def _fig_3a(
@@ -347,11 +349,13 @@ def _fig_3a(
         found, groups, names, sources, full,
         {
             "theorem_14": Variable(("gamma", "width"), theory, "bound of r in Theorem 14"),
-            "rank_bound_slope": Variable(
-                ("gamma", "end"), ends(slopes["rank_bound"]), "slope of log r in log d"
+            **with_ends(
+                "rank_bound_slope",
+                ("gamma",), ends(slopes["rank_bound"]), "slope of log r in log d"
             ),
-            "soft_rank_slope": Variable(
-                ("gamma", "end"), ends(slopes["soft_rank"]), "slope of the log soft rank in log d"
+            **with_ends(
+                "soft_rank_slope",
+                ("gamma",), ends(slopes["soft_rank"]), "slope of the log soft rank in log d"
             ),
         },
     )  # fmt: skip
@@ -364,8 +368,8 @@ def _fig_3a(
         ),
     )  # fmt: skip
     findings = tuple(
-        f"gamma = {_gamma_name(one)}: r grows with a slope of {worded(fitted, '.3f')} in the "
-        f"width, the soft rank with {worded(soft, '.3f')}; the theorem has 1/2."
+        f"gamma = {_gamma_name(one)}: r grows with a slope of {interval(fitted)} in the "
+        f"width, the soft rank with {interval(soft)}; the theorem has 1/2."
         for one, fitted, soft in zip(found, slopes["rank_bound"], slopes["soft_rank"], strict=True)
     )
     return Experiment(
@@ -417,16 +421,14 @@ def _dataset_of(
     found: list[regularity.Figures], groups: tuple[_Gamma, ...], names: dict[str, str],
     sources: Sources, full: bool, others: dict[str, Variable],
 ) -> xarray.Dataset:  # fmt: skip
-    measured = {
-        name: Variable(("gamma", "width", "end"), _table_of(found, name), label)
-        for name, label in names.items()
-    }
+    measured: dict[str, Variable] = {}
+    for name, label in names.items():
+        measured |= with_ends(name, ("gamma", "width"), _table_of(found, name), label)
     return dataset(
         measured | others,
         {
             "gamma": Variable(("gamma",), [one.gamma for one in found], "strength of the weights"),
             "width": Variable(("width",), _widths(found), "width and batch"),
-            "end": END,
         },
         sources,
         full,
@@ -449,11 +451,13 @@ _MARKERS = "osv^D"
 def _draw_widths(ax: Axes, data: xarray.Dataset, name: str) -> None:
     """Draw a quantity against the width, one colour a γ."""
     for index, gamma in enumerate(data.gamma.values):
-        found = data[name].values[index]
+        found = curve(data, name)[index]
         there = np.isfinite(found[:, 0])
+        beside = 1.04 ** (index - len(data.gamma) // 2)  # points that agree would hide each other
         estimates(
-            ax, data.width.values[there], *found[there].T, colour=COLOURS[index % len(COLOURS)],
-            fmt=_MARKERS[index % 5], label=_gamma_label(gamma),
+            ax, beside * data.width.values[there], *found[there].T,
+            colour=COLOURS[index % len(COLOURS)], fmt=_MARKERS[index % 5],
+            label=_gamma_label(gamma),
         )  # fmt: skip
 
 
@@ -515,7 +519,7 @@ def fig_3b(
     -------
     Experiment
     """
-    return _fig_3b(_FIG_3B[full], full, rng, progress, threads)
+    return _fig_3b(chosen(_FIG_3B, full), full, rng, progress, threads)
 
 
 def _fig_3b(
@@ -533,54 +537,64 @@ def _fig_3b(
         )  # fmt: skip
         settled = simulate(
             chain, 4 * sizes.depth, burn_in=2 * sizes.depth, every=4, chains=sizes.chains,
-            observables="eigenvalues", reduce="layer", rng=sources.generator, threads=threads,
+            observables="eigenvalues", rng=sources.generator, threads=threads,
             progress=parts.next(),
         )  # fmt: skip
-    eigenvalues = run["eigenvalues"][..., ::-1]  # largest first
-    shown = np.maximum(eigenvalues[..., : sizes.shown], np.finfo(float).tiny)
-    levels = banded(settled.moments["eigenvalues"].mean[:, ::-1])[: sizes.shown]
+    eigenvalues = run["eigenvalues"]
+    logs = _largest_logs(eigenvalues, sizes.shown)
+    levels = np.exp(banded(_largest_logs(settled["eigenvalues"], sizes.shown).mean(axis=1)))
     r = banded(np.square(eigenvalues.sum(axis=-1)) / np.square(eigenvalues).sum(axis=-1))
     data = dataset(
         {
-            "eigenvalue": Variable(
-                ("layer", "mode", "end"), np.exp(banded(np.log(shown))),
+            **with_ends(
+                "eigenvalue",
+                ("layer", "mode"), np.exp(banded(logs)),
                 "eigenvalues of M, geometric mean",
             ),
-            "settled": Variable(
-                ("mode", "end"), levels, "mean eigenvalues from Gaussian inputs, deep layers"
+            **with_ends(
+                "settled",
+                ("mode",), levels, "the same from Gaussian inputs, deep layers"
             ),
-            "rank_bound": Variable(("layer", "end"), r, "r, lower bound of the rank"),
+            **with_ends("rank_bound", ("layer",), r, "r, lower bound of the rank"),
         },
         {
             "layer": Variable(("layer",), run.layers, "layer"),
             "mode": Variable(("mode",), np.arange(1, sizes.shown + 1), "eigenvalue, largest first"),
-            "end": END,
         },
         sources,
         full,
         {"width": d, "batch": d, "gamma": 1.0, "chains": sizes.chains,
          "start": f"{d} plus noise of 1e-5"},
     )  # fmt: skip
-    found = data.eigenvalue.values
-    mean = banded(shown[:, sizes.depth // 2 :].mean(axis=1))
+    found = curve(data, "eigenvalue")
+    first, tenth, last = found[[0, 10, sizes.depth]]
     table = Table(
-        ("eigenvalue", "layer 0", "layer 10", "deeper half, mean", "from Gaussian inputs"),
+        ("eigenvalue", "layer 0", "layer 10", "last layer", "from Gaussian inputs"),
         tuple(
-            (mode + 1, found[0, mode, 0], found[min(10, sizes.depth), mode, 0],
-             _interval(mean[mode]), _interval(levels[mode]))
+            (mode + 1, first[mode, 0], tenth[mode, 0], _interval(last[mode]),
+             _interval(levels[mode]))
             for mode in range(sizes.shown)
         ),
     )  # fmt: skip
     findings = (
-        f"The second eigenvalue rises from {found[0, 1, 0]:.1e} to {found[10, 1, 0]:.2f} in ten "
-        f"layers, while the largest falls from {found[0, 0, 0]:.1f} to {found[10, 0, 0]:.1f}.",
-        f"In the deeper half the largest is {_interval(mean[0])} and the second "
-        f"{_interval(mean[1])}; from Gaussian inputs {_interval(levels[0])} and "
+        f"The second eigenvalue rises from {first[1, 0]:.1e} to {tenth[1, 0]:.2f} in ten layers, "
+        f"while the largest falls from {first[0, 0]:.1f} to {tenth[0, 0]:.1f}.",
+        f"At layer {sizes.depth} the largest is {_interval(last[0])} and the second "
+        f"{_interval(last[1])}; from Gaussian inputs {_interval(levels[0])} and "
         f"{_interval(levels[1])}.",
         f"r rises from {r[0, 0]:.2f} to {_interval(r[-1])}.",
     )
     title = f"Largest eigenvalues of M from nearly equal samples, width and batch {d}"
     return Experiment("rank-collapse-3b", title, data, table, findings, _draw_3b)
+
+
+def _largest_logs(eigenvalues: Float64Array, count: int) -> Float64Array:
+    """Logarithms of the largest eigenvalues, of ascending ones: largest first."""
+    logs: Float64Array = np.log(np.maximum(eigenvalues[..., : -count - 1 : -1], _SMALLEST))
+    return logs
+
+
+_SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def _draw_3b(data: xarray.Dataset, figure: Figure) -> None:
@@ -591,8 +605,8 @@ def _draw_3b(data: xarray.Dataset, figure: Figure) -> None:
     layers = data.layer.values
     colours = colormaps["viridis"](np.linspace(0, 0.9, data.sizes["mode"]))
     for index, (mode, colour) in enumerate(zip(data.mode.values, colours, strict=True)):
-        draw_band(ax, layers, data.eigenvalue.values[:, index], colour, rf"$\lambda_{{{mode}}}$")
-        ax.plot(layers[[-1]] * [1.01, 1.06], data.settled.values[[index, index], 0], color=colour)
+        draw_band(ax, layers, curve(data, "eigenvalue")[:, index], colour, rf"$\lambda_{{{mode}}}$")
+        ax.plot(layers[[-1]] * [1.01, 1.06], data.settled.values[[index, index]], color=colour)
     ax.plot([], [], color="grey", label="from Gaussian\ninputs (right)")
     ax.set(
         xlabel="layer",
@@ -631,7 +645,7 @@ def fig_8(
     -------
     Experiment
     """
-    return _fig_8(_ENSEMBLES[full], full, rng, progress, threads)
+    return _fig_8(chosen(_ENSEMBLES, full), full, rng, progress, threads)
 
 
 def _fig_8(
@@ -649,8 +663,8 @@ def _fig_8(
         ),
     )  # fmt: skip
     findings = tuple(
-        f"gamma = {_gamma_name(one)}: alpha falls from {worded(one.averages[0].alpha, '.3f')} at "
-        f"width {one.widths[0]} to {worded(one.averages[-1].alpha, '.3f')} at {one.widths[-1]}; "
+        f"gamma = {_gamma_name(one)}: alpha falls from {interval(one.averages[0].alpha)} at "
+        f"width {one.widths[0]} to {interval(one.averages[-1].alpha)} at {one.widths[-1]}; "
         "the paper has less than .9 for widths above 10."
         for one in found
     )
@@ -697,7 +711,7 @@ def fig_9(
     -------
     Experiment
     """
-    return _fig_9(_ENSEMBLES[full], full, rng, progress, threads)
+    return _fig_9(chosen(_ENSEMBLES, full), full, rng, progress, threads)
 
 
 def _fig_9(
@@ -715,7 +729,7 @@ def _fig_9(
         sources, full,
         {
             "lemma_13": Variable(("gamma", "width"), theory, "bound of Lemma 13, alpha measured"),
-            "slope": Variable(("gamma", "end"), ends(slopes), "slope of log E|M|^2 in log d"),
+            **with_ends("slope", ("gamma",), ends(slopes), "slope of log E|M|^2 in log d"),
         },
     )  # fmt: skip
     table = Table(
@@ -727,7 +741,7 @@ def _fig_9(
         ),
     )  # fmt: skip
     findings = tuple(
-        f"gamma = {_gamma_name(one)}: E|M|^2 grows with a slope of {worded(fitted, '.3f')} in the "
+        f"gamma = {_gamma_name(one)}: E|M|^2 grows with a slope of {interval(fitted)} in the "
         f"width, 3/2 in the bound of Lemma 13 at one alpha; at width {one.widths[-1]} it is "
         f"{one.averages[-1].scaled_norm.value:.3f} d^1.5, at most "
         f"{0.5 / math.sqrt(1 - one.averages[-1].alpha.value):.3f} by the lemma."
@@ -741,7 +755,9 @@ def _draw_9(data: xarray.Dataset, figure: Figure) -> None:
     left, right = axes_of(figure, 2)[0]
     widths = data.width.values
     scale = widths**1.5
-    scaled = data.assign(squared_norm=data.squared_norm / data.width**1.5)
+    scaled = data.assign(
+        {name: data[name] / data.width**1.5 for name in data if str(name).startswith("squared")}
+    )
     for ax, source, unit in ((left, data, 1.0), (right, scaled, scale)):
         _draw_widths(ax, source, "squared_norm")
         for index, theory in enumerate(data.lemma_13.values):
@@ -803,7 +819,7 @@ def lemma_3(
     -------
     Experiment
     """
-    return _lemma_3(_LEMMA_3[full], full, rng, progress, threads)
+    return _lemma_3(chosen(_LEMMA_3, full), full, rng, progress, threads)
 
 
 def _lemma_3(
@@ -848,16 +864,19 @@ def _lemma_3(
     ]
     data = dataset(
         {
-            "log_squared_sine": Variable(
-                ("case", "angle_layer", "end"), [banded(one) for one in angles],
+            **with_ends(
+                "log_squared_sine",
+                ("case", "angle_layer"), [banded(one) for one in angles],
                 "mean log of the squared sine between samples",
             ),
-            "excess_rank": Variable(
-                ("case", "layer", "end"), bounds_of_rank, "r - 1, geometric mean"
+            **with_ends(
+                "excess_rank",
+                ("case", "layer"), bounds_of_rank, "r - 1, geometric mean"
             ),
-            "pace": Variable(("case", "end"), ends(measured), "log squared sine per layer"),
-            "pace_in_theory": Variable(
-                ("skip", "end"), ends(paces), "2 (lambda_2 - lambda_1), Gaussian weights"
+            **with_ends("pace", ("case",), ends(measured), "log squared sine per layer"),
+            **with_ends(
+                "pace_in_theory",
+                ("skip",), ends(paces), "2 (lambda_2 - lambda_1), Gaussian weights"
             ),
         },
         {
@@ -867,7 +886,6 @@ def _lemma_3(
             "angle_layer": Variable(
                 ("angle_layer",), layers[layers <= sizes.angle_depth], "layer"
             ),
-            "end": END,
         },
         sources,
         full,
@@ -881,7 +899,7 @@ def _lemma_3(
     )
     table = Table(("network", "log sin^2 per layer", "Gaussian, in theory", "r - 1, end"), rows)
     findings = tuple(
-        f"{name}: log sin^2 between samples falls by {worded(found)} a layer, with Gaussian "
+        f"{name}: log sin^2 between samples falls by {interval(found)} a layer, with Gaussian "
         f"weights in theory {pace.value:.4g}; at layer {layers[-1]} r is 1 + {rank:.1e}."
         for name, found, pace, rank in rows
     )
@@ -909,12 +927,12 @@ def _draw_lemma_3(data: xarray.Dataset, figure: Figure) -> None:
     for index, (case, colour) in enumerate(zip(data.case.values, COLOURS, strict=False)):
         style = ("-", "--")[index % 2]
         near, layers = data.angle_layer.values, data.layer.values
-        draw_band(left, near, data.log_squared_sine.values[index], colour, case, linestyle=style)
-        draw_band(right, layers, data.excess_rank.values[index], colour, case, linestyle=style)
+        draw_band(left, near, curve(data, "log_squared_sine")[index], colour, case, linestyle=style)
+        draw_band(right, layers, curve(data, "excess_rank")[index], colour, case, linestyle=style)
         if index % 2 == 0:
-            pace = float(data.pace_in_theory[index // 2, 0])
+            pace = float(data.pace_in_theory[index // 2])
             left.plot(near, pace * near, ":", color="black")
-            middle, last = len(layers) // 2, data.excess_rank.values[index, -1, 0]
+            middle, last = len(layers) // 2, data.excess_rank.values[index, -1]
             there = layers[middle:]
             right.plot(there, last * np.exp(pace * (there - there[-1])), ":", color="black")
     left.plot([], [], ":", color="black", label=r"exact: $2\ell(\lambda_2 - \lambda_1)$")
@@ -974,7 +992,7 @@ def centring(
     -------
     Experiment
     """
-    return _centring(_CENTRING[full], full, rng, progress, threads)
+    return _centring(chosen(_CENTRING, full), full, rng, progress, threads)
 
 
 def _centring(
@@ -1002,13 +1020,15 @@ def _centring(
             shares.append(banded(run["common_part"]))
             settled.append(Estimate.from_samples(run["rank_bound"][:, half:].mean(axis=1)))
             settled_shares.append(Estimate.from_samples(run["common_part"][:, half:].mean(axis=1)))
-            theory.append(_rank_in_theory(chain))
-            common.append(_common_in_theory(chain))
+            rank, part = _in_theory(chain)
+            theory.append(rank)
+            common.append(part)
     data = dataset(
         {
-            "rank_bound": Variable(("case", "layer", "end"), curves, "r, lower bound of the rank"),
-            "common_part": Variable(
-                ("case", "layer", "end"), shares, "part of the squares that samples share"
+            **with_ends("rank_bound", ("case", "layer"), curves, "r, lower bound of the rank"),
+            **with_ends(
+                "common_part",
+                ("case", "layer"), shares, "part of the squares that samples share"
             ),
             "rank_in_theory": Variable(("case",), theory, "r in theory"),
             "common_part_in_theory": Variable(("case",), common, "common part in theory"),
@@ -1016,7 +1036,6 @@ def _centring(
         {
             "case": Variable(("case",), list(cases), "network", ""),
             "layer": Variable(("layer",), run.layers, "layer"),
-            "end": END,
         },
         sources,
         full,
@@ -1024,12 +1043,12 @@ def _centring(
          "settled_from_layer": sizes.depth // 2},
     )  # fmt: skip
     rows = tuple(zip(cases, settled, theory, settled_shares, common, strict=True))
-    table = Table(("network", "r, settled", "theory", "common part", "theory"), rows)
+    table = Table(("network", "r", "r in theory", "common part", "common part in theory"), rows)
     findings = (
-        f"Linear: centred r is {worded(settled[0])}, uncentred {worded(settled[1])}, and with one "
-        f"sample less {worded(settled[2])}: the law of the centred one.",
-        f"ReLU: centred r is {worded(settled[3])} (fixed point {theory[3]:.3f}), uncentred "
-        f"{worded(settled[4])} (fixed point {theory[4]:.3f}).",
+        f"Linear: centred r is {interval(settled[0])}, uncentred {interval(settled[1])}, and with "
+        f"one sample less {interval(settled[2])}: the law of the centred one.",
+        f"ReLU: centred r is {interval(settled[3])} (fixed point {theory[3]:.3f}), uncentred "
+        f"{interval(settled[4])} (fixed point {theory[4]:.3f}).",
     )
     title = f"Rank with and without centring, width {d}, batch {n}"
     return Experiment("rank-collapse-centring", title, data, table, findings, _draw_centring)
@@ -1040,19 +1059,18 @@ def _common_part(G: Float64Array) -> float:
     return float(G.sum() / (len(G) * np.trace(G)))
 
 
-def _rank_in_theory(chain: Chain) -> float:
-    """Where r settles: to order 1/d for linear networks, at infinite width for others."""
-    if chain.activation.name == "linear":
-        m = chain.batch - (chain.norm == "batch")
-        return 1 / (1 / m + float(gap_bounds.stationary_squared_gap(chain.width, m)))
-    return float(grams.rank_bound(MeanField(chain).fixed_point().gram))
+def _in_theory(chain: Chain) -> tuple[float, float]:
+    """Where r and `_common_part` settle.
 
-
-def _common_in_theory(chain: Chain) -> float:
-    """`_common_part` under the invariant law; of linear networks exactly, by symmetry."""
+    Of linear networks to order 1/d and, by symmetry, exactly; of others at infinite width.
+    """
     if chain.activation.name == "linear":
-        return 0.0 if chain.norm == "batch" else 1 / chain.batch
-    return _common_part(MeanField(chain).fixed_point().gram)
+        is_centred = chain.norm == "batch"
+        m = chain.batch - is_centred
+        inverse = 1 / m + float(gap_bounds.stationary_squared_gap(chain.width, m))
+        return 1 / inverse, 0.0 if is_centred else 1 / chain.batch
+    star = MeanField(chain).fixed_point().gram
+    return float(grams.rank_bound(star)), _common_part(star)
 
 
 def _draw_centring(data: xarray.Dataset, figure: Figure) -> None:
@@ -1065,11 +1083,11 @@ def _draw_centring(data: xarray.Dataset, figure: Figure) -> None:
         style = "--" if "less" in case else "-"
         ax = axes[0] if activation == "linear" else axes[1]
         draw_band(
-            ax, layers[seen], data.rank_bound.values[index][seen], colour, label, linestyle=style
+            ax, layers[seen], curve(data, "rank_bound")[index][seen], colour, label, linestyle=style
         )
         ax.axhline(float(data.rank_in_theory[index]), color=colour, linestyle=":", linewidth=1)
         draw_band(
-            axes[2], layers[seen], data.common_part.values[index][seen], colour, case,
+            axes[2], layers[seen], curve(data, "common_part")[index][seen], colour, case,
             linestyle=style,
         )  # fmt: skip
         axes[2].axhline(
