@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnmc._kernels.core.activations import BUILTIN
 from bnmc._progress import Progress
 from bnmc._validate import integer
-from bnmc._kernels.core.activations import BUILTIN
 from bnmc.chain import Chain
 from bnmc.errors import NotMixing
 from bnmc.estimate import Estimate
