@@ -297,6 +297,12 @@ def _fig_2a(
                 ("layer",), _wide_gaps(n, sizes.layers), "orthogonality gap at infinite width"
             ),
             "plateau": Variable(("width",), plateaus, "stationary geometric mean, leading order"),
+            **with_ends(
+                "one_step_excess",
+                ("width",),
+                ends(one_step),
+                "squared gap less its exact mean given the layer before",
+            ),
         },
         {
             "width": Variable(("width",), list(sizes.widths), "width"),
