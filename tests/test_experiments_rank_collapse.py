@@ -194,6 +194,9 @@ class TestFigs8And9:
             assert norm.value == pytest.approx(scaled.value * norm_unit(norm, scaled), rel=1e-12)
             assert abs(scaled.value - known) <= reach(scaled) + 0.01 * known
             assert scaled.value + reach(scaled) < bound
+        alpha = fig_9.data.alpha.values
+        lemma = fig_9.data.width.values**1.5 / (2 * np.sqrt(1 - alpha))
+        np.testing.assert_allclose(fig_9.data.lemma_13, lemma, rtol=1e-12)
         slope = float(fig_9.data.slope[0])
         stderr = (float(fig_9.data.slope_high[0]) - slope) / special.ndtri(0.975)
         reference = 1.5 + math.log(1.175 / 1.30) / math.log(4)

@@ -113,9 +113,10 @@ def fig_1(
 
     Examples
     --------
-    >>> found = fig_1()
-    >>> found.data.cosine.dims
-    ('network', 'layer')
+    >>> from bnmc.experiments import orthogonalizes
+    >>> found = orthogonalizes.fig_1()
+    >>> print(found.data.cosine.sel(network="batch norm", layer=50).round(2).item())
+    0.11
     """
     return _fig_1(chosen(_FIG_1, full), full, rng, progress, threads)
 
@@ -265,9 +266,10 @@ def fig_2a(
 
     Examples
     --------
-    >>> found = fig_2a()
-    >>> found.data.gap.dims
-    ('width', 'layer')
+    >>> from bnmc.experiments import orthogonalizes
+    >>> found = orthogonalizes.fig_2a()
+    >>> found.data.gap.sel(layer=50).values.round(2)
+    array([0.2 , 0.05])
     """
     return _fig_2a(chosen(_FIG_2A, full), full, rng, progress, threads)
 
@@ -454,9 +456,10 @@ def fig_2b(
 
     Examples
     --------
-    >>> found = fig_2b(threads=1)
-    >>> found.table.columns[0]
-    'width'
+    >>> from bnmc.experiments import orthogonalizes
+    >>> found = orthogonalizes.fig_2b()
+    >>> round(float(found.data.slope), 2)
+    -0.51
     """
     return _fig_2b(chosen(_FIG_2B, full), full, rng, progress, threads)
 
@@ -590,6 +593,12 @@ def fig_6(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import orthogonalizes
+    >>> found = orthogonalizes.fig_6()  # doctest: +SKIP
+    >>> found.plot().savefig("fig_6.png")  # doctest: +SKIP
     """
     return _fig_6(chosen(_FIG_6, full), full, rng, progress, threads)
 
@@ -722,6 +731,12 @@ def wasserstein(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import orthogonalizes
+    >>> found = orthogonalizes.wasserstein()  # doctest: +SKIP
+    >>> found.plot().savefig("wasserstein.png")  # doctest: +SKIP
     """
     return _wasserstein(chosen(_WASSERSTEIN, full), full, rng, progress, threads)
 

@@ -122,6 +122,12 @@ def fig_2(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.fig_2()  # doctest: +SKIP
+    >>> found.plot().savefig("fig_2.png")  # doctest: +SKIP
     """
     return _fig_2(chosen(_FIG_2, full), full, rng, progress, threads)
 
@@ -329,6 +335,12 @@ def fig_3a(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.fig_3a()  # doctest: +SKIP
+    >>> found.plot().savefig("fig_3a.png")  # doctest: +SKIP
     """
     return _fig_3a(chosen(_ENSEMBLES, full), full, rng, progress, threads)
 
@@ -518,6 +530,12 @@ def fig_3b(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.fig_3b()  # doctest: +SKIP
+    >>> found.plot().savefig("fig_3b.png")  # doctest: +SKIP
     """
     return _fig_3b(chosen(_FIG_3B, full), full, rng, progress, threads)
 
@@ -644,6 +662,12 @@ def fig_8(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.fig_8()  # doctest: +SKIP
+    >>> found.plot().savefig("fig_8.png")  # doctest: +SKIP
     """
     return _fig_8(chosen(_ENSEMBLES, full), full, rng, progress, threads)
 
@@ -710,6 +734,12 @@ def fig_9(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.fig_9()  # doctest: +SKIP
+    >>> found.plot().savefig("fig_9.png")  # doctest: +SKIP
     """
     return _fig_9(chosen(_ENSEMBLES, full), full, rng, progress, threads)
 
@@ -818,6 +848,12 @@ def lemma_3(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.lemma_3()  # doctest: +SKIP
+    >>> found.plot().savefig("lemma_3.png")  # doctest: +SKIP
     """
     return _lemma_3(chosen(_LEMMA_3, full), full, rng, progress, threads)
 
@@ -991,6 +1027,12 @@ def centring(
     Returns
     -------
     Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import rank_collapse
+    >>> found = rank_collapse.centring()  # doctest: +SKIP
+    >>> found.plot().savefig("centring.png")  # doctest: +SKIP
     """
     return _centring(chosen(_CENTRING, full), full, rng, progress, threads)
 
