@@ -53,8 +53,9 @@ def measure(
     Examples
     --------
     >>> import bnmc
-    >>> [row["what"] for row in measure(bnmc.Chain(50, 5), seconds=0.01, threads=1)]
-    ['NumPy, weights drawn', 'one network', '4 networks, 1 thread', '... float32']
+    >>> rows = measure(bnmc.Chain(1000, 10, "relu"))  # doctest: +SKIP
+    >>> rows[1]["speed"] > 20  # doctest: +SKIP
+    True
     """
     seconds = real("seconds", seconds, above=0.0, high=60.0)
     count = available_processors() if threads is None else integer("threads", threads, low=1)

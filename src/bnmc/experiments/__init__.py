@@ -158,8 +158,8 @@ def run(
     Examples
     --------
     >>> from bnmc import experiments
-    >>> found = experiments.run("bridging-1b")
-    >>> found.data["distance"].dims
+    >>> found = experiments.run("bridging-1b")  # doctest: +SKIP
+    >>> found.data["distance"].dims  # doctest: +SKIP
     ('width',)
     """
     entry = _entry(name)
