@@ -129,11 +129,10 @@ class TestFig2:
         stationary = (n - 2) / n / (1 - factor)
         theory = stationary * (1 - factor**21)
         require_near(deep, errors[1], 100, theory, 0.03 * theory)
-        # What is predicted of one step has the relative error of that step.
-        relative = errors[0] / single
-        require_near(float(one["predicted"]), relative * stationary, 100, stationary)
+        error = stderr_of(one, "predicted", 100)
+        require_near(float(one["predicted"]), error, 100, stationary)
         relu = data.sel(activation="relu")
-        error = stderr_of(relu, "variance", 100)[1] + 0.02 * float(relu["predicted"]) / 5
+        error = np.hypot(stderr_of(relu, "variance", 100)[1], stderr_of(relu, "predicted", 100))
         require_near(
             float(relu["variance"][1]), error, 100, float(relu["predicted"]),
             0.03 * float(relu["predicted"]),
@@ -166,9 +165,10 @@ class TestFig2:
         assert np.abs(np.diag(heavy)).max() < 1e-12
         for part, rate in ((light, slow), (heavy, fast)):
             part = 0.01 * part
-            found = bridging._amplified(np.eye(n - 1) + bridging._regular(part[None]), star)
-            expected = (part**2).sum() / (1 - rate**2) / (n - 1)
-            assert found == pytest.approx(expected, rel=1e-9)
+            single = np.eye(n - 1) + bridging._regular(np.stack([part, -part]))
+            found = bridging._amplified(single, star, 0.5)
+            expected = (part**2).sum() / (1 - rate**2) / (n - 1) / 0.5
+            assert found.value == pytest.approx(expected, rel=1e-9)
 
     def test_picture(self, found):
         figure = require_sound(found, "bridging-2")
@@ -249,9 +249,12 @@ class TestTwoInputs:
             assert (one[f"{kind}_band_low"] <= one[kind] * (1 + 1e-12)).all()
 
     def test_picture(self, found):
-        left, right = require_sound(found, "bridging-two-inputs").axes
-        assert drawn(left, found.data["spectral"].sel(activation="relu", width=1000))
-        assert drawn(right, found.data["epsilon"].sel(activation="relu"))
+        left, *levels = require_sound(found, "bridging-two-inputs").axes
+        one = found.data.sel(activation="relu")
+        assert drawn(left, one["spectral"].sel(width=1000))
+        for ax, kind in zip(levels, ("spectral", "relative"), strict=True):
+            assert drawn(ax, one[f"{kind}_level"])
+            assert drawn(ax, one["epsilon"]) == (kind == "relative")
 
 
 class TestConditioning:

@@ -73,7 +73,7 @@ FULL: dict[str, dict[str, Any]] = {
         "activations": tuple(BUILTIN), "batches": (3, 5, 8, 12, 16),
         "widths": (250, 1000, 4000, 16_000), "settings": {},
     },
-    "scale": {"chains": 32, "layers": 100, "width": 32_768, "networks": 8, "deep": 10},
+    "scale": {"chains": 16, "layers": 100, "width": 32_768, "networks": 8, "deep": 5},
 }  # fmt: skip
 
 #: The rows of `bnmc.mixing.compare` but the mean field.
@@ -354,7 +354,7 @@ def scale(
     Left, linear and relu networks of 4 samples at widths 10³ to 10⁶: the root mean square of
     :math:`\|G_l - G_*\|_F` over layers 10 to 40.  Middle, linear and tanh networks of width 8192
     with 8 to 512 samples (``full``: width 32768), from independent samples: the same at layer 0,
-    which is one step from the identity, and at layer 3 (10).  Right, layers a second of this
+    which is one step from the identity, and at layer 3 (5).  Right, layers a second of this
     machine, all networks together, set-up included, for the left and the middle.
 
     What should be seen: slope −1/2 over three decades of width, at the law of

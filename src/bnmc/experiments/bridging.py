@@ -409,7 +409,7 @@ def fig_2(
             )["gram"]  # fmt: skip
             level = star.b * (1.0 - star.c)
             bulk = _regular(matrices) / level
-            predictions.append(_amplified(bulk[:, 0], star) / (n / width))
+            predictions.append(_amplified(bulk[:, 0], star, n / width))
             values = np.linalg.eigvalsh(bulk)
             spectra.append(values)
             rows.append([_spread(values[:, which], n / width) for which in (0, 1)])
@@ -435,8 +435,9 @@ def fig_2(
             ),
             "marchenko_pastur": Variable(("bin",), law, "density of the law of Marchenko-Pastur"),
             **estimated("variance", per, rows, "variance of eigenvalues over n/d"),
-            "predicted": Variable(
-                ("activation",), predictions, "its stationary value, of one step and the mean field"
+            **estimated(
+                "predicted", ("activation",), predictions,
+                "its stationary value, of one step and the mean field",
             ),
         },
         {
@@ -456,13 +457,14 @@ def fig_2(
             "predicted", "Marchenko-Pastur",
         ),
         tuple(
-            (name, *row, float(predicted), 1.0)
+            (name, *row, predicted, 1.0)
             for name, row, predicted in zip(names, rows, predictions, strict=True)
         ),
     )  # fmt: skip
     findings = tuple(
         f"{name}: the variance of the bulk is {interval(row[0])} times that of Marchenko-Pastur in "
-        f"one step, and {interval(row[1])} at layer {sizes.layer}; predicted: {predicted:.3g}."
+        f"one step, and {interval(row[1])} at layer {sizes.layer}; predicted: "
+        f"{interval(predicted)}."
         for name, row, predicted in zip(names, rows, predictions, strict=True)
     )
     title = "One layer follows Marchenko-Pastur; the stationary spectrum is wider"
@@ -775,7 +777,8 @@ def two_inputs(
     )
     findings = tuple(
         f"{name}: slopes of the levels in the width {interval(slopes['spectral', name])} (spectra) "
-        f"and {interval(slopes['relative', name])} (matrices); theory -1/2."
+        f"and {interval(slopes['relative', name])} (matrices); theory, for large "
+        "widths: -1/2."
         for name in names
     )
     title = "Two inputs to one network end at one spectrum, up to the root of the width"
@@ -785,7 +788,7 @@ def two_inputs(
 def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
     from bnmc.plot import COLOURS, band, estimates, plain_ticks
 
-    left, right = axes_of(figure, 2, width=5.6, height=4.4)[0]
+    left, *levels = axes_of(figure, 3, width=4.6, height=4.2)[0]
     name = str(data["activation"].values[0])
     one = data.sel(activation=name)
     layers, widths = data["layer"].values, data["width"].values
@@ -796,22 +799,25 @@ def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
     left.set(yscale="log", xlabel="layer", ylabel=r"$\sum_i |\lambda_i/\lambda_i' - 1|$")
     left.set_title(f"{name}, mean and 90 % of {data.attrs['networks']} networks", loc="left")
     left.legend()
-    for colour, label in zip(COLOURS, data["activation"].values, strict=False):
-        part = data.sel(activation=label)
-        for kind, fmt, text in (
-            ("spectral", "o-", r"$\sum|\lambda/\lambda' - 1|$"),
-            ("relative", "s-", r"$\|G^{-1}G' - I\|_F$"),
-        ):
+    panels = (
+        ("spectral", r"deep layers, $\sum_i |\lambda_i/\lambda_i' - 1|$"),
+        ("relative", r"deep layers, $\|G_\ell^{-1} G_\ell' - I\|_F$"),
+    )
+    for ax, (kind, title) in zip(levels, panels, strict=True):
+        for colour, label in zip(COLOURS, data["activation"].values, strict=False):
+            part = data.sel(activation=label)
             curve = [part[f"{kind}_level{end}"] for end in ("", "_low", "_high")]
-            estimates(right, widths, *curve, colour=colour, fmt=fmt, label=f"{label}, {text}")
-        right.plot(
-            widths, part["epsilon"], "--", color=colour, linewidth=1.2,
-            label=f"{label}, ε of Corollary 4",
-        )  # fmt: skip
-    right.set(xscale="log", yscale="log", xlabel="width $d$", ylabel="level of deep layers")
-    plain_ticks(right.xaxis, widths)
-    right.set_title("the level falls with slope −1/2", loc="left")
-    right.legend(fontsize="x-small", loc="lower left")
+            estimates(ax, widths, *curve, colour=colour, fmt="o-", label=label)
+            if kind == "relative":
+                ax.plot(widths, part["epsilon"], "--", color=colour, linewidth=1.2)
+        ax.set(xscale="log", yscale="log", xlabel="width $d$")
+        plain_ticks(ax.xaxis, widths)
+        plain_ticks(ax.yaxis)
+        ax.set_title(title, loc="left")
+    levels[0].set_ylabel("mean, with 95 % intervals")
+    levels[1].plot([], [], "--", color="0.4", label="ε of Corollary 4")
+    handles, labels = levels[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     figure.suptitle(f"Two inputs through the same networks, n = {data.attrs['batch']}")
 
 
@@ -1179,8 +1185,8 @@ def _spread(eigenvalues: NDArray[np.floating[Any]], ratio: float) -> Estimate:
     return Estimate.from_samples(np.square(relative - 1.0).mean(axis=1) / ratio)
 
 
-def _amplified(single: FloatArray, star: FixedPoint) -> float:
-    """Predict the stationary variance of the bulk from matrices (networks, n - 1, n - 1) of a step.
+def _amplified(single: FloatArray, star: FixedPoint, ratio: float) -> Estimate:
+    """Predict the stationary variance of the bulk, over n/d, from matrices of a step.
 
     A deviation lasts: in each of the sectors of traceless symmetric matrices, those of P diag(v) P
     and the rest, variances are 1/(1 - λ²) times those of a step.  The trace is forgotten at once.
@@ -1199,7 +1205,7 @@ def _amplified(single: FloatArray, star: FixedPoint) -> float:
     rest = np.square(traceless).sum(axis=(1, 2)) - light
     slow, fast = np.abs(np.asarray(star.eigenvalues[:2], dtype=np.float64))
     total = trace**2 / m + light / (1.0 - slow**2) + rest / (1.0 - fast**2)
-    return float(total.mean() / m)
+    return Estimate.from_samples(total / m / ratio, method="linear response")
 
 
 def _density(values: FloatArray, edges: FloatArray) -> FloatArray:
