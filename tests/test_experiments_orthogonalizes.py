@@ -280,7 +280,7 @@ EVERY = ("fig_1", "fig_2a", "fig_2b", "fig_6", "wasserstein")
 def test_an_experiment_is_complete(name, request):
     found = request.getfixturevalue(name)
     assert found.name.startswith("orthogonalizes-")
-    json.dumps(found.to_dict())
+    json.dumps(found.to_dict(), allow_nan=False)
     for variable in found.data.variables.values():
         assert variable.attrs["long_name"]
     assert found.data.attrs["seed"].isdigit()

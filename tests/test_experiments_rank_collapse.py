@@ -317,7 +317,7 @@ DRAWN = (
 def test_an_experiment_is_complete(name, request):
     found = request.getfixturevalue(name)
     assert found.name.startswith("rank-collapse-")
-    json.dumps(found.to_dict())
+    json.dumps(found.to_dict(), allow_nan=False)
     assert len(set(found.table.columns)) == len(found.table.columns)
     for variable in found.data.variables.values():
         assert variable.attrs["long_name"]

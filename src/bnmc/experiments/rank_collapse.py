@@ -314,8 +314,8 @@ def fig_3a(
     The paper has batch n = d, widths 8 to 256 and γ down to .01, averages of the soft rank over a
     million layers of one network, and the curve √d beside them.  Here independent networks are
     averaged over depth once they have settled: γ = ∞ (no skip connection) up to width 128, γ = 1
-    to 32, γ = .1 to 16.  `full` goes to 256, 128, 64, and to γ = .01 up to 32, in about two hours:
-    the chain needs 1/γ² times as many layers to settle.
+    to 32, γ = .1 to 16.  `full` goes to 256, 128, 64, and to γ = .01 up to 32, in some tens of
+    minutes: the chain needs 1/γ² times as many layers to settle.
 
     Both grow somewhat faster than √d at these widths, r with a slope of .55 and the soft rank with
     .64, with little difference between the γ; r lies above the bound ``2 √(1−α) √d`` of Theorem 14
@@ -499,7 +499,7 @@ class _Spectrum(NamedTuple):
     shown: int = 10
 
 
-_FIG_3B = _Spectrum(50, 100, 64), _Spectrum(50, 100, 2000)
+_FIG_3B = _Spectrum(50, 100, 64), _Spectrum(50, 100, 500)
 
 
 def fig_3b(
@@ -513,7 +513,7 @@ def fig_3b(
 
     The paper has width and batch 50 and 100 layers of one network; its input is a constant
     matrix of about 50 plus noise of 1e-5, and γ is .01 with weights of standard deviation 100, so
-    1.  Here are 64 networks, and 2000 with `full`.
+    1.  Here are 64 networks, and 500 with `full`.
 
     All but the largest eigenvalue start near 1e-13 and rise, the first of them within ten layers;
     the largest falls from d.  They come to what the chain has from Gaussian inputs (strokes at the
@@ -813,7 +813,7 @@ class _Collapse(NamedTuple):
     chains: int
 
 
-_LEMMA_3 = _Collapse(16, 0.25, 256, 96, 200), _Collapse(16, 0.25, 256, 96, 20_000)
+_LEMMA_3 = _Collapse(16, 0.25, 256, 96, 200), _Collapse(16, 0.25, 256, 96, 1000)
 
 
 def lemma_3(
@@ -827,15 +827,15 @@ def lemma_3(
 
     The paper has the statement and no figure.  Width and batch 16, the identity as input, without a
     skip connection and with ``I + γ W``, γ = 1/4 (so that both parts have one size), Gaussian and
-    uniform weights; 200 networks, and 20 000 with `full`.
+    uniform weights; 200 networks, and 1000 with `full`.
 
     Two samples align at twice the gap of the two largest Lyapunov exponents a layer: with Gaussian
     weights and orthogonal inputs ``E log sin² = 2 l (λ₂ − λ₁)`` exactly at every layer l, with
     the residual branch as well, since the volume that k samples span grows by independent factors.
     The exponents are ``ψ``'s without the branch (`lyapunov_ginibre`); with it the first is known,
     and the second is estimated from its exact law (`lyapunov_residual_estimate`).  Uniform weights
-    have no closed form, and follow closely.  ``r − 1`` falls at the same rate: the residual
-    branch slows the collapse and does not avoid it.
+    have no closed form, and are slower by a few percent.  ``r − 1`` falls at the same rate: the
+    residual branch slows the collapse and does not avoid it.
 
     The text speaks of limit points of H/‖H‖.  What converges is the direction of its rows only;
     that of its columns changes with every layer.
