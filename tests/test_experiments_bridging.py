@@ -62,9 +62,13 @@ class TestFig1a:
         # m = 4: n² (m-1) (m+2)² / (4 m (m+1) d)
         assert level == pytest.approx(np.sqrt(25 * 3 * 36 / (4 * 4 * 5 * 1000)))
         errors = stderr_of(one, "rms", 100)
-        # Corrections of order 1/d are below 1 % here, transients are gone from layer 10 on.
+        # Corrections are of order n/d, transients are gone from layer 10 on.
+        bias = 5 / 1000 * level
         for k in range(10, len(errors), 10):
-            require_near(float(one["rms"][k]), errors[k], 100, level, 0.01 * level)
+            require_near(float(one["rms"][k]), errors[k], 100, level, bias)
+        error = float(stderr_of(found.data, "level", 100))
+        assert error < 0.01 * level
+        require_near(float(found.data["level"]), error, 100, level, bias)
         assert (one["band_low"] < one["mean"]).all()
         assert (one["mean"] < one["band_high"]).all()
 

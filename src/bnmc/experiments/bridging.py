@@ -155,6 +155,8 @@ def fig_1a(
     plateau = np.sqrt(stationary_linear(width, n))
     squares = {norm: [rms(column) for column in values.T] for norm, values in errors.items()}
     bands = {norm: np.quantile(values, (0.05, 0.95), axis=0) for norm, values in errors.items()}
+    late = np.square(errors["batch"][:, layers >= sizes.depth // 2])
+    deep = rms(np.sqrt(late.mean(axis=1)))
     both = ("norm", "layer")
     unit = "Frobenius norm"
 
@@ -174,6 +176,7 @@ def fig_1a(
                 "exact r.m.s.; with batch norm that of deep layers, to leading order in 1/width",
                 unit,
             ),
+            **estimated("level", (), deep, "r.m.s. error of deep layers with batch norm", unit),
             "equation_6": Variable(("layer",), growth, "eq. (6), in scale with the exact", unit),
             "bound": Variable(
                 ("layer",), bounds.equation_6(depth=layers, width=width, batch=n),
@@ -205,7 +208,6 @@ def fig_1a(
             for k in dict.fromkeys(shown)
         ),
     )  # fmt: skip
-    deep = rms(np.sqrt(np.square(errors["batch"][:, layers >= sizes.depth // 2]).mean(axis=1)))
     early = shown[2]
     findings = (
         f"With batch norm the error of deep layers is {interval(deep)} (r.m.s.); theory, to "
