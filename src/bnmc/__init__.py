@@ -3,8 +3,8 @@
 A `Chain` says which Markov chain, `simulate` runs an ensemble of it through depth, a `Trajectory`
 holds what was recorded.  `MeanField` is the limit of infinite width, `mixing` says how fast a chain
 forgets, `invariant` what it settles into, `regularity` and `bounds` have the quantities and the
-inequalities of the papers, `random_matrix` and `gram` functions of matrices.  Names are imported
-when they are first used, so importing the package costs nothing.
+inequalities of the papers, `random_matrix` and `gram` functions of matrices, `experiments` the
+figures.  Names are imported when they are first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "bounds",
     "drawn_weights",
     "errors",
+    "experiments",
     "gram",
     "invariant",
     "mean_field",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from bnmc import (
         bounds,
         errors,
+        experiments,
         gram,
         invariant,
         mean_field,
@@ -75,6 +77,7 @@ _HOMES = {
 _MODULES = (
     "bounds",
     "errors",
+    "experiments",
     "gram",
     "invariant",
     "mean_field",

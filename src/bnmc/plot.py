@@ -21,9 +21,20 @@ from bnmc.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "LABELS", "figure", "overview", "trajectory"]
+__all__ = [
+    "COLOURS",
+    "LABELS",
+    "band",
+    "estimates",
+    "figure",
+    "overview",
+    "plain_ticks",
+    "style",
+    "trajectory",
+]
 
 #: Colours that people with any kind of colour vision tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -173,10 +184,61 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     )
     axes = list(drawn.subplots(1, columns, squeeze=False)[0])
     for ax in axes:
-        ax.set_prop_cycle(color=COLOURS)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.25, linewidth=0.6)
+        style(ax)
     return drawn, axes
+
+
+def style(ax: Axes) -> None:
+    """Give axes the style of this module."""
+    ax.set_prop_cycle(color=COLOURS)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25, linewidth=0.6)
+
+
+def band(
+    ax: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    colour: str,
+    label: str | None = None,
+    **line: Any,
+) -> None:
+    """Draw a curve in a band of its colour; `line` goes to Matplotlib."""
+    ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    ax.plot(x, mean, color=colour, label=label, **line)
+
+
+def estimates(
+    ax: Axes,
+    x: ArrayLike,
+    values: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    colour: str,
+    label: str | None = None,
+    **line: Any,
+) -> None:
+    """Draw points with intervals; `line` goes to Matplotlib's errorbar."""
+    middle = np.asarray(values, dtype=np.float64)
+    reach = np.maximum([middle - np.asarray(low), np.asarray(high) - middle], 0.0)
+    settings: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 2.5} | line
+    ax.errorbar(x, middle, yerr=reach, color=colour, label=label, **settings)
+
+
+def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
+    """Write 200, 500, 1000 … at a logarithmic axis: these ticks, or round ones."""
+    ticker = import_extra("matplotlib.ticker", "plot")
+    if ticks is None:
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    else:
+        axis.set_major_locator(ticker.FixedLocator(np.asarray(ticks, dtype=np.float64)))
+    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.set_minor_formatter(ticker.NullFormatter())
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _named(runs: Any) -> dict[Any, Trajectory]:
@@ -242,7 +304,4 @@ def _label_plainly(ax: Axes) -> None:
     """Write 0.1, 0.2, 0.5 … beside a logarithmic axis of few decades, not 6 × 10⁻¹."""
     low, high = ax.get_ylim()
     if high < 1000 * low:
-        ticker = import_extra("matplotlib.ticker", "plot")
-        ax.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        ax.yaxis.set_minor_formatter(ticker.NullFormatter())
+        plain_ticks(ax.yaxis)
