@@ -172,6 +172,9 @@ def test_bad_arguments_come_back_as_statuses(relu, work):
     assert relu["failed_row"](None, 0) == -1
     with pytest.raises(UnknownNameError):
         c.table("rellu")
+    with pytest.raises(UnknownNameError):
+        c.function("gramm")
+    assert c.function("gram", "relu") is relu["gram"]
 
 
 # ---------------------------------------------------------------- other languages

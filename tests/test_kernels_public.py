@@ -1,7 +1,5 @@
 """`bnmc.kernels`: from compiled code of one's own, the bits of `simulate`, and no surprises."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numba
@@ -281,38 +279,3 @@ def test_other_statuses_have_errors_too():
 def test_bad_arguments_of_python(call, error):
     with pytest.raises(error):
         call()
-
-
-def test_types_are_those_of_the_annotations(tmp_path):
-    """mypy --strict reads the signatures of compiled functions as they are called."""
-    user = tmp_path / "user.py"
-    user.write_text(
-        "import numpy as np\n"
-        "import bnmc\n"
-        "from bnmc import kernels\n"
-        "chain = bnmc.Chain(10, 2, 'relu')\n"
-        "gram = np.eye(2)\n"
-        "status: int = kernels.conditional_layer(kernels.activation('relu'), kernels.law(chain),\n"
-        "    gram, 1, 0, np.uint64(7), gram, kernels.workspace(chain))\n"
-        "found = bnmc.warmup(activations='relu')\n"
-        "seconds: float = found.seconds\n"
-        "run = bnmc.simulate(chain, 3)\n"
-        "layers: int = kernels.gram(kernels.law(chain), gram, gram, kernels.workspace(chain))\n"
-    )
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text(
-        "from bnmc import kernels\n"
-        "kernels.gram(3, 'a', None, None)\n"
-        "text: str = kernels.failed_row(None)\n"
-    )
-
-    def mypy(path):
-        command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
-        command += ["--cache-dir", str(tmp_path / "cache"), str(path)]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-
-    pytest.importorskip("mypy")
-    done = mypy(user)
-    assert done.returncode == 0, done.stdout
-    done = mypy(wrong)
-    assert done.stdout.count("error:") >= 4, done.stdout

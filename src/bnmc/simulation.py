@@ -81,9 +81,9 @@ def simulate(
         `__dlpack__` or a buffer; not changed, a run holds normalised copies) or, C-contiguous and
         with `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to
         go on from there with the same random numbers; or a law, drawn inside the kernels:
-        "gaussian" (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are
-        equal, which centring undoes at once).  `FirstLayer` takes another number of features to
-        the width.
+        "gaussian" (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that
+        nearly are equal, which centring undoes at once).  `FirstLayer` takes another number of
+        features to the width.
     inputs : int, optional
         With k, `initial` has a leading axis of k batches, (k, width, batch), that go through the
         same networks; each is normalised on its own.

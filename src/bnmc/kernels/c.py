@@ -15,8 +15,8 @@ minor when functions are added at the end of the table; ``bytes`` is the size of
 Examples
 --------
 >>> from bnmc.kernels import c
->>> relu = c.table("relu")
->>> relu.functions["activate"](-2.0), relu.functions["activate"](3.0)
+>>> relu = c.function("activate", "relu")
+>>> relu(-2.0), relu(3.0)
 (0.0, 3.0)
 >>> print(c.header().splitlines()[0])
 /* bnmc.h: kernels of bnmc, ABI 1.0; written by bnmc.kernels.c.header().
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numba import types
@@ -38,11 +38,12 @@ from numpy.typing import DTypeLike
 
 from bnmc import kernels
 from bnmc._kernels.jit import Sigma, c_function
+from bnmc._validate import choice
 from bnmc.activations import Activation
 from bnmc.kernels._c_bodies import bodies
 from bnmc.kernels._values import _precision
 
-__all__ = ["ABI_VERSION", "Table", "header", "table", "write_header"]
+__all__ = ["ABI_VERSION", "Table", "function", "header", "table", "write_header"]
 
 #: Of the table: (major, minor).
 ABI_VERSION = (1, 0)
@@ -104,6 +105,47 @@ def table(
     True
     """
     return _table(kernels.activation(activation), _precision(dtype).name)
+
+
+def function(
+    name: str,
+    activation: str | Activation | Callable[[Any], Any] = "linear",
+    dtype: DTypeLike = "float64",
+) -> Callable[..., Any]:
+    """Compile one function of the table alone, which takes less time.
+
+    Parameters
+    ----------
+    name : str
+        As in the table.
+    activation, dtype
+        As in `table`; many functions do not depend on the activation.
+
+    Returns
+    -------
+    ctypes function
+        That of the table with this activation and dtype.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, UnknownNameError
+        For an argument that is not allowed.
+
+    Examples
+    --------
+    >>> import ctypes
+    >>> words = (ctypes.c_uint32 * 4)()
+    >>> function("philox")((ctypes.c_uint32 * 4)(), (ctypes.c_uint32 * 2)(), words)
+    0
+    >>> hex(words[0])
+    '0x6627e8d5'
+    """
+    known = {one.name: one for one in _DECLARED}
+    declared = known[choice("name", name, known)]
+    return cast(
+        Callable[..., Any],
+        _made(declared, kernels.activation(activation), _precision(dtype).name),
+    )
 
 
 def header() -> str:
@@ -348,24 +390,31 @@ static inline int bnmc_is_compatible(uint32_t major, uint32_t minor) {{
 
 @cache
 def _table(sigma: Sigma, dtype: str) -> Table:
-    compiled = bodies(sigma, np.dtype(dtype).type)
+    made = {one.name: _made(one, sigma, dtype) for one in _DECLARED}
     fields: list[tuple[str, Any]] = [
         ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("bytes", ctypes.c_uint64)
     ]  # fmt: skip
-    made: dict[str, Any] = {}
-    functions: dict[str, Callable[..., Any]] = {}
-    for one in _DECLARED:
-        kinds = [kind for kind, _ in one.arguments]
-        signature = _in_numba(one.returns, dtype)(*(_in_numba(kind, dtype) for kind in kinds))
-        made[one.name] = c_function(signature, compiled[one.name])
-        kind = ctypes.CFUNCTYPE(
-            _in_ctypes(one.returns, dtype), *(_in_ctypes(name, dtype) for name in kinds)
-        )
-        functions[one.name] = kind(made[one.name].address)
-        fields.append((one.name, ctypes.c_void_p))
+    fields += [(name, ctypes.c_void_p) for name in made]
     structure = type("bnmc_table", (ctypes.Structure,), {"_fields_": fields})
-    values = [made[one.name].address for one in _DECLARED]
-    filled = structure(*ABI_VERSION, ctypes.sizeof(structure), *values)
-    kept = (filled, made, sigma)
+    addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in made.values()]
+    filled = structure(*ABI_VERSION, ctypes.sizeof(structure), *addresses)
     name = sigma.functions[dtype].__name__
-    return Table(name, dtype, ctypes.addressof(filled), functions, kept)
+    return Table(name, dtype, ctypes.addressof(filled), made, (filled,))
+
+
+@cache
+def _made(declared: _Declared, sigma: Sigma, dtype: str) -> Any:
+    """Compile one function; the same address each time."""
+    kinds = [kind for kind, _ in declared.arguments]
+    signature = _in_numba(declared.returns, dtype)(*(_in_numba(kind, dtype) for kind in kinds))
+    body = bodies(sigma, np.dtype(dtype).type)[declared.name]
+    compiled = c_function(signature, body)
+    kind = ctypes.CFUNCTYPE(
+        _in_ctypes(declared.returns, dtype), *(_in_ctypes(name, dtype) for name in kinds)
+    )
+    _KEPT.append(compiled)
+    return kind(compiled.address)
+
+
+#: What owns the code behind addresses, which are valid as long as the interpreter.
+_KEPT: list[Any] = []
