@@ -20,6 +20,8 @@ BENCHMARKS = {
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
     "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),
+    "embedding": ("bench.embedding", "benchmark", "calls from njit and C, and compiling them"),
+    "testing": ("bench.same_law", "benchmark", "assert_same_law: false alarms, power, time"),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 

@@ -4,7 +4,8 @@ A `Chain` says which Markov chain, `simulate` runs an ensemble of it through dep
 holds what was recorded.  `MeanField` is the limit of infinite width, `mixing` says how fast a chain
 forgets, `invariant` what it settles into, `regularity` and `bounds` have the quantities and the
 inequalities of the papers, `random_matrix` and `gram` functions of matrices, `experiments` the
-figures.  Names are imported when they are first used, so importing the package costs nothing.
+figures.  `kernels` is for compiled code of your own, `testing` for tests of your own layers.  Names
+are imported when they are first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ __all__ = [
     "experiments",
     "gram",
     "invariant",
+    "kernels",
     "mean_field",
     "mixing",
     "random_matrix",
     "regularity",
     "simulate",
     "testing",
+    "warmup",
 ]
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         experiments,
         gram,
         invariant,
+        kernels,
         mean_field,
         mixing,
         random_matrix,
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
     from bnmc.observables import Distance, Observable, SoftRank
     from bnmc.simulation import drawn_weights, simulate
     from bnmc.trajectory import Trajectory
+    from bnmc.warming import warmup
 
 _HOMES = {
     "Activation": "activations",
@@ -73,6 +78,7 @@ _HOMES = {
     "Trajectory": "trajectory",
     "drawn_weights": "simulation",
     "simulate": "simulation",
+    "warmup": "warming",
 }
 _MODULES = (
     "bounds",
@@ -80,6 +86,7 @@ _MODULES = (
     "experiments",
     "gram",
     "invariant",
+    "kernels",
     "mean_field",
     "mixing",
     "random_matrix",

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._device_arrays import is_device_array, to_host
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
-__all__ = ["choice", "finite_array", "integer", "real"]
+__all__ = ["choice", "finite_array", "host_array", "integer", "real"]
 
 
 def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
@@ -166,7 +167,7 @@ def finite_array(
     name : str
         Name of the argument, for the message.
     value : array_like
-        Real numbers of any integer or floating-point type.
+        Real numbers of any integer or floating-point type, in any array that `host_array` takes.
     shape : tuple of (int, str or Ellipsis)
         What is expected along each axis: an integer stands for just this length, a name for any
         length >= 1, the same for equal names, and a leading Ellipsis for any number of axes of
@@ -215,12 +216,48 @@ def _unwrapped(value: object) -> object:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
+def host_array(name: str, value: Any) -> NDArray[Any]:
+    """Return what may be an array as one of NumPy, without a copy where the memory is the host's.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : array_like
+        What `numpy.asarray` takes, or has ``__dlpack__``; an array of a GPU is copied to the host.
+
+    Returns
+    -------
+    ndarray
+        Of any dtype; of objects for what is no array.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is a ragged sequence, or its library refuses to show it.
+
+    Examples
+    --------
+    >>> values = np.eye(2)
+    >>> np.shares_memory(host_array("a", memoryview(values)), values)
+    True
+    """
+    if is_device_array(value):
+        copy: NDArray[Any] = to_host(name, value)
+        return copy
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (TypeError, ValueError):  # a ragged sequence
+        raise ArgumentTypeError(name, value, "an array of real numbers") from None
+    except (BufferError, RuntimeError) as error:  # a tensor that needs a gradient, say
+        raise ArgumentTypeError(name, value, "an array of real numbers", str(error)) from error
+
+
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
     allowed = "an array of real numbers"
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):  # a ragged sequence
-        raise ArgumentTypeError(name, value, allowed) from None
+    array = host_array(name, value)
     if array.dtype.kind not in "fiu":
         raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
     if array.dtype in (np.float32, np.float64):

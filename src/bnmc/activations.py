@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from bnmc._kernels.core.activations import BUILTIN
-from bnmc._validate import choice, real
+from bnmc._validate import choice, host_array, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class Activation:
         >>> Activation.named("abs")([[1, -2]])
         array([[1., 2.]])
         """
-        given = np.asarray(x)
+        given = host_array("x", x)
         if given.dtype.kind not in "biuf":
             raise ArgumentTypeError("x", x, "real numbers")
         dtype = np.float32 if given.dtype == np.float32 else np.float64

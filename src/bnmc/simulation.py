@@ -43,7 +43,7 @@ from bnmc.errors import (
     ResultTooLargeError,
 )
 from bnmc.files import require_extras
-from bnmc.initial import Covariance, FirstLayer, Representation, axes_of, prepare
+from bnmc.initial import Covariance, FirstLayer, Representation, prepare, shape_of
 from bnmc.observables import Observable, as_observables
 from bnmc.store import RunStore, StoredArrays, as_store_path, stored_key
 from bnmc.trajectory import Moments, Trajectory
@@ -92,12 +92,13 @@ def simulate(
         Number of independent networks; 1 unless `initial` has one batch for each.
     initial : str, array_like, FirstLayer or State, default "gaussian"
         What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
-        (chains, width, batch), one a chain, in the memory of the host or, C-contiguous and with
-        `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to go
-        on from there with the same random numbers; or a law, drawn inside the kernels: "gaussian"
-        (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are
-        equal, which centring undoes at once).  `FirstLayer` takes another number of features to
-        the width.
+        (chains, width, batch), one a chain, in the memory of the host (anything with `__array__`,
+        `__dlpack__` or a buffer; not changed, a run holds normalised copies) or, C-contiguous and
+        with `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to
+        go on from there with the same random numbers; or a law, drawn inside the kernels:
+        "gaussian" (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that
+        nearly are equal, which centring undoes at once).  `FirstLayer` takes another number of
+        features to the width.
     inputs : int, optional
         With k, `initial` has a leading axis of k batches, (k, width, batch), that go through the
         same networks; each is normalised on its own.
@@ -339,8 +340,8 @@ class _Plan:
         if chains is None:
             batches = 2 if inputs is None else 3
             named = isinstance(initial, (str, FirstLayer))
-            own = not named and axes_of(initial) == batches + 1
-            chains = len(initial) if own else 1
+            shape = () if named else shape_of(initial)
+            chains = shape[0] if len(shape) == batches + 1 else 1
         self.chains = integer("chains", chains, low=1, high=MOST_CHAINS)
         self.path = choose_sampler(self.chain, self.inputs, sampler, self.dtype).path
         if self.path != "factor" and self.chain.width > MOST_ROWS:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from numba import njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.ccallback import CFunc
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.datamodel.models import OpaqueModel
@@ -66,11 +67,12 @@ INLINED: Any = {"forceinline": True, **OPTIONS}
 
 @cache
 def source_digest() -> str:
-    """Return a digest of every source file of this folder."""
+    """Return a digest of every source file of this folder, and of its public face."""
     folder = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for part in (folder, folder.parent / "kernels"):
+        for path in sorted(part.rglob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -108,6 +110,17 @@ def kernel(function: Callable[..., Any]) -> Any:
         with suppress(RuntimeError):
             dispatcher._cache = KernelCache(function)
     return dispatcher
+
+
+def c_function(signature: Any, function: Callable[..., Any]) -> Any:
+    """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
+    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
+    types_of = signature.args, signature.return_type
+    compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
+    with suppress(RuntimeError):
+        compiled._cache = KernelCache(function)
+    compiled.compile()
+    return compiled
 
 
 def inlined(function):
