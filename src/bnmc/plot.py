@@ -189,7 +189,17 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 def style(ax: Axes) -> None:
-    """Give axes the style of this module."""
+    """Give axes the style of this module: its colours, a light grid, two spines.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+
+    Examples
+    --------
+    >>> ax = figure()[1][0]
+    >>> style(ax)
+    """
     ax.set_prop_cycle(color=COLOURS)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
@@ -206,7 +216,26 @@ def band(
     label: str | None = None,
     **line: Any,
 ) -> None:
-    """Draw a curve in a band of its colour; `line` goes to Matplotlib."""
+    """Draw a curve in a band of its colour.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    x, mean, low, high : (n,) array_like
+        Points, the curve there, and the edges of its band.
+    colour : str
+    label : str, optional
+        For the legend.
+    **line
+        What `matplotlib.axes.Axes.plot` takes.
+
+    Examples
+    --------
+    >>> ax = figure()[1][0]
+    >>> band(ax, [0, 1], [2.0, 3.0], [1.5, 2.5], [2.5, 3.5], colour=COLOURS[0], label="mean")
+    >>> len(ax.lines), len(ax.collections)
+    (1, 1)
+    """
     ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     ax.plot(x, mean, color=colour, label=label, **line)
 
@@ -222,7 +251,26 @@ def estimates(
     label: str | None = None,
     **line: Any,
 ) -> None:
-    """Draw points with intervals; `line` goes to Matplotlib's errorbar."""
+    """Draw points with intervals.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    x, values, low, high : (n,) array_like
+        Points, the estimates there, and the ends of their intervals; NaN where there are none.
+    colour : str
+    label : str, optional
+        For the legend.
+    **line
+        What `matplotlib.axes.Axes.errorbar` takes.
+
+    Examples
+    --------
+    >>> ax = figure()[1][0]
+    >>> estimates(ax, [1, 2], [2.0, 3.0], [1.5, 2.9], [2.5, 3.1], colour=COLOURS[0])
+    >>> len(ax.containers)
+    1
+    """
     middle = np.asarray(values, dtype=np.float64)
     reach = np.maximum([middle - np.asarray(low), np.asarray(high) - middle], 0.0)
     settings: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 2.5} | line
@@ -230,7 +278,23 @@ def estimates(
 
 
 def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
-    """Write 200, 500, 1000 … at a logarithmic axis: these ticks, or round ones."""
+    """Write 200, 500, 1000 … at a logarithmic axis, not 2 × 10².
+
+    Parameters
+    ----------
+    axis : matplotlib.axis.Axis
+        Such as ``ax.xaxis``; its scale has been set.
+    ticks : (n,) array_like, optional
+        Where to write; at 1, 2 and 5 times powers of ten unless given.
+
+    Examples
+    --------
+    >>> ax = figure()[1][0]
+    >>> ax.set_xscale("log")
+    >>> plain_ticks(ax.xaxis, [100, 400])
+    >>> ax.get_xticks().tolist()
+    [100.0, 400.0]
+    """
     ticker = import_extra("matplotlib.ticker", "plot")
     if ticks is None:
         axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -48,16 +48,18 @@ _REGISTRY = {
         "bridging", "certificate", "certified mixing of each activation, which the paper assumes"
     ),
     "orthogonalizes-1": _Entry(
-        "orthogonalizes", "fig_1", "orthogonality gap over depth, with and without batch norm"
+        "orthogonalizes", "fig_1", "cosine of two samples over depth, with and without batch norm"
     ),
     "orthogonalizes-2a": _Entry(
-        "orthogonalizes", "fig_2a", "orthogonality gap over depth, linear networks"
+        "orthogonalizes", "fig_2a", "orthogonality gap over depth, from nearly equal samples"
     ),
     "orthogonalizes-2b": _Entry(
         "orthogonalizes", "fig_2b", "orthogonality gap against width, slope -1/2"
     ),
     "orthogonalizes-6": _Entry(
-        "orthogonalizes", "fig_6", "orthogonality gap over depth for other activations"
+        "orthogonalizes",
+        "fig_6",
+        "distance of the Gram matrix from its mean, for other activations",
     ),
     "orthogonalizes-wasserstein": _Entry(
         "orthogonalizes", "wasserstein", "distance of hidden layers from a Gaussian law, and bound"
