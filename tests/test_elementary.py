@@ -1,5 +1,7 @@
 """The scalar functions of `_kernels.core` against oracles of higher precision."""
 
+import functools
+
 import numpy as np
 import pytest
 from numba import njit
@@ -118,6 +120,14 @@ SCALARS = {
 
 def mapped(function, x):
     """The compiled function of every element."""
+    out = np.empty_like(x)
+    loop_of(function)(x, out)
+    return out
+
+
+@functools.cache
+def loop_of(function):
+    """The loop over elements, of which each function is compiled once."""
     scalar = njit(forceinline=True, **OPTIONS)(function)
 
     @njit(**OPTIONS)
@@ -125,9 +135,7 @@ def mapped(function, x):
         for i in range(x.size):
             out[i] = scalar(x[i])
 
-    out = np.empty_like(x)
-    loop(x, out)
-    return out
+    return loop
 
 
 def ulps(got, want):
