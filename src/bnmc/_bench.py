@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._machine import available_processors, simulate
+from bnmc._machine import available_processors
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._validate import integer, real
 from bnmc.chain import Chain
+from bnmc.simulation import simulate
 
 __all__ = ["measure"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnmc._kernels.core.activations import BUILTIN
-from bnmc._machine import available_processors, simulate
+from bnmc._machine import available_processors
 from bnmc._progress import Progress
 from bnmc._validate import integer
 from bnmc.chain import Chain
@@ -38,6 +38,7 @@ from bnmc.experiments.bridging import stationary_linear
 from bnmc.mean_field import MeanField, atlas
 from bnmc.mixing import compare, contraction
 from bnmc.observables import Distance
+from bnmc.simulation import simulate
 
 if TYPE_CHECKING:
     import xarray

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
-from bnmc._machine import available_processors, simulate
+from bnmc._machine import available_processors
 from bnmc._progress import Progress
 from bnmc._validate import integer
 from bnmc.bounds import bridging as bounds
@@ -43,6 +43,7 @@ from bnmc.mean_field import FixedPoint, MeanField
 from bnmc.mixing import contraction, tv_bound
 from bnmc.observables import Distance
 from bnmc.random_matrix import MarchenkoPastur, vanilla_deviation
+from bnmc.simulation import simulate
 
 if TYPE_CHECKING:
     import xarray
