@@ -721,6 +721,68 @@ def test_a_certificate():
         tv_bound(chain, 2, backend="cuda", **options)
 
 
+def test_pairs_that_are_divided_among_devices():
+    """And on each of these into ranges: meeting times are those of one launch."""
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    options = {"lag": 1, "replicates": 5, "rng": 0, "backend": "cuda"}
+    whole = tv_bound(chain, 2, **options)
+    assert len(set(whole.meeting_times.tolist())) > 1
+    selected, made = {}, {}
+    make = GpuPairs.__init__
+
+    def select(number):
+        selected[threading.get_ident()] = number
+
+    def noted(self, chain, start, lag, first, last, *others):
+        make(self, chain, start, lag, first, last, *others)
+        made[first, last] = selected[threading.get_ident()]
+
+    with (
+        mock.patch("bnmc._gpu_pairs.devices", return_value=[4, 7]),
+        mock.patch.object(cuda, "select_device", select),
+        mock.patch("bnmc._gpu_pairs.MOST_OF_RANGE", 2),
+        mock.patch.object(GpuPairs, "__init__", noted),
+    ):
+        parts = tv_bound(chain, 2, **options)
+    assert made == {(0, 2): 4, (2, 4): 7, (4, 5): 7}
+    assert np.array_equal(whole.meeting_times, parts.meeting_times)
+    assert np.array_equal(whole.bound, parts.bound)
+    assert (whole.tries, whole.refusals) == (parts.tries, parts.refusals)
+    # More devices than pairs.
+    with mock.patch("bnmc._gpu_pairs.devices", return_value=[0] * 3):
+        two = tv_bound(chain, 2, **{**options, "replicates": 2})
+    assert np.array_equal(two.meeting_times, whole.meeting_times[:2])
+
+
+@IN_THREADS
+def test_the_first_pair_that_fails_is_named():
+    with (
+        mock.patch("bnmc._gpu_pairs.devices", return_value=[0, 0]),
+        pytest.raises(ZeroVarianceError) as error,
+    ):
+        tv_bound(Chain(20, 2, "abs"), 2, lag=1, replicates=2, rng=0, backend="cuda")
+    assert error.value.chain == 0
+
+
+def test_pairs_that_a_device_has_no_memory_for():
+    chain = Chain(20, 2, "tanh")
+    options = {"lag": 1, "replicates": 2, "rng": 0, "backend": "cuda"}
+    with (
+        mock.patch("bnmc._gpu_samplers.free_memory", return_value=100),
+        pytest.raises(ResultTooLargeError, match="replicates.*fewer pairs"),
+    ):
+        tv_bound(chain, 2, **options)
+    failure = mock.patch(
+        "bnmc._gpu_pairs.launch", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+    )
+    with failure, pytest.raises(ResultTooLargeError, match="replicates"):
+        tv_bound(chain, 2, **options)
+    # Where a pair takes half of what is free, or more, they go one by one; the process goes on.
+    with mock.patch("bnmc._gpu_pairs.free_memory", return_value=1):
+        one_by_one = tv_bound(chain, 2, **options)
+    assert np.array_equal(one_by_one.meeting_times, tv_bound(chain, 2, **options).meeting_times)
+
+
 # --- how a block divides its work -----------------------------------------------------------
 
 
