@@ -177,12 +177,15 @@ def shape_of(spec: Spec) -> Shape:
     classes = -(-n // MOST_EDGE[spec.dtype])
     edge = -(-n // classes)
     squares = classes * (classes + 1) // 2
-    splits = min(max(1, threads // squares), 4 * quads)
-    lines = lines_of(threads, squares)
     entries = squares * edge**2
+    splits = splits_of(min(max(1, threads // squares), 4 * quads), squares, 4 * quads)
     per_entry = max(1, min(splits, threads // entries))
+    # Each of the threads that add an entry has as many shares.
+    splits -= splits % per_entry
+    lines = lines_of(threads, squares)
     inputs = n // spec.batch
-    stride = 4 * quads + 1
+    # Threads of a warp read columns of all classes: these begin in banks apart.
+    stride = 4 * quads + max(1, 128 // size // classes % 32)
 
     totals = 0
     diagonal = totals + entries
@@ -213,6 +216,15 @@ def shape_of(spec: Spec) -> Shape:
         lines, entries, per_entry, totals, diagonal, column, means, partial, flags, factor, tile,
         tile64, tile64 * 8 + -(-most // 8) * 8,
     )  # fmt: skip
+
+
+def splits_of(most: int, squares: int, rows: int) -> int:
+    """Return into how many shares rows are divided, for warps to have the fewest in all."""
+
+    def work(splits: int) -> tuple[int, int]:
+        return -(-splits * squares // WARP) * -(-rows // splits), -splits
+
+    return min(range(max(1, most // 2), most + 1), key=work)
 
 
 def lines_of(threads: int, step: int = QUADS_OF_WEIGHTS) -> int:
@@ -321,6 +333,7 @@ def kernels(spec: Spec) -> Kernels:
     at_totals, at_diagonal, at_column, at_means, at_partial, at_flags = shape[13:19]
     at_factor, at_tile, at_tile64 = shape.factor, shape.tile, shape.tile64
     scratch = shape.scratch
+    rows_of_split, whole_splits = -(-4 * quads // splits), 4 * quads % splits == 0
     at_grand = at_means + inputs * columns
     at_twin = at_flags + 1
     at_zero = at_twin + columns
@@ -482,8 +495,9 @@ def kernels(spec: Spec) -> Kernels:
         """Return entry k of a row; of one in registers no index may depend on anything."""
         entry = 0.0
         for j in range(0 if in_registers else k, columns if in_registers else k + 1):
-            if j == k:
-                entry = row[u32(at + j)]
+            # Read in any case, for the compiler not to make of this a read of element k.
+            other = row[u32(at + j)]
+            entry = other if j == k else entry
         return entry
 
     @cuda.jit(device=True)
@@ -550,8 +564,7 @@ def kernels(spec: Spec) -> Kernels:
             regular = whole[u32(at_twin + k)] == k
             regular = regular and pivot > units * columns * doubles[u32(at_diagonal + k)]
             inverse = inverse_root64(pivot) if regular else 0.0
-            if t == k and regular:
-                own = pivot / allowed
+            own = pivot if t == k and regular else own
             entry *= inverse
             if t < padded:
                 numbers[u32(at_factor + k * padded + t)] = number(scale * entry)
@@ -562,7 +575,7 @@ def kernels(spec: Spec) -> Kernels:
         # Copies of samples stay copies at every depth.
         meet_team()
         if t < columns:
-            doubles[u32(at_diagonal + t)] = own
+            doubles[u32(at_diagonal + t)] = own / allowed if own > 0.0 else 0.0
             twin = whole[u32(at_twin + t)]
             if twin != t:
                 for k in range(t + 1):
@@ -703,32 +716,44 @@ def kernels(spec: Spec) -> Kernels:
         cuda.syncthreads()
 
     @cuda.jit(device=True)
+    def draw_column(acc, k, first, element, quad, layer, stream, k0, k1):
+        """Add to rows W a what normal k of these has a part in, from column `first` on."""
+        numbers = cuda.shared.array(0, kind)
+        z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+        for c in range(first, columns):
+            entry = numbers[u32(at_factor + k * padded + c)]
+            acc[4 * c] += entry * z0
+            acc[4 * c + 1] += entry * z1
+            acc[4 * c + 2] += entry * z2
+            acc[4 * c + 3] += entry * z3
+
+    @cuda.jit(device=True)
     def draw_columns(acc, first, last, element, quad, layer, stream, k0, k1):
         """Add to rows W a what normals first:last of these have a part in."""
         doubles = cuda.shared.array(0, float64)
-        numbers = cuda.shared.array(0, kind)
-        for k in range(first, last):
+        k = first
+        while k < last:
             if doubles[u32(at_diagonal + k)] > 0.0:
-                z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
-                for c in range(first, columns):
-                    entry = numbers[u32(at_factor + k * padded + c)]
-                    acc[4 * c] += entry * z0
-                    acc[4 * c + 1] += entry * z1
-                    acc[4 * c + 2] += entry * z2
-                    acc[4 * c + 3] += entry * z3
+                draw_column(acc, k, first, element, quad, layer, stream, k0, k1)
+                k += 1
+                # Two at a time: they share the keys of the rounds.
+                if k < last and doubles[u32(at_diagonal + k)] > 0.0:
+                    draw_column(acc, k, first, element, quad, layer, stream, k0, k1)
+            k += 1
 
     @cuda.jit(device=True)
-    def finish_column(acc, j, first_row, width, skip, eps, x, kept):
+    def finish_column(acc, j, row, width, skip, eps, x, kept):
         """Write activations, of one row of a quad that is in registers, to the tile."""
         numbers = cuda.shared.array(0, kind)
-        place = thread() + j * quads
-        row = row_of(first_row, place)
+        at = at_tile + j * quads + thread()
         if row < width:
             for h in range(inputs):
                 finish_row(acc, 4 * h * batch + j, 4, h, row, skip, eps, x, kept)
-        for c in range(columns):
-            value = acc[4 * c + j] if row < width else number(0.0)
-            numbers[u32(at_tile + c * stride + place)] = value
+            for c in range(columns):
+                numbers[u32(at + c * stride)] = acc[4 * c + j]
+        else:
+            for c in range(columns):
+                numbers[u32(at + c * stride)] = number(0.0)
 
     @cuda.jit(device=True)
     def draw_activations(
@@ -743,11 +768,12 @@ def kernels(spec: Spec) -> Kernels:
             # The first half of the columns has no part of the second half of the normals.
             draw_columns(acc, 0, columns // 2, element, quad, layer, stream, k0, k1)
             draw_columns(acc, columns // 2, columns, element, quad, layer, stream, k0, k1)
+            row = row_of(first_row, thread())
             # Constant indices keep the rows in registers.
-            finish_column(acc, 0, first_row, width, skip, eps, x, kept)
-            finish_column(acc, 1, first_row, width, skip, eps, x, kept)
-            finish_column(acc, 2, first_row, width, skip, eps, x, kept)
-            finish_column(acc, 3, first_row, width, skip, eps, x, kept)
+            finish_column(acc, 0, row, width, skip, eps, x, kept)
+            finish_column(acc, 1, row + 16, width, skip, eps, x, kept)
+            finish_column(acc, 2, row + 32, width, skip, eps, x, kept)
+            finish_column(acc, 3, row + 48, width, skip, eps, x, kept)
             cuda.syncthreads()
         else:
             draw_tile(first_row, element, layer, stream, k0, k1)
@@ -769,14 +795,17 @@ def kernels(spec: Spec) -> Kernels:
         for e in range(sums):
             acc[e] = number(0.0)
         if split < splits:
-            at_i, at_j = at_tile + ti * stride, at_tile + tj * stride
-            for place in range(split, tile_rows, splits):
-                for a in range(edge):
-                    left[a] = numbers[u32(at_i + a * classes * stride + place)]
-                for b in range(edge):
-                    right = numbers[u32(at_j + b * classes * stride + place)]
+            at_i, at_j = at_tile + ti * stride + split, at_tile + tj * stride + split
+            place = 0
+            while place < rows_of_split * splits:
+                if whole_splits or place + split < tile_rows:
                     for a in range(edge):
-                        acc[a * edge + b] += left[a] * right
+                        left[a] = numbers[u32(at_i + a * classes * stride + place)]
+                    for b in range(edge):
+                        right = numbers[u32(at_j + b * classes * stride + place)]
+                        for a in range(edge):
+                            acc[a * edge + b] += left[a] * right
+                place += splits
         cuda.syncthreads()
         for e in range(sums):
             numbers[u32(at_tile + e * lines + t)] = acc[e]
@@ -785,8 +814,9 @@ def kernels(spec: Spec) -> Kernels:
             entry, part = item % entries, item // entries
             at = at_tile + entry // squares * lines + entry % squares
             total = 0.0
-            for share in range(part, splits, per_entry):
-                total += np.float64(numbers[u32(at + share * squares)])
+            for share in range(splits // per_entry):
+                place = at + (share * per_entry + part) * squares
+                total += np.float64(numbers[u32(place)])
             # The sum of a tile is a number of its own, whatever is added to it.
             if per_entry == 1:
                 doubles[u32(at_totals + entry)] += total
