@@ -118,11 +118,10 @@ def device_function(function: Callable[..., Any]) -> Any:
     return cuda.jit(device=True)(copy)
 
 
-def _instruction(text: str, returned: str, taken: str, both: bool = False) -> Any:
+def _instruction(text: str, returned: str, taken: str, arguments: int = 1) -> Any:
     """Return a function of the device that is one instruction of PTX.
 
     returned, taken : names of types, of the result and of what the arguments are converted to
-    both : whether the result is a word of 64 bits in halves, the high one first
     """
     from llvmlite import ir
     from numba.cuda.extending import intrinsic
@@ -132,30 +131,20 @@ def _instruction(text: str, returned: str, taken: str, both: bool = False) -> An
         "uint32": (types.uint32, ir.IntType(32), "r"),
         "uint64": (types.uint64, ir.IntType(64), "l"),
     }
-    kind, of_result, letter = known[returned]
-    argument, of_argument, letter_of_argument = known[taken]
+    (kind, of_result, letter), (argument, of_argument, own) = known[returned], known[taken]
 
-    def lowered(arguments: int) -> Any:
-        def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            constraints = ",".join([f"={letter}"] + [letter_of_argument] * arguments)
-            called = ir.FunctionType(of_result, [of_argument] * arguments)
-            value = builder.call(ir.InlineAsm(called, text, constraints, False), values)
-            if not both:
-                return value
-            half = ir.IntType(32)
-            high = builder.trunc(builder.lshr(value, ir.Constant(of_result, 32)), half)
-            low = builder.trunc(value, half)
-            return context.make_tuple(builder, signature.return_type, [high, low])
-
-        return code
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        called = ir.FunctionType(of_result, [of_argument] * arguments)
+        constraints = ",".join([f"={letter}"] + [own] * arguments)
+        return builder.call(ir.InlineAsm(called, text, constraints, False), values)
 
     def one(context: Any, x: Any) -> Any:
-        return kind(argument), lowered(1)
+        return kind(argument), code
 
     def two(context: Any, x: Any, y: Any) -> Any:
-        return types.UniTuple(types.uint32, 2)(argument, argument), lowered(2)
+        return kind(argument, argument), code
 
-    return intrinsic(two if both else one)
+    return intrinsic(two if arguments == 2 else one)
 
 
 if SIMULATED:
@@ -170,9 +159,9 @@ if SIMULATED:
         return 1.0 / np.sqrt(x)
 else:
     #: Functions of `core` that the device has an instruction for.  Left to itself the compiler
-    #: multiplies twice for two halves, and takes care that no root is of a subnormal number.
+    #: multiplies once more for the low half of a product, and roots subnormal numbers with care.
     _INSTRUCTIONS = {
-        philox.halves: _instruction("mul.wide.u32 $0, $1, $2;", "uint64", "uint32", both=True),
+        philox.product: _instruction("mul.wide.u32 $0, $1, $2;", "uint64", "uint32", 2),
         normal.root32: _instruction("sqrt.approx.ftz.f32 $0, $1;", "float32", "float32"),
     }
     inverse_root32 = _instruction("rsqrt.approx.f32 $0, $1;", "float32", "float32")

@@ -17,10 +17,9 @@ WEYL_0 = np.uint64(0x9E3779B9)
 WEYL_1 = np.uint64(0xBB67AE85)
 
 
-def halves(factor, multiplier):
-    """Return the high and the low word of the product of two words."""
-    product = np.uint64(np.uint64(factor) * np.uint64(multiplier))
-    return np.uint32(product >> HALF), np.uint32(product & LOW)
+def product(factor, multiplier):
+    """Return the product of two words, of 64 bits."""
+    return np.uint64(np.uint64(factor) * np.uint64(multiplier))
 
 
 def philox4x32(c0, c1, c2, c3, k0, k1):
@@ -28,10 +27,12 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
     c0, c1, c2, c3 = np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
     k0, k1 = np.uint32(k0), np.uint32(k1)
     for _ in range(10):
-        high_0, low_0 = halves(c0, MULTIPLIER_0)
-        high_1, low_1 = halves(c2, MULTIPLIER_1)
-        c0, c1 = np.uint32(high_1 ^ c1 ^ k0), low_1
-        c2, c3 = np.uint32(high_0 ^ c3 ^ k1), low_0
+        p0 = product(c0, MULTIPLIER_0)
+        p1 = product(c2, MULTIPLIER_1)
+        c0 = np.uint32(np.uint32(p1 >> HALF) ^ c1 ^ k0)
+        c1 = np.uint32(p1 & LOW)
+        c2 = np.uint32(np.uint32(p0 >> HALF) ^ c3 ^ k1)
+        c3 = np.uint32(p0 & LOW)
         k0 = np.uint32((np.uint64(k0) + WEYL_0) & LOW)
         k1 = np.uint32((np.uint64(k1) + WEYL_1) & LOW)
     return c0, c1, c2, c3
