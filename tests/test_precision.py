@@ -73,7 +73,7 @@ def test_bits_do_not_depend_on_where_the_scale_is_looked_at():
     wanted = ["scaled_gram", "log_scale"]
     expected = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
     assert expected["log_scale"][:, -1].max() < -1000
-    with mock.patch.object(_precision, "_BLOCK_OF_SCALE", 7):
+    with mock.patch.dict(_precision._LEEWAY, float64=7.0):
         other = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
     with mock.patch.object(_leg, "TASK_SECONDS", 0.0):
         blocks = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted, threads=2)

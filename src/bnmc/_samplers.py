@@ -313,7 +313,9 @@ class _RowSampler(Sampler):
 
     @property
     def most_layers(self) -> int:
-        return layers_of_scale(self.chain) if self.is_scaled else super().most_layers
+        if not self.is_scaled:
+            return super().most_layers
+        return layers_of_scale(self.chain, self.dtype.name)
 
     def settle(self, frames: Frames) -> None:
         if self.is_scaled:
