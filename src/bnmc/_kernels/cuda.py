@@ -176,9 +176,9 @@ def shape_of(spec: Spec) -> Shape:
     squares = classes * (classes + 1) // 2
     entries = squares * edge**2
     splits = splits_of(min(max(1, threads // squares), 4 * quads), squares, 4 * quads)
+    per_entry = max(1, min(splits, threads // entries))
     # Each of the threads that add an entry has as many shares.
-    most = max(1, min(splits, threads // entries))
-    per_entry = max(count for count in range(1, most + 1) if splits % count == 0)
+    splits -= splits % per_entry
     lines = lines_of(threads, squares)
     inputs = n // spec.batch
     # Threads of a warp read columns of all classes: these begin in banks apart.
