@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         start = time.perf_counter()
         report = getattr(importlib.import_module(module), function)(quick=options.quick)
         print(report.text())
-        if not options.no_save:
+        if report.measured and not options.no_save:
             saved = report.save(command=command, quick=options.quick)
             print(f"\nkept in {saved.relative_to(RESULTS.parents[1])}")
         print(f"took {time.perf_counter() - start:.0f} s")
