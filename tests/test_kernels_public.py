@@ -225,7 +225,6 @@ def test_python_bodies_say_the_same():
         a, x, out = kernels.activations(SKIP), kernels.representation(SKIP), np.eye(5)
         h, work = np.random.default_rng(0).standard_normal((600, 5)), kernels.workspace(SKIP)
         numbers, others = np.zeros(64), np.zeros(64, "float32")
-        short_x, short_a = x[:, :9].copy(), a[:, :9, :9].copy()
         address = 3, 64, 2, 1, key, kernels.WEIGHTS
         codes = [
             how(scratch.workspace_bytes)(5, 5, 8),
