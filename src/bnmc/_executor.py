@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -172,13 +173,21 @@ class Workers:
     def _send(self, number: int) -> None:
         function, arguments = self._tasks[number]
         assert self._executor is not None
+        # Dask takes a call with the arguments of another one for the same, whose end it may know:
+        # the death of its workers, say.
+        once = uuid.uuid4().hex
         try:
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(_called, once, function, *arguments)
         except BrokenExecutor as error:
             self._executor = _another(self._executor, error)
             self._is_own = True
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(_called, once, function, *arguments)
         self._futures[future] = number
+
+
+def _called(once: str, function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function; `once` tells this call from all others."""
+    return function(*arguments)
 
 
 def _is_loss(error: BaseException) -> bool:
