@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
-__all__ = ["choice", "finite_array", "integer", "real"]
+__all__ = ["as_array", "choice", "finite_array", "generator", "integer", "items", "real"]
 
 
 def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
@@ -46,7 +46,7 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
     """
     allowed = f"an integer{_interval(low, high)}"
     scalar = _unwrapped(value)
-    if isinstance(scalar, bool) or not isinstance(scalar, Integral):
+    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Integral):
         raise ArgumentTypeError(name, value, allowed)
     number = int(scalar)
     if (low is not None and number < low) or (high is not None and number > high):
@@ -102,7 +102,7 @@ def real(
     kind = "a finite real number" if finite else "a real number or infinity"
     allowed = f"{kind}{_interval(low, high, above, below)}"
     scalar = _unwrapped(value)
-    if isinstance(scalar, bool) or not isinstance(scalar, Real):
+    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Real):
         raise ArgumentTypeError(name, value, allowed)
     try:
         number = float(scalar)
@@ -151,9 +151,10 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     names = tuple(known)
     if not isinstance(value, str):
         raise ArgumentTypeError(name, value, ", ".join(names))
-    if value not in names:
-        raise UnknownNameError(name, value, names)
-    return value
+    text = str.__str__(value)  # what a class of the user's may say to be equal is not asked
+    if text not in names:
+        raise UnknownNameError(name, text, names)
+    return text
 
 
 def finite_array(
@@ -210,6 +211,60 @@ def finite_array(
     return array
 
 
+def as_array(name: str, value: object, allowed: str) -> NDArray[Any]:
+    """Return `value` as an array of whatever dtype it has.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is a ragged sequence, or an object that fails to become an array.
+    """
+    try:
+        return np.asarray(value)
+    except MemoryError:
+        raise
+    except Exception:  # whatever `__array__` of a foreign object raises
+        raise ArgumentTypeError(name, value, allowed) from None
+
+
+def generator(rng: object) -> np.random.Generator:
+    """Return the generator that `rng` stands for (SPEC 7).
+
+    Raises
+    ------
+    ArgumentTypeError
+        If NumPy makes none of it.  A sequence has to be flat: NumPy descends into one that holds
+        itself until the process dies.
+    """
+    try:
+        if isinstance(rng, (list, tuple)) and not all(isinstance(n, Integral) for n in rng):
+            raise TypeError
+        return np.random.default_rng(rng)  # type: ignore[arg-type]
+    except MemoryError:
+        raise
+    except Exception:  # whatever a foreign object raises
+        allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
+        raise ArgumentTypeError("rng", rng, allowed) from None
+
+
+def items(name: str, value: object, allowed: str) -> list[Any]:
+    """Return what an iterable yields.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is text, no iterable, or one that fails.
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ArgumentTypeError(name, value, allowed)
+    try:
+        return list(value)
+    except MemoryError:
+        raise
+    except Exception:  # whatever iterating over a foreign object raises
+        raise ArgumentTypeError(name, value, allowed) from None
+
+
 def _unwrapped(value: object) -> object:
     """Take a number out of an array without axes."""
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
@@ -217,10 +272,7 @@ def _unwrapped(value: object) -> object:
 
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
     allowed = "an array of real numbers"
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):  # a ragged sequence
-        raise ArgumentTypeError(name, value, allowed) from None
+    array = as_array(name, value, allowed)
     if array.dtype.kind not in "fiu":
         raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
     if array.dtype in (np.float32, np.float64):

@@ -161,6 +161,7 @@ class Chain:
         skip connection.
         """
         gamma = real("gamma", gamma, above=0.0, finite=False)
+        width = integer("width", width, low=1, high=MOST_WIDTH)
         skip, gain = (0.0, 1.0) if gamma == np.inf else (1.0, gamma * float(np.sqrt(width)))
         return cls(width, batch, activation, norm="batch-uncentred", skip=skip, gain=gain)
 

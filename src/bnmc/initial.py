@@ -63,7 +63,7 @@ def axes_of(value: object) -> int:
     """Return the number of axes of what may be an array, 0 for what is none."""
     try:
         return np.ndim(value)  # type: ignore[arg-type]
-    except ValueError:  # a ragged sequence, which `finite_array` refuses
+    except Exception:  # a ragged sequence, or an object that `finite_array` refuses
         return 0
 
 

@@ -1075,7 +1075,7 @@ def _from_star(
     if given is not None or star is None:
         raise ArgumentTypeError(name, given, "a real number or an array, or star in its place")
     n, low, high = _extremes(star)
-    if (np.asarray(batch) != n).any():
+    if (finite_array("batch", batch, shape=(...,)) != n).any():
         raise ArgumentError("batch", batch, f"{n}, that of star")
     return function(low, high)
 
