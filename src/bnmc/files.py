@@ -111,8 +111,9 @@ def as_path(name: str, path: object) -> Path:
     """Return what a user passes as a path, or raise."""
     try:
         found = Path(path)  # type: ignore[arg-type]
-        os.path.lexists(found)
-    except (TypeError, ValueError):  # what is no path, or one with a null character
+        if "\0" in os.fspath(found):
+            raise ValueError
+    except (TypeError, ValueError):
         raise ArgumentTypeError(name, path, "a path") from None
     return found
 
