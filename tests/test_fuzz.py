@@ -131,6 +131,15 @@ def test_layers_of_a_store_are_mended(tmp_path):
     np.testing.assert_array_equal(again.to_xarray()["layer"], run.layers)
 
 
+def test_the_last_state_of_a_store_is_made_again(tmp_path):
+    run = fuzzing.stored(tmp_path / "run.zarr")
+    for state in (tmp_path / "run.zarr" / "progress").glob("state-*"):
+        state.write_bytes(b"damaged")
+    again = fuzzing.stored(tmp_path / "run.zarr")
+    for name, array in run.final_state.arrays.items():
+        np.testing.assert_array_equal(again.final_state.arrays[name], array)
+
+
 def test_a_period_beyond_64_bits(tmp_path):
     run = bnmc.simulate(fuzzing.chain(), 4, every=2**70, rng=0)
     assert run.layers.tolist() == [0, 4]

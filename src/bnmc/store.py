@@ -229,7 +229,10 @@ class RunStore:
         grid = self.grid
         for part, block in list(self._tiles.entries):
             inside = part < grid.parts and block < grid.blocks
-            if not inside or not self._is_sound(part, block):
+            # What the last state is lacking, the finished run would: its tile is made again.
+            is_last = block == grid.blocks - 1
+            lost = is_last and self.state(part, block) is None
+            if not inside or lost or not self._is_sound(part, block):
                 del self._tiles.entries[part, block]
 
     def _mend_layers(self) -> None:

@@ -1232,7 +1232,7 @@ def distortion(
 
 def _curvature(sigma: Activation, given: float | None) -> float:
     if given is not None:
-        return real("curvature", given, low=0)
+        return real("curvature", given, low=0, high=1e100)
     if not sigma.builtin:
         allowed = f"a bound of |σ″| for the function {sigma.name!r}, which the upper bound rests on"
         raise ArgumentTypeError("curvature", given, allowed)
