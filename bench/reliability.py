@@ -218,12 +218,14 @@ def add_dask(report: Report, quick: bool) -> None:
 
             def kill_some(over: threading.Event = over) -> None:
                 while not over.wait(rng.uniform(0.3, 1.5)) and counts["kills"] < wanted:
-                    nannies = list(cluster.workers.values())
-                    pid = getattr(rng.choice(nannies), "pid", None)
-                    with contextlib.suppress(ProcessLookupError):
-                        if pid:
-                            os.kill(pid, signal.SIGKILL)
-                            counts["kills"] += 1
+                    known = cluster.scheduler.workers
+                    # Who is killed while it starts is given up by Dask, in the end with the others.
+                    nannies = [
+                        one for one in list(cluster.workers.values()) if one.worker_address in known
+                    ]
+                    if len(nannies) > 1:
+                        os.kill(rng.choice(nannies).pid, signal.SIGKILL)
+                        counts["kills"] += 1
 
             killer = threading.Thread(target=kill_some)
             killer.start()

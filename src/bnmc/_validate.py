@@ -277,7 +277,8 @@ def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
         raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
     if array.dtype in (np.float32, np.float64):
         return array
-    with np.errstate(over="ignore"):  # what exceeds float64 is infinite, and reported as such
+    # What exceeds float64 is infinite, and reported as such; so are signalling NaNs.
+    with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
 

@@ -320,7 +320,7 @@ class _Plan:
 
     def _choose(self, initial: Any, chains: int | None, inputs: int | None, sampler: str) -> None:
         """Settle how many chains and which sampler, before anything is made."""
-        self.inputs = None if inputs is None else integer("inputs", inputs, low=1)
+        self.inputs = None if inputs is None else integer("inputs", inputs, low=1, high=MOST_CHAINS)
         if chains is None:
             batches = 2 if inputs is None else 3
             named = isinstance(initial, (str, FirstLayer))

@@ -799,7 +799,8 @@ def lemma_10(*, t: ArrayLike, total_variation: ArrayLike) -> Result:
     0.2
     """
     t_, distance = _checked(t=t, total_variation=total_variation)
-    quotient = 100 * distance / np.where(t_ > 0, t_, 1)
+    with np.errstate(over="ignore"):
+        quotient = 100 * distance / np.where(t_ > 0, t_, 1)
     return np.where(t_ > 0, np.minimum(quotient, 1), 1.0)[()]
 
 
