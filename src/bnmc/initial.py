@@ -149,7 +149,12 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     stacked = _stack(x[None] if inputs is None else x)
     if chain.norm != "none" and chain.eps == 0.0:
         _require_variance(chain, stacked)
-    return Covariance(stacked.T @ stacked / stacked.shape[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = stacked.T @ stacked / stacked.shape[0]
+    if not np.isfinite(covariance).all():
+        largest = float(np.abs(x).max())
+        raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
+    return Covariance(covariance)
 
 
 def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
