@@ -56,8 +56,7 @@ class FirstLayer:
 
     def __init__(self, x: ArrayLike) -> None:
         features = ("features", "batch")
-        x = host_array("x", x)
-        shape = ("inputs", *features) if x.ndim == 3 else features
+        shape = ("inputs", *features) if len(shape_of(x)) == 3 else features
         self.x = finite_array("x", x, shape=shape).astype(np.float64)
 
 
