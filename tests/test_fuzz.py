@@ -25,8 +25,8 @@ MODULES = (
     "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field", "testing",
     "bounds.bridging", "bounds.gaussian", "bounds.orthogonalizes", "bounds.rank_collapse",
 )  # fmt: skip
-#: Draws a picture of what others return; `tests/test_mean_field_stability.py` has it.
-ELSEWHERE = {"mean_field.plot_stability", "warmup"}
+#: Draws a picture, measures or compiles: their own tests have them.
+ELSEWHERE = {"mean_field.plot_stability", "testing.roofline", "warmup"}
 
 
 @pytest.mark.parametrize("group", COUNTS)
