@@ -28,8 +28,9 @@ help:
 	@echo "make bench   speed, side by side with NumPy, PyTorch and JAX"
 	@echo "make clean   remove the environment and all caches"
 
+# Each worker has files of its own, until one has none left: tests of a file share compiled kernels.
 test: lint
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

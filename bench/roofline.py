@@ -17,38 +17,19 @@ import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bench.report import Cell, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, at_once, interleave
+from bnmc._kernels import memory
+from bnmc._kernels.peaks import NORMALS, fill_blocks, fma_kernel, vector_registers
+from bnmc.testing.roofline import layer_flops, layer_normals
 
 DTYPES = ("float32", "float64")
-NORMALS = 8 * 512  # of one block: 16 or 32 KiB, which stay in the first cache
 FMA_LATENCY_CYCLES = 4
 _STEPS = 20_000
-
-
-def layer_normals(width: int, batch: int, sampler: str) -> int:
-    """Normals that one layer of one chain needs: d n for Z R, d^2 for W.
-
-    Under centred normalization the library's own sampler draws d (n - 1), since R has a column
-    less, and n - 1 in place of n would make the roofline 6 to 8 % lower at n = 10, 1 % at n = 100.
-    """
-    return width * width if sampler == "weights" else width * batch
-
-
-def layer_flops(width: int, batch: int, sampler: str) -> int:
-    """Floating-point operations of one layer of one chain, a multiply-add counted as two.
-
-    Conditional: Z R with triangular R (d n^2) and half of the symmetric a' a (d n^2).
-    Weights: W a (2 d^2 n) and half of the symmetric a' a (d n^2).
-    """
-    if sampler == "weights":
-        return 2 * width * width * batch + width * batch * batch
-    return 2 * width * batch * batch
 
 
 @dataclass(frozen=True)
@@ -97,29 +78,8 @@ def library_normals(dtype: str, seed: int) -> Callable[[int], Run]:
     The repetitions are in compiled code, as in the samplers, and so is the size of the block:
     16 columns of as many rows as the samplers work on at a time.  It stays in the level-1 cache.
     """
-    from bnmc._kernels import memory
-
-    fill = _filling()
     out = memory.aligned_zeros((NORMALS,), dtype)
-    return lambda times: lambda: fill(out, times, np.uint32(seed))
-
-
-@cache
-def _filling() -> Any:
-    import numba
-
-    from bnmc._kernels import cpu
-
-    kernel, draw, stream = cpu.fill_normals, cpu.Draw, cpu.STREAM_ROWS
-    rows = cpu.BLOCK
-    columns = NORMALS // rows
-
-    @numba.njit(nogil=True)
-    def fill(out: Any, times: int, key: Any) -> None:
-        for layer in range(times):
-            kernel(out, 0, 0, columns, 0, rows, draw(layer, stream, key, key))
-
-    return fill
+    return lambda times: lambda: fill_blocks(out, times, np.uint32(seed))
 
 
 def fma_candidate(dtype: str, pool: ThreadPoolExecutor, threads: int) -> Candidate:
@@ -132,101 +92,6 @@ def fma_candidate(dtype: str, pool: ThreadPoolExecutor, threads: int) -> Candida
 
     lanes = bits // np.dtype(dtype).itemsize // 8
     return Candidate(Rates(dtype).flops, make, units=threads * _STEPS * 2.0 * lanes * accumulators)
-
-
-def vector_registers() -> tuple[int, int]:
-    """Width in bits of the vectors of this machine, and accumulators that fit its registers.
-
-    At least latency times issue width (4 x 2) accumulators have to be in flight; more hide
-    unequal waiting, and all of them with the two constants have to fit: 32 registers with
-    AVX-512 and on ARM, 16 with AVX2.
-    """
-    from llvmlite import binding
-
-    features = binding.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 512, 24
-    if features.get("fma"):
-        return 256, 12
-    return 128, 24 if features.get("neon") else 12
-
-
-@cache
-def fma_kernel(dtype: str, bits: int, accumulators: int) -> Any:
-    """Compile ``kernel(steps, factor, offset)``: so many steps on all accumulators.
-
-    Written in LLVM IR, because the vectoriser of a plain loop chooses the vector width and the
-    unrolling by itself.
-    """
-    import numba
-    from llvmlite import ir
-    from numba.core import cgutils
-    from numba.extending import intrinsic
-
-    scalar = getattr(numba, dtype)
-    element, suffix = {
-        "float32": (ir.FloatType(), "f32"),
-        "float64": (ir.DoubleType(), "f64"),
-    }[dtype]
-    lanes = bits // np.dtype(dtype).itemsize // 8
-    vector = ir.VectorType(element, lanes)
-    integer = ir.IntType(32)
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        steps, factor, offset = arguments
-
-        def spread(value: Any) -> Any:
-            undefined = ir.Constant(vector, ir.Undefined)
-            first = builder.insert_element(undefined, value, ir.Constant(integer, 0))
-            zeros = ir.Constant(ir.VectorType(integer, lanes), [0] * lanes)
-            return builder.shuffle_vector(first, undefined, zeros)
-
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}{suffix}"
-        )
-        factors, offsets = spread(factor), spread(offset)
-        starts = [
-            builder.fmul(offsets, ir.Constant(vector, [1.0 + index] * lanes))
-            for index in range(accumulators)
-        ]
-        before = builder.block
-        loop = builder.append_basic_block("loop")
-        after = builder.append_basic_block("after")
-        builder.branch(loop)
-
-        builder.position_at_end(loop)
-        step = builder.phi(steps.type)
-        values = [builder.phi(vector) for _ in starts]
-        following = [builder.call(fma, [value, factors, offsets]) for value in values]
-        next_step = builder.add(step, ir.Constant(steps.type, 1))
-        step.add_incoming(ir.Constant(steps.type, 0), before)
-        step.add_incoming(next_step, loop)
-        for value, start, new in zip(values, starts, following, strict=True):
-            value.add_incoming(start, before)
-            value.add_incoming(new, loop)
-        builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, after)
-
-        # All accumulators enter the result, or the compiler would drop them.
-        builder.position_at_end(after)
-        total = following[0]
-        for value in following[1:]:
-            total = builder.fadd(total, value)
-        result = builder.extract_element(total, ir.Constant(integer, 0))
-        for lane in range(1, lanes):
-            result = builder.fadd(
-                result, builder.extract_element(total, ir.Constant(integer, lane))
-            )
-        return result
-
-    @intrinsic
-    def chains(typing_context: Any, steps: Any, factor: Any, offset: Any) -> Any:
-        return scalar(numba.int64, scalar, scalar), emit
-
-    @numba.njit(scalar(numba.int64, scalar, scalar), nogil=True)
-    def kernel(steps: int, factor: float, offset: float) -> Any:
-        return chains(steps, factor, offset)
-
-    return kernel
 
 
 def vector_fmas(kernel: Any, bits: int) -> int | None:

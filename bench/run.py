@@ -21,6 +21,8 @@ BENCHMARKS = {
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
     "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),
     "reliability": ("bench.reliability", "benchmark", "kills, damage, hostile calls, long runs"),
+    "embedding": ("bench.embedding", "benchmark", "calls from njit and C, and compiling them"),
+    "testing": ("bench.same_law", "benchmark", "assert_same_law: false alarms, power, time"),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part = {} if options.only is None else {"only": options.only}
         report = getattr(importlib.import_module(module), function)(quick=options.quick, **part)
         print(report.text())
-        if not options.no_save:
+        if report.measured and not options.no_save:
             saved = report.save(command=command, quick=options.quick)
             print(f"\nkept in {saved.relative_to(RESULTS.parents[1])}")
         print(f"took {time.perf_counter() - start:.0f} s")

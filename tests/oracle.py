@@ -38,6 +38,16 @@ FORMULAS = {
     "erf": special.erf,
 }
 
+SLOPE = 0.3
+
+
+def own(x):
+    """An activation of a user: it refers to a variable and to functions of NumPy.
+
+    Every user's function costs a compilation of the kernels, so tests share one.
+    """
+    return np.maximum(x, SLOPE * x) + np.exp(-x * x)
+
 
 # --- random numbers
 
@@ -152,11 +162,12 @@ def semidefinite_cholesky(matrix, tolerance=1e-10):
     return factor
 
 
-def simulate(chain, depth, chains, generator, start=None):
+def simulate(chain, depth, chains, generator, start=None, function=None):
     """Gram matrices of layers 0 to depth of plain networks, (chains, depth + 1, n, n).
 
-    Every network draws its weights by NumPy.
+    Every network draws its weights by NumPy; `function` is the activation, or else the chain's.
     """
+    function = function or chain.activation
     d, n = chain.width, chain.batch
     x = (
         generator.standard_normal((chains, d, n))
@@ -166,7 +177,7 @@ def simulate(chain, depth, chains, generator, start=None):
     x = normalise(x, chain.norm, n, chain.eps)
     out = np.empty((chains, depth + 1, n, n))
     for layer in range(depth + 1):
-        a = chain.activation(x)
+        a = function(x)
         out[:, layer] = gram(a)
         h = chain.skip * x + chain.gain / math.sqrt(d) * draw_weights(chain, chains, generator) @ a
         x = normalise(h, chain.norm, n, chain.eps)

@@ -1,8 +1,8 @@
 """Ensembles against closed forms, exact or to leading order in 1/width.
 
 A mean passes within `oracle.normal_threshold()` standard errors, 4.9, which is exceeded with
-probability 1e-6.  It must be sharp as well: eight standard errors are at most 2 % of the value, so
-that a formula or a sampler that is 2 % off fails with probability 0.999 and more.
+probability 1e-6.  It must be sharp as well: eight standard errors are at most 3 % of the value, so
+that a formula or a sampler that is 3 % off fails with probability 0.999 and more.
 
 Where a formula is of leading order in 1/d, widths are such that what it leaves out is less than
 half a percent; comments say how that is known.
@@ -17,7 +17,7 @@ from scipy import integrate, special, stats
 
 import bnmc
 
-SHARPNESS = 0.02 / 8
+SHARPNESS = 0.03 / 8
 
 
 def assert_mean(samples, exact, *, bias=0.0, comparisons=1):
@@ -42,15 +42,15 @@ def grams(chain, layers, chains, seed, **options):
     return np.concatenate(parts)
 
 
-def test_a_mean_that_is_two_percent_off_is_noticed():
-    samples = 1 + 0.5 * np.random.default_rng(0).standard_normal(50_000)
+def test_a_mean_that_is_three_percent_off_is_noticed():
+    samples = 1 + 0.5 * np.random.default_rng(0).standard_normal(20_000)
     assert_mean(samples, 1.0)
-    for wrong in (0.98, 1.02):
+    for wrong in (0.97, 1.03):
         with pytest.raises(AssertionError):
             assert_mean(samples, wrong)
     # Samples that could not tell are refused.
     with pytest.raises(AssertionError):
-        assert_mean(samples[:10_000], 1.0)
+        assert_mean(samples[:5_000], 1.0)
 
 
 SAMPLERS = pytest.mark.parametrize("sampler", ["conditional", "weights"])
@@ -62,9 +62,9 @@ SAMPLERS = pytest.mark.parametrize("sampler", ["conditional", "weights"])
 @pytest.mark.parametrize(
     ("sampler", "width", "batch", "layers", "chains"),
     [
-        ("conditional", 50, 4, [1, 2, 5], 200_000),
-        ("conditional", 6, 6, [1, 2], 260_000),
-        ("weights", 12, 3, [1, 2], 300_000),
+        ("conditional", 50, 4, [1, 2, 5], 92_000),
+        ("conditional", 6, 6, [1, 2], 120_000),
+        ("weights", 12, 3, [1, 2], 140_000),
     ],
 )
 def test_frobenius_error_of_the_vanilla_chain(sampler, width, batch, layers, chains):
@@ -82,7 +82,7 @@ def test_frobenius_error_of_the_vanilla_chain(sampler, width, batch, layers, cha
     assert_mean(errors, exact, comparisons=len(layers))
 
 
-@pytest.mark.parametrize(("width", "chains"), [(2, 4000), (3, 8000), (4, 16_000)])
+@pytest.mark.parametrize(("width", "chains"), [(2, 1800), (3, 3600), (4, 7200)])
 def test_lyapunov_exponents_of_square_products(width, chains):
     """2 λ_k = psi((d - k + 1) / 2) + log(2 / d): each layer adds an independent log chi square."""
     depth = 250
@@ -107,7 +107,7 @@ def test_the_largest_exponent_of_i_plus_gamma_w(sampler, width, gamma):
     depth = 20
     chain = bnmc.Chain(width, 1, "linear", norm="none", skip=1.0, gain=gamma * math.sqrt(width))
     start = np.ones((width, 1))
-    gram = grams(chain, [depth], 40_000, 3, initial=start, sampler=sampler)
+    gram = grams(chain, [depth], 20_000, 3, initial=start, sampler=sampler)
     growth = np.log(gram[:, 0, 0, 0]) / depth
     j = np.arange(200)
     weights = stats.poisson.pmf(j, 1 / (2 * gamma**2))
@@ -216,15 +216,14 @@ def test_one_step_law_without_skip(sampler, width, batch):
     """E(|M₊|² | H) = d + d (d - 1) Σ p_i², exactly; the variable part is compared."""
     x = fixed_batch(width, batch)
     chain = bnmc.Chain(width, batch, "linear", norm="batch-uncentred")
-    gram = grams(chain, [1], 60_000, 6, initial=x, sampler=sampler)[:, 0]
+    gram = grams(chain, [1], 28_000, 6, initial=x, sampler=sampler)[:, 0]
     p = projected_parts(np.linalg.svd(x, compute_uv=False) / math.sqrt(batch))
     assert p.sum() == pytest.approx(1, rel=1e-9)
     exact = width * (width - 1) * np.sum(p**2)
     assert_mean(m_norm(gram, width) - width, exact)
 
 
-@SAMPLERS
-@pytest.mark.parametrize(("width", "batch"), [(4, 4), (6, 3)])
+@pytest.mark.parametrize(("sampler", "width", "batch"), [("conditional", 4, 4), ("weights", 6, 3)])
 def test_one_step_law_of_a_small_gamma(sampler, width, batch):
     """E|M₊|² - |M|² = γ² (2 (d² - |M|²) - 8 (Tr M³ - Tr diag(M²)²)) + O(γ⁴).
 
@@ -241,7 +240,7 @@ def test_one_step_law_of_a_small_gamma(sampler, width, batch):
     for sign in (1, -1):
         gain = sign * gamma * math.sqrt(width)
         chain = bnmc.Chain(width, batch, "linear", norm="batch-uncentred", skip=1.0, gain=gain)
-        gram = grams(chain, [1], 400_000, 7, initial=x, sampler=sampler)[:, 0]
+        gram = grams(chain, [1], 184_000, 7, initial=x, sampler=sampler)[:, 0]
         change = change + (m_norm(gram, width) - size) / 2
     assert_mean(change / gamma**2, slope, bias=0.002)
 

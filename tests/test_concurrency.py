@@ -1,5 +1,6 @@
 """Threads, processes and forks: the same bits, and no global state."""
 
+import hashlib
 import os
 import random
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from importlib import metadata
 from multiprocessing import get_context
 
 import numpy as np
@@ -76,6 +78,8 @@ def fail():
     return simulate(CHAINS["conditional"], 1, initial=np.eye(50, 4) * [[1], *[[0]] * 49])
 
 
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
 FORK = """
 import os
 import numpy as np
@@ -85,22 +89,137 @@ def run():
     chain = Chain(50, 4, "leaky_relu")
     return simulate(chain, 30, chains=4, rng=7, threads=2, sampler="conditional").gram
 
+def in_child(work):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, work()[:4096])
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        found = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return found
+"""
+
+AFTER_USE = """
 before = run()
-read, write = os.pipe()
-child = os.fork()
-if child == 0:
-    os.write(write, run().tobytes()[:4096])
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-assert os.read(read, 4096) == before.tobytes()[:4096]
+bits = before.tobytes()[:4096]
+assert in_child(lambda: run().tobytes()) == bits
+# Of a child that has run, too.
+assert in_child(lambda: run().tobytes() and in_child(lambda: run().tobytes())) == bits
 assert np.array_equal(run(), before)
 print("same")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@needs_fork
 def test_a_fork_after_a_run():
-    assert in_python(FORK) == "same\n"
+    assert in_python(FORK + AFTER_USE) == "same\n"
+
+
+# What runs here first: nothing of the package has been imported, and no kernel loaded.
+FIRST_USE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+start = threading.Barrier(24)
+
+def work(number):
+    start.wait(timeout=60)
+    import bnmc
+    sampler, weights = [("conditional", "gaussian"), ("weights", "uniform")][number % 2]
+    chain = bnmc.Chain(50, 4, "leaky_relu", weights=weights)
+    run = bnmc.simulate(chain, 30, chains=3, rng=7, threads=number % 3 + 1, sampler=sampler)
+    return run.gram.tobytes()
+
+with ThreadPoolExecutor(24) as executor:
+    results = list(executor.map(work, range(24)))
+assert len(set(results[::2])) == len(set(results[1::2])) == 1
+assert results[0] != results[1]
+print("same")
+"""
+
+
+def test_the_first_use_is_by_24_threads_at_once():
+    assert in_python(FIRST_USE) == "same\n"
+
+
+# Another package's parallel functions have started Numba's threads.  OpenMP of GNU cannot go on
+# after a fork, and `workqueue` ends the process where two threads use it; kernels use neither.
+LAYER = """
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+import numba
+from numba.np.ufunc.parallel import _launch_threads
+
+expected = run()
+try:
+    raise SystemExit(f"kernels started {numba.threading_layer()}")
+except ValueError:
+    pass
+_launch_threads()
+threads = numba.get_num_threads()
+with ThreadPoolExecutor(6) as executor:
+    for future in [executor.submit(run) for _ in range(12)]:
+        assert np.array_equal(future.result(), expected)
+assert in_child(lambda: run().tobytes()) == expected.tobytes()[:4096]
+assert numba.get_num_threads() == threads
+print(numba.threading_layer(), hashlib.sha256(expected.tobytes()).hexdigest())
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("layer", ["workqueue", "omp", "tbb"])
+def test_threading_layers_of_numba(layer):
+    environment = {"NUMBA_THREADING_LAYER": layer}
+    if layer == "tbb":
+        # What pip installs is where the loader does not look.
+        environment["LD_LIBRARY_PATH"] = library_folder("tbb", "libtbb.so")
+    gram = simulate(
+        CHAINS["conditional"], 30, chains=4, rng=7, threads=1, sampler="conditional"
+    ).gram
+    digest = hashlib.sha256(gram.tobytes()).hexdigest()
+    assert in_python(FORK + LAYER, **environment) == f"{layer} {digest}\n"
+
+
+def library_folder(distribution, name):
+    """Return where a distribution, of the extra `test` on Linux, has its libraries."""
+    try:
+        files = metadata.files(distribution) or ()
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"there is no {distribution} for this system")
+    return str(next(file.locate().resolve().parent for file in files if file.name.startswith(name)))
+
+
+WORKERS = """
+import numpy as np
+import pytest
+from bnmc import Chain, simulate
+
+@pytest.mark.parametrize("number", range(6))
+def test_bits(number):
+    chain = Chain(50, 4, "leaky_relu")
+    gram = simulate(chain, 30, chains=3, rng=7, threads=2, sampler="conditional").gram
+    assert np.array_equal(gram, np.load("expected.npy"))
+"""
+
+
+def test_workers_of_pytest_xdist(tmp_path):
+    np.save(tmp_path / "expected.npy", run("conditional"))
+    (tmp_path / "test_workers.py").write_text(WORKERS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-W", "error"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_other_threads_run_meanwhile():
@@ -129,20 +248,28 @@ def test_other_threads_run_meanwhile():
 # --- global state ---------------------------------------------------------------------------
 
 STATE = """
-import faulthandler, locale, os, random, signal, sys, threading, warnings
+import faulthandler, gc, locale, logging, multiprocessing, os, random, signal, sys, threading
+import warnings
 import numpy as np
 
 def state():
     return {
         "environment": dict(os.environ),
-        "errors": np.geterr(),
+        "collector": (gc.isenabled(), gc.get_threshold()),
+        "errors": (np.geterr(), np.geterrcall()),
+        "faults": faulthandler.is_enabled(),
         "filters": list(warnings.filters),
-        "hooks": (sys.excepthook, sys.displayhook, threading.excepthook, warnings.showwarning),
+        "hooks": (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook),
+        "logging": (logging.root.handlers[:], logging.root.level, logging.raiseExceptions),
         "locale": locale.setlocale(locale.LC_ALL),
         "print": np.get_printoptions(),
         "random": random.getstate(),
         "NumPy's random": repr(np.random.get_state()),
         "recursion": sys.getrecursionlimit(),
+        "showing of warnings": (warnings.showwarning, warnings.formatwarning),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "streams": (sys.stdin, sys.stdout, sys.stderr),
+        "switches": (sys.getswitchinterval(), sys.gettrace(), sys.getprofile()),
         "signals": {s: signal.getsignal(s) for s in signal.valid_signals()},
         "threads": [thread.name for thread in threading.enumerate()],
         "where": (os.getcwd(), sys.path[:]),
@@ -176,7 +303,9 @@ RUN = """
 import numba
 from bnmc import Chain, simulate
 # What other packages do when they are imported is not ours.
-before = {**state(), "numba": (numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS)}
+# Nor is the question: Numba settles on a start method when it is asked for threads.
+threads = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
+before = state()
 for dtype in ("float64", "float32"):
     run = simulate(
         Chain(50, 4, "leaky_relu"), 20, chains=3, threads=3, rng=1, sampler="conditional",
@@ -188,8 +317,7 @@ for bad in ({"depth": -1}, {"depth": 1, "initial": np.zeros((50, 4))}):
         simulate(Chain(50, 4, "leaky_relu"), **bad)
     except ValueError:
         pass
-threads = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
-assert threads == before.pop("numba")
+assert threads == (numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
 same("simulate", before)
 print("same")
 """
@@ -197,6 +325,44 @@ print("same")
 
 def test_a_run_changes_nothing():
     assert in_python(STATE + RUN) == "same\n"
+
+
+CALLS = """
+import numba, scipy.integrate, scipy.linalg, scipy.optimize, scipy.special, scipy.stats
+import bnmc
+from bnmc import bounds, gram, invariant, mean_field, mixing, random_matrix, regularity, testing
+threads = numba.get_num_threads()
+settings = dict(vars(numba.config))
+before = state()
+
+chain = bnmc.Chain(40, 4, "relu")
+x = np.random.default_rng(0).standard_normal((40, 4))
+bnmc.simulate(chain, 3, chains=2, reduce="chain", observables="rank_bound")
+bnmc.MeanField(chain).fixed_point()
+mean_field.stability("tanh", [3])
+mixing.tv_bound(chain, 5, replicates=20)
+mixing.contraction(chain, pairs=4)
+invariant.expectation(chain, "orthogonality_gap", replicates=10, burn_in=1, length=1, lag=2)
+invariant.check(chain, samples=np.random.default_rng(1).standard_normal((200, 40, 4)))
+regularity.averages(bnmc.Chain.bn_linear(8, 8), rtol=0.2, chains=4, depth=2000)
+bounds.bridging.distortion("tanh", 4, curvature=1)
+random_matrix.lyapunov_residual_estimate(8, 1.0, 2, samples=50)
+gram.eigenvalues(gram.gram(x))
+testing.from_linear_first(lambda x: x, lambda x: x)
+for wrong in ({"depth": -1}, {"depth": 1, "initial": np.zeros((40, 4))}):
+    try:
+        bnmc.simulate(chain, **wrong)
+    except ValueError:
+        pass
+same("calls", before)
+assert threads == numba.get_num_threads()
+assert settings == dict(vars(numba.config))
+print("same")
+"""
+
+
+def test_calls_all_over_the_package_change_nothing():
+    assert in_python(STATE + CALLS) == "same\n"
 
 
 def test_the_callers_settings_do_not_matter():

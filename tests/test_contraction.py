@@ -57,17 +57,18 @@ def test_the_estimate_is_that_of_the_distances():
 
 
 def test_the_interval_covers(monkeypatch):
-    # 2000 seeds of 12 pairs; the truth by 100 times as many. A share of 95 % has a standard error
-    # of 0.5 % here.
+    # 700 seeds of 12 pairs; the truth by 1000 times as many. A share of 95 % has a standard error
+    # of 0.8 % here; an error that is stated 20 % too small, a share of 89 %, is missed with
+    # probability 0.004.
     monkeypatch.setattr(module, "available_processors", lambda: 1)
     monkeypatch.setattr(module, "BLOCK_LAYERS", 32)
     chain = bnmc.Chain(12, 3, "relu")
     truth = contraction(chain, pairs=12_000, rng=0).rate
     covered = []
-    for seed in range(2000):
+    for seed in range(700):
         low, high = contraction(chain, pairs=12, rng=[1, seed], executor=AtOnce()).rate_estimate.ci
         covered.append(low <= truth <= high)
-    assert 0.935 <= np.mean(covered) <= 0.965
+    assert 0.925 <= np.mean(covered) <= 0.975
 
 
 def test_two_centred_samples_forget_everything_in_one_layer():

@@ -215,16 +215,37 @@ def test_rank_that_comes_back_is_not_lost():
     assert (odd.status[:, 0] == coupling.DEGENERATE).all()
 
 
-def test_a_row_without_variance_names_pair_layer_and_row():
-    # relu maps the row (-1, 1) to (0, √2)... abs maps it to (1, 1), which has no variance.
-    chain = bnmc.Chain(5, 2, abs)
+@pytest.fixture
+def plain_python(monkeypatch):
+    """A call that lets the kernels run as plain Python: no compilation, for few small pairs."""
+
+    def run_plainly():
+        for name, function in list(vars(coupling).items()):
+            own = getattr(function, "__module__", "") == coupling.__name__
+            if own and hasattr(function, "py_func"):
+                monkeypatch.setattr(coupling, name, function.py_func)
+
+    return run_plainly
+
+
+@pytest.mark.parametrize("body", ["compiled", "python"])
+def test_a_row_without_variance_names_pair_layer_and_row(body, plain_python):
+    if body == "python":
+        # abs maps the rows ±(1, -1) to (1, 1), so that no row of the next layer varies.
+        plain_python()
+        chain, options = bnmc.Chain(5, 2, abs), {}
+    else:
+        # relu maps rows of negative numbers to 0.
+        chain = bnmc.Chain(5, 2, "relu", norm="batch-uncentred")
+        options = {"initial": -np.ones((5, 2))}
     with pytest.raises(ZeroVarianceError, match="layer 1"):
-        pairs_of(chain, 2).advance(3)
+        pairs_of(chain, 2, **options).advance(3)
 
 
-def test_an_activation_that_overflows_is_an_error():
+def test_an_activation_that_overflows_is_an_error(plain_python):
+    plain_python()
     chain = bnmc.Chain(5, 3, bnmc.Activation(lambda x: x * 1e200, name="huge"))
-    with pytest.raises(NonFiniteError):
+    with np.errstate(over="ignore"), pytest.raises(NonFiniteError):
         pairs_of(chain, 2).advance(3)
 
 
@@ -243,7 +264,7 @@ def test_scale_matters_to_pairs_with_eps():
     assert trace[0, 2, 0] == pytest.approx(np.linalg.norm(values - 1.0), rel=1e-9)
 
 
-def test_the_kernels_run_as_plain_python_too(monkeypatch):
+def test_the_kernels_run_as_plain_python_too(plain_python):
     # Both refused and kept couplings, and layers with the same normals, come up.
     chain = bnmc.Chain(12, 3, "relu")
     options = [{"threshold": ALWAYS}, {"threshold": APART}]
@@ -251,10 +272,7 @@ def test_the_kernels_run_as_plain_python_too(monkeypatch):
     expected = [pairs.advance(5, until=5, record=True, traced=6) for pairs in compiled]
     assert compiled[0].tries[:, 1].any()
     assert (compiled[0].met > 0).any()
-    for name, function in list(vars(coupling).items()):
-        own = getattr(function, "__module__", "") == coupling.__name__
-        if own and hasattr(function, "py_func"):
-            monkeypatch.setattr(coupling, name, function.py_func)
+    plain_python()
     for one, (record, trace) in zip(options, expected, strict=True):
         found = pairs_of(chain, 6, **one).advance(5, until=5, record=True, traced=6)
         np.testing.assert_allclose(found[0], record, rtol=0, atol=1e-11)

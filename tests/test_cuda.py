@@ -4,6 +4,7 @@ With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
 import ctypes
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -11,7 +12,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from oracle import philox
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import own, philox
 
 from bnmc import Activation, Chain, Distance, gram, simulate
 from bnmc._device_arrays import _Tensor as DLTensor
@@ -36,7 +39,7 @@ from bnmc.errors import (
 from bnmc.initial import Covariance
 from bnmc.mixing import tv_bound
 
-SLOPE = 0.3
+LAYERS = int(os.environ.get("BNMC_LAYERS", "300"))
 X = np.random.default_rng(5).standard_normal((70, 3))
 # The simulator's threads of Python do not inherit `np.errstate`.
 IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -82,11 +85,6 @@ def barriers():
         yield
 
 
-def own(x):
-    """Return an activation that refers to a variable and to functions of NumPy."""
-    return np.maximum(x, SLOPE * x) + np.exp(-x * x)
-
-
 def both(chain, depth, **options):
     """Runs on the CPU and on the GPU."""
     options = {"rng": 11, **options}
@@ -130,11 +128,11 @@ CASES = {
     "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
     "a function of the user": (Chain(20, 2, Activation(own)), {}),
     "weights, float32, skip": (
-        Chain(20, 2, "erf", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
+        Chain(20, 2, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
     ),
     "uniform weights": (Chain(20, 3, "relu", weights="uniform"), {"initial": X[:20]}),
     "uniform weights, float32": (Chain(20, 3, "relu", weights="uniform"), {"dtype": "float32"}),
-    "signs, two tiles": (Chain(21, 3, "tanh", weights="rademacher"), {}),
+    "signs, two tiles": (Chain(21, 3, "erf", weights="rademacher"), {}),
 }  # fmt: skip
 
 
@@ -154,6 +152,123 @@ def test_trajectories_are_those_of_the_cpu(what):
 def test_rounding_does_not_grow_with_depth(dtype):
     a, b = both(Chain(40, 3, "relu"), 8, dtype=dtype, chains=2, every=4)
     assert_equal_to_rounding(a, b)
+
+
+@pytest.mark.parametrize(("activation", "norm"), [("relu", "batch"), ("tanh", "batch-uncentred")])
+def test_trajectories_stay_together_where_chains_contract(activation, norm):
+    """Through LAYERS layers; as many as are asked for by BNMC_LAYERS=10000 (10 minutes a chain).
+
+    Roundings of a layer are a disturbance that later layers contract.  What they make of it shows
+    where the CPU runs the same chain, of the same normals, in float32: it leaves the trajectory of
+    float64 by `response`, which is to units of float32 what the difference of CPU and GPU is to
+    those of float64.  Their roundings are of as many operations, done in another order: those of
+    one are up to twice as large, and the two may have opposite signs, hence a factor of 4; the
+    float32 normals are not rounded more than the rows made of them.
+    """
+    chain = Chain(16, 3, activation, norm=norm)
+    options = {"rng": 3, "sampler": "conditional"}
+    exact = simulate(chain, 10_000, backend="cpu", **options).gram
+    single = simulate(chain, 10_000, backend="cpu", dtype="float32", **options)
+    assert single.widened == ()
+    response = np.abs(exact - single.gram).max()
+    # It contracts: without it the differences of 10,000 layers would have come to order one.
+    assert response < 1e-4
+    with mock.patch("bnmc._gpu_samplers.BLOCKS_OF_PROCESSOR", 0.5):
+        found = simulate(chain, LAYERS, backend="cuda", **options).gram
+    assert np.abs(found - exact[:, : LAYERS + 1]).max() <= 4 * 2.0**-29 * response
+
+
+# --- shapes -------------------------------------------------------------------------------------
+
+# In the simulator a tile has 64 rows of a drawn layer, 32 of one of weights; a thread has at most
+# 16 columns in float32, 8 in float64, and an edge of 8 or 6 of the Gram matrix.
+WIDTHS = (1, 2, 5, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129)
+BATCHES = (1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 17)
+
+
+@st.composite
+def runs(draw):
+    """A chain, and options of a run that the GPU takes."""
+    sampler = draw(st.sampled_from(["conditional", "weights"]))
+    norm = draw(st.sampled_from(["none", "batch-uncentred", "batch"]))
+    inputs = draw(st.sampled_from([None, 1, 2]))
+    batch = draw(st.sampled_from(BATCHES if inputs != 2 else BATCHES[:8]))
+    law = draw(st.sampled_from(["gaussian", "uniform", "rademacher"]))
+    widths = WIDTHS if sampler == "conditional" else WIDTHS[:-3]
+    chain = Chain(
+        draw(st.sampled_from(widths)),
+        max(batch, 2 if norm == "batch" else 1),
+        draw(st.sampled_from(["relu", "tanh"])),
+        norm=norm,
+        skip=draw(st.sampled_from([0.0, 0.5])),
+        eps=draw(st.sampled_from([0.0, 0.1])) if norm != "none" else 0.0,
+        weights=law if sampler == "weights" else "gaussian",
+    )
+    options = {"sampler": sampler, "inputs": inputs, "chains": draw(st.integers(1, 3))}
+    options["dtype"] = draw(st.sampled_from(["float32", "float64"]))
+    options["rng"] = draw(st.integers(0, 100))
+    return chain, options
+
+
+def least_pivot(gram, batch, centred):
+    """The least pivot of a covariance, relative to its diagonal, of those that are not zero."""
+    n = len(gram)
+    if centred:
+        project = np.eye(n) - np.kron(np.eye(n // batch), np.full((batch, batch), 1 / batch))
+        gram = project @ gram @ project
+    rest, diagonal, least = gram.copy(), np.diagonal(gram), 1.0
+    for k in range(n):
+        pivot = rest[k, k]
+        if pivot > 16 * 2.0**-52 * n * diagonal[k]:
+            least = min(least, pivot / diagonal[k])
+            rest -= np.outer(rest[:, k], rest[k]) / pivot
+    return least
+
+
+@IN_THREADS
+@given(runs())
+@settings(max_examples=45)
+def test_shapes(run):
+    """Layer 0 of a law, and from the CPU's layer 0 the next.
+
+    A number goes through as many roundings as sums have terms, which random signs let add up like
+    the root of the width.  The largest entries stand for the scale, and a factor of 10 for rows
+    that are divided by a small norm: over rows the mean of 1 / norm is at most that of one of two
+    normals, sqrt(pi / 2), three times that with these widths.  Roundings of the factor, in float64,
+    are divided by its least pivot.
+    """
+    chain, options = run
+    outcomes = []
+    for backend in ("cpu", "cuda"):
+        try:
+            outcomes.append(simulate(chain, 0, backend=backend, **options))
+        except ZeroVarianceError as error:
+            outcomes.append((error.chain, error.layer))
+    assert (outcomes[0] == outcomes[1]) or not isinstance(outcomes[0], tuple)
+    if isinstance(outcomes[0], tuple):
+        return
+    begun, other = outcomes
+    unit = 2.0**-23 if begun.dtype == "float32" else 2.0**-52
+    n = chain.batch * (begun.inputs or 1)
+    terms = 10 * (np.sqrt(chain.width) + 3 * n + 20)
+    start = begun.final_state.arrays["gram"]
+    there = other.final_state.arrays["gram"]
+    assert np.abs(start - there).max() <= unit * terms * max(np.abs(start).max(), 1.0)
+    ended = []
+    for backend in ("cpu", "cuda"):
+        try:
+            run = simulate(chain, 1, initial=begun.final_state, backend=backend, dtype=begun.dtype)
+            ended.append(run.final_state.arrays["gram"])
+        except ZeroVarianceError as error:
+            ended.append((error.chain, error.layer))
+    if isinstance(ended[0], tuple):
+        assert ended[0] == ended[1]
+        return
+    least = 1.0
+    if options["sampler"] == "conditional":
+        least = min(least_pivot(one, chain.batch, chain.norm == "batch") for one in start)
+    allowed = terms * (unit + 2.0**-52 / least) * max(np.abs(ended[0]).max(), 1.0)
+    assert np.abs(ended[0] - ended[1]).max() <= allowed
 
 
 def test_a_block_of_a_chain_and_blocks_of_its_rows():
@@ -719,6 +834,68 @@ def test_a_certificate():
         pytest.raises(BackendError, match="shared memory"),
     ):
         tv_bound(chain, 2, backend="cuda", **options)
+
+
+def test_pairs_that_are_divided_among_devices():
+    """And on each of these into ranges: meeting times are those of one launch."""
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    options = {"lag": 1, "replicates": 5, "rng": 0, "backend": "cuda"}
+    whole = tv_bound(chain, 2, **options)
+    assert len(set(whole.meeting_times.tolist())) > 1
+    selected, made = {}, {}
+    make = GpuPairs.__init__
+
+    def select(number):
+        selected[threading.get_ident()] = number
+
+    def noted(self, chain, start, lag, first, last, *others):
+        make(self, chain, start, lag, first, last, *others)
+        made[first, last] = selected[threading.get_ident()]
+
+    with (
+        mock.patch("bnmc._gpu_pairs.devices", return_value=[4, 7]),
+        mock.patch.object(cuda, "select_device", select),
+        mock.patch("bnmc._gpu_pairs.MOST_OF_RANGE", 2),
+        mock.patch.object(GpuPairs, "__init__", noted),
+    ):
+        parts = tv_bound(chain, 2, **options)
+    assert made == {(0, 2): 4, (2, 4): 7, (4, 5): 7}
+    assert np.array_equal(whole.meeting_times, parts.meeting_times)
+    assert np.array_equal(whole.bound, parts.bound)
+    assert (whole.tries, whole.refusals) == (parts.tries, parts.refusals)
+    # More devices than pairs.
+    with mock.patch("bnmc._gpu_pairs.devices", return_value=[0] * 3):
+        two = tv_bound(chain, 2, **{**options, "replicates": 2})
+    assert np.array_equal(two.meeting_times, whole.meeting_times[:2])
+
+
+@IN_THREADS
+def test_the_first_pair_that_fails_is_named():
+    with (
+        mock.patch("bnmc._gpu_pairs.devices", return_value=[0, 0]),
+        pytest.raises(ZeroVarianceError) as error,
+    ):
+        tv_bound(Chain(20, 2, "abs"), 2, lag=1, replicates=2, rng=0, backend="cuda")
+    assert error.value.chain == 0
+
+
+def test_pairs_that_a_device_has_no_memory_for():
+    chain = Chain(20, 2, "tanh")
+    options = {"lag": 1, "replicates": 2, "rng": 0, "backend": "cuda"}
+    with (
+        mock.patch("bnmc._gpu_samplers.free_memory", return_value=100),
+        pytest.raises(ResultTooLargeError, match="replicates.*fewer pairs"),
+    ):
+        tv_bound(chain, 2, **options)
+    failure = mock.patch(
+        "bnmc._gpu_pairs.launch", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+    )
+    with failure, pytest.raises(ResultTooLargeError, match="replicates"):
+        tv_bound(chain, 2, **options)
+    # Where a pair takes half of what is free, or more, they go one by one; the process goes on.
+    with mock.patch("bnmc._gpu_pairs.free_memory", return_value=1):
+        one_by_one = tv_bound(chain, 2, **options)
+    assert np.array_equal(one_by_one.meeting_times, tv_bound(chain, 2, **options).meeting_times)
 
 
 # --- how a block divides its work -----------------------------------------------------------

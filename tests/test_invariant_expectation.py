@@ -80,18 +80,19 @@ def test_what_is_not_given_is_chosen():
 
 
 def test_the_interval_covers(monkeypatch):
-    # 2000 seeds of 24 replicates: the share has a standard error of 0.5 %.
+    # 700 seeds of 24 replicates: the share has a standard error of 0.8 %.  An error that is stated
+    # 20 % too small, a share of 89 %, is missed with probability 0.004.
     monkeypatch.setattr(EXPECTATION, "available_processors", lambda: 1)
     monkeypatch.setattr(EXPECTATION, "BLOCK_LAYERS", 12)
-    truth, _ = long_run(RELU, lambda grams: grams[:, 0, 1], chains=400_000)
+    truth, _ = long_run(RELU, lambda grams: grams[:, 0, 1], chains=100_000)
     f = bnmc.Observable(lambda gram: gram[0, 1], name="entry")
     covered = []
-    for seed in range(2000):
+    for seed in range(700):
         found = expectation(
             RELU, f, burn_in=4, length=1, lag=6, replicates=24, rng=[2, seed], executor=AtOnce()
         )
         covered.append(found.ci[0] <= truth <= found.ci[1])
-    assert 0.935 <= np.mean(covered) <= 0.965
+    assert 0.925 <= np.mean(covered) <= 0.975
 
 
 @pytest.mark.parametrize(

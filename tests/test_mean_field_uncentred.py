@@ -1,5 +1,7 @@
 """The fixed point under the norm that does not centre, for activations that are not odd."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -13,16 +15,21 @@ def field(activation, n):
     return bnmc.MeanField(bnmc.Chain(1000, n, activation, norm=NORM))
 
 
+@cache
+def fixed_point(activation, n):
+    return field(activation, n).fixed_point()
+
+
 @pytest.mark.parametrize(("name", "c"), [("relu", 0.487), ("sigmoid", 0.970)])
 def test_published_correlations(name, c):
-    assert field(name, 5).fixed_point().c == pytest.approx(c, abs=5e-4)
+    assert fixed_point(name, 5).c == pytest.approx(c, abs=5e-4)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 20])
 def test_relu_is_a_fixed_point_of_the_map(n):
     # The map of homogeneous activations is an integral of one dimension, made elsewhere.
     mean_field = field("relu", n)
-    star = mean_field.fixed_point()
+    star = fixed_point("relu", n)
     np.testing.assert_allclose(np.asarray(mean_field.step(star.gram)), star.gram, rtol=1e-9)
 
 
@@ -41,10 +48,10 @@ def directions(n):
     return parts
 
 
-@pytest.mark.parametrize("n", [4, 5, 9])
+@pytest.mark.parametrize("n", [4, 5])
 def test_the_jacobian_of_relu_is_that_of_finite_differences(n):
     mean_field = field("relu", n)
-    star = mean_field.fixed_point()
+    star = fixed_point("relu", n)
     step = 1e-4
     found = []
     for _, basis in directions(n):
@@ -68,18 +75,18 @@ def test_the_jacobian_of_relu_is_that_of_finite_differences(n):
 
 
 def test_multiplicities_make_up_all_symmetric_matrices():
-    for n in (4, 7):
-        star = field("relu", n).fixed_point()
+    for n in (4, 5):
+        star = fixed_point("relu", n)
         assert sum(star.multiplicities) + 1 == n * (n + 1) // 2
 
 
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "silu"])
 def test_wide_networks_settle_there(name):
-    # 24 chains of width 1e5 from layer 25 on: errors of the mean over chains, 5.5 standard errors
+    # 24 chains of width 5e4 from layer 25 on: errors of the mean over chains, 5.5 standard errors
     # and the O(1/d) shift of the mean. False alarms: 2 in 1e8 for each of 3 numbers.
-    chain = bnmc.Chain(100_000, 4, name, norm=NORM)
+    chain = bnmc.Chain(50_000, 4, name, norm=NORM)
     star = bnmc.MeanField(chain).fixed_point()
-    gram = bnmc.simulate(chain, 25, chains=24, burn_in=25, rng=0, dtype="float32").gram[:, -1]
+    gram = bnmc.simulate(chain, 25, chains=24, burn_in=25, rng=0).gram[:, -1]
     diagonal = gram.trace(axis1=1, axis2=2) / 4
     pairs = (gram.sum(axis=(1, 2)) - 4 * diagonal) / 12
     for values, expected in ((diagonal, star.b), (pairs, star.b * star.c)):
@@ -92,7 +99,7 @@ def test_odd_activations_are_the_special_case(name):
     # Almost odd: what is not odd is 1e-9 of it, so all numbers agree to about as much.
     sigma = bnmc.Chain(10, 2, name).activation.scalar("float64")
     almost = bnmc.Activation(lambda x: sigma(x) + 1e-9 * x * x, name="almost")
-    odd, other = field(name, 5).fixed_point(), field(almost, 5).fixed_point()
+    odd, other = fixed_point(name, 5), field(almost, 5).fixed_point()
     assert other.b == pytest.approx(odd.b, rel=1e-8)
     assert other.c == pytest.approx(0.0, abs=1e-8)
     assert other.rate == pytest.approx(odd.rate, rel=1e-7)

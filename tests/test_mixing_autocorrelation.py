@@ -1,7 +1,7 @@
 """`bnmc.mixing.autocorrelation` against loops, against processes in closed form, and on chains.
 
 Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
-probability 95 % leaves 95 ± 1.5 % with probability 5e-7 (binomial).  Where fewer are counted, it is
+probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
 below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
 """
 
@@ -17,7 +17,8 @@ from bnmc.errors import ArgumentError, MissingExtraError, PartialEstimateError
 from bnmc.mixing.autocorrelation import Autocorrelation, autocorrelation
 from bnmc.mixing.rate import RateEstimate
 
-SEEDS, GROUPS, FEWER = 5500, 2000, 1000
+# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
+SEEDS, GROUPS, FEWER = 2000, 1000, 600
 
 
 def ar1(rng, chains, layers, rho):
@@ -128,7 +129,7 @@ def test_units_do_not_matter():
 def test_intervals_cover_what_they_say():
     runs = many(SEEDS, lambda rng: ar1(rng, 50, 200, 0.4))
     found = coverage(runs, (0.4, integrated(0.4), 0.0))
-    np.testing.assert_allclose(found, 0.95, atol=0.015)
+    np.testing.assert_allclose(found, 0.95, atol=0.025)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`bnmc.mixing.relaxation` against a general least-squares fit, on processes, and on chains.
 
 Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
-probability 95 % leaves 95 ± 1.5 % with probability 5e-7 (binomial).  Where fewer are counted, it is
+probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
 below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
 """
 
@@ -16,7 +16,8 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate import Estimate
 from bnmc.mixing.relaxation import Relaxation, relaxation
 
-SEEDS, GROUPS, FEWER = 5500, 2000, 1000
+# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
+SEEDS, GROUPS, FEWER = 2000, 1000, 600
 
 
 def ar1(rng, chains, layers, rho, start):
@@ -141,7 +142,7 @@ def test_a_thinned_run_has_the_rate_per_layer():
 
 def test_intervals_cover_what_they_say():
     share, kept = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 24, 0.5, 40)), 0.5)
-    assert share == pytest.approx(0.95, abs=0.015)
+    assert share == pytest.approx(0.95, abs=0.025)
     assert kept > 0.99
 
 
@@ -167,8 +168,8 @@ def test_a_second_faster_mode_is_waited_for(sign):
     def two_modes(rng):
         return ar1(rng, 60, 30, 0.7, 60) + sign * ar1(rng, 60, 30, 0.3, 60)
 
-    share, kept = coverage(many(FEWER // 2, two_modes), 0.7)
-    assert share >= lowest(FEWER // 2)
+    share, kept = coverage(many(FEWER, two_modes), 0.7)
+    assert share >= lowest(FEWER)
     assert kept > 0.95
 
 

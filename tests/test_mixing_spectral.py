@@ -1,7 +1,7 @@
 """`bnmc.mixing.spectral` against formulas, against processes in closed form, and on chains.
 
 Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
-probability 95 % leaves 95 ± 1.5 % with probability 5e-7 (binomial).  Where fewer are counted, it is
+probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
 below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
 """
 
@@ -16,7 +16,8 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.spectral import Spectrum, spectral
 
-SEEDS, GROUPS, FEWER = 5500, 2000, 1000
+# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
+SEEDS, GROUPS, FEWER = 2000, 1000, 600
 
 DEGENERATE = np.diag([0.6, 0.6, 0.6])
 NEAR = np.diag([0.6, 0.58, 0.55])
@@ -182,7 +183,7 @@ def test_null_directions_are_left_out():
 
 def test_the_interval_of_one_feature_covers_what_it_says():
     share, given = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 60, 0.5)), 0.5, [1, 2])
-    assert share == pytest.approx(0.95, abs=0.015)
+    assert share == pytest.approx(0.95, abs=0.025)
     # A lag is rejected with probability 1 %, the second after the first more often than that.
     assert given > 0.99
 

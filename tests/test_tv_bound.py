@@ -197,15 +197,16 @@ def shares(chain, lag, replicates, seeds, depth, one):
 @pytest.mark.parametrize(("lag", "replicates"), [(1, 200), (6, 20)], ids=["large", "small"])
 @pytest.mark.usefixtures("one_processor")
 def test_intervals_cover(lag, replicates):
-    # Of 2000 seeds. Student's interval of the first layers covers 95 ± 1.5 %; all others are
-    # conservative by construction.
-    found = shares(bnmc.Chain(12, 3, "relu"), lag, replicates, 2000, 8, 7)
-    assert (found["bound"] >= 0.935).all()
+    # Of 700 seeds: a share has a standard error of 0.8 %. Student's interval of the first layers
+    # covers 95 ± 2.5 %; all others are conservative by construction. An error that is stated 20 %
+    # too small, a share of 89 %, is missed with probability 0.004.
+    found = shares(bnmc.Chain(12, 3, "relu"), lag, replicates, 700, 8, 7)
+    assert (found["bound"] >= 0.925).all()
     if replicates > 100:
-        assert (found["bound"][:2] <= 0.965).all()
-    assert (found["survival"] >= 0.935).all()
-    assert found["band"] >= 0.935
-    assert found["rate"] >= 0.935
+        assert (found["bound"][:2] <= 0.975).all()
+    assert (found["survival"] >= 0.925).all()
+    assert found["band"] >= 0.925
+    assert found["rate"] >= 0.925
 
 
 def test_a_chain_that_loses_rank_does_not_mix():

@@ -3,8 +3,9 @@
 A `Chain` says which Markov chain, `simulate` runs an ensemble of it through depth, a `Trajectory`
 holds what was recorded.  `MeanField` is the limit of infinite width, `mixing` says how fast a chain
 forgets, `invariant` what it settles into, `regularity` and `bounds` have the quantities and the
-inequalities of the papers, `random_matrix` and `gram` functions of matrices.  Names are imported
-when they are first used, so importing the package costs nothing.
+inequalities of the papers, `random_matrix` and `gram` functions of matrices, `experiments` the
+figures.  `kernels` is for compiled code of your own, `testing` for tests of your own layers.  Names
+are imported when they are first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -28,22 +29,27 @@ __all__ = [
     "bounds",
     "drawn_weights",
     "errors",
+    "experiments",
     "gram",
     "invariant",
+    "kernels",
     "mean_field",
     "mixing",
     "random_matrix",
     "regularity",
     "simulate",
     "testing",
+    "warmup",
 ]
 
 if TYPE_CHECKING:
     from bnmc import (
         bounds,
         errors,
+        experiments,
         gram,
         invariant,
+        kernels,
         mean_field,
         mixing,
         random_matrix,
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
     from bnmc.observables import Distance, Observable, SoftRank
     from bnmc.simulation import drawn_weights, simulate
     from bnmc.trajectory import Trajectory
+    from bnmc.warming import warmup
 
 _HOMES = {
     "Activation": "activations",
@@ -71,12 +78,15 @@ _HOMES = {
     "Trajectory": "trajectory",
     "drawn_weights": "simulation",
     "simulate": "simulation",
+    "warmup": "warming",
 }
 _MODULES = (
     "bounds",
     "errors",
+    "experiments",
     "gram",
     "invariant",
+    "kernels",
     "mean_field",
     "mixing",
     "random_matrix",

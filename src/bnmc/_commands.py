@@ -307,6 +307,36 @@ def info(as_json: options.Json = False) -> None:
     print_table(["what", "value"], [[name, str(value)] for name, value in facts.items()])
 
 
+def bench(
+    width: options.Width = 1000,
+    batch: options.Batch = 10,
+    activation: options.Activation = "relu",
+    seconds: Annotated[float, typer.Option(help="Of each measurement; there are sixteen.")] = 0.5,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
+) -> None:
+    """How fast this machine simulates, beside NumPy that draws the weights.
+
+    Example: bnmc bench --width 4000 --batch 10
+    """
+    from bnmc import Chain, _bench
+    from bnmc._kernels.jit import host_cpu
+
+    chain = Chain(width, batch, activation)
+    report = progress_report(progress, "measurement")
+    rows = _bench.measure(chain, seconds=seconds, threads=threads, progress=report)
+    if as_json:
+        _print_json({"chain": repr(chain), "processor": host_cpu(), "rows": rows})
+        return
+    print(f"{chain}\n")
+    print_table(
+        ["what", "layers a second", "normals a second", "speed"],
+        [[str(row["what"]), *(f"{value:.3g}" for value in list(row.values())[1:])] for row in rows],
+    )
+    print(f"\nprocessor {host_cpu()}; layers of all networks together, medians of 3 rounds")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "fixed-point": fixed_point,
     "stability": stability,
@@ -314,6 +344,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rates": rates,
     "regularity": regularity,
     "check": check,
+    "bench": bench,
     "info": info,
 }
 

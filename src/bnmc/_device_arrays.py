@@ -6,9 +6,9 @@ import ctypes
 import math
 from typing import Any
 
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError
 
-__all__ = ["as_device_array", "is_device_array"]
+__all__ = ["as_device_array", "is_device_array", "to_host"]
 
 # Of the DLPack standard: kinds of devices, and of numbers.
 _CUDA, _CUDA_MANAGED = 2, 13
@@ -30,6 +30,16 @@ def as_device_array(name: str, value: Any, current: int) -> Any:
     if number != current:
         raise ArgumentError(name, f"on device {number}", f"an array of device {current}")
     return _View(name, value)
+
+
+def to_host(name: str, value: Any) -> Any:
+    """Return a copy of an array of a GPU, as an array of NumPy."""
+    from bnmc._kernels.target import cuda, current_device, why_not
+
+    reason = why_not()
+    if reason is not None:
+        raise BackendError("cuda", f"{name} is an array of a GPU, and {reason}")
+    return cuda.as_cuda_array(as_device_array(name, value, current_device())).copy_to_host()
 
 
 def _device_of(value: object) -> int | None:

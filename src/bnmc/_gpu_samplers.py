@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,18 @@ from bnmc.errors import (
 )
 from bnmc.initial import Covariance, Representation
 
-__all__ = ["GPU_SAMPLERS", "ONE_DEVICE", "DeviceRows", "device_result", "gpu_sampler"]
+__all__ = [
+    "GPU_SAMPLERS",
+    "ONE_DEVICE",
+    "DeviceRows",
+    "device_memory",
+    "device_result",
+    "device_threads",
+    "gpu_sampler",
+    "on_each",
+]
+
+T = TypeVar("T")
 
 #: Parts of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
@@ -65,6 +76,7 @@ BLOCKS_OF_PROCESSOR = 2
 #: in a chunk whatever they take: fewer would leave it idle.
 STAGING_BYTES = 1 << 26
 LEAST_OF_PROCESSOR = 12
+FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
 
 
 class DeviceRows:
@@ -111,6 +123,20 @@ def _taken(name: str, array: Any) -> Any:
     return numba_cuda.as_cuda_array(as_device_array(name, array, current_device()))
 
 
+@contextmanager
+def device_memory(name: str, size: int, hint: str) -> Iterator[None]:
+    """Turn a want of device memory, of `size` bytes for an argument, into a typed error."""
+    free = free_memory()
+    if size > free:
+        raise ResultTooLargeError(name, size, free, hint)
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise ResultTooLargeError(name, size, free_memory(), hint) from error
+        raise
+
+
 class _Target(NamedTuple):
     """Where kernels record layers; see `cuda.kernels`."""
 
@@ -146,7 +172,7 @@ class _GpuSampler(Sampler):
         of_x = (chains, self.columns, stride) if self.skipped else (1, 1, 1)
         of_a = (chains, 2, stride, self.columns) if self.keeps_a else (1, 2, 1, 1)
         size = 8 * chains * self.columns**2 + itemsize * int(np.prod(of_x) + np.prod(of_a))
-        with self._memory(size):
+        with device_memory("chains", size, FEWER_CHAINS):
             self.stream, self.copying = numba_cuda.stream(), numba_cuda.stream()
             self.grams = self._zeros((chains, self.columns, self.columns), np.float64)
             self.xs = self._zeros(of_x, self.dtype)
@@ -302,20 +328,6 @@ class _GpuSampler(Sampler):
         array.copy_to_device(np.zeros(shape, dtype))
         return array
 
-    @contextmanager
-    def _memory(self, size: int) -> Iterator[None]:
-        """Turn a want of device memory, of `size` bytes, into a typed error."""
-        free = free_memory()
-        hint = "simulate fewer chains at a time, or on the CPU"
-        if size > free:
-            raise ResultTooLargeError("chains", size, free, hint)
-        try:
-            yield
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise ResultTooLargeError("chains", size, free_memory(), hint) from error
-            raise
-
     def _draw(
         self,
         law: cpu.Law,
@@ -373,7 +385,7 @@ class _GpuSampler(Sampler):
         own = np.where(slots >= 0, slots if stay else slots - base, -1)
         found = np.full(last - first, cuda.RUNNING)
         pending: list[Callable[[], None] | None] = [None, None]
-        with self._memory(self._size_of_buffers(most * numbers)):
+        with device_memory("chains", self._size_of_buffers(most * numbers), FEWER_CHAINS):
             buffers = self._two_buffers(most * numbers)
             for number, a in enumerate(range(first, last, most)):
                 b = min(last, a + most)
@@ -584,11 +596,7 @@ class DividedSampler(Sampler):
         self.name, self.path, self.kind = kind.name, kind.path, kind
         bounds = [chains * k // len(numbers) for k in range(len(numbers) + 1)]
         self.ranges = list(pairwise(bounds))
-        # A thread has one device, from its start.
-        self.threads = [
-            ThreadPoolExecutor(1, "bnmc-gpu", numba_cuda.select_device, (number,))
-            for number in numbers
-        ]
+        self.threads = device_threads(numbers)
         # One after the other, so that kernels are made once.
         self.parts = [
             thread.submit(kind, chain, b - a, inputs, dtype, key, offset + a).result()
@@ -644,13 +652,30 @@ class DividedSampler(Sampler):
         self._each(lambda part, a, b: part.advance(0, b - a, layer, slots, _part_of(frames, a, b)))
 
     def _each(self, task: Callable[[_GpuSampler, int, int], Any]) -> list[Any]:
-        """Run a task on all devices at once; the first error in their order is raised."""
-        futures = [
-            thread.submit(task, part, a, b)
-            for thread, part, (a, b) in zip(self.threads, self.parts, self.ranges, strict=True)
-        ]
-        wait(futures)
-        return [future.result() for future in futures]
+        """Run a task on all devices at once."""
+        return on_each(
+            self.threads,
+            task,
+            [(part, a, b) for part, (a, b) in zip(self.parts, self.ranges, strict=True)],
+        )
+
+
+def device_threads(numbers: Sequence[int]) -> list[ThreadPoolExecutor]:
+    """Return a thread for each device, which it has from its start."""
+    return [
+        ThreadPoolExecutor(1, "bnmc-gpu", numba_cuda.select_device, (number,)) for number in numbers
+    ]
+
+
+def on_each(
+    threads: Sequence[ThreadPoolExecutor],
+    task: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+) -> list[T]:
+    """Run a task on all devices at once; the first error in their order is raised."""
+    futures = [thread.submit(task, *own) for thread, own in zip(threads, arguments, strict=True)]
+    wait(futures)
+    return [future.result() for future in futures]
 
 
 def _part_of(frames: Frames, first: int, last: int) -> Frames:

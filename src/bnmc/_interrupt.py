@@ -56,25 +56,28 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
         work()
         return True
     failed: list[BaseException] = []
+    ended = threading.Event()  # as a join that is interrupted takes the thread for ended
 
     def attempt() -> None:
         try:
             work()
         except BaseException as error:  # handed over to the thread that waits
             failed.append(error)
+        finally:
+            ended.set()
 
     context = contextvars.copy_context()  # of NumPy's error state, among others
     thread = threading.Thread(target=context.run, args=(attempt,), name="bnmc-run", daemon=True)
     thread.start()
     try:
-        while thread.is_alive():
-            thread.join(0.5)
+        while not ended.wait(0.5):
+            pass
     except KeyboardInterrupt:
         stop.event.set()
-        thread.join(GRACE)
-        if thread.is_alive():
+        if not ended.wait(GRACE):
             raise StillAtWork from None
         return False
+    thread.join()
     if failed and isinstance(failed[0], KeyboardInterrupt):  # of a worker, or of the user's code
         return False
     if failed:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,10 @@ class Job:
     def columns(self) -> int:
         """Samples of all inputs."""
         return self.chain.batch * (self.inputs or 1)
+
+    def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
+        """Return the state of chains of this run at a layer."""
+        return State(self.chain, self.path, self.key, layer, self.inputs, self.dtype, arrays)
 
     def sampler(self, first: int, last: int) -> Sampler:
         """Return the sampler of chains first:last."""
@@ -157,6 +161,7 @@ class Leg:
         else:
             law = start
             self._spread(lambda a, b: self.sampler.begin(law, a, b, frames), self.sampler.divisible)
+        self.sampler.settle(frames)
         if self.job.recorded.first == self.layer:
             self._take(frames, np.zeros(1, np.int64), sink)
 
@@ -176,15 +181,13 @@ class Leg:
             slots[slots >= 0] += before
         self._go(self.layer + 1, slots, frames)
         self.layer += block
+        self.sampler.settle(frames)
         self._take(frames, np.arange(before, before + count), sink)
 
     @property
     def state(self) -> State:
         """All that is needed to go on from here; a view of what the sampler has."""
-        job = self.job
-        return State(
-            job.chain, job.path, job.key, self.layer, job.inputs, job.dtype, self.sampler.arrays
-        )
+        return self.job.state(self.layer, self.sampler.arrays)
 
     def _frames(self, layers: int) -> Frames:
         columns = self.sampler.columns
@@ -255,7 +258,7 @@ class Leg:
         numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
         by_memory = FRAME_BYTES / (8 * self.chains * numbers)
         by_memory *= self.sampler.frame_factor
-        return max(1, int(min(by_time, by_memory, 100_000)))
+        return max(1, int(min(by_time, by_memory, 100_000, self.sampler.most_layers)))
 
 
 class Pool:

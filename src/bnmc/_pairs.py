@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.initial import Covariance, Representation
 
-__all__ = ["APART", "THRESHOLD", "Meetings", "Pairs", "meet", "require_coupling"]
+__all__ = ["APART", "THRESHOLD", "Meetings", "Pairs", "joined", "meet", "require_coupling"]
 
 #: A maximal coupling is tried where the logarithm of the ratio of the two densities has at most
 #: this standard deviation s; it is refused with probability 0.4 s. A refusal costs the layers of a
@@ -232,4 +233,16 @@ def meet(
         distance=trace[..., 0],
         pivot=trace[..., 1],
         degenerate=np.where(lost, pairs.status[:, 1], 0),
+    )
+
+
+def joined(parts: Sequence[Meetings]) -> Meetings:
+    """Return what became of consecutive ranges of pairs, of which the first has the trace."""
+    return Meetings(
+        layers=np.concatenate([part.layers for part in parts]),
+        tries=np.concatenate([part.tries for part in parts]),
+        refusals=np.concatenate([part.refusals for part in parts]),
+        distance=parts[0].distance,
+        pivot=parts[0].pivot,
+        degenerate=np.concatenate([part.degenerate for part in parts]),
     )

@@ -19,6 +19,14 @@ from numpy.typing import NDArray
 
 from bnmc._kernels import cpu, memory
 from bnmc._kernels.jit import Sigma
+from bnmc._precision import (
+    exponents_of,
+    in_range,
+    is_homogeneous,
+    layers_of_scale,
+    least_pivots,
+    rescale,
+)
 from bnmc.activations import Activation
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
@@ -32,6 +40,11 @@ FloatArray = NDArray[np.floating[Any]]
 MOST_CHAINS = 1 << 28
 #: The largest width of layers that are made row by row: four rows share a 32-bit counter word.
 MOST_ROWS = 1 << 33
+
+#: The relative pivot of a Gram matrix below which float32 rows have lost what tells samples apart:
+#: rounding moves a sample by 2**-24 and more of its size, which is 0.05 % and more of its distance
+#: from the span of the others there, layer after layer.
+LOST_PIVOT = 2.0**-26
 
 _NORM_CODES = {
     "none": cpu.NORM_NONE,
@@ -176,6 +189,8 @@ class Sampler:
         self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         #: Which float32 chains have gone on in float64.
         self.wide = np.zeros(chains, np.bool_)
+        #: Which chains have, or had, recorded Gram matrices that float32 rows do not resolve.
+        self.unresolved = np.zeros(chains, np.bool_)
         #: Where a state was taken up; 0 otherwise.
         self.layer = 0
         #: What it records in place of Gram matrices.
@@ -195,7 +210,7 @@ class Sampler:
     def take(self, state: State) -> None:
         """Go on from a state, which is not changed."""
         for name, values in self.arrays.items():
-            values[...] = state.arrays[name]
+            values[...] = state.arrays.get(name, 0)  # a GPU has less to say
         self.layer = state.layer
 
     def measure(self, wanted: tuple[Measure, ...]) -> None:
@@ -233,6 +248,14 @@ class Sampler:
     ) -> None:
         """Like `advance`, for all chains, with all threads on each layer."""
         raise NotImplementedError
+
+    @property
+    def most_layers(self) -> int:
+        """How many layers it may advance before it is to `settle`."""
+        return 1 << 62
+
+    def settle(self, frames: Frames) -> None:
+        """See to the precision of all chains, after each block and of what it recorded."""
 
     def work(self, dtype: np.dtype[Any] | None = None) -> cpu.Work:
         """Return the buffers of the calling thread, for rows of a dtype."""
@@ -278,6 +301,49 @@ class _RowSampler(Sampler):
         self.xs = memory.aligned_zeros(of_x, self.dtype)
         of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
         self.activations = memory.aligned_zeros(of_a, self.dtype)
+        #: The state is in units of 2**exponents, where a chain may have any scale.
+        self.exponents = np.zeros(chains, np.int64)
+        self.is_scaled = is_homogeneous(chain)
+        self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
+
+    @property
+    def precision_arrays(self) -> dict[str, NDArray[Any]]:
+        """The part of the state that says how precise it is."""
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.is_scaled:
+            arrays["exponent"] = self.exponents
+        if self.is_watched:
+            arrays["unresolved"] = self.unresolved
+        return arrays
+
+    @property
+    def most_layers(self) -> int:
+        if not self.is_scaled:
+            return super().most_layers
+        return layers_of_scale(self.chain, self.dtype.name)
+
+    def settle(self, frames: Frames) -> None:
+        if self.is_scaled:
+            in_range(frames.gram, frames.log_scale, self.exponents)
+            rows = [self.xs] if self.chain.skip != 0.0 else []
+            rescale(self.grams, rows + [self.activations] * self.keeps_a, self.exponents)
+        elif self.chain.norm == "none":
+            self._require_scale()
+        if self.is_watched:
+            n, centred = self.chain.batch, self.chain.norm == "batch"
+            for first in range(0, self.columns, n):
+                own = frames.gram[..., first : first + n, first : first + n]
+                least = least_pivots(own, centred, self.chain.width)
+                self.unresolved |= (least < LOST_PIVOT).any(axis=1)
+
+    def _require_scale(self) -> None:
+        """Refuse Gram matrices so small that float64 rounds them, or makes them zero."""
+        # Of the activations of the library none but those whose scale is split off are ever zero.
+        zero = self.chain.activation.builtin & ~self.grams.any(axis=(1, 2))
+        small = np.flatnonzero(zero | (exponents_of(self.grams) < -960))
+        if small.size:
+            chain = self.offset + int(small[0])
+            raise NonFiniteError(chain, None, "Gram matrix, too small for float64, is")
 
     @property
     def keeps_a(self) -> bool:
@@ -436,7 +502,7 @@ class ConditionalSampler(_RowSampler):
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        arrays: dict[str, NDArray[Any]] = {"gram": self.grams, "wide": self.wide}
+        arrays = {"gram": self.grams, "wide": self.wide, **self.precision_arrays}
         return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
 
     @staticmethod
@@ -495,7 +561,9 @@ class WeightsSampler(_RowSampler):
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        arrays: dict[str, NDArray[Any]] = {"gram": self.grams, "activations": self.activations}
+        arrays = {
+            "gram": self.grams, "activations": self.activations, **self.precision_arrays
+        }  # fmt: skip
         return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
 
     @staticmethod

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._executor import Workers, received, sendable
 from bnmc._kernels.jit import host_cpu
@@ -92,10 +93,10 @@ def grid_of(
 
 
 class Tile(NamedTuple):
-    """Values of the recorded layers, where the chains have got to, and on which kind of CPU."""
+    """Values of the recorded layers, the arrays of the state they end in, and the kind of CPU."""
 
     values: Values
-    state: State
+    arrays: dict[str, NDArray[Any]]
     cpu: str
 
 
@@ -185,9 +186,11 @@ class TiledRun:
     def _submit(self, part: int) -> None:
         block = self.next[part]
         origin = self.states[part][block - 1] if block else self.starts[part]
+        # Of a state only what the job does not say: its chain may have functions in it.
+        sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
         stop = self.stop if self.workers.shares_memory else None
         self.workers.submit(
-            part, make_tile, self._common, self.grid, part, block, origin, self.threads, stop
+            part, make_tile, self._common, self.grid, part, block, sent, self.threads, stop
         )
 
     def _take(self, part: int, tile: Tile | None) -> None:
@@ -195,8 +198,7 @@ class TiledRun:
             return
         block = self.next[part]
         self.cpus.add(tile.cpu)
-        # A function of the user's that came back from a worker is another one to Python.
-        self.states[part][block] = replace(tile.state, chain=self.job.chain)
+        self.states[part][block] = self.job.state(self.grid.end(block), tile.arrays)
         if self.store is None:
             self.values[part, block] = tile.values
         else:
@@ -247,9 +249,17 @@ class TiledRun:
     @property
     def widened(self) -> list[int]:
         """The chains that have gone on in float64."""
+        return self._chains("wide")
+
+    @property
+    def unresolved(self) -> list[int]:
+        """The chains whose Gram matrices float32 rows did not resolve."""
+        return self._chains("unresolved")
+
+    def _chains(self, name: str) -> list[int]:
         state = self.state
-        wide = None if state is None else state.arrays.get("wide")
-        return [] if wide is None else np.flatnonzero(wide).tolist()
+        found = None if state is None else state.arrays.get(name)
+        return [] if found is None else np.flatnonzero(found).tolist()
 
     @property
     def state(self) -> State | None:
@@ -272,13 +282,14 @@ def make_tile(
     grid: Grid,
     part: int,
     block: int,
-    origin: Origin,
+    origin: Covariance | Representation | tuple[int, dict[str, NDArray[Any]]],
     threads: int,
     stop: threading.Event | None,
 ) -> Tile | None:
     """Make a tile from the end of the one before it; None if told to stop.
 
-    The origin of the first block is where the run starts.
+    The origin of the first block is where the run starts; that of others, and of a run that
+    continues, are the layer and the arrays of a state.
     """
     job = common if isinstance(common, Job) else _unpickled(common)
     chains, slots = grid.of_part(part), grid.of_block(block)
@@ -286,16 +297,17 @@ def make_tile(
     with ExitStack() as stack:
         sampler = job.sampler(chains.start, chains.stop)
         leg = Leg(job, sampler, threads, Pool(stack, threads))
+        start = job.state(*origin) if isinstance(origin, tuple) else origin
         if block == 0:
-            leg.begin(origin, sink)
+            leg.begin(start, sink)
         else:
-            assert isinstance(origin, State)
-            leg.resume(origin)
+            assert isinstance(start, State)
+            leg.resume(start)
         while leg.layer < grid.end(block):
             if stop is not None and stop.is_set():
                 return None
             leg.advance(grid.end(block), sink)
-        return Tile(sink.arrays, leg.state, host_cpu())
+        return Tile(sink.arrays, leg.state.arrays, host_cpu())
 
 
 class _TileArrays(Arrays):

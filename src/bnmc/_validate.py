@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._device_arrays import is_device_array, to_host
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
-__all__ = ["as_array", "choice", "finite_array", "generator", "integer", "items", "real"]
+__all__ = ["choice", "finite_array", "generator", "host_array", "integer", "items", "real"]
 
 
 def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
@@ -167,7 +168,7 @@ def finite_array(
     name : str
         Name of the argument, for the message.
     value : array_like
-        Real numbers of any integer or floating-point type.
+        Real numbers of any integer or floating-point type, in any array that `host_array` takes.
     shape : tuple of (int, str or Ellipsis)
         What is expected along each axis: an integer stands for just this length, a name for any
         length >= 1, the same for equal names, and a leading Ellipsis for any number of axes of
@@ -209,22 +210,6 @@ def finite_array(
             name, float(array[first]), "finite real numbers", f"first at index {first}"
         )
     return array
-
-
-def as_array(name: str, value: object, allowed: str) -> NDArray[Any]:
-    """Return `value` as an array of whatever dtype it has.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If it is a ragged sequence, or an object that fails to become an array.
-    """
-    try:
-        return np.asarray(value)
-    except MemoryError:
-        raise
-    except Exception:  # whatever `__array__` of a foreign object raises
-        raise ArgumentTypeError(name, value, allowed) from None
 
 
 def generator(rng: object) -> np.random.Generator:
@@ -270,9 +255,52 @@ def _unwrapped(value: object) -> object:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
+def host_array(name: str, value: Any, allowed: str = "an array of real numbers") -> NDArray[Any]:
+    """Return what may be an array as one of NumPy, without a copy where the memory is the host's.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : array_like
+        What `numpy.asarray` takes, or has ``__dlpack__``; an array of a GPU is copied to the host.
+    allowed : str, optional
+        For the message.
+
+    Returns
+    -------
+    ndarray
+        Of any dtype; of objects for what is no array.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is a ragged sequence, or its library refuses to show it.
+
+    Examples
+    --------
+    >>> values = np.eye(2)
+    >>> np.shares_memory(host_array("a", memoryview(values)), values)
+    True
+    """
+    if is_device_array(value):
+        copy: NDArray[Any] = to_host(name, value)
+        return copy
+    try:
+        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+            return np.from_dlpack(value)
+        return np.asarray(value)
+    except (MemoryError, ArgumentTypeError):
+        raise
+    except (TypeError, ValueError):  # a ragged sequence
+        raise ArgumentTypeError(name, value, allowed) from None
+    except Exception as error:  # a tensor that needs a gradient, or whatever an object raises
+        raise ArgumentTypeError(name, value, allowed, str(error)) from error
+
+
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
     allowed = "an array of real numbers"
-    array = as_array(name, value, allowed)
+    array = host_array(name, value)
     if array.dtype.kind not in "fiu":
         raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
     if array.dtype in (np.float32, np.float64):

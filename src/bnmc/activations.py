@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from bnmc._kernels.core.activations import BUILTIN
-from bnmc._validate import as_array, choice, items, real
+from bnmc._validate import choice, host_array, items, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Activation:
         >>> Activation.named("abs")([[1, -2]])
         array([[1., 2.]])
         """
-        given = as_array("x", x, "real numbers")
+        given = host_array("x", x)
         if given.dtype.kind not in "biuf":
             raise ArgumentTypeError("x", x, "real numbers")
         dtype = np.float32 if given.dtype == np.float32 else np.float64

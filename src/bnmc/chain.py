@@ -109,6 +109,11 @@ class Chain:
         settle("weights", weights if callable(weights) else choice("weights", weights, WEIGHTS))
         settle("eps", real("eps", eps, low=0.0))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {name: getattr(self, name) for name in ("norm", "skip", "gain", "eps")}
+        weights = self.weights if isinstance(self.weights, str) else _by_value(self.weights)
+        return _rebuilt, (self.width, self.batch, self.activation, weights, options)
+
     def __repr__(self) -> str:
         shown = [
             f"width={self.width}",
@@ -172,3 +177,26 @@ class Chain:
     ) -> Self:
         """Return the chain without normalization."""
         return cls(width, batch, activation, norm="none")
+
+
+def _by_value(weights: WeightSampler) -> bytes:
+    """Pickle a sampler of weights, a lambda too, for another process."""
+    from numba import cloudpickle
+
+    dumps: Callable[[object], bytes] = cloudpickle.dumps
+    try:
+        return dumps(weights)
+    except Exception as error:  # whatever the function refers to decides what is raised
+        allowed = "a function that can be pickled, to send it to another process"
+        hint = f"{type(error).__name__}: {error}"
+        raise ArgumentError("weights", weights, allowed, hint) from error
+
+
+def _rebuilt(
+    width: int, batch: int, activation: Activation, weights: str | bytes, options: dict[str, Any]
+) -> Chain:
+    if isinstance(weights, str):
+        return Chain(width, batch, activation, weights=weights, **options)
+    from numba import cloudpickle
+
+    return Chain(width, batch, activation, weights=cloudpickle.loads(weights), **options)

@@ -1,4 +1,4 @@
-"""The command line: ``bnmc simulate``, ``bnmc demo`` and the commands of `_commands`.
+"""The command line: ``bnmc simulate``, ``bnmc demo``, and those of `_commands` and `_figure`.
 
 Exit statuses: 0, fine; 2, bad input, with one line on standard error; 3, a chain that does not mix
 or too little data, likewise; 4, a claim that `check` finds to fail; 130, interrupted.
@@ -120,9 +120,9 @@ def _explanation(error: Exception) -> str | None:
 
 def _app() -> typer.Typer:
     from bnmc._commands import COMMANDS
+    from bnmc._figure import FigureCommand, figure
 
     app = typer.Typer(
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -131,6 +131,7 @@ def _app() -> typer.Typer:
     app.command()(simulate)
     for name, command in COMMANDS.items():
         app.command(name)(command)
+    app.command(cls=FigureCommand)(figure)
     app.command()(demo)
     return app
 
@@ -139,7 +140,11 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Deep random networks with batch normalization, as the Markov chain that they are."""
+    """Deep random networks with batch normalization, as the Markov chain that they are.
+
+    Every command has examples in its --help. bnmc --install-completion makes the shell complete
+    commands, options and the names of figures.
+    """
     if version:
         from bnmc import __version__
 

@@ -25,6 +25,7 @@ __all__ = [
     "NonFiniteError",
     "NotMixing",
     "PartialEstimateError",
+    "PrecisionWarning",
     "ResultTooLargeError",
     "SingularGramError",
     "StoreError",
@@ -469,6 +470,10 @@ class Interrupted(KeyboardInterrupt):
         self.partial: Any = partial
         done = "nothing is finished" if partial is None else "what is finished is in .partial"
         super().__init__(f"interrupted; {done}")
+
+
+class PrecisionWarning(UserWarning):
+    """Numbers are less precise than their dtype promises; the message says which, and a remedy."""
 
 
 class PartialEstimateError(BnmcError):

@@ -4,9 +4,11 @@ A representation ``a`` is a (width, batch) matrix whose columns are the samples;
 is ``G = aᵀ a / width``, (batch, batch).  Every function broadcasts over leading axes, so it takes
 one matrix or the (chains, layers, ...) stack that a simulation returns, and needs only NumPy.
 
-Input may be of any real type; what depends on rounding (is this symmetric? is that singular?)
-is judged by the precision of the input, float32 or float64.  All arithmetic and all results are
-float64, scaled so that intermediate squares neither overflow nor vanish.
+Input may be of any real type, in any array that has `__array__`, a buffer or `__dlpack__`; it is
+not copied where it is float64, and one of a GPU is copied to the host.  What depends on rounding
+(is this symmetric? is that singular?) is judged by the precision of the input, float32 or float64.
+All arithmetic and all results are float64, scaled so that intermediate squares neither overflow nor
+vanish.
 
 The orthogonality gap, the ranks and the spectrum of a representation depend on it through its
 Gram matrix only, so there is no second version of them for representations: the V(H) of

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import choice, finite_array
+from bnmc._device_arrays import is_device_array
+from bnmc._validate import choice, finite_array, host_array
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 
@@ -55,16 +56,19 @@ class FirstLayer:
 
     def __init__(self, x: ArrayLike) -> None:
         features = ("features", "batch")
-        shape = ("inputs", *features) if axes_of(x) == 3 else features
+        x = host_array("x", x)
+        shape = ("inputs", *features) if x.ndim == 3 else features
         self.x = finite_array("x", x, shape=shape).astype(np.float64)
 
 
-def axes_of(value: object) -> int:
-    """Return the number of axes of what may be an array, 0 for what is none."""
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of what may be an array, () for what is none."""
+    if is_device_array(value):
+        return tuple(getattr(value, "shape", ()))
     try:
-        return np.ndim(value)  # type: ignore[arg-type]
-    except Exception:  # a ragged sequence, or an object that `finite_array` refuses
-        return 0
+        return host_array("initial", value).shape
+    except ArgumentTypeError:  # which `finite_array` will raise, too
+        return ()
 
 
 @dataclass(frozen=True)

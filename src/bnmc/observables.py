@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._kernels.core import measures
 from bnmc._samplers import Frames, Measure
-from bnmc._validate import as_array, choice, finite_array, integer, items, real
+from bnmc._validate import choice, finite_array, host_array, integer, items, real
 from bnmc.activations import digest_of
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
@@ -166,7 +166,7 @@ class Observable:
     def _checked(self, value: ArrayLike) -> NDArray[Any]:
         """Return what the function returned as an array of real numbers of the declared shape."""
         about = f"observable {self.name}"
-        array = as_array(about, value, "real numbers")
+        array = host_array(about, value, "real numbers")
         if array.dtype.kind not in "biuf":
             raise ArgumentTypeError(about, value, "real numbers")
         if array.shape != self.shape:

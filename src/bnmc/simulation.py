@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from bnmc._interrupt import StillAtWork, Stop, uninterrupted
 from bnmc._kernels.jit import host_cpu
 from bnmc._leg import Job, Leg, Pool, Recorded, Sink
 from bnmc._machine import available_memory, available_processors
+from bnmc._precision import is_homogeneous
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import (
     MOST_CHAINS,
@@ -37,10 +39,11 @@ from bnmc.errors import (
     ArgumentTypeError,
     BackendError,
     Interrupted,
+    PrecisionWarning,
     ResultTooLargeError,
 )
 from bnmc.files import require_extras
-from bnmc.initial import Covariance, FirstLayer, Representation, axes_of, prepare
+from bnmc.initial import Covariance, FirstLayer, Representation, prepare, shape_of
 from bnmc.observables import Observable, as_observables
 from bnmc.store import RunStore, StoredArrays, as_store_path, stored_key
 from bnmc.trajectory import Moments, Trajectory
@@ -49,6 +52,8 @@ __all__ = ["drawn_weights", "simulate"]
 
 #: The time that a run takes the CPU from which on a GPU is worth the compilation of its kernels.
 WORTH_A_GPU = 20.0
+#: The depth up to which chains without normalization go on a GPU, where nobody sees to the scale.
+MOST_UNSCALED = 200
 #: What a tile of a store should take one worker, in seconds: as much is lost by a `kill -9`.
 STORED_TILE_SECONDS = 2.0
 
@@ -87,12 +92,13 @@ def simulate(
         Number of independent networks; 1 unless `initial` has one batch for each.
     initial : str, array_like, FirstLayer or State, default "gaussian"
         What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
-        (chains, width, batch), one a chain, in the memory of the host or, C-contiguous and with
-        `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to go
-        on from there with the same random numbers; or a law, drawn inside the kernels: "gaussian"
-        (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that nearly are
-        equal, which centring undoes at once).  `FirstLayer` takes another number of features to
-        the width.
+        (chains, width, batch), one a chain, in the memory of the host (anything with `__array__`,
+        `__dlpack__` or a buffer; not changed, a run holds normalised copies) or, C-contiguous and
+        with `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to
+        go on from there with the same random numbers; or a law, drawn inside the kernels:
+        "gaussian" (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that
+        nearly are equal, which centring undoes at once).  `FirstLayer` takes another number of
+        features to the width.
     inputs : int, optional
         With k, `initial` has a leading axis of k batches, (k, width, batch), that go through the
         same networks; each is normalised on its own.
@@ -166,6 +172,12 @@ def simulate(
     WorkersLostError
         If workers of the executor die again and again.
 
+    Warns
+    -----
+    PrecisionWarning
+        If float32 rows, where a skip connection or the weights need them kept, do not resolve
+        recorded Gram matrices; `Trajectory.unresolved` names the chains.
+
     Notes
     -----
     Given activations a, the rows of W a are i.i.d. N(0, G) with G = aᵀa/d, so they can be drawn
@@ -176,6 +188,10 @@ def simulate(
     weights such as differ by 1e-16: start samples that are closer with ``sampler="weights"``.
     float32 rows resolve less, so a float32 chain whose Gram matrix comes near that limit goes on
     in float64; `Trajectory.widened` names it.
+
+    Without normalization the scale of a deep chain leaves the range of float64.  Where σ is
+    positively homogeneous (linear, relu, leaky_relu, abs) it is split off, exactly: "scaled_gram"
+    and "log_scale" go to any depth, as do the scale-free observables.
 
     Examples
     --------
@@ -324,8 +340,8 @@ class _Plan:
         if chains is None:
             batches = 2 if inputs is None else 3
             named = isinstance(initial, (str, FirstLayer))
-            own = not named and axes_of(initial) == batches + 1
-            chains = len(initial) if own else 1
+            shape = () if named else shape_of(initial)
+            chains = shape[0] if len(shape) == batches + 1 else 1
         self.chains = integer("chains", chains, low=1, high=MOST_CHAINS)
         self.path = choose_sampler(self.chain, self.inputs, sampler, self.dtype).path
         if self.path != "factor" and self.chain.width > MOST_ROWS:
@@ -398,7 +414,8 @@ class _Plan:
 
     def _choose_backend(self, wanted: str) -> str:
         """Return "cpu" or "cuda": what is wanted, or what is there and pays."""
-        no_gpu = self.path == "factor" or callable(self.chain.weights)
+        unbounded = is_homogeneous(self.chain) and self.depth > MOST_UNSCALED
+        no_gpu = self.path == "factor" or callable(self.chain.weights) or unbounded
         if wanted == "auto":
             columns = self.chain.batch * (self.inputs or 1)
             seconds = SAMPLERS[self.path].seconds(self.chain, columns, np.dtype(self.dtype))
@@ -415,6 +432,8 @@ class _Plan:
             reason = "linear chains without normalization go by Wishart factors, on the CPU"
             if callable(self.chain.weights):
                 reason = "a function that samples weights runs on the CPU"
+            elif self.path != "factor":
+                reason = "deep chains without normalization change their scale, on the CPU"
         if reason is None:
             return "cuda"
         if wanted == "cuda":
@@ -486,7 +505,14 @@ class _Plan:
                 ended, run = False, self._trajectory(course, None)
             if not ended:
                 raise Interrupted(run if len(run.layers) else None)
-            return run
+        if run.unresolved:
+            warnings.warn(
+                f"float32 rows do not resolve the Gram matrices of chains {_list(run.unresolved)}: "
+                "samples are nearly, or exactly, dependent; dtype='float64' resolves more",
+                PrecisionWarning,
+                stacklevel=3,
+            )
+        return run
 
     def _do(self, work: Callable[[], None], stop: Stop) -> bool:
         if self.job.backend == "cpu":
@@ -544,7 +570,7 @@ class _Plan:
 
     def _attributes(self) -> dict[str, Any]:
         """Return what a store says of the run."""
-        return self._described(0, {}, {}, None, self.job.backend, ()).attributes()
+        return self._described(0, {}, {}, None, host_cpu(), (), ()).attributes()
 
     def _trajectory(self, course: _Here | TiledRun, state: State | None) -> Trajectory:
         slots = course.slots
@@ -558,7 +584,9 @@ class _Plan:
             kept = self.sink.arrays
             whole = slots == self.recorded.count
             observables = kept if whole else {name: one[:, :slots] for name, one in kept.items()}
-        return self._described(slots, observables, moments, state, course.cpu, course.widened)
+        return self._described(
+            slots, observables, moments, state, course.cpu, course.widened, course.unresolved
+        )
 
     def _described(
         self,
@@ -568,6 +596,7 @@ class _Plan:
         state: State | None,
         kind_of_cpu: str,
         widened: Iterable[int],
+        unresolved: Iterable[int],
     ) -> Trajectory:
         leading = tuple(axis for axis in ("chain", "layer") if axis not in self.reduce)
         return Trajectory(
@@ -583,6 +612,7 @@ class _Plan:
             cpu=kind_of_cpu,
             chains=self.chains,
             widened=tuple(widened),
+            unresolved=tuple(unresolved),
             inputs=self.inputs,
             complete=slots == self.recorded.count,
             state=state,
@@ -626,13 +656,27 @@ class _Here:
     @property
     def widened(self) -> list[int]:
         """The chains that have gone on in float64."""
-        found: list[int] = np.flatnonzero(self.leg.sampler.wide).tolist()
-        return found
+        return _numbers(self.leg.sampler.wide)
+
+    @property
+    def unresolved(self) -> list[int]:
+        """The chains whose Gram matrices float32 rows did not resolve."""
+        return _numbers(self.leg.sampler.unresolved)
+
+
+def _numbers(chosen: NDArray[np.bool_]) -> list[int]:
+    found: list[int] = np.flatnonzero(chosen).tolist()
+    return found
 
 
 def draw_key(rng: Any) -> int:
     """Draw the 64-bit key of a run from anything `numpy.random.default_rng` takes."""
     return int(generator(rng).integers(0, 2**64, dtype=np.uint64))
+
+
+def _list(chains: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, chains[:10]))
+    return shown if len(chains) <= 10 else f"{shown} and {len(chains) - 10} more"
 
 
 def _precision(dtype: Any) -> str:

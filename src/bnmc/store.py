@@ -62,11 +62,11 @@ def as_store_path(store: object) -> Path:
     """Return what a user passes as `store` as a path, or raise."""
     if not isinstance(store, (str, os.PathLike)):
         raise ArgumentTypeError("store", store, "a path that ends with .zarr")
-    try:
-        path = Path(os.fspath(store))
-        exists = os.path.lexists(path)
-    except (TypeError, ValueError):  # bytes, or a path with a null character
-        raise ArgumentTypeError("store", store, "a path that ends with .zarr") from None
+    text = os.fspath(store)
+    if not isinstance(text, str) or "\0" in text:
+        raise ArgumentTypeError("store", store, "a path of characters that ends with .zarr")
+    path = Path(text)
+    exists = os.path.lexists(path)
     if path.suffix.lower() != ".zarr":
         raise ArgumentError("store", str(path), "a path that ends with .zarr")
     if not path.parent.is_dir():
@@ -176,15 +176,13 @@ class RunStore:
                 arrays = {name: archive[name] for name in archive.files}
         except (OSError, ValueError):
             return None
-        job = self.job
-        layer = self.grid.end(block)
-        return State(job.chain, job.path, job.key, layer, job.inputs, job.dtype, arrays)
+        return self.job.state(self.grid.end(block), arrays)
 
     def put(self, part: int, block: int, tile: Tile) -> None:
         """Write a tile; what is there already stays."""
         if tile.cpu != host_cpu():
             raise StoreMismatchError(str(self.path), "cpu", host_cpu(), tile.cpu)
-        content = _packed(tile.state)
+        content = _packed(tile.arrays)
         sums = {name: _checksum(values) for name, values in tile.values.items()}
         with _reported(self.path):
             if (part, block) not in self._tiles.entries:
@@ -469,9 +467,8 @@ def _start_digest(start: Origin) -> str:
     return digest.hexdigest()
 
 
-def _packed(state: State) -> bytes:
+def _packed(arrays: dict[str, Any]) -> bytes:
     file = io.BytesIO()
-    arrays: dict[str, Any] = state.arrays
     np.savez(file, **arrays)
     return file.getvalue()
 

@@ -84,6 +84,9 @@ class Trajectory:
     widened : tuple of int
         The chains of a float32 run whose Gram matrix float32 rows did not resolve (nearly equal
         samples, say), and that went on in float64.
+    unresolved : tuple of int
+        The chains of a float32 run with a skip connection or with weights whose recorded Gram
+        matrices float32 rows did not resolve: samples are nearly dependent, or exactly.
     inputs : int or None
         Number of input batches, None for one without an axis of its own.
     complete : bool
@@ -104,6 +107,7 @@ class Trajectory:
     cpu: str
     chains: int
     widened: tuple[int, ...]
+    unresolved: tuple[int, ...]
     inputs: int | None
     complete: bool
     state: State | None = field(repr=False)

@@ -2,9 +2,10 @@
 
 A tile of rows of a layer is in shared memory, as (column, row).  Philox makes four words at a time,
 which are the normals of four rows, a *quad*; a thread draws and multiplies quads for a chunk of the
-columns.  The Gram matrix of a tile is summed in registers, a square of entries a thread, over a
-share of the rows; the shares are added in a fixed order, in float64.  No sum is an atomic one, so
-that bits depend neither on scheduling nor on the device.
+columns, and where that is all of them the rows are in registers up to the activations.  The Gram
+matrix of a tile is summed in registers, a square of entries a thread, over a share of the rows; the
+shares are added in a fixed order, in float64.  No sum is an atomic one, so that bits depend neither
+on scheduling nor on the device.
 
 Where there are many chains a block has one, and takes it through all layers with its Gram matrix in
 shared memory (`layers`).  Where there are few, the rows of a layer are split over blocks, of which
@@ -29,7 +30,15 @@ from bnmc._kernels.core import cholesky as factoring
 from bnmc._kernels.core import measures, normal, philox
 from bnmc._kernels.core.cholesky import PIVOT_UNITS
 from bnmc._kernels.jit import Sigma
-from bnmc._kernels.target import SIMULATED, cuda, device_function, device_module, kernel
+from bnmc._kernels.target import (
+    SIMULATED,
+    cuda,
+    device_function,
+    device_module,
+    inverse_root32,
+    inverse_root64,
+    kernel,
+)
 
 philox4x32 = device_module(philox).philox4x32
 _normal = device_module(normal)
@@ -84,6 +93,8 @@ MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
 SHARED_OF_PROCESSOR = 226 * 1024
 #: Threads of a warp, and the largest Gram matrix that one factors alone.
 WARP, MOST_OF_WARP = 32, 32
+#: Columns of the largest whose rows are in registers then.
+MOST_OF_REGISTERS = 16
 #: Columns whose shares are added at once.
 ROUND = 8
 #: Into how many ranges the tiles of a layer are divided, at most.
@@ -163,17 +174,20 @@ def shape_of(spec: Spec) -> Shape:
     classes = -(-n // MOST_EDGE[spec.dtype])
     edge = -(-n // classes)
     squares = classes * (classes + 1) // 2
-    splits = min(max(1, threads // squares), 4 * quads)
-    lines = lines_of(threads, squares)
     entries = squares * edge**2
+    splits = splits_of(min(max(1, threads // squares), 4 * quads), squares, 4 * quads)
     per_entry = max(1, min(splits, threads // entries))
+    # Each of the threads that add an entry has as many shares.
+    splits -= splits % per_entry
+    lines = lines_of(threads, squares)
     inputs = n // spec.batch
-    stride = 4 * quads + 1
+    # Threads of a warp read columns of all classes: these begin in banks apart.
+    stride = 4 * quads + max(1, 128 // size // classes % 32)
 
     totals = 0
     diagonal = totals + entries
     column = diagonal + n
-    means = column + n
+    means = column + 2 * n
     flags = means + inputs * n + inputs * inputs
     # The one share of an entry is added to the total at once.
     partial = totals
@@ -199,6 +213,15 @@ def shape_of(spec: Spec) -> Shape:
         lines, entries, per_entry, totals, diagonal, column, means, partial, flags, factor, tile,
         tile64, tile64 * 8 + -(-most // 8) * 8,
     )  # fmt: skip
+
+
+def splits_of(most: int, squares: int, rows: int) -> int:
+    """Return into how many shares rows are divided, for warps to have the fewest in all."""
+
+    def work(splits: int) -> tuple[int, int]:
+        return -(-splits * squares // WARP) * -(-rows // splits), -splits
+
+    return min(range(max(1, most // 2), most + 1), key=work)
 
 
 def lines_of(threads: int, step: int = QUADS_OF_WEIGHTS) -> int:
@@ -307,6 +330,7 @@ def kernels(spec: Spec) -> Kernels:
     at_totals, at_diagonal, at_column, at_means, at_partial, at_flags = shape[13:19]
     at_factor, at_tile, at_tile64 = shape.factor, shape.tile, shape.tile64
     scratch = shape.scratch
+    rows_of_split, whole_splits = -(-4 * quads // splits), 4 * quads % splits == 0
     at_grand = at_means + inputs * columns
     at_twin = at_flags + 1
     at_zero = at_twin + columns
@@ -318,6 +342,10 @@ def kernels(spec: Spec) -> Kernels:
     accumulators, sums = 4 * chunk, edge * edge
     units, odd = PIVOT_UNITS, columns | 1
     team = WARP if columns <= MOST_OF_WARP and not SIMULATED else threads
+    in_registers = columns <= MOST_OF_REGISTERS
+    inverse_root = inverse_root32 if single else inverse_root64
+    # Whether a thread has whole rows, and need not put them where others see them.
+    alone = source == DRAWN and groups == 1
     registers = MOST_REGISTERS
     if 2 * shape.bytes > SHARED_OF_PROCESSOR and threads <= 256:
         # A second block has no place beside the first.
@@ -432,14 +460,14 @@ def kernels(spec: Spec) -> Kernels:
             cuda.syncthreads()
 
     @cuda.jit(device=True)
-    def centre(t):
-        """Centre the Gram matrix, a row a thread, as `core.centre` does."""
+    def centre(row, at, t):
+        """Centre the Gram matrix as `core.centre` does; by symmetry a row is a column."""
         doubles = cuda.shared.array(0, float64)
         if t < columns:
             for h in range(inputs):
                 mean = 0.0
                 for i in range(h * batch, (h + 1) * batch):
-                    mean += doubles[u32(at_tile64 + i * odd + t)]
+                    mean += row[u32(at + i)]
                 doubles[u32(at_means + h * columns + t)] = mean / batch
         meet_team()
         for item in range(t, inputs * inputs, team):
@@ -457,15 +485,24 @@ def kernels(spec: Spec) -> Kernels:
                 for j in range(h * batch, (h + 1) * batch):
                     # The two means are added first, so that the result is symmetric to the bit.
                     means = own + doubles[u32(at_means + g * columns + j)]
-                    at = at_tile64 + t * odd + j
-                    doubles[u32(at)] = (doubles[u32(at)] - means) + grand
+                    row[u32(at + j)] = (row[u32(at + j)] - means) + grand
 
     @cuda.jit(device=True)
-    def allow(t):
-        """Write the scale against which a pivot counts as zero, and which samples are copies."""
+    def element_of(row, at, k):
+        """Return entry k of a row; of one in registers no index may depend on anything."""
+        entry = 0.0
+        for j in range(0 if in_registers else k, columns if in_registers else k + 1):
+            # Read in any case, for the compiler not to make of this a read of element k.
+            other = row[u32(at + j)]
+            entry = other if j == k else entry
+        return entry
+
+    @cuda.jit(device=True)
+    def allow(row, at, t):
+        """Return the scale against which a pivot counts as zero; write which samples are copies."""
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
-        allowed = 0.0
+        allowed, of_own = 0.0, 0.0
         if t < columns:
             allowed = doubles[u32(at_diagonal + t)]
             if centred:
@@ -477,90 +514,98 @@ def kernels(spec: Spec) -> Kernels:
                 # The others determine the last sample of a batch, so its pivot is zero.
                 if t == first + batch - 1:
                     allowed = np.inf
+            of_own = element_of(row, at, t)
+            doubles[u32(at_column + t)] = of_own
+        meet_team()
+        if t < columns:
             twin = t
-            of_own = doubles[u32(at_tile64 + t * odd + t)]
             for j in range(columns):
-                shared = doubles[u32(at_tile64 + t * odd + j)]
-                other = doubles[u32(at_tile64 + j * odd + j)]
+                shared, other = row[u32(at + j)], doubles[u32(at_column + j)]
                 if j < twin and shared == of_own and other == of_own:
                     twin = j
             whole[u32(at_twin + t)] = twin
-        meet_team()
-        if t < columns:
             doubles[u32(at_diagonal + t)] = allowed
+        meet_team()
+        return allowed
 
     @cuda.jit(device=True)
-    def factorise_in_team(t, gain, eps):
-        """Write the factor of the covariance, a row a thread, and the least pivot."""
+    def factorise_in_team(row, at, t, gain, eps):
+        """Write the factor of the covariance, whose rows the threads have, and the least pivot."""
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         numbers = cuda.shared.array(0, kind)
         if t < columns:
-            doubles[u32(at_diagonal + t)] = doubles[u32(at_tile64 + t * odd + t)]
+            doubles[u32(at_diagonal + t)] = element_of(row, at, t)
         if centred:
-            centre(t)
+            centre(row, at, t)
         meet_team()
+        allowed = allow(row, at, t)
         scale = gain
         if norm != NORM_NONE and not skipped and eps == 0.0:
             largest = 0.0
             for i in range(columns):
-                largest = max(largest, doubles[u32(at_tile64 + i * odd + i)])
+                largest = max(largest, doubles[u32(at_column + i)])
             scale = scale_of((largest,))
-        allow(t)
         meet_team()
-        least = 1.0
+        own = 0.0
         for k in range(columns):
+            # Every other step has the same place, so that none is written before it was read.
+            at_step = at_column + k % 2 * columns
             entry = 0.0
             if k <= t < columns:
-                entry = doubles[u32(at_tile64 + t * odd + k)]
-                other = 0.0
-                for m in range(0, k - 1, 2):
-                    at, at_k = at_tile64 + t * odd + m, at_tile64 + k * odd + m
-                    entry -= doubles[u32(at)] * doubles[u32(at_k)]
-                    other -= doubles[u32(at + 1)] * doubles[u32(at_k + 1)]
-                if k % 2 == 1:
-                    at, at_k = at_tile64 + t * odd + k - 1, at_tile64 + k * odd + k - 1
-                    entry -= doubles[u32(at)] * doubles[u32(at_k)]
-                entry += other
-                doubles[u32(at_column + t)] = entry
+                entry = element_of(row, at, k)
+            if t < columns:
+                doubles[u32(at_step + t)] = entry
             meet_team()
-            pivot, allowed = doubles[u32(at_column + k)], doubles[u32(at_diagonal + k)]
-            is_copy = whole[u32(at_twin + k)] != k
-            regular = not is_copy and pivot > units * columns * allowed
-            inverse = 1.0 / sqrt(pivot) if regular else 0.0
-            relative = pivot / allowed if regular else 0.0
-            if not is_copy and not (centred and (k + 1) % batch == 0):
-                least = min(least, relative)
+            pivot = doubles[u32(at_step + k)]
+            regular = whole[u32(at_twin + k)] == k
+            regular = regular and pivot > units * columns * doubles[u32(at_diagonal + k)]
+            inverse = inverse_root64(pivot) if regular else 0.0
+            own = pivot if t == k and regular else own
             entry *= inverse
-            if k <= t < columns:
-                doubles[u32(at_tile64 + t * odd + k)] = entry
             if t < padded:
                 numbers[u32(at_factor + k * padded + t)] = number(scale * entry)
-            meet_team()
-            if t == 0:
-                doubles[u32(at_diagonal + k)] = relative
+            if t < columns:
+                entry *= inverse
+                for j in range(0 if in_registers else k + 1, columns):
+                    row[u32(at + j)] -= entry * doubles[u32(at_step + j)]
         # Copies of samples stay copies at every depth.
+        meet_team()
         if t < columns:
+            doubles[u32(at_diagonal + t)] = own / allowed if own > 0.0 else 0.0
             twin = whole[u32(at_twin + t)]
             if twin != t:
                 for k in range(t + 1):
                     numbers[u32(at_factor + k * padded + t)] = (
                         numbers[u32(at_factor + k * padded + twin)] if k <= twin else number(0.0)
                     )
+        meet_team()
         if t == 0:
+            least = 1.0
+            for k in range(columns):
+                if whole[u32(at_twin + k)] == k and not (centred and (k + 1) % batch == 0):
+                    least = min(least, doubles[u32(at_diagonal + k)])
             doubles[u32(at_column)] = least
 
     @cuda.jit(device=True)
     def factorise(gain, eps):
         """Write the factor of the covariance; see `cpu.factorise`.  Returns the least pivot."""
         doubles = cuda.shared.array(0, float64)
+        row = cuda.local.array(columns if in_registers else 1, float64)
         t = thread()
-        for item in range(t, columns * columns, threads):
-            i, j = item // columns, item % columns
-            doubles[u32(at_tile64 + i * odd + j)] = doubles[u32(at_totals + entry_of(i, j))]
-        cuda.syncthreads()
         if t < team:
-            factorise_in_team(t, gain, eps)
+            for j in range(columns):
+                entry = 0.0
+                if t < columns:
+                    entry = doubles[u32(at_totals + entry_of(t, j))]
+                if in_registers:
+                    row[j] = entry
+                elif t < columns:
+                    doubles[u32(at_tile64 + t * odd + j)] = entry
+            if in_registers:
+                factorise_in_team(row, 0, t, gain, eps)
+            else:
+                factorise_in_team(doubles, at_tile64 + t * odd, t, gain, eps)
         cuda.syncthreads()
         return doubles[u32(at_column)]
 
@@ -623,44 +668,113 @@ def kernels(spec: Spec) -> Kernels:
         return quad // 16 * 64 + quad % 16 + 16 * j
 
     @cuda.jit(device=True)
+    def finish_row(values, at, step, h, row, skip, eps, x, kept):
+        """Turn the entries of a row W a, of one input and a step apart, into activations."""
+        whole = cuda.shared.array(0, int64)
+        if skipped:
+            for i in range(batch):
+                values[u32(at + i * step)] += number(skip) * x[h * batch + i, row]
+        mean, scale = number(0.0), number(1.0)
+        if subtracted:
+            for i in range(batch):
+                mean += values[u32(at + i * step)]
+            mean *= number(1.0 / batch)
+        if norm != NORM_NONE:
+            variance = number(0.0)
+            for i in range(batch):
+                deviation = values[u32(at + i * step)] - mean
+                variance += deviation * deviation
+            variance *= number(1.0 / batch)
+            if eps == 0.0 and not variance > rounding * (mean * mean):
+                cuda.atomic.min(whole, at_flags, row)
+            scale = inverse_root(number(variance + number(eps)))
+        for i in range(batch):
+            value = number((values[u32(at + i * step)] - mean) * scale)
+            if skipped:
+                x[h * batch + i, row] = value
+            value = number(sigma(value))
+            values[u32(at + i * step)] = value
+            if kept_rows:
+                kept[row, h * batch + i] = value
+
+    @cuda.jit(device=True)
     def finish_tile(first_row, width, skip, eps, x, kept):
         """Turn the rows W a of a tile into activations; rows of no one become zeros."""
         numbers = cuda.shared.array(0, kind)
-        whole = cuda.shared.array(0, int64)
         for item in range(thread(), inputs * tile_rows, threads):
             h, place = item // tile_rows, item % tile_rows
             row = row_of(first_row, place)
             at = at_tile + h * batch * stride + place
-            if row >= width:
+            if row < width:
+                finish_row(numbers, at, stride, h, row, skip, eps, x, kept)
+            else:
                 for i in range(batch):
                     numbers[u32(at + i * stride)] = number(0.0)
-                continue
-            if skipped:
-                for i in range(batch):
-                    numbers[u32(at + i * stride)] += number(skip) * x[h * batch + i, row]
-            mean, scale = number(0.0), number(1.0)
-            if subtracted:
-                for i in range(batch):
-                    mean += numbers[u32(at + i * stride)]
-                mean *= number(1.0 / batch)
-            if norm != NORM_NONE:
-                variance = number(0.0)
-                for i in range(batch):
-                    deviation = numbers[u32(at + i * stride)] - mean
-                    variance += deviation * deviation
-                variance *= number(1.0 / batch)
-                if eps == 0.0 and not variance > rounding * (mean * mean):
-                    cuda.atomic.min(whole, at_flags, row)
-                scale = number(number(1.0) / sqrt(number(variance + number(eps))))
-            for i in range(batch):
-                value = number((numbers[u32(at + i * stride)] - mean) * scale)
-                if skipped:
-                    x[h * batch + i, row] = value
-                value = number(sigma(value))
-                numbers[u32(at + i * stride)] = value
-                if kept_rows:
-                    kept[row, h * batch + i] = value
         cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def draw_column(acc, k, first, element, quad, layer, stream, k0, k1):
+        """Add to rows W a what normal k of these has a part in, from column `first` on."""
+        numbers = cuda.shared.array(0, kind)
+        z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+        for c in range(first, columns):
+            entry = numbers[u32(at_factor + k * padded + c)]
+            acc[4 * c] += entry * z0
+            acc[4 * c + 1] += entry * z1
+            acc[4 * c + 2] += entry * z2
+            acc[4 * c + 3] += entry * z3
+
+    @cuda.jit(device=True)
+    def draw_columns(acc, first, last, element, quad, layer, stream, k0, k1):
+        """Add to rows W a what normals first:last of these have a part in."""
+        doubles = cuda.shared.array(0, float64)
+        k = first
+        while k < last:
+            if doubles[u32(at_diagonal + k)] > 0.0:
+                draw_column(acc, k, first, element, quad, layer, stream, k0, k1)
+                k += 1
+                # Two at a time: they share the keys of the rounds.
+                if k < last and doubles[u32(at_diagonal + k)] > 0.0:
+                    draw_column(acc, k, first, element, quad, layer, stream, k0, k1)
+            k += 1
+
+    @cuda.jit(device=True)
+    def finish_column(acc, j, row, width, skip, eps, x, kept):
+        """Write activations, of one row of a quad that is in registers, to the tile."""
+        numbers = cuda.shared.array(0, kind)
+        at = at_tile + j * quads + thread()
+        if row < width:
+            for h in range(inputs):
+                finish_row(acc, 4 * h * batch + j, 4, h, row, skip, eps, x, kept)
+            for c in range(columns):
+                numbers[u32(at + c * stride)] = acc[4 * c + j]
+        else:
+            for c in range(columns):
+                numbers[u32(at + c * stride)] = number(0.0)
+
+    @cuda.jit(device=True)
+    def draw_activations(
+        first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept
+    ):  # fmt: skip
+        """Write activations of a tile, of rows drawn given the factor of their covariance."""
+        if alone:
+            acc = cuda.local.array(accumulators, kind)
+            for c in range(accumulators):
+                acc[c] = number(0.0)
+            quad = np.uint32(first_row // 4 + thread())
+            # The first half of the columns has no part of the second half of the normals.
+            draw_columns(acc, 0, columns // 2, element, quad, layer, stream, k0, k1)
+            draw_columns(acc, columns // 2, columns, element, quad, layer, stream, k0, k1)
+            row = row_of(first_row, thread())
+            # Constant indices keep the rows in registers.
+            finish_column(acc, 0, row, width, skip, eps, x, kept)
+            finish_column(acc, 1, row + 16, width, skip, eps, x, kept)
+            finish_column(acc, 2, row + 32, width, skip, eps, x, kept)
+            finish_column(acc, 3, row + 48, width, skip, eps, x, kept)
+            cuda.syncthreads()
+        else:
+            draw_tile(first_row, element, layer, stream, k0, k1)
+            finish_tile(first_row, width, skip, eps, x, kept)
 
     @cuda.jit(device=True)
     def add_tile():
@@ -678,14 +792,17 @@ def kernels(spec: Spec) -> Kernels:
         for e in range(sums):
             acc[e] = number(0.0)
         if split < splits:
-            at_i, at_j = at_tile + ti * stride, at_tile + tj * stride
-            for place in range(split, tile_rows, splits):
-                for a in range(edge):
-                    left[a] = numbers[u32(at_i + a * classes * stride + place)]
-                for b in range(edge):
-                    right = numbers[u32(at_j + b * classes * stride + place)]
+            at_i, at_j = at_tile + ti * stride + split, at_tile + tj * stride + split
+            place = 0
+            while place < rows_of_split * splits:
+                if whole_splits or place + split < tile_rows:
                     for a in range(edge):
-                        acc[a * edge + b] += left[a] * right
+                        left[a] = numbers[u32(at_i + a * classes * stride + place)]
+                    for b in range(edge):
+                        right = numbers[u32(at_j + b * classes * stride + place)]
+                        for a in range(edge):
+                            acc[a * edge + b] += left[a] * right
+                place += splits
         cuda.syncthreads()
         for e in range(sums):
             numbers[u32(at_tile + e * lines + t)] = acc[e]
@@ -694,8 +811,9 @@ def kernels(spec: Spec) -> Kernels:
             entry, part = item % entries, item // entries
             at = at_tile + entry // squares * lines + entry % squares
             total = 0.0
-            for share in range(part, splits, per_entry):
-                total += np.float64(numbers[u32(at + share * squares)])
+            for share in range(splits // per_entry):
+                place = at + (share * per_entry + part) * squares
+                total += np.float64(numbers[u32(place)])
             # The sum of a tile is a number of its own, whatever is added to it.
             if per_entry == 1:
                 doubles[u32(at_totals + entry)] += total
@@ -819,8 +937,7 @@ def kernels(spec: Spec) -> Kernels:
                 break
             clear_sums()
             for first_row in range(0, width, tile_rows):
-                draw_tile(first_row, 0, layer, stream, k0, k1)
-                finish_tile(first_row, width, skip, eps, x, x)
+                draw_activations(first_row, width, 0, layer, stream, k0, k1, skip, eps, x, x)
                 add_tile()
             finish_sums(width)
             if whole[u32(at_flags)] != RUNNING:
@@ -903,12 +1020,15 @@ def kernels(spec: Spec) -> Kernels:
             # Rows of a group of quads are not next to each other: groups are whole.
             for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
                 if source == DRAWN:
-                    draw_tile(first_row, 0, counter, stream, k0, k1)
+                    draw_activations(
+                        first_row, width, 0, counter, stream, k0, k1, skip, eps, x, following
+                    )
                 elif source == MULTIPLIED:
                     multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
+                    finish_tile(first_row, width, skip, eps, x, following)
                 else:
                     copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
-                finish_tile(first_row, width, skip, eps, x, following)
+                    finish_tile(first_row, width, skip, eps, x, following)
                 add_tile()
             for entry in range(t, entries, threads):
                 sums[chain, index, entry] = doubles[u32(at_totals + entry)]
@@ -1085,8 +1205,9 @@ def kernels(spec: Spec) -> Kernels:
         whole = cuda.shared.array(0, int64)
         clear_sums()
         for first_row in range(0, width, tile_rows):
-            draw_tile(first_row, element, layer, stream, k0, k1)
-            finish_tile(first_row, width, 0.0, eps, nothing, nothing)
+            draw_activations(
+                first_row, width, element, layer, stream, k0, k1, 0.0, eps, nothing, nothing
+            )
             add_tile()
         finish_sums(width)
         noted = whole[u32(at_flags)]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from numba import njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.ccallback import CFunc
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.datamodel.models import OpaqueModel
@@ -62,15 +63,19 @@ OPTIONS: Any = {
     "pipeline_class": WideCompiler,
 }
 INLINED: Any = {"forceinline": True, **OPTIONS}
+#: Functions of one expression that a GPU has an instruction for.  Put in place by LLVM, as others
+#: are, they cost loops over normals a fifth of their speed.
+EXPRESSIONS = ("product", "root32")
 
 
 @cache
 def source_digest() -> str:
-    """Return a digest of every source file of this folder."""
+    """Return a digest of every source file of this folder, and of its public face."""
     folder = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for part in (folder, folder.parent / "kernels"):
+        for path in sorted(part.rglob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -110,9 +115,21 @@ def kernel(function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
+def c_function(signature: Any, function: Callable[..., Any]) -> Any:
+    """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
+    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
+    types_of = signature.args, signature.return_type
+    compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
+    with suppress(RuntimeError):
+        compiled._cache = KernelCache(function)
+    compiled.compile()
+    return compiled
+
+
 def inlined(function):
     """Let compiled code call the plain `function`, as if its text stood there."""
-    return register_jitable(**INLINED)(function)
+    options = {**INLINED, "inline": "always"} if function.__name__ in EXPRESSIONS else INLINED
+    return register_jitable(**options)(function)
 
 
 @cache

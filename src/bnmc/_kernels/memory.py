@@ -40,22 +40,30 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
+def shapes(batch: int, columns: int) -> tuple[Any, ...]:
+    """Return the shapes of the fields of a `Work`."""
+    inputs, whole = columns // batch, padded(columns)
+    tiles = whole // 4
+    return (
+        (whole * BLOCK,),
+        (TILE * BLOCK,),
+        (inputs * BLOCK,),
+        (inputs * BLOCK,),
+        (16,),
+        (tiles * (tiles + 1) // 2 * 16,),
+        (columns, columns),
+        (inputs, columns),
+        (columns,),
+        (4, columns),
+        (columns,),
+        (whole, whole),
+        (columns,),
+    )
+
+
 def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
     """Return the buffers of one thread."""
-    columns = batch * inputs
-    tiles = padded(columns) // 4
-    return Work(
-        block=aligned_zeros((padded(columns) * BLOCK,), dtype),
-        tile=aligned_zeros((TILE * BLOCK,), dtype),
-        means=aligned_zeros((inputs * BLOCK,), dtype),
-        scales=aligned_zeros((inputs * BLOCK,), dtype),
-        partial=aligned_zeros((16,), dtype),
-        sums=aligned_zeros((tiles * (tiles + 1) // 2 * 16,), np.float64),
-        covariance=aligned_zeros((columns, columns), np.float64),
-        group_means=aligned_zeros((inputs, columns), np.float64),
-        diagonal=aligned_zeros((columns,), np.float64),
-        panel=aligned_zeros((4, columns), np.float64),
-        twin=np.zeros(columns, np.int64),
-        factor=aligned_zeros((padded(columns), padded(columns)), dtype),
-        regular=np.zeros(columns, np.bool_),
-    )
+    rows, double = dtype, np.float64
+    dtypes = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
+    of_fields = zip(shapes(batch, batch * inputs), dtypes, strict=True)
+    return Work(*(aligned_zeros(shape, kind) for shape, kind in of_fields))

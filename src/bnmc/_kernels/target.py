@@ -18,8 +18,10 @@ from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import config
+from numba import config, types
 from numba import cuda as _cuda
+
+from bnmc._kernels.core import normal, philox
 
 __all__ = [
     "SIMULATED",
@@ -27,6 +29,8 @@ __all__ = [
     "device_function",
     "device_module",
     "devices",
+    "inverse_root32",
+    "inverse_root64",
     "kernel",
     "launch",
     "why_not",
@@ -98,6 +102,8 @@ def _on_device(value: Any) -> Any:
 @cache
 def device_function(function: Callable[..., Any]) -> Any:
     """Compile a plain function, and the functions that it calls, for the device."""
+    if function in _INSTRUCTIONS:
+        return _INSTRUCTIONS[function]
     code = function.__code__
     named = _names(code)
     variables = {
@@ -110,6 +116,56 @@ def device_function(function: Callable[..., Any]) -> Any:
     copy.__module__ = function.__module__
     copy.__qualname__ = function.__qualname__
     return cuda.jit(device=True)(copy)
+
+
+def _instruction(text: str, returned: str, taken: str, arguments: int = 1) -> Any:
+    """Return a function of the device that is one instruction of PTX.
+
+    returned, taken : names of types, of the result and of what the arguments are converted to
+    """
+    from llvmlite import ir
+    from numba.cuda.extending import intrinsic
+
+    known: dict[str, tuple[Any, Any, str]] = {
+        "float32": (types.float32, ir.FloatType(), "f"),
+        "uint32": (types.uint32, ir.IntType(32), "r"),
+        "uint64": (types.uint64, ir.IntType(64), "l"),
+    }
+    (kind, of_result, letter), (argument, of_argument, own) = known[returned], known[taken]
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        called = ir.FunctionType(of_result, [of_argument] * arguments)
+        constraints = ",".join([f"={letter}"] + [own] * arguments)
+        return builder.call(ir.InlineAsm(called, text, constraints, False), values)
+
+    def one(context: Any, x: Any) -> Any:
+        return kind(argument), code
+
+    def two(context: Any, x: Any, y: Any) -> Any:
+        return kind(argument, argument), code
+
+    return intrinsic(two if arguments == 2 else one)
+
+
+if SIMULATED:
+    _INSTRUCTIONS: dict[Callable[..., Any], Any] = {}
+
+    def inverse_root32(x: Any) -> Any:
+        """Return 1 / sqrt(x) of a float32; on a GPU within 2^-22.9 of it."""
+        return np.float32(1.0) / np.sqrt(np.float32(x))
+
+    def inverse_root64(x: Any) -> Any:
+        """Return 1 / sqrt(x) of a float64; on a GPU to an ulp."""
+        return 1.0 / np.sqrt(x)
+else:
+    #: Functions of `core` that the device has an instruction for.  Left to itself the compiler
+    #: multiplies once more for the low half of a product, and roots subnormal numbers with care.
+    _INSTRUCTIONS = {
+        philox.product: _instruction("mul.wide.u32 $0, $1, $2;", "uint64", "uint32", 2),
+        normal.root32: _instruction("sqrt.approx.ftz.f32 $0, $1;", "float32", "float32"),
+    }
+    inverse_root32 = _instruction("rsqrt.approx.f32 $0, $1;", "float32", "float32")
+    inverse_root64 = cuda.libdevice.rsqrt
 
 
 def kernel(most_registers: int) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._executor import as_executor, ranges, run_tasks
 from bnmc._machine import available_processors
-from bnmc._pairs import Meetings, Pairs, meet, require_coupling
+from bnmc._pairs import Meetings, joined, meet, require_coupling
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import MOST_CHAINS
 from bnmc._validate import choice, integer, real
@@ -241,8 +241,9 @@ def tv_bound(
     executor : concurrent.futures.Executor, optional
         What runs ranges of replicates; threads unless given. Results do not depend on it.
     backend : {"cpu", "cuda"}
-        "cuda" lets all replicates meet on a GPU, a block each: with the same random numbers, so
-        meeting times differ only where rounding decides.
+        "cuda" lets all replicates meet on a GPU, a block each, or on all that CUDA sees, with a
+        part of them each: with the same random numbers, so meeting times differ only where
+        rounding decides.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) tasks.
 
@@ -262,6 +263,8 @@ def tv_bound(
         the trend of the least pivot.
     ZeroVarianceError
         For a row that cannot be normalised.
+    BackendError, ResultTooLargeError
+        If there is no GPU for "cuda", or no memory on it; it says what is missing.
 
     Notes
     -----
@@ -310,7 +313,7 @@ class Couplings:
         progress: object,
         backend: str = "cpu",
     ) -> None:
-        self.kind = _kind_of_pairs(choice("backend", backend, ("cpu", "cuda")), executor)
+        self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
         if not isinstance(chain, Chain):
             raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
         require_coupling(chain)
@@ -334,9 +337,11 @@ class Couplings:
 
     def run(self, lag: int, first: int, last: int) -> Meetings:
         """Let pairs first:last meet, a range of them a task."""
-        if self.kind is not Pairs:
-            return meet(
-                self.chain, self.start, lag, first, last, self.key, self.max_layers, 1, self.kind
+        if self.backend == "cuda":
+            from bnmc._gpu_pairs import meet_on_devices
+
+            return meet_on_devices(
+                self.chain, self.start, lag, first, last, self.key, self.max_layers
             )
         processors = available_processors()
         numbers = 2.0 * (lag + 30) * self.chain.width * self.chain.batch
@@ -347,12 +352,7 @@ class Couplings:
             for a, b in ranges(last - first, size)
         ]  # fmt: skip
         with Reporter(self.progress, "coupling", "tasks") as report:
-            parts = run_tasks(meet, tasks, self.executor, processors, report)
-        joined = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("layers", "tries", "refusals", "degenerate")
-        }
-        return Meetings(distance=parts[0].distance, pivot=parts[0].pivot, **joined)
+            return joined(run_tasks(meet, tasks, self.executor, processors, report))
 
     def finding(self, meetings: Meetings, partial: TVBound | None) -> NotMixing:
         """Return the error that says why pairs did not meet."""
@@ -375,20 +375,17 @@ class Couplings:
         return NotMixing(reason, partial, exponent, trend)
 
 
-def _kind_of_pairs(backend: str, executor: object) -> type[Pairs]:
-    """Return the pairs of a backend, or raise what is missing."""
-    if backend == "cpu":
-        return Pairs
-    if executor is not None:
-        raise ArgumentError("executor", executor, "None with backend='cuda'")
-    from bnmc._kernels.target import why_not
+def _usable(backend: str, executor: object) -> str:
+    """Return a backend that can run here, or raise what is missing."""
+    if backend == "cuda":
+        if executor is not None:
+            raise ArgumentError("executor", executor, "None with backend='cuda'")
+        from bnmc._kernels.target import why_not
 
-    reason = why_not()
-    if reason is not None:
-        raise BackendError("cuda", reason)
-    from bnmc._gpu_pairs import GpuPairs
-
-    return GpuPairs
+        reason = why_not()
+        if reason is not None:
+            raise BackendError("cuda", reason)
+    return backend
 
 
 def _slope(values: NDArray[np.float64]) -> float:

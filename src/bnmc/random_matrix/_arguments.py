@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._machine import available_memory
-from bnmc._validate import as_array, finite_array
+from bnmc._validate import finite_array, host_array
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
 __all__ = ["integers", "points", "require_room", "unit_rule"]
@@ -24,7 +24,7 @@ def points(name: str, value: ArrayLike) -> Float64Array:
 def integers(name: str, value: ArrayLike, *, low: int, high: int) -> Float64Array:
     """Integers in [low, high], as float64."""
     allowed = f"integers in {low} … {high}"
-    array = as_array(name, value, allowed)
+    array = host_array(name, value, allowed)
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(name, value, allowed)
     outside = (array < low) | (array > high)

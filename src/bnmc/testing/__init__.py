@@ -2,16 +2,19 @@
 
 `assert_same_law` says whether a layer of one's own has the law of a chain, and what differs if not.
 `chains`, `batches`, `gram_matrices` and `activations` are Hypothesis strategies (extra
-``testing``), and `examples` builds layers in PyTorch and JAX.
+``testing``), and `examples` builds layers in PyTorch and JAX.  `roofline` compares a time with what
+the machine could do; `bnmc.pytest_plugin` has fixtures.
 """
 
 from bnmc.testing import examples
 from bnmc.testing.adapters import from_features_last, from_linear_first
+from bnmc.testing.roofline import Roofline, roofline
 from bnmc.testing.same_law import LawMismatch, assert_same_law
 from bnmc.testing.strategies import activations, batches, chains, gram_matrices
 
 __all__ = [
     "LawMismatch",
+    "Roofline",
     "activations",
     "assert_same_law",
     "batches",
@@ -20,4 +23,5 @@ __all__ = [
     "from_features_last",
     "from_linear_first",
     "gram_matrices",
+    "roofline",
 ]

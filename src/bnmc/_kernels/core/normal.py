@@ -2,8 +2,9 @@
 
 The float64 functions take two words, of which the first is the word that the float32 function
 takes: a float32 normal is the float64 normal of the same counter to a few ulp, but for the far
-tail (|z| > 4), where 32 bits say less.  Runs of both precisions therefore follow one path.  Sine
-and cosine are Cephes' polynomials (S. Moshier) on an eighth of a turn.
+tail (|z| > 4), where 32 bits say less.  On a GPU the root in a float32 radius is one instruction,
+of a relative error up to 2^-23, twice that of the CPU's.  Runs of both precisions therefore follow
+one path.  Sine and cosine are Cephes' polynomials (S. Moshier) on an eighth of a turn.
 """
 
 from __future__ import annotations
@@ -36,9 +37,14 @@ def uniform64(high, low):
     return f64(min(f64(f64(word64(high, low)) + f64(0.5)), LAST_BELOW_2_64) * f64(2.0**-64))
 
 
+def root32(x):
+    """Return the square root of a positive normal float32; on a GPU within 2^-23 of it."""
+    return f32(np.sqrt(x))
+
+
 def radius32(word):
     """Return sqrt(-2 log u) for u = uniform32(word)."""
-    return f32(np.sqrt(f32(f32(-2.0) * log32(uniform32(word)))))
+    return root32(f32(f32(-2.0) * log32(uniform32(word))))
 
 
 def radius64(high, low):

@@ -11,10 +11,15 @@ import numpy as np
 
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-MULTIPLIER_0 = np.uint64(0xD2511F53)
-MULTIPLIER_1 = np.uint64(0xCD9E8D57)
+MULTIPLIER_0 = np.uint32(0xD2511F53)
+MULTIPLIER_1 = np.uint32(0xCD9E8D57)
 WEYL_0 = np.uint64(0x9E3779B9)
 WEYL_1 = np.uint64(0xBB67AE85)
+
+
+def product(factor, multiplier):
+    """Return the product of two words, of 64 bits."""
+    return np.uint64(np.uint64(factor) * np.uint64(multiplier))
 
 
 def philox4x32(c0, c1, c2, c3, k0, k1):
@@ -22,8 +27,8 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
     c0, c1, c2, c3 = np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
     k0, k1 = np.uint32(k0), np.uint32(k1)
     for _ in range(10):
-        p0 = np.uint64(np.uint64(c0) * MULTIPLIER_0)
-        p1 = np.uint64(np.uint64(c2) * MULTIPLIER_1)
+        p0 = product(c0, MULTIPLIER_0)
+        p1 = product(c2, MULTIPLIER_1)
         c0 = np.uint32(np.uint32(p1 >> HALF) ^ c1 ^ k0)
         c1 = np.uint32(p1 & LOW)
         c2 = np.uint32(np.uint32(p0 >> HALF) ^ c3 ^ k1)

@@ -1,0 +1,180 @@
+"""The figures of the papers and more, each as data, a table, findings and a picture.
+
+`names` lists the experiments, `describe` says what one is, `run` runs it.  They need the extra
+``xarray``, their pictures the extra ``plot``.  Each is a function of its own in
+`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse` or `beyond`, whose docstring says
+which figure it is, of which paper, and what the print gets wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bnmc._validate import choice
+
+if TYPE_CHECKING:
+    from bnmc._progress import Progress
+    from bnmc.experiments._experiment import Experiment, Table
+
+__all__ = ["Experiment", "Table", "describe", "names", "run"]
+
+
+class _Entry(NamedTuple):
+    module: str
+    function: str
+    description: str
+
+
+_REGISTRY = {
+    "bridging-1a": _Entry(
+        "bridging", "fig_1a", "error of the mean field over depth, with and without batch norm"
+    ),
+    "bridging-1b": _Entry("bridging", "fig_1b", "distance from the fixed point against width"),
+    "bridging-2": _Entry(
+        "bridging", "fig_2", "spectra for six activations, beside the Marchenko-Pastur law"
+    ),
+    "bridging-poster": _Entry(
+        "bridging", "poster", "distance from the fixed point over depth, width and batch"
+    ),
+    "bridging-two-inputs": _Entry(
+        "bridging", "two_inputs", "two inputs through one network, certified without the theory"
+    ),
+    "bridging-conditioning": _Entry(
+        "bridging", "conditioning", "condition of the Gram matrix on its n - 1 bulk eigenvalues"
+    ),
+    "bridging-certificate": _Entry(
+        "bridging", "certificate", "certified mixing of each activation, which the paper assumes"
+    ),
+    "orthogonalizes-1": _Entry(
+        "orthogonalizes", "fig_1", "cosine of two samples over depth, with and without batch norm"
+    ),
+    "orthogonalizes-2a": _Entry(
+        "orthogonalizes", "fig_2a", "orthogonality gap over depth, from nearly equal samples"
+    ),
+    "orthogonalizes-2b": _Entry(
+        "orthogonalizes", "fig_2b", "orthogonality gap against width, slope -1/2"
+    ),
+    "orthogonalizes-6": _Entry(
+        "orthogonalizes",
+        "fig_6",
+        "distance of the Gram matrix from its mean, for other activations",
+    ),
+    "orthogonalizes-wasserstein": _Entry(
+        "orthogonalizes", "wasserstein", "distance of hidden layers from a Gaussian law, and bound"
+    ),
+    "rank-collapse-2": _Entry(
+        "rank_collapse", "fig_2", "rank over a million layers, with and without batch norm"
+    ),
+    "rank-collapse-3a": _Entry("rank_collapse", "fig_3a", "rank against width, for each gamma"),
+    "rank-collapse-3b": _Entry(
+        "rank_collapse", "fig_3b", "singular values over depth from nearly equal samples"
+    ),
+    "rank-collapse-8": _Entry("rank_collapse", "fig_8", "regularity constant against width"),
+    "rank-collapse-9": _Entry("rank_collapse", "fig_9", "mean square of M against width"),
+    "rank-collapse-lemma-3": _Entry(
+        "rank_collapse", "lemma_3", "collapse without batch norm, with and without residual branch"
+    ),
+    "rank-collapse-centring": _Entry(
+        "rank_collapse", "centring", "rank with batch norm that centres and that does not"
+    ),
+    "stability-atlas": _Entry(
+        "beyond", "stability_atlas", "for which batch sizes the fixed point is stable"
+    ),
+    "rates": _Entry(
+        "beyond", "rates", "rate of forgetting against batch and width, by every estimator"
+    ),
+    "scale": _Entry("beyond", "scale", "widths up to a million, and batches up to 512"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all experiments, paper by paper.
+
+    Examples
+    --------
+    >>> names()[0]
+    'bridging-1a'
+    """
+    return tuple(_REGISTRY)
+
+
+def describe(name: str) -> str:
+    """Say in one line what an experiment shows.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is none of these.
+
+    Examples
+    --------
+    >>> describe("bridging-1b")
+    'distance from the fixed point against width'
+    """
+    return _entry(name).description
+
+
+def run(
+    name: str,
+    *,
+    full: bool = False,
+    rng: Any = 0,
+    progress: bool | Progress = False,
+    threads: int | None = None,
+) -> Experiment:
+    """Run an experiment.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    full : bool, default False
+        Whether to take the sizes of the paper; by default it takes seconds.
+    rng : optional
+        Anything `numpy.random.default_rng` takes (SPEC 7).
+    progress : bool or callable
+        True for a bar on standard error (extra ``cli``), or a function of (done, total).
+    threads : int, optional
+        All processors unless given.  Results do not depend on it.
+
+    Returns
+    -------
+    Experiment
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is none of `names`.
+    ArgumentError, ArgumentTypeError
+        For another argument that is not allowed.
+    MissingExtraError
+        Without xarray.
+
+    Examples
+    --------
+    >>> from bnmc import experiments
+    >>> found = experiments.run("bridging-1b")  # doctest: +SKIP
+    >>> found.data["distance"].dims  # doctest: +SKIP
+    ('width',)
+    """
+    entry = _entry(name)
+    module = importlib.import_module(f"bnmc.experiments.{entry.module}")
+    function: Callable[..., Experiment] = getattr(module, entry.function)
+    return function(full=full, rng=rng, progress=progress, threads=threads)
+
+
+def _entry(name: str) -> _Entry:
+    return _REGISTRY[choice("name", name, _REGISTRY)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Experiment", "Table"):
+        raise AttributeError(f"module 'bnmc.experiments' has no attribute {name!r}")
+    return getattr(importlib.import_module("bnmc.experiments._experiment"), name)

@@ -1,0 +1,219 @@
+"""Device functions for CUDA kernels of your own (extras ``cuda12``, ``cuda13``).
+
+Every function here returns one that a kernel under ``numba.cuda.jit`` calls.  They run in one
+thread, allocate nothing and raise nothing.  Random numbers are those of `bnmc.kernels` with the
+same address, to rounding.
+
+The generator makes four numbers at a time, for the rows of a *quad*: quad q has the rows
+``64 * (q // 16) + q % 16 + 16 * j``, j = 0 … 3.
+
+Examples
+--------
+>>> from numba import cuda as numba_cuda
+>>> from bnmc.kernels import cuda
+>>> four = cuda.normals("float32")
+>>> @numba_cuda.jit
+... def fill(out, layer, stream, key0, key1):
+...     quad = numba_cuda.grid(1)
+...     if quad < out.shape[0]:
+...         a, b, c, d = four(0, quad, layer, stream, key0, key1)
+...         out[quad, 0], out[quad, 1], out[quad, 2], out[quad, 3] = a, b, c, d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from bnmc import kernels
+from bnmc._kernels import cuda as _kernels
+from bnmc._kernels.target import cuda as _cuda
+from bnmc._kernels.target import device_function
+from bnmc._validate import choice
+from bnmc.activations import Activation
+from bnmc.chain import NORMS
+from bnmc.kernels._values import _precision
+
+__all__ = ["activation", "normalise_activate_row", "normals", "philox", "uniforms"]
+
+
+def philox() -> Any:
+    """Return ``philox(c0, c1, c2, c3, k0, k1) -> four words``, as `bnmc.kernels.philox`.
+
+    Returns
+    -------
+    device function
+
+    Examples
+    --------
+    >>> words = philox()
+    """
+    return _kernels.philox4x32
+
+
+def normals(dtype: DTypeLike) -> Any:
+    """Return ``normals(element, quad, layer, stream, key0, key1) -> four normals``.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+
+    Returns
+    -------
+    device function
+        The key comes in words of 32 bits, low and high; ``stream`` is `bnmc.kernels.ROWS` or
+        `bnmc.kernels.WEIGHTS`, plus the number of the chain.
+
+    Raises
+    ------
+    ArgumentTypeError, UnknownNameError
+        If the dtype is another.
+
+    Examples
+    --------
+    >>> four = normals("float64")
+    """
+    return _kernels.normals64 if _precision(dtype) == np.float64 else _kernels.normals32
+
+
+def uniforms(dtype: DTypeLike) -> Any:
+    """Return ``uniforms(element, quad, layer, stream, key0, key1) -> four``, uniform on (0, 1).
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32"}
+
+    Returns
+    -------
+    device function
+        With the arguments of `normals`.
+
+    Raises
+    ------
+    ArgumentTypeError, UnknownNameError
+        If the dtype is another.
+
+    Examples
+    --------
+    >>> four = uniforms("float64")
+    """
+    return _uniforms64() if _precision(dtype) == np.float64 else _uniforms32()
+
+
+def activation(spec: str | Activation | Callable[[Any], Any], dtype: DTypeLike) -> Any:
+    """Return an activation as a function of one number.
+
+    Parameters
+    ----------
+    spec : str, Activation or callable
+    dtype : {"float64", "float32"}
+
+    Returns
+    -------
+    device function
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an argument that is not allowed.
+
+    Examples
+    --------
+    >>> tanh = activation("tanh", "float32")
+    """
+    return device_function(kernels.activation(spec).functions[_precision(dtype).name])
+
+
+def normalise_activate_row(
+    spec: str | Activation | Callable[[Any], Any], norm: str, dtype: DTypeLike
+) -> Any:
+    """Return ``row(h, out, eps) -> status``: a row of one batch, normalised and activated.
+
+    Parameters
+    ----------
+    spec : str, Activation or callable
+    norm : {"batch", "batch-uncentred", "none"}
+        As in `bnmc.Chain`.
+    dtype : {"float64", "float32"}
+        Of ``h`` and ``out``, one-dimensional arrays, which may be one and the same.
+
+    Returns
+    -------
+    device function
+        Its status is `bnmc.kernels.OK` or `bnmc.kernels.ZERO_VARIANCE`, where ``out`` is not
+        written.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an argument that is not allowed.
+
+    Examples
+    --------
+    >>> row = normalise_activate_row("relu", "batch", "float32")
+    """
+    kind = _precision(dtype)
+    return _row(activation(spec, kind), choice("norm", norm, NORMS), kind.name)
+
+
+@cache
+def _uniforms64() -> Any:
+    words, uniform, second = _kernels.philox4x32, _kernels.uniform64, _kernels.SECOND_WORD
+
+    @_cuda.jit(device=True)
+    def four(element, quad, layer, stream, key0, key1):
+        w0, w1, w2, w3 = words(element, quad, layer, stream, key0, key1)
+        v0, v1, v2, v3 = words(element, quad, layer, np.uint32(stream | second), key0, key1)
+        return uniform(w0, v0), uniform(w1, v1), uniform(w2, v2), uniform(w3, v3)
+
+    return four
+
+
+@cache
+def _uniforms32() -> Any:
+    words, uniform = _kernels.philox4x32, _kernels.uniform32
+
+    @_cuda.jit(device=True)
+    def four(element, quad, layer, stream, key0, key1):
+        w0, w1, w2, w3 = words(element, quad, layer, stream, key0, key1)
+        return uniform(w0), uniform(w1), uniform(w2), uniform(w3)
+
+    return four
+
+
+@cache
+def _row(sigma: Any, norm: str, dtype: str) -> Any:
+    number: Any = np.float64 if dtype == "float64" else np.float32
+    unit = 2.0**-52 if dtype == "float64" else 2.0**-23
+    normed, centred = norm != "none", norm == "batch"
+    ok, without_variance = kernels.OK, kernels.ZERO_VARIANCE
+
+    @_cuda.jit(device=True)
+    def row(h, out, eps):
+        batch = h.shape[0]
+        mean, scale = number(0.0), number(1.0)
+        if normed:
+            if centred:
+                for i in range(batch):
+                    mean = number(mean + h[i])
+                mean = number(mean / number(batch))
+            variance = number(0.0)
+            for i in range(batch):
+                deviation = number(h[i] - mean)
+                variance = number(variance + number(deviation * deviation))
+            variance = number(variance / number(batch))
+            # As in `_kernels.cpu`: the mean of equal entries need not equal them.
+            rounding = number((batch * unit) * (batch * unit))
+            if eps == 0.0 and not variance > rounding * number(mean * mean):
+                return without_variance
+            scale = number(number(1.0) / number(sqrt(number(variance + number(eps)))))
+        for i in range(batch):
+            out[i] = sigma(number(number(h[i] - mean) * scale))
+        return ok
+
+    return row

@@ -1,0 +1,157 @@
+"""What is released: it builds, it installs, and a package of someone else works on it.
+
+The wheel is built from the source distribution, which is built from here; nothing is downloaded.
+A new environment finds all other packages where the tests find them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOWNSTREAM = Path(__file__).with_name("downstream")
+#: What the tests of the downstream package import.
+NEEDED = "numpy, scipy, numba, pytest, hypothesis, hatchling"
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "pyproject.toml").exists(), reason="the tests are not in the source tree"
+)
+
+
+def run(*command, cwd, environment=None):
+    """Run a program that sees none of this package's sources; return what it printed."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**inherited, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with the source distribution and the wheel."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+def test_what_is_in_the_distributions(built):
+    (wheel,) = built.glob("bnmc-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("__init__.py", "py.typed", "kernels/__init__.py", "pytest_plugin.py"):
+        assert f"bnmc/{name}" in names
+    assert not [name for name in names if name.split("/")[0] not in ("bnmc", wheel_info(names))]
+    (source,) = built.glob("bnmc-*.tar.gz")
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    for name in ("LICENSE", "README.md", "tests/downstream/pyproject.toml", "tests/embedding.c"):
+        assert name in inside
+
+
+def wheel_info(names):
+    (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+    return info
+
+
+def test_the_distributions_can_be_uploaded(built):
+    run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
+
+
+def newer_interpreters():
+    """Interpreters, newer than this one, that have what is needed."""
+    found = []
+    for minor in range(sys.version_info.minor + 1, 20):
+        path = shutil.which(f"python3.{minor}")
+        code = f"import {NEEDED}"
+        if path and subprocess.run([path, "-c", code], capture_output=True).returncode == 0:
+            found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("which", ["this", "newer"])
+def test_a_package_that_depends_on_it(built, tmp_path, which):
+    interpreters = [sys.executable] if which == "this" else newer_interpreters()
+    if not interpreters:
+        pytest.skip(f"no newer interpreter has {NEEDED}")
+    for interpreter in interpreters:
+        python = environment(interpreter, tmp_path / Path(interpreter).name)
+        install(python, *built.glob("bnmc-*.whl"), DOWNSTREAM)
+        code = "import bnmc; print(bnmc.__file__)"
+        assert str(tmp_path) in run(python, "-c", code, cwd=tmp_path)
+        uses = shutil.copytree(DOWNSTREAM / "tests", tmp_path / f"uses-{python.parts[-3]}")
+        printed = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", uses, cwd=uses)
+        assert "5 passed" in printed
+        assert "--bnmc-seed" in run(python, "-m", "pytest", "--help", cwd=uses)
+
+
+def environment(interpreter, folder):
+    """Make an environment that finds what is installed beside the interpreter, but not bnmc."""
+    run(interpreter, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python" if os.name != "nt" else folder / "Scripts" / "python.exe"
+    code = "import sysconfig; print(sysconfig.get_path({!r}))"
+    own = run(python, "-c", code.format("purelib"), cwd=folder).strip()
+    others = {
+        run(interpreter, "-c", code.format(kind), cwd=folder).strip()
+        for kind in ("purelib", "platlib")
+    }
+    # A path in a .pth file comes after the environment's own; .pth files there are not read, so an
+    # editable installation of bnmc is not found.
+    Path(own, "others.pth").write_text("\n".join(sorted(others)) + "\n")
+    return python
+
+
+def install(python, *packages):
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps",
+        "--no-index", "--no-build-isolation", "--ignore-installed", *packages, cwd=python.parent,
+    )  # fmt: skip
+
+
+ONLY_CORE = """
+import importlib.abc
+import sys
+
+ALLOWED = {"bnmc", "numpy", "scipy", "numba", "llvmlite", "numba_cuda"}
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in ALLOWED | sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+
+import bnmc
+import bnmc.kernels.c
+import bnmc.testing
+for name in bnmc.__all__:
+    getattr(bnmc, name)
+for name in bnmc.testing.__all__:
+    getattr(bnmc.testing, name)
+assert "BNMC_ABI_MAJOR" in bnmc.kernels.c.header()
+chain = bnmc.Chain(10, 3, "relu")
+assert abs(bnmc.MeanField(chain).fixed_point().gram.trace()) > 0.0
+try:
+    bnmc.testing.chains()
+except bnmc.errors.MissingExtraError as error:
+    print(error)
+"""
+
+
+def test_import_with_the_core_dependencies_alone(tmp_path):
+    script = tmp_path / "core.py"
+    script.write_text(ONLY_CORE)
+    here = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    printed = run(sys.executable, "-W", "error", script, cwd=tmp_path, environment=here)
+    assert 'pip install "bnmc[testing]"' in printed

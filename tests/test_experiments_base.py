@@ -1,0 +1,208 @@
+"""The face of the experiments, and what they are made with."""
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import Estimate, experiments
+from bnmc.errors import ArgumentTypeError, MissingExtraError, UnknownNameError
+from bnmc.experiments import _experiment as parts
+
+
+class TestRegistry:
+    def test_every_name_has_a_documented_function(self):
+        assert len(set(experiments.names())) == len(experiments.names()) == 22
+        for name in experiments.names():
+            entry = experiments._REGISTRY[name]
+            function = getattr(
+                importlib.import_module(f"bnmc.experiments.{entry.module}"), entry.function
+            )
+            assert list(inspect.signature(function).parameters) == [
+                "full", "rng", "progress", "threads",
+            ]  # fmt: skip
+            assert "Returns\n" in inspect.getdoc(function), name
+            assert experiments.describe(name) == entry.description
+            assert "\n" not in entry.description
+            assert len(name) + len(entry.description) < 98
+
+    def test_an_unknown_name_is_told_the_nearest(self):
+        for ask in (experiments.describe, experiments.run):
+            with pytest.raises(UnknownNameError) as caught:
+                ask("bridging1a")
+            assert caught.value.suggestion == "bridging-1a"
+            assert caught.value.known == experiments.names()
+
+    def test_run_hands_everything_on(self, monkeypatch):
+        called = {}
+        module = importlib.import_module("bnmc.experiments.beyond")
+        monkeypatch.setattr(module, "scale", lambda **given: called.update(given) or "done")
+        report = print
+        assert experiments.run("scale", full=True, rng=5, progress=report, threads=1) == "done"
+        assert called == {"full": True, "rng": 5, "progress": report, "threads": 1}
+
+    def test_names_cost_no_heavy_import(self):
+        script = (
+            "import sys; from bnmc import experiments; experiments.names()\n"
+            "experiments.describe('rates')\n"
+            "heavy = {'xarray', 'matplotlib', 'numba', 'bnmc.experiments.bridging'}\n"
+            "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True)
+
+    def test_classes_are_found_when_asked_for(self):
+        assert experiments.Experiment is parts.Experiment
+        assert experiments.Table is parts.Table
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            experiments.Nothing  # noqa: B018
+        assert bnmc.experiments is experiments
+
+    @pytest.mark.parametrize("name", ["bridging-1a", "stability-atlas"])
+    def test_without_xarray_nothing_is_run(self, name, monkeypatch):
+        monkeypatch.setitem(sys.modules, "xarray", None)
+        with pytest.raises(MissingExtraError, match="bnmc.xarray."):
+            experiments.run(name)
+
+    @pytest.mark.parametrize(
+        ("given", "error"),
+        [
+            ({"full": 1}, ArgumentTypeError),
+            ({"rng": "x"}, ArgumentTypeError),
+            ({"rng": -1}, ArgumentTypeError),
+            ({"progress": "yes"}, ArgumentTypeError),
+        ],
+    )
+    def test_bad_arguments(self, given, error):
+        with pytest.raises(error):
+            experiments.run("bridging-1b", **given)
+
+
+def made(sources=None):
+    """An experiment of nothing."""
+    one = Estimate(1.0, 0.1, (0.8, 1.2), 3, "means")
+    data = parts.dataset(
+        {"y": parts.Variable(("x",), [1.0, np.nan, np.inf], "thing", "neurons")},
+        {"x": parts.Variable(("x",), ["a", "b", "c"], "ex", "")},
+        sources or parts.Sources(3), True, {"batch": 3, "widths": [1, 2], "pair": (0.5, np.nan)},
+    )  # fmt: skip
+    table = parts.Table(("name", "value", "rest"), (("long name", one, None), ("b", 2.5, 7)))
+
+    def draw(data, figure):
+        ax = parts.axes_of(figure, 2)[0, 1]
+        ax.plot([0, 1], [2, 3])
+
+    return parts.Experiment("none", "Nothing", data, table, ("It is nothing.",), draw)
+
+
+class TestExperiment:
+    def test_data_say_how_to_repeat_them(self):
+        data = made().data
+        assert data.attrs["seed"] == "3"
+        assert data.attrs["full"] == 1
+        assert data.attrs["bnmc_version"] == bnmc.__version__
+        assert data["y"].attrs == {"long_name": "thing", "units": "neurons"}
+        assert "units" not in data["x"].attrs
+
+    def test_json_has_no_numbers_that_are_none(self):
+        document = json.loads(json.dumps(made().to_dict(), allow_nan=False))
+        assert document["variables"]["y"]["data"] == [1.0, None, None]
+        assert document["attributes"]["pair"] == [0.5, None]
+        assert document["table"][0]["value"] == {
+            "value": 1.0, "stderr": 0.1, "ci": [0.8, 1.2], "level": 0.95, "n": 3,
+        }  # fmt: skip
+        assert document["table"][1] == {"name": "b", "value": 2.5, "rest": 7}
+        with pytest.raises(ArgumentTypeError):
+            parts._plain(object())
+        assert parts._plain(np.arange(2)) == [0, 1]
+
+    def test_printed(self):
+        assert str(made()).splitlines() == [
+            "Nothing",
+            "",
+            "name              value  rest",
+            "long name  1 [0.8, 1.2]",
+            "b                   2.5     7",
+            "",
+            "It is nothing.",
+        ]
+
+    def test_drawn_where_it_is_told(self):
+        figure = made().plot()
+        assert [ax.get_lines() != [] for ax in figure.axes] == [False, True]
+        assert figure.get_size_inches()[0] == pytest.approx(10.4)
+        half = made().plot().subfigures(1, 2)[0]
+        assert made().plot(half) is half
+        assert len(half.axes) == 2
+
+
+class TestParts:
+    def test_seeds_repeat(self):
+        for rng in (7, np.int64(7)):
+            assert parts.Sources(rng).seed == 7
+        first = parts.Sources(np.random.default_rng(1))
+        again = parts.Sources(first.seed)
+        assert first.generator.random() == again.generator.random()
+        assert parts.Sources(None).seed != parts.Sources(None).seed
+
+    def test_progress_only_grows_and_ends(self):
+        told = []
+        with parts.Parts(lambda done, total: told.append((done, total)), "x", [1, 3]) as run:
+            report = run.next()
+            report(1, 2)
+            report(0, 2)
+            report = run.next()
+            report(1, 2)
+            run.next()  # a run too many stays within the last part
+        assert told == [(0, 100), (12, 100), (25, 100), (62, 100), (100, 100)]
+        told.clear()
+        stopped = parts.Parts(lambda *one: told.append(one), "x", [1])
+        stopped.__enter__().next()
+        stopped.__exit__(KeyError, KeyError(), None)
+        assert told == [(0, 100)]  # what failed is not done
+
+    def test_slope_is_weighted_least_squares(self):
+        rng = np.random.default_rng(0)
+        x, errors = np.array([1.0, 3.0, 10.0, 50.0]), np.array([0.02, 0.01, 0.05, 0.03])
+        y = 2.0 * x**-0.5 * np.exp(errors * rng.standard_normal(4))
+        estimates = [Estimate(v, v * e, (0.0, 9.0), 9, "x") for v, e in zip(y, errors, strict=True)]
+        found = parts.slope(x, estimates)
+        design = np.stack([np.ones(4), np.log(x)], axis=1) / errors[:, None]
+        covariance = np.linalg.inv(design.T @ design)
+        expected = covariance @ design.T @ (np.log(y) / errors)
+        assert found.value == pytest.approx(expected[1], rel=1e-12)
+        assert found.stderr == pytest.approx(covariance[1, 1] ** 0.5, rel=1e-12)
+        assert found.ci[1] - found.ci[0] == pytest.approx(2 * 1.959964 * found.stderr, rel=1e-6)
+
+    def test_rms(self):
+        found = parts.rms([3.0, 4.0, 5.0])
+        assert found.value == pytest.approx((50 / 3) ** 0.5)
+        mean = Estimate.from_samples([9.0, 16.0, 25.0])
+        assert found.stderr == pytest.approx(mean.stderr / (2 * found.value))
+        assert found.ci == (0.0, pytest.approx(mean.ci[1] ** 0.5))
+        assert parts.rms([0.0, 0.0]).stderr == 0.0
+
+    def test_estimates_become_arrays(self):
+        one = Estimate(1.0, 0.1, (0.8, 1.2), 3, "means")
+        rate = bnmc.mixing.RateEstimate(0.5, 0.1, (0.4, 0.6), 3, "x")
+        found = parts.estimated("a", ("k", "i"), [[one, one], [rate, one]], "thing", "layers")
+        assert list(found) == ["a", "a_low", "a_high"]
+        np.testing.assert_array_equal(found["a"].values, [[1.0, 1.0], [0.5, 1.0]])
+        np.testing.assert_array_equal(found["a_low"].values, [[0.8, 0.8], [0.4, 0.8]])
+        assert {v.units for v in found.values()} == {"layers"}
+
+    @pytest.mark.parametrize(
+        ("value", "low", "high", "text"),
+        [
+            (0.123456, 0.1, 0.2, "0.123 [0.1, 0.2]"),
+            (0.123456, 0.12345, 0.12346, "0.123456 [0.12345, 0.12346]"),
+            (2.0, 2.0, 2.0, "2 [2, 2]"),
+            (0.0, 0.0, 0.05, "0 [0, 0.05]"),
+        ],
+    )
+    def test_intervals_in_words(self, value, low, high, text):
+        assert parts.interval(Estimate(value, 0.0, (low, high), 3, "x")) == text
