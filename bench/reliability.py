@@ -214,11 +214,11 @@ def add_dask(report: Report, quick: bool) -> None:
         distributed.Client(cluster) as client,
     ):  # fmt: skip
         while counts["kills"] < wanted:
+            cluster.scale(4)  # Dask gives some up that do not start at once
             over = threading.Event()
 
             def kill_some(over: threading.Event = over) -> None:
                 while not over.wait(rng.uniform(0.3, 1.5)) and counts["kills"] < wanted:
-                    # Dask gives up who is killed while it starts.
                     nannies = [
                         one
                         for one in list(cluster.workers.values())
