@@ -208,20 +208,21 @@ def add_dask(report: Report, quick: bool) -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 10}),
         distributed.LocalCluster(
-            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None,
+            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=":0",
             memory_limit=0, silence_logs=60,
         ) as cluster,
         distributed.Client(cluster) as client,
     ):  # fmt: skip
         while counts["kills"] < wanted:
+            cluster.scale(4)  # Dask gives some up that do not start at once
             over = threading.Event()
 
             def kill_some(over: threading.Event = over) -> None:
                 while not over.wait(rng.uniform(0.3, 1.5)) and counts["kills"] < wanted:
-                    known = cluster.scheduler.workers
-                    # Who is killed while it starts is given up by Dask, in the end with the others.
                     nannies = [
-                        one for one in list(cluster.workers.values()) if one.worker_address in known
+                        one
+                        for one in list(cluster.workers.values())
+                        if one.status.name == "running"
                     ]
                     if len(nannies) > 1:
                         os.kill(rng.choice(nannies).pid, signal.SIGKILL)

@@ -442,6 +442,9 @@ RUNS = {
         "chain": CHAIN, "depth": value(2), "rng": RNG, "executor": value(None),
         "timeout": value(9.0), "progress": value(False), "out": value(None), "store": value(None),
     }),
+    "warmup": (2, bnmc.warmup, {
+        "dtypes": value("float64"), "activations": value("relu"),
+        "samplers": value("conditional")}),
     "mixing.tv_bound": (4, mixing.tv_bound, {
         **PAIRS, "depth": value(3), "lag": value(2), "replicates": value(4),
         "initial": value("gaussian")}),

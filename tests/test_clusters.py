@@ -96,7 +96,7 @@ def client():
         # A second death of a task's worker is an error that we hear of, not only Dask.
         dask.config.set({"distributed.scheduler.allowed-failures": 1}),
         distributed.LocalCluster(
-            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None,
+            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=":0",
             memory_limit=0, silence_logs=50,
         ) as cluster,
         distributed.Client(cluster) as client,

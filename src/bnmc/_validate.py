@@ -264,8 +264,8 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
         Name of the argument, for the message.
     value : array_like
         What `numpy.asarray` takes, or has ``__dlpack__``; an array of a GPU is copied to the host.
-    allowed : str
-        What is, for the message.
+    allowed : str, optional
+        For the message.
 
     Returns
     -------
@@ -290,12 +290,12 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)
         return np.asarray(value)
-    except MemoryError:
+    except (MemoryError, ArgumentTypeError):
         raise
-    except (BufferError, RuntimeError) as error:  # a tensor that needs a gradient, say
-        raise ArgumentTypeError(name, value, allowed, str(error)) from error
-    except Exception:  # a ragged sequence, or whatever `__array__` of a foreign object raises
+    except (TypeError, ValueError):  # a ragged sequence
         raise ArgumentTypeError(name, value, allowed) from None
+    except Exception as error:  # a tensor that needs a gradient, or whatever an object raises
+        raise ArgumentTypeError(name, value, allowed, str(error)) from error
 
 
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:

@@ -482,10 +482,11 @@ def _reported(path: Path) -> Iterator[None]:
     """Raise errors of the operating system, and of Zarr, as what they are: errors of the store."""
     try:
         yield
-    except (BnmcError, MemoryError):
+    except BnmcError:
         raise
     except OSError as error:
         raise StoreError(str(path), error.strerror or str(error)) from error
-    except Exception as error:  # whatever Zarr raises on metadata that are damaged
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What Zarr raises on metadata that are damaged.
         reason = f"it is damaged: {type(error).__name__}: {error}"
         raise StoreError(str(path), reason) from error
