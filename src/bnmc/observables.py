@@ -154,7 +154,7 @@ class Observable:
         return digest_of((self.function, self.shape))
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
-        """Return values of shape (chains, layers, inputs, *shape)."""
+        """Return values of shape ``(chains, layers, inputs, *shape)``."""
         # A view of its own, which a function cannot write to: others see the same numbers.
         matrices = view.gram.view()
         matrices.flags.writeable = False

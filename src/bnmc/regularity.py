@@ -375,8 +375,8 @@ def one_step_second_moment(H: ArrayLike) -> Float64Array:
 
     Notes
     -----
-    In log t the integrands are analytic in the strip |Im| < π, so the trapezoidal rule converges
-    like exp(−2π²/h) in its step h; it is cut off where less than 1e-17 is left.
+    In log t the integrands are analytic in the strip ``|Im| < π``, so the trapezoidal rule
+    converges like exp(−2π²/h) in its step h; it is cut off where less than 1e-17 is left.
 
     Examples
     --------

@@ -344,8 +344,8 @@ def theorem_3(
       constant of at least D². What Assumption 1 gives is additive: no event has a probability
       above its stationary one plus ``(1−α)^l``.
     - The logarithm is not that of the proof either, which would give ``ε (1 + ln …)^{½}``.
-    - Remark 3, "for all σ ∈ F, there is absolute constant C, such that |σ(x)| <= C|x|", is not true
-      of the sigmoid, whose γ is below 1 nevertheless.
+    - Remark 3, "for all σ ∈ F, there is absolute constant C, such that ``|σ(x)| <= C|x|``", is not
+      true of the sigmoid, whose γ is below 1 nevertheless.
 
     Examples
     --------
@@ -564,7 +564,8 @@ def poster_theorem(
     r"""Return the radius of the poster's main result, its Theorem 2.
 
     "Assume the Markov chain of representations {h_l} is geometric ergodic with α > 0, and has
-    nondegenerate fixed-point G*. If the activation σ is uniformly bounded |σ(x)| = O(|x|), then
+    nondegenerate fixed-point G*. If the activation σ is uniformly bounded ``|σ(x)| = O(|x|)``,
+    then
 
     .. math:: ‖G_* − G_l‖_F = O\Bigl(κ(G_*)(1 − α)^{l/2} +
               \frac{n}{\sqrt d} α^{−1/2} \ln^{1/2}(\tfrac dn)\Bigr)
@@ -1194,7 +1195,7 @@ def distortion(
     Notes
     -----
     γ² is the largest mean of ``σ(x_i)²`` under the constraint that the mean of ``x_i²`` is 1. For
-    every λ it is at most ``λ + max (σ(x)² − λx²)`` over |x| <= √n, since the x_i are bound by
+    every λ it is at most ``λ + max (σ(x)² − λx²)`` over ``|x| <= √n``, since the x_i are bound by
     nothing else. The maximum in one variable is bounded by branch and bound: on a cell of length w,
     σ is within Kw²/8 of its chord. λ is the slope at 1 of the least concave function above the
     pairs ``(x², σ(x)²)``. Duality has no gap but for one coordinate: the lower bound is the value

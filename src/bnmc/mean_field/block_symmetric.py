@@ -260,7 +260,7 @@ def partial_collapse(
     Samples that coincide never part exactly, but those that nearly do may. To first order in
     their difference the covariance of the collapsed block grows by
 
-        n E[σ′(φ)² / |w|²]
+        n E[σ′(φ)² / ‖w‖²]
 
     each layer, φ the collapsed samples' value, w the Gaussian before its normalization; and
     their covariances with the other samples by the eigenvalues "one of block 1" and "across".

@@ -43,8 +43,8 @@ class Contraction:
         The finite-width Lyapunov exponent: mean change, by a layer, of the natural logarithm of a
         small distance; −inf where one layer forgets everything.
     distance : (pairs, layers) ndarray of float64
-        |L⁻¹S′L⁻ᵀ − I|_F at the best scale of S′, before each layer from layer 1 on, with S = LLᵀ
-        and S′ the covariances of the rows of the two; NaN once it is below 1e-10.
+        ``‖L⁻¹S′L⁻ᵀ − I‖_F`` at the best scale of S′, before each layer from layer 1 on, with
+        S = LLᵀ and S′ the covariances of the rows of the two; NaN once it is below 1e-10.
     """
 
     rate_estimate: RateEstimate

@@ -26,7 +26,7 @@ class TwoInputs:
     ----------
     layers : (layers,) ndarray of int
     spectral : (chains, layers) ndarray of float64
-        Σ_i |λ_i/λ′_i − 1|, both sorted by size: the certificate of Corollary 2.
+        ``Σ_i |λ_i/λ′_i − 1|``, both sorted by size: the certificate of Corollary 2.
     relative : (chains, layers) ndarray of float64
         ‖G⁻¹G′ − I‖_F: that of Corollary 4.
     """

@@ -1,0 +1,77 @@
+"""How the documentation is built: ``make docs``, or ``make docs-full`` with all experiments."""
+
+import os
+import sys
+from pathlib import Path
+
+# Functions for GPUs are documented without one.
+os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+
+import bnmc  # noqa: E402
+from bnmc import experiments, kernels  # noqa: E402
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_extensions"))
+
+from experiment_scripts import write_scripts  # noqa: E402
+
+project = "bnmc"
+author = "The bnmc developers"
+version = release = bnmc.__version__
+language = "en_GB"
+html_title = f"bnmc {version}"
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+    "bench_tables",
+]
+exclude_patterns = ["_build", "gallery", "notebooks", "**/README.rst", "**/GALLERY_HEADER.rst"]
+templates_path = ["_templates"]
+# Single backticks are names of Python, as in the docstrings.
+default_role = "py:obj"
+
+# Named, since pages that are new to a kept environment would be left out.
+autosummary_generate = [str(path) for path in sorted((HERE / "api").glob("*.rst"))]
+autodoc_typehints = "none"  # they are in numpydoc's sections
+numpydoc_show_class_members = False
+
+html_theme = "pydata_sphinx_theme"
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_show_sourcelink = False
+
+# What is quick is run in every build; `make docs-full` runs all.
+QUICK = ("bridging-1b", "orthogonalizes-2a", "stability-atlas")
+full = os.environ.get("BNMC_DOCS_FULL") == "1"
+scripts = HERE / "_build" / "scripts"
+write_scripts(scripts)
+quick = "|".join(name.replace("-", "_") for name in QUICK)
+sphinx_gallery_conf = {
+    "examples_dirs": str(scripts),
+    "gallery_dirs": "figures",
+    "filename_pattern": r"[/\\]plot_" if full else rf"[/\\]plot_({quick})\.py$",
+    "plot_gallery": True,
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "write_computation_times": False,
+    "abort_on_example_error": True,
+}
+
+# Compiled functions are documented as the Python functions that they are compiled from.
+for _name in kernels.__all__:
+    _value = getattr(kernels, _name)
+    if hasattr(_value, "py_func"):
+        setattr(kernels, _name, _value.py_func)
+
+assert set(QUICK) <= set(experiments.names())

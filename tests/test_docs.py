@@ -1,0 +1,335 @@
+"""The documentation: its code runs, its names exist, its pages are linked, nothing public is missing."""
+
+import doctest
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import cli, experiments
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.glob("*.rst"))
+#: Pages whose code takes more than a few seconds, for they compile kernels or start processes.
+HEAVY = {"cluster", "embedding", "questions"}
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
+
+
+def text_of(page):
+    return page.read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------- code
+
+
+def with_prompt(page):
+    return ">>> " in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem in HEAVY else [], id=page.stem)
+        for page in filter(with_prompt, PAGES)
+    ],
+)
+def test_examples_run(page):
+    example = doctest.DocTestParser().get_doctest(text_of(page), {}, page.stem, str(page), 0)
+    said = []
+    found = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
+    assert found.attempted > 0
+    assert found.failed == 0, "".join(said)
+
+
+def commands_of(text):
+    return [line.split()[2:] for line in re.findall(r"^ *\$ (bnmc .*)$", text, re.MULTILINE)]
+
+
+COMMANDS = sorted(
+    {
+        line.partition("  #")[0].strip()
+        for page in PAGES
+        for line in re.findall(r"^ *\$ bnmc (.*)$", text_of(page), re.MULTILINE)
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_run(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if "--plot" in command:
+        pytest.importorskip("matplotlib")
+    assert cli.main(command.split()) == 0
+    assert capsys.readouterr().out
+    for name in re.findall(r"--plot (\S+)", command):
+        assert Path(name).stat().st_size > 1000
+
+
+def test_every_block_of_code_is_run():
+    """What is neither a doctest nor a command is one of these, each with a test of its own."""
+    others = {
+        ("start", "console"), ("questions", "console"),
+        ("testing", "python"),  # test_a_test_with_the_plugin
+    }  # fmt: skip
+    found = {
+        (page.stem, language)
+        for page in PAGES
+        for language in re.findall(r"\.\. code-block:: (\w+)", text_of(page))
+    }
+    assert found == others
+    included = {
+        name for page in PAGES for name in re.findall(r"literalinclude:: (\S+)", text_of(page))
+    }
+    # The first is compiled and run by test_c_abi.py, the others below.
+    scripts = {f"scripts/on_{name}.py" for name in ("dask", "mpi", "ray")}
+    assert included == {"../tests/embedding.c"} | scripts
+
+
+def test_a_test_with_the_plugin(tmp_path):
+    block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", text_of(DOCS / "testing.rst"))
+    code = inspect.cleandoc("\n" + block.group(1))
+    (tmp_path / "test_mine.py").write_text(code + "\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
+    if not any("bnmc" in point.value for point in plugins()):
+        command += ["-p", "bnmc.pytest_plugin"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "of the roofline" in done.stdout
+
+
+def plugins():
+    from importlib.metadata import entry_points
+
+    return entry_points(group="pytest11")
+
+
+class FakeRay(types.ModuleType):
+    """What the script needs of Ray: remote functions whose references have futures."""
+
+    def __init__(self):
+        super().__init__("ray")
+        self._pool = ThreadPoolExecutor(2)
+        self.calls = 0
+
+    def init(self):
+        pass
+
+    def cluster_resources(self):
+        return {"CPU": 2.0, "memory": 1e9}
+
+    def remote(self, function):
+        def call(*arguments):
+            self.calls += 1
+            future = self._pool.submit(function, *arguments)
+            return types.SimpleNamespace(future=lambda: future)
+
+        return types.SimpleNamespace(remote=call)
+
+
+def test_ray_adapter(monkeypatch, capsys):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    program = compile(text_of(DOCS / "scripts" / "on_ray.py"), "on_ray.py", "exec")
+    space = {"__name__": "__main__"}
+    exec(program, space)
+    assert ray.calls > 1
+    alone = bnmc.simulate(bnmc.Chain(200, 5, "relu"), 20, chains=32, rng=0)
+    np.testing.assert_array_equal(space["run"].gram, alone.gram)
+    assert "32 chains" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dask", "mpi"])
+def test_scripts_for_clusters(name, tmp_path):
+    pytest.importorskip({"dask": "distributed", "mpi": "mpi4py"}[name])
+    script = DOCS / "scripts" / f"on_{name}.py"
+    command = [sys.executable, str(script)]
+    if name == "mpi":
+        # Alone, a process of MPI runs its own tasks.
+        command[1:1] = ["-m", "mpi4py.futures"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "32 chains, 21 layers" in done.stdout
+
+
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run(path, tmp_path, monkeypatch):
+    """In the short form, as a plain program: the cells are Python without magics."""
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.setattr(matplotlib, "get_backend", matplotlib.get_backend)
+    matplotlib.use("Agg")
+    monkeypatch.setenv("BNMC_FAST", "1")
+    monkeypatch.chdir(tmp_path)
+    space = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads(text_of(path))["cells"]):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"{path.stem}[{number}]", "exec"), space)
+    import matplotlib.pyplot as plt
+
+    assert plt.get_fignums()
+    plt.close("all")
+
+
+def test_notebooks_are_there_with_their_results():
+    assert len(NOTEBOOKS) == 2
+    for path in NOTEBOOKS:
+        cells = [cell for cell in json.loads(text_of(path))["cells"] if cell["cell_type"] == "code"]
+        assert all(cell["execution_count"] for cell in cells)
+        assert path.stat().st_size < 400_000
+
+
+# ---------------------------------------------------------------- names and pages
+
+
+def referenced():
+    """Full names in the tables of the API reference."""
+    names = set()
+    for page in (DOCS / "api").glob("*.rst"):
+        module = None
+        for line in text_of(page).splitlines():
+            if match := re.match(r"\.\. (?:currentmodule|automodule):: (\S+)", line):
+                module = match.group(1)
+                names.add(module)
+            elif match := re.match(r"   ([A-Za-z_]\w*)$", line):
+                names.add(f"{module}.{match.group(1)}")
+    return names
+
+
+def public():
+    """Every name of the lists, through public modules."""
+    names, todo = set(), ["bnmc", "bnmc.kernels.c", "bnmc.kernels.cuda"]
+    while todo:
+        module = importlib.import_module(todo.pop())
+        for one in module.__all__:
+            value = getattr(module, one)
+            if one.startswith("__"):
+                continue
+            full = f"{module.__name__}.{one}"
+            names.add(full)
+            if inspect.ismodule(value) and full != "bnmc.mean_field.MeanField":
+                todo.append(full)
+    return names
+
+
+def test_every_public_name_is_in_the_reference():
+    there = referenced()
+    # One class that two modules name is documented once.
+    missing = public() - there - {"bnmc.mean_field.MeanField"}
+    assert not missing
+    figures = {
+        f"bnmc.experiments.{entry.module}.{entry.function}"
+        for entry in experiments._REGISTRY.values()
+    }
+    assert not figures - there
+
+
+def test_the_reference_has_nothing_else():
+    index = {"bnmc." + line for line in ("index",)}
+    for full in sorted(referenced() - index):
+        if full.startswith("None."):
+            continue  # the list of pages
+        module, _, name = full.rpartition(".")
+        try:
+            importlib.import_module(full)
+        except ImportError:
+            assert hasattr(importlib.import_module(module), name), full
+
+
+def test_every_page_is_in_a_toctree():
+    for folder in (DOCS, DOCS / "api"):
+        listed = set()
+        for tree in re.findall(r"\.\. toctree::\n((?:   .*\n|\n)+)", text_of(folder / "index.rst")):
+            listed |= {line.strip() for line in tree.splitlines() if not line.startswith("   :")}
+        pages = {path.stem for path in folder.glob("*.rst")} - {"index"}
+        assert pages <= listed
+        generated = {"figures/index", "api/index"}
+        assert listed - {""} - pages <= generated
+
+
+def test_links_lead_somewhere():
+    generated = {"figures/index"}
+    for page in PAGES:
+        for target in re.findall(r":doc:`(?:[^`<]*<)?([\w/]+)>?`", text_of(page)):
+            assert target in generated or (DOCS / f"{target}.rst").exists(), (page.name, target)
+        for target in re.findall(r"(?:image|literalinclude|download):: ?(\S+)", text_of(page)):
+            assert (DOCS / target).exists(), (page.name, target)
+        for target in re.findall(r":download:`[^`<]*<([^>]+)>`", text_of(page)):
+            assert (DOCS / target).exists(), (page.name, target)
+        for target in re.findall(r"^\.\. bench:: (\S+)", text_of(page), re.MULTILINE):
+            assert (ROOT / "bench" / "results" / f"{target}.json").exists(), target
+
+
+def resolve(name):
+    value = bnmc
+    for part in name.split("."):
+        if not hasattr(value, part):
+            # Of a dataclass or of a class that says in annotations what it has.
+            annotated = {key for one in value.__mro__ for key in inspect.get_annotations(one)}
+            assert part in annotated, name
+            return None
+        value = getattr(value, part)
+    return value
+
+
+def test_names_in_the_table_of_notation():
+    text = text_of(DOCS / "notation.rst")
+    names = re.findall(r"``([A-Za-z_][\w.]*)(?:\((\w+)\))?``", text)
+    assert len(names) > 40
+    for name, argument in names:
+        value = resolve(name)
+        if argument:
+            assert argument in inspect.signature(value).parameters, (name, argument)
+
+
+def test_names_in_the_pages():
+    """What is in single backticks and begins with the package is there."""
+    for page in PAGES:
+        for name in re.findall(r"(?<!`)`(?:[^`<]*<)?bnmc\.([\w.]+)>?`(?!`)", text_of(page)):
+            resolve(name)
+
+
+def test_figures_say_what_they_are():
+    sys.path.insert(0, str(DOCS / "_extensions"))
+    try:
+        scripts = importlib.import_module("experiment_scripts")
+    finally:
+        sys.path.remove(str(DOCS / "_extensions"))
+    made = scripts.scripts()
+    assert len(made) == len(experiments.names())
+    for name, text in made.items():
+        program = compile(text, name, "exec")
+        assert program.co_consts[0] and "Parameters" not in text
+
+
+# ---------------------------------------------------------------- other files
+
+
+def test_citation():
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
+    assert found["cff-version"] == "1.2.0"
+    assert found["version"] == bnmc.__version__
+    assert found["license"] == "BSD-3-Clause"
+    assert {"title", "message", "authors"} <= set(found)
+    assert len(found["references"]) == 3
+
+
+def test_pictures_are_small():
+    for path in (DOCS / "images").glob("*.png"):
+        assert path.stat().st_size < 150_000, path.name
+        assert path.with_suffix(".py").exists(), f"{path.name} has no program that draws it"
