@@ -397,8 +397,8 @@ def add_processes(report: Report, rounds: int, depth: int) -> None:
             bnmc.simulate(chain, layers, chains=16, rng=0, executor=pool, every=10)
             return time.perf_counter() - begun
 
-        for pool in (one, two, two):  # starts them, and loads what they need
-            clock(pool, 100)
+        for pool in (one, two, two, two):  # starts them, and loads what they need
+            clock(pool, depth)
         for _ in range(rounds):
             for workers, pool in ((1, one), (2, two)):
                 seconds[workers].append(clock(pool, depth))
@@ -414,7 +414,7 @@ def store_overhead(
     report: Report, wanted: float, limit: float, rounds: int, seconds: float
 ) -> list[Cell]:
     """Time a run in memory and in a store, whose values come at a wanted rate."""
-    chain = bnmc.Chain(1000, 10, "relu") if wanted < 1e7 else bnmc.Chain(50, 16, "relu")
+    chain = bnmc.Chain(1000, 10, "relu") if wanted < 1e7 else bnmc.Chain(20, 16, "relu")
     chains = 4
 
     def clock(depth: int, every: int, path: Path | None) -> tuple[float, int]:
@@ -423,6 +423,8 @@ def store_overhead(
         return time.perf_counter() - begun, len(found.layers)
 
     clock(100, 1, None)
+    with tempfile.TemporaryDirectory() as folder:
+        clock(100, 1, Path(folder, "run.zarr"))
     probe, _ = clock(2000, 2000, None)
     layer = probe / 2000
     numbers = 8 * chains * chain.batch**2
