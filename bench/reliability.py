@@ -94,7 +94,7 @@ def many_tiles() -> Iterator[Path]:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends (Linux)."""
+    """Let the kernel kill this process when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() == 1:
@@ -397,7 +397,11 @@ def add_processes(report: Report, rounds: int, depth: int) -> None:
             bnmc.simulate(chain, layers, chains=16, rng=0, executor=pool, every=10)
             return time.perf_counter() - begun
 
-        for pool in (one, two, two, two):  # starts them, and loads what they need
+        # Started here: what is started in a thread of a run would die with that thread.
+        for workers, pool in ((1, one), (2, two)):
+            for future in [pool.submit(time.sleep, 0.5) for _ in range(workers)]:
+                future.result()
+        for pool in (one, two, two):  # loads what they need
             clock(pool, depth)
         for _ in range(rounds):
             for workers, pool in ((1, one), (2, two)):
