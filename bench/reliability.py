@@ -94,7 +94,7 @@ def many_tiles() -> Iterator[Path]:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends (Linux)."""
+    """Let the kernel kill this process when the thread that started it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() == 1:
@@ -397,8 +397,12 @@ def add_processes(report: Report, rounds: int, depth: int) -> None:
             bnmc.simulate(chain, layers, chains=16, rng=0, executor=pool, every=10)
             return time.perf_counter() - begun
 
-        for pool in (one, two, two):  # starts them, and loads what they need
-            clock(pool, 100)
+        # Started here: what is started in a thread of a run would die with that thread.
+        for workers, pool in ((1, one), (2, two)):
+            for future in [pool.submit(time.sleep, 0.5) for _ in range(workers)]:
+                future.result()
+        for pool in (one, two, two):  # loads what they need
+            clock(pool, depth)
         for _ in range(rounds):
             for workers, pool in ((1, one), (2, two)):
                 seconds[workers].append(clock(pool, depth))
@@ -414,7 +418,7 @@ def store_overhead(
     report: Report, wanted: float, limit: float, rounds: int, seconds: float
 ) -> list[Cell]:
     """Time a run in memory and in a store, whose values come at a wanted rate."""
-    chain = bnmc.Chain(1000, 10, "relu") if wanted < 1e7 else bnmc.Chain(50, 16, "relu")
+    chain = bnmc.Chain(1000, 10, "relu") if wanted < 1e7 else bnmc.Chain(20, 16, "relu")
     chains = 4
 
     def clock(depth: int, every: int, path: Path | None) -> tuple[float, int]:
@@ -423,6 +427,8 @@ def store_overhead(
         return time.perf_counter() - begun, len(found.layers)
 
     clock(100, 1, None)
+    with tempfile.TemporaryDirectory() as folder:
+        clock(100, 1, Path(folder, "run.zarr"))
     probe, _ = clock(2000, 2000, None)
     layer = probe / 2000
     numbers = 8 * chains * chain.batch**2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._samplers import ConditionalSampler, Frames, WeightsSampler
-from bnmc._validate import choice
+from bnmc._validate import choice, items
 from bnmc.activations import Activation, as_activation
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -129,9 +129,10 @@ def warmup(
 def _several(name: str, value: Any) -> list[Any]:
     if isinstance(value, str | Activation) or callable(value):
         return [value]
-    if not isinstance(value, Iterable):
-        raise ArgumentTypeError(name, value, "one, or a sequence")
-    found = list(dict.fromkeys(value))
+    try:
+        found = list(dict.fromkeys(items(name, value, "one, or a sequence")))
+    except TypeError:  # something in it cannot be hashed; no name is like that
+        raise ArgumentTypeError(name, value, "one, or a sequence") from None
     if not found:
         raise ArgumentError(name, value, "at least one")
     return found
