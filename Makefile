@@ -33,7 +33,7 @@ help:
 # Each worker has files of its own, until one has none left: tests of a file share compiled kernels.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(ARGS)
-	$(MAKE) --no-print-directory docs ARGS=
+	$(if $(ARGS),,$(MAKE) --no-print-directory docs)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
