@@ -3,10 +3,12 @@
 Everything is measured in one run, with events of the device: this library, the peaks that its
 roofline is made of (fused multiply-adds in registers; the library's own normals in registers), and
 the same chain in PyTorch (`randn` into one buffer and `bmm`, replayed as a CUDA graph), JAX (`jit`
-of `vmap` of `scan`) and CuPy (`standard_normal` and `matmul`).  Peers that are not installed are
-left out.  Candidates take turns, and medians are compared.
+of `vmap` of `scan`) and CuPy (`standard_normal` and `matmul`), by weights that are drawn, and in
+PyTorch by rows given the Gram matrix, as here.  Peers that are not installed are left out.
+Candidates take turns, and medians are compared.
 
-Without a GPU, NUMBA_ENABLE_CUDASIM=1 runs it all at tiny sizes, where the figures mean nothing.
+Without a GPU, NUMBA_ENABLE_CUDASIM=1 runs it all at tiny sizes, where the figures mean nothing and
+are not kept.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +33,18 @@ from bnmc._kernels.target import SIMULATED, cuda, processors, why_not
 from bnmc._samplers import Frames
 from bnmc.initial import Covariance
 
+SAME_SAMPLER = "torch, given G"
 THREADS = 4 if SIMULATED else 256
 ACCUMULATORS = 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A row of the table, with the least that will do: layers a second, or part of the roofline."""
+    """A row of the table, with the least that will do.
+
+    That is layers a second, part of the roofline, and how many times as fast as the fastest peer
+    that draws weights, and as the one that does not.
+    """
 
     width: int
     batch: int
@@ -45,6 +53,8 @@ class Shape:
     dtype: str = "float32"
     rate: float | None = None
     roofline: float | None = None
+    drawn: float | None = None
+    same: float | None = None
 
     @property
     def label(self) -> str:
@@ -52,10 +62,10 @@ class Shape:
 
 
 SHAPES = (
-    Shape(1000, 10, 4096, rate=30e6),
-    Shape(1000, 64, 1024, roofline=0.5),
-    Shape(1_000_000, 10, 1, roofline=0.5),
-    Shape(4096, 16, 1, sampler="weights", roofline=0.5),
+    Shape(1000, 10, 4096, rate=30e6, drawn=60.0, same=8.0),
+    Shape(1000, 64, 1024, roofline=0.5, drawn=10.0, same=3.0),
+    Shape(1_000_000, 10, 1, roofline=0.5, same=5.0),
+    Shape(4096, 16, 1, sampler="weights", roofline=0.5, drawn=3.0),
     Shape(1000, 10, 4096, dtype="float64"),
     Shape(1000, 10, 64, sampler="weights"),
 )
@@ -80,7 +90,9 @@ def benchmark(*, quick: bool = False) -> Report:
     reason = why_not()
     if reason is not None:
         report.tables.append(Table("not run", ["reason"], [[reason]]))
+        report.measured = False
         return report
+    report.measured = not SIMULATED
     report.tables.append(_checks())
     shapes = TINY if SIMULATED else SHAPES
     rounds = 2 if SIMULATED else 5 if quick else 15
@@ -108,8 +120,17 @@ def benchmark(*, quick: bool = False) -> Report:
             report.floors.append(Floor(f"layers/s {shape.label}", 1.0 / ours, shape.rate))
         if shape.roofline is not None:
             report.floors.append(Floor(f"roofline {shape.label}", bound / ours, shape.roofline))
+        medians = {name: statistics.median(values) for name, values in seconds.items()}
+        same = medians.pop(SAME_SAMPLER, None)
+        others = [value for name, value in medians.items() if name != "bnmc"]
+        if shape.drawn is not None and others:
+            times = min(others) / ours
+            report.floors.append(Floor(f"times drawn weights {shape.label}", times, shape.drawn))
+        if shape.same is not None and same is not None:
+            report.floors.append(Floor(f"times torch {shape.label}", same / ours, shape.same))
     headers = ["(width, batch, chains)", "who", "chain layers/s", "of the roofline"]
     report.tables.append(Table("layers", headers, rows))
+    _meet(report)
     return report
 
 
@@ -137,6 +158,42 @@ def _checks() -> Table:
         rows.append([str(options), str(run.get("dtype", "float64")), float(difference),
                      "ok" if difference <= allowed else "DIFFERENT"])  # fmt: skip
     return Table("against the CPU", ["chain", "dtype", "largest difference", "verdict"], rows)
+
+
+# --- pairs that meet
+
+
+def _meet(report: Report) -> None:
+    """Let pairs meet on the GPU and on two cores, with the same random numbers."""
+    width, batch, replicates, few = (20, 2, 4, 2) if SIMULATED else (1000, 10, 100_000, 1000)
+    chain = bnmc.Chain(width, batch, "tanh" if SIMULATED else "relu")
+    options: dict[str, Any] = {"depth": 10, "rng": 1}
+    lag = 1
+    if not SIMULATED:
+        lag = bnmc.mixing.tv_bound(chain, replicates=few, backend="cuda", **options).lag
+    options["lag"] = lag
+    seconds = {}
+    start = time.perf_counter()
+    of_gpu = bnmc.mixing.tv_bound(chain, replicates=replicates, backend="cuda", **options)
+    seconds["GPU"] = time.perf_counter() - start
+    with ThreadPoolExecutor(2) as executor:
+        start = time.perf_counter()
+        of_cpu = bnmc.mixing.tv_bound(chain, replicates=few, executor=executor, **options)
+        seconds["two cores"] = (time.perf_counter() - start) * replicates / few
+    differing = int(np.count_nonzero(of_gpu.meeting_times[:few] != of_cpu.meeting_times))
+    headers = ["(width, batch, pairs)", "who", "seconds", "meet elsewhen than on the CPU"]
+    label = f"({width}, {batch}, {replicates})"
+    report.tables.append(
+        Table(
+            "tv_bound",
+            headers,
+            [[label, who, value, f"{differing} of {few}"] for who, value in seconds.items()],
+        )
+    )
+    if not SIMULATED:
+        report.floors.append(Floor(f"tv_bound/s {label}", 1.0 / seconds["GPU"], 0.5))
+        times = seconds["two cores"] / seconds["GPU"]
+        report.floors.append(Floor(f"times two cores {label}", times, 30.0))
 
 
 # --- timing
@@ -240,10 +297,14 @@ def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
 
 
 def _peers(shape: Shape) -> dict[str, Callable[[], float]]:
-    """The same chain by weights that are drawn: what one would write in these packages."""
+    """The same chain: what one would write in these packages."""
     makers = {"torch": _torch, "jax": _jax, "cupy": _cupy}
     found: dict[str, Callable[[], float]] = {}
-    if SIMULATED or shape.width > 10_000:
+    if SIMULATED:
+        return found
+    if shape.sampler == "conditional" and importlib.util.find_spec("torch") is not None:
+        found[SAME_SAMPLER] = _torch_conditional(shape)
+    if shape.width > 10_000:
         return found
     # As many chains at a time as 4 GiB of weights.
     size = np.dtype(shape.dtype).itemsize
@@ -289,6 +350,44 @@ def _torch(shape: Shape, chains: int) -> Callable[[], float]:
         torch.cuda.synchronize()
         return float(first.elapsed_time(last)) * 1e-4
 
+    return run
+
+
+def _torch_conditional(shape: Shape, device: str = "cuda") -> Callable[[], float]:
+    """Seconds a layer of a chain, of rows drawn given the Gram matrix of the layer before."""
+    import torch
+
+    d, n, chains = shape.width, shape.batch, shape.chains
+    options: dict[str, Any] = {"dtype": getattr(torch, shape.dtype), "device": device}
+    centre = torch.eye(n, **options) - 1.0 / n
+    gram = torch.eye(n, **options).repeat(chains, 1, 1)
+    z = torch.empty(chains, d, n - 1, **options)
+
+    def layer() -> Any:
+        # Rows are centred, so that all but one of their entries determine that one.
+        covariance = (centre @ gram @ centre)[:, :-1, :-1]
+        factor, _ = torch.linalg.cholesky_ex(covariance)
+        factor = torch.cat([factor, -factor.sum(dim=1, keepdim=True)], dim=1)
+        torch.randn(z.shape, out=z)
+        h = z @ factor.transpose(1, 2)
+        a = torch.relu(h * torch.rsqrt((h * h).mean(dim=2, keepdim=True)))
+        gram.copy_(a.transpose(1, 2) @ a / d)
+        return gram
+
+    def run() -> float:
+        if device == "cpu":
+            start = time.perf_counter()
+            layer()
+            return (time.perf_counter() - start) / chains
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        for _ in range(10):
+            layer()
+        last.record()
+        torch.cuda.synchronize()
+        return float(first.elapsed_time(last)) * 1e-4 / chains
+
+    run.gram = gram  # type: ignore[attr-defined]
     return run
 
 

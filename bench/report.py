@@ -63,6 +63,8 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     floors: list[Floor] = field(default_factory=list)
     samples: dict[str, Any] = field(default_factory=dict)
+    #: Whether there are figures that are worth keeping.
+    measured: bool = True
 
     def text(self) -> str:
         blocks = [table.text() for table in self.tables]

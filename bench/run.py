@@ -22,6 +22,7 @@ BENCHMARKS = {
     "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),
     "embedding": ("bench.embedding", "benchmark", "calls from njit and C, and compiling them"),
     "testing": ("bench.same_law", "benchmark", "assert_same_law: false alarms, power, time"),
+    "reliability": ("bench.reliability", "benchmark", "kills, damage, hostile calls, long runs"),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 
@@ -30,16 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named benchmarks; the exit status is 1 when a full run missed a floor."""
     options = _parser().parse_args(arguments)
     names = options.names or list(BENCHMARKS)
-    command = "python -m bench " + shlex.join([*names, *(["--quick"] if options.quick else [])])
+    flags = ["--quick"] if options.quick else []
+    flags += ["--only", options.only] if options.only is not None else []
+    command = "python -m bench " + shlex.join([*names, *flags])
     print(_heading(), flush=True)
     missed = []
     for name in names:
         module, function, what = BENCHMARKS[name]
         print(f"\n== {name}: {what}\n", flush=True)
         start = time.perf_counter()
-        report = getattr(importlib.import_module(module), function)(quick=options.quick)
+        part = {} if options.only is None else {"only": options.only}
+        report = getattr(importlib.import_module(module), function)(quick=options.quick, **part)
         print(report.text())
-        if not options.no_save:
+        if report.measured and not options.no_save:
             saved = report.save(command=command, quick=options.quick)
             print(f"\nkept in {saved.relative_to(RESULTS.parents[1])}")
         print(f"took {time.perf_counter() - start:.0f} s")
@@ -59,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="*", type=_known, metavar="name")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter rounds; noisier")
+    parser.add_argument("--only", metavar="PART", help="one part of `reliability`, by its name")
     parser.add_argument("--no-save", action="store_true", help="print only, keep no JSON file")
     return parser
 

@@ -45,7 +45,7 @@ def rank_bound(G):
 
 @pytest.fixture(scope="module")
 def fig_2():
-    return rank_collapse._fig_2(_Depths(16, 512, 2048, 24), False, 1, False, None)
+    return rank_collapse._fig_2(_Depths(16, 2048, 24), False, 1, False, None)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,6 @@ class TestFig2:
         assert np.all(ranks[0, 0, :, 0] == 15)  # centring takes one
         assert np.all(ranks[0, 0, :, LAST] < 12)
         assert np.all(ranks[1, 0, :, : LAST + 1] > 15)
-        assert np.all(np.isnan(ranks[:, 0, :, LAST + 1 :]))
 
 
 class TestFig3a:
@@ -351,7 +350,7 @@ def test_the_same_seed_gives_the_same_data_on_any_number_of_threads():
 
 def test_progress_reaches_its_end():
     told = []
-    sizes = _Depths(4, 6, 5, 3, activations=("linear",), weights=("gaussian",))
+    sizes = _Depths(4, 6, 3, activations=("linear",), weights=("gaussian",))
     rank_collapse._fig_2(sizes, False, 0, lambda done, total: told.append((done, total)), 1)
     assert told == sorted(told)
     assert told[-1] == (100, 100)

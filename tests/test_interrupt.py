@@ -58,24 +58,24 @@ def hearing():
 )
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_was_finished_comes_along_and_goes_on(chain, options, threads):
-    expected = bnmc.simulate(chain, 3000, chains=3, rng=1, **options)
+    expected = bnmc.simulate(chain, 20_000, chains=3, rng=1, **options)
     with (
         mock.patch.object(_leg, "TASK_SECONDS", 1e-4),
         pytest.raises(KeyboardInterrupt) as caught,
     ):
         bnmc.simulate(
-            chain, 3000, chains=3, rng=1, threads=threads, progress=pressing_when(500), **options
+            chain, 20_000, chains=3, rng=1, threads=threads, progress=pressing_when(500), **options
         )
     assert type(caught.value) is Interrupted
     partial = caught.value.partial
     count = len(partial.layers)
     assert not partial.complete
-    assert 500 < count < 3001
+    assert 500 < count < 20_001
     assert partial.layers[-1] == partial.final_state.layer == count - 1
     name = next(iter(expected.observables))
     np.testing.assert_array_equal(partial[name], expected[name][:, :count])
     options.pop("inputs", None)
-    deeper = bnmc.simulate(chain, 3001 - count, initial=partial.final_state, **{
+    deeper = bnmc.simulate(chain, 20_001 - count, initial=partial.final_state, **{
         key: value for key, value in options.items() if key == "observables"
     })  # fmt: skip
     np.testing.assert_array_equal(deeper[name][:, 1:], expected[name][:, count:])
@@ -83,12 +83,12 @@ def test_what_was_finished_comes_along_and_goes_on(chain, options, threads):
 
 @pytest.mark.parametrize("reduce", ["chain", "layer", ("chain", "layer")])
 def test_moments_of_what_was_finished(reduce):
-    values = bnmc.simulate(CHAIN, 3000, chains=3, rng=1).gram
+    values = bnmc.simulate(CHAIN, 20_000, chains=3, rng=1).gram
     with mock.patch.object(_leg, "TASK_SECONDS", 1e-4), pytest.raises(Interrupted) as caught:
-        bnmc.simulate(CHAIN, 3000, chains=3, rng=1, reduce=reduce, progress=pressing_when(300))
+        bnmc.simulate(CHAIN, 20_000, chains=3, rng=1, reduce=reduce, progress=pressing_when(300))
     partial = caught.value.partial
     count = len(partial.layers)
-    assert 300 < count < 3001
+    assert 300 < count < 20_001
     axes = {"chain": 0, "layer": 1, ("chain", "layer"): (0, 1)}[reduce]
     expected = values[:, :count].mean(axis=axes)
     np.testing.assert_allclose(partial.moments["gram"].mean, expected, rtol=1e-12)
@@ -227,7 +227,7 @@ except bnmc.errors.Interrupted as stop:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(30, 10**8, 1, "auto"), (3000, 10**6, 4, "auto"), (30_000, 40, 1, "weights")],
+    [(30, 10**8, 1, "auto"), (20_000, 10**6, 4, "auto"), (30_000, 40, 1, "weights")],
     ids=["many short layers", "chains", "layers of a second"],
 )
 def test_ctrl_c_is_answered_within_a_second(arguments):

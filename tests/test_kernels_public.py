@@ -1,5 +1,6 @@
 """`bnmc.kernels`: from compiled code of one's own, the bits of `simulate`, and no surprises."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numba
@@ -10,6 +11,7 @@ from numba.core.runtime import _nrt_python, rtsys
 
 import bnmc
 from bnmc import kernels
+from bnmc._kernels import scratch
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,36 +26,63 @@ RELU = kernels.activation("relu")
 KEY = np.uint64(0xFEDCBA9876543210)
 
 
-@numba.njit(nogil=True, parallel=True)
-def walk(law, depth, key, grams, works, codes):
+@numba.njit(nogil=True)
+def walk(law, depth, chain, key, gram, work):
     """RELU is a global variable here, a constant of the compiled code."""
-    for chain in numba.prange(len(grams)):
-        for layer in range(depth + 1):
-            codes[chain] += kernels.conditional_layer(
-                RELU, law, grams[chain], layer, chain, key, grams[chain], works[chain]
-            )
+    status = kernels.OK
+    for layer in range(depth + 1):
+        if status == kernels.OK:
+            status = kernels.conditional_layer(RELU, law, gram, layer, chain, key, gram, work)
+    return status
+
+
+@numba.njit(nogil=True, parallel=True)
+def grams_of(law, rows, out, works, codes):
+    """Gram matrices of several arrays, a workspace each."""
+    for index in numba.prange(len(rows)):
+        codes[index] = kernels.gram(law, rows[index], out[index], works[index])
 
 
 # ---------------------------------------------------------------- the bits of simulate
 
 
-def test_a_parallel_loop_of_the_user_and_no_allocation():
+def test_layers_of_a_run_and_no_allocation():
     run = bnmc.simulate(CHAIN, 12, chains=3, rng=1, sampler="conditional")
-    grams, codes = np.stack([np.eye(5)] * 3), np.zeros(3, np.int64)
-    law, works = kernels.law(CHAIN), kernels.workspace(CHAIN, threads=3)
-    walk(law, 12, np.uint64(run.key), grams, works, codes)
-    np.testing.assert_array_equal(grams, run.gram[:, -1])
-    assert not codes.any()
+    law, work, key = kernels.law(CHAIN), kernels.workspace(CHAIN), np.uint64(run.key)
+    for chain in range(3):
+        gram = np.eye(5)
+        assert walk(law, 12, chain, key, gram, work) == kernels.OK
+        np.testing.assert_array_equal(gram, run.gram[chain, -1])
 
     _nrt_python.memsys_enable_stats()
     counts = []
     for depth in (1, 1000):
         before = rtsys.get_allocation_stats().alloc
-        walk(law, depth, np.uint64(run.key), grams, works, codes)
+        walk(law, depth, 0, key, np.eye(5), work)
         counts.append(rtsys.get_allocation_stats().alloc - before)
-    # A call wraps Python's arrays and shares out the loop; layers allocate nothing.
+    # A call wraps Python's arrays, each once; layers allocate nothing.
     assert counts[0] == counts[1] < 20
     assert kernels.conditional_layer.targetoptions["nogil"]
+
+
+def test_a_parallel_loop_and_threads():
+    """Threads share the law, and nothing that is written to."""
+    rows = np.random.default_rng(0).standard_normal((16, 300, 5))
+    out, codes = np.zeros((16, 5, 5)), np.full(16, -1)
+    works = kernels.workspace(CHAIN, threads=16)
+    grams_of(kernels.law(CHAIN), rows, out, works, codes)
+    assert not codes.any()
+    np.testing.assert_allclose(out, oracle.gram(rows), rtol=0, atol=2**-45)
+
+    def one(chain):
+        gram = np.eye(5)
+        walk(kernels.law(CHAIN), 50, chain, KEY, gram, works[chain])
+        return gram
+
+    alone = [one(chain) for chain in range(16)]
+    with ThreadPoolExecutor(4) as executor:
+        for expected, gram in zip(alone, executor.map(one, range(16)), strict=True):
+            np.testing.assert_array_equal(gram, expected)
 
 
 def test_layers_by_weights_with_a_skip_connection_and_two_inputs():
@@ -183,6 +212,72 @@ def test_numbers_in_compiled_code():
         return words[3], kernels.activate(RELU, -1.0) + kernels.activate(RELU, 2.0)
 
     assert last(6) == (kernels.philox(1, 2, 3, 4, 5, 6)[3], 2.0)
+
+
+# ---------------------------------------------------------------- what they do, in Python
+
+
+def test_python_bodies_say_the_same():
+    """Compiled functions are their Python text."""
+    law, x = kernels.law(SKIP), kernels.representation(SKIP)
+    key, found = np.uint64(7), []
+    for how in (lambda one: one, lambda one: one.py_func):
+        a, x, out = kernels.activations(SKIP), kernels.representation(SKIP), np.eye(5)
+        h, work = np.random.default_rng(0).standard_normal((600, 5)), kernels.workspace(SKIP)
+        numbers, others = np.zeros(64), np.zeros(64, "float32")
+        address = 3, 64, 2, 1, key, kernels.WEIGHTS
+        codes = [
+            how(scratch.workspace_bytes)(5, 5, 8),
+            how(scratch.lay_out)(work, 5, 5),
+            how(scratch.lay_out)(work, 5, 5),
+            how(scratch.lay_out)(work[:100], 5, 5),
+            how(scratch.lay_out)(work[:4], 5, 5),
+            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work, x, a),
+            how(kernels.weights_layer)(RELU, law, 1, a, 1, 1, key, out, work, x),
+            how(kernels.normalise_activate)(RELU, law, h, h, work),
+            how(kernels.normalise_activate_row)(RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
+            how(kernels.gram)(law, h, out, work),
+            how(kernels.normals)(numbers, *address),
+            how(kernels.uniforms)(others, *address),
+            how(kernels.philox)(1, 2, 3, 4, 5, 6),
+            how(kernels.normalise_activate)(RELU, law, np.ones((2, 5)), h[:2], work),
+            how(kernels.failed_row)(work),
+            how(kernels.failed_row)(work[:1]),
+            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work),
+            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work[:99], x, a),
+            how(kernels.conditional_layer)(
+                RELU, law, out, 0, 1, key, out, work, x[:, :9].copy(), a
+            ),
+            how(kernels.conditional_layer)(
+                RELU, law, out, 0, 1, key, out, work, x, a[:, :9, :9].copy()
+            ),
+            how(kernels.conditional_layer)(RELU, law, out, -1, 1, key, out, work, x, a),
+        ]
+        codes += [
+            how(kernels.weights_layer)(RELU, law, *changed)
+            for changed in (
+                (1, a, 0, 1, key, out, work, x),
+                (9, a, 1, 1, key, out, work, x),
+                (1, a[:, :, :9].copy(), 1, 1, key, out, work, x),
+                (1, a, 1, 1, key, out, work[:99], x),
+                (1, a, 1, 1, key, out, work, x[:, :9].copy()),
+                (1, a, 1, 1, key, out, work),
+            )
+        ]
+        codes += [
+            how(kernels.normalise_activate)(RELU, law, h[:, :4].copy(), h, work),
+            how(kernels.normalise_activate)(RELU, law, h, h, work[:99]),
+            how(kernels.gram)(law, h[:, :4].copy(), out, work),
+            how(kernels.gram)(law, h, out, work[:99]),
+            how(kernels.normals)(numbers[:3], *address),
+            how(kernels.uniforms)(numbers[:3], *address),
+        ]
+        found.append((codes, out, a, x, h, numbers, others))
+    for compiled, plain in zip(*found, strict=True):
+        if isinstance(compiled, list):
+            assert [int(np.sum(one)) for one in compiled] == [int(np.sum(one)) for one in plain]
+        else:
+            np.testing.assert_array_equal(compiled, plain)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -73,7 +73,7 @@ def test_bits_do_not_depend_on_where_the_scale_is_looked_at():
     wanted = ["scaled_gram", "log_scale"]
     expected = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
     assert expected["log_scale"][:, -1].max() < -1000
-    with mock.patch.object(_precision, "_BLOCK_OF_SCALE", 7):
+    with mock.patch.dict(_precision._LEEWAY, float64=7.0):
         other = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
     with mock.patch.object(_leg, "TASK_SECONDS", 0.0):
         blocks = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted, threads=2)
@@ -160,7 +160,7 @@ def close(distance, width=50, dtype=np.float64):
     ids=["skip", "weights", "no norm"],
 )
 def test_samples_that_float32_does_not_tell_apart_are_reported(chain, options):
-    for distance, reported in ((1.0, False), (0.1, False), (1e-3, True), (1e-9, True)):
+    for distance, reported in ((1.0, False), (1e-2, False), (1e-5, True), (1e-9, True)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             run = bnmc.simulate(
@@ -177,7 +177,7 @@ def test_samples_that_float32_does_not_tell_apart_are_reported(chain, options):
 
 def test_what_was_not_resolved_is_remembered(tmp_path):
     chain = bnmc.Chain(50, 3, "linear", norm="batch", weights="uniform")
-    start = np.stack([close(1.0), close(1e-4), close(1.0)])
+    start = np.stack([close(1.0), close(1e-5), close(1.0)])
     x = start + 0.0
     with pytest.warns(PrecisionWarning, match="chains 1:"):
         run = bnmc.simulate(

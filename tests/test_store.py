@@ -74,7 +74,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(found.final_state.arrays[name], values)
 
 
-class Died(Exception):
+class Died(BaseException):
     """Stands for the end of a process."""
 
 
@@ -264,10 +264,10 @@ def shorten(file):
 
 
 DAMAGE = {
-    "a flipped bit": lambda path: flip(chunks(path)[4]),
+    "a flipped bit": lambda path: flip(chunks(path)[0]),
     "a torn chunk": lambda path: shorten(chunks(path)[0]),
     "an empty chunk": lambda path: chunks(path)[1].write_bytes(b""),
-    "a lost chunk": lambda path: chunks(path)[5].unlink(),
+    "a lost chunk": lambda path: chunks(path)[1].unlink(),
     "chunks that changed places": lambda path: os.replace(chunks(path)[0], chunks(path)[1]),
     "a torn line of the journal": lambda path: shorten(path / "progress" / "journal"),
     "a flipped bit in the journal": lambda path: flip(path / "progress" / "journal"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -19,7 +20,7 @@ from typing import Any, Self, TypeVar
 from bnmc._machine import available_processors
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
-__all__ = ["Workers", "as_executor", "ranges", "run_tasks"]
+__all__ = ["Workers", "as_executor", "ranges", "received", "run_tasks", "sendable", "shares_memory"]
 
 T = TypeVar("T")
 
@@ -111,7 +112,7 @@ class Workers:
     @property
     def shares_memory(self) -> bool:
         """Whether what tasks get need not be pickled."""
-        return isinstance(self._executor, ThreadPoolExecutor)
+        return shares_memory(self._executor)
 
     @property
     def count(self) -> int:
@@ -160,7 +161,7 @@ class Workers:
                 continue
             self._losses.clear()
             del self._tasks[number]
-            yield number, result
+            yield number, result if self.shares_memory else received(result)
 
     def _replace(self, number: int, error: BaseException) -> None:
         """Send a lost task again, or give up."""
@@ -172,13 +173,48 @@ class Workers:
     def _send(self, number: int) -> None:
         function, arguments = self._tasks[number]
         assert self._executor is not None
+        # Dask takes a call with the arguments of another one for the same, whose end it may know:
+        # the death of its workers, say.
+        call: tuple[Any, ...] = (function, *arguments)
+        if not self.shares_memory:
+            call = (_called, uuid.uuid4().hex, sendable("executor", self._given, call))
         try:
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(*call)
         except BrokenExecutor as error:
             self._executor = _another(self._executor, error)
             self._is_own = True
-            future = self._executor.submit(function, *arguments)
+            future = self._executor.submit(*call)
         self._futures[future] = number
+
+
+def sendable(name: str, value: object, what: object) -> bytes:
+    """Return what goes to another process as bytes, or raise about the argument `name`."""
+    from numba import cloudpickle
+
+    dumps: Callable[[object], bytes] = cloudpickle.dumps
+    try:
+        return dumps(what)
+    except Exception as error:  # whatever pickling a user's object raises
+        reason = f"cloudpickle cannot send it to workers: {error}"
+        raise ArgumentTypeError(name, value, "what can be pickled", reason) from None
+
+
+def received(content: bytes) -> Any:
+    """Return what `sendable` packed."""
+    from numba import cloudpickle
+
+    return cloudpickle.loads(content)
+
+
+def _called(once: str, call: bytes) -> bytes:
+    """Make a call in another process; `once` tells it from all others."""
+    function, *arguments = received(call)
+    return sendable("executor", "the result of a task", function(*arguments))
+
+
+def shares_memory(executor: Executor | None) -> bool:
+    """Whether an executor's tasks run in this process, so that nothing is pickled."""
+    return executor is None or isinstance(executor, ThreadPoolExecutor)
 
 
 def _is_loss(error: BaseException) -> bool:

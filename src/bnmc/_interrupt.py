@@ -72,12 +72,12 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
     try:
         while not ended.wait(0.5):
             pass
+        thread.join()
     except KeyboardInterrupt:
         stop.event.set()
         if not ended.wait(GRACE):
             raise StillAtWork from None
         return False
-    thread.join()
     if failed and isinstance(failed[0], KeyboardInterrupt):  # of a worker, or of the user's code
         return False
     if failed:

@@ -18,9 +18,10 @@ _HOMOGENEOUS = frozenset({"abs", "leaky_relu", "linear", "relu"})
 #: Gram matrices with an exponent (base 2) up to this are what they are; others get a scale.
 _MOST_EXPONENT = 900
 #: The state is rescaled once its exponent is larger.
-_EXPONENT_OF_STATE = 64
-#: Layers from one look at the scale to the next, for factors near 1.
-_BLOCK_OF_SCALE = 64
+_EXPONENT_OF_STATE = 16
+#: By how much the exponent of a Gram matrix may change before it is looked at again: products of
+#: rows are made in the rows' own dtype.
+_LEEWAY = {"float64": 400.0, "float32": 40.0}
 
 
 def is_homogeneous(chain: Chain) -> bool:
@@ -32,10 +33,10 @@ def is_homogeneous(chain: Chain) -> bool:
     return chain.norm == "none" and sigma.builtin and sigma.name in _HOMOGENEOUS
 
 
-def layers_of_scale(chain: Chain) -> int:
-    """Return after how many layers to look at the scale: it changes by 2**±64 or so till then."""
-    growth = abs(np.log2(abs(chain.skip) + abs(chain.gain)))
-    return max(1, int(_BLOCK_OF_SCALE / (1.0 + growth)))
+def layers_of_scale(chain: Chain, dtype: str) -> int:
+    """Return after how many layers to look at the scale."""
+    growth = 1.0 + 2.0 * abs(np.log2(abs(chain.skip) + abs(chain.gain)))
+    return max(1, int(_LEEWAY[dtype] / growth))
 
 
 def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:

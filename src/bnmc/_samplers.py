@@ -41,6 +41,11 @@ MOST_CHAINS = 1 << 28
 #: The largest width of layers that are made row by row: four rows share a 32-bit counter word.
 MOST_ROWS = 1 << 33
 
+#: The relative pivot of a Gram matrix below which float32 rows have lost what tells samples apart:
+#: rounding moves a sample by 2**-24 and more of its size, which is 0.05 % and more of its distance
+#: from the span of the others there, layer after layer.
+LOST_PIVOT = 2.0**-26
+
 _NORM_CODES = {
     "none": cpu.NORM_NONE,
     "batch-uncentred": cpu.NORM_UNCENTRED,
@@ -313,7 +318,9 @@ class _RowSampler(Sampler):
 
     @property
     def most_layers(self) -> int:
-        return layers_of_scale(self.chain) if self.is_scaled else super().most_layers
+        if not self.is_scaled:
+            return super().most_layers
+        return layers_of_scale(self.chain, self.dtype.name)
 
     def settle(self, frames: Frames) -> None:
         if self.is_scaled:
@@ -327,7 +334,7 @@ class _RowSampler(Sampler):
             for first in range(0, self.columns, n):
                 own = frames.gram[..., first : first + n, first : first + n]
                 least = least_pivots(own, centred, self.chain.width)
-                self.unresolved |= (least < cpu.RESOLVED_PIVOT).any(axis=1)
+                self.unresolved |= (least < LOST_PIVOT).any(axis=1)
 
     def _require_scale(self) -> None:
         """Refuse Gram matrices so small that float64 rounds them, or makes them zero."""

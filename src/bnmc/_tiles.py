@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._executor import Workers
+from bnmc._executor import Workers, received, sendable
 from bnmc._kernels.jit import host_cpu
 from bnmc._leg import Job, Leg, Pool, Recorded
 from bnmc._samplers import State
 from bnmc._sinks import Arrays, Values
-from bnmc.errors import ArgumentTypeError
 from bnmc.initial import Covariance, Representation
 
 __all__ = ["Grid", "Origin", "Tile", "TileSink", "TiledRun", "grid_of"]
@@ -327,26 +326,14 @@ class _TileArrays(Arrays):
 
 def _pickled(job: Job) -> bytes:
     """Return a job as workers get it, with the user's functions by value, or raise."""
-    from numba import cloudpickle
-
-    dumps: Callable[[object], bytes] = cloudpickle.dumps
-    for name, value in (("weights", job.chain.weights), *_named(job)):
-        try:
-            dumps(value)
-        except Exception as error:  # whatever pickling a user's object raises
-            allowed = f"a function that cloudpickle can send to workers: {error}"
-            raise ArgumentTypeError(name, value, allowed) from None
-    return dumps(job)
-
-
-def _named(job: Job) -> list[tuple[str, Any]]:
-    return [("observables", one) for one in job.observables]
+    sendable("weights", job.chain.weights, job.chain.weights)
+    for one in job.observables:
+        sendable("observables", one, one)
+    return sendable("chain", job.chain, job)
 
 
 @lru_cache(maxsize=8)
 def _unpickled(pickled: bytes) -> Job:
-    from numba import cloudpickle
-
-    job = cloudpickle.loads(pickled)
+    job = received(pickled)
     assert isinstance(job, Job)
     return job

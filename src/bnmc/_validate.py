@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bnmc._device_arrays import is_device_array, to_host
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
-__all__ = ["choice", "finite_array", "host_array", "integer", "real"]
+__all__ = ["choice", "finite_array", "generator", "host_array", "integer", "items", "real"]
 
 
 def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
@@ -47,7 +47,7 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
     """
     allowed = f"an integer{_interval(low, high)}"
     scalar = _unwrapped(value)
-    if isinstance(scalar, bool) or not isinstance(scalar, Integral):
+    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Integral):
         raise ArgumentTypeError(name, value, allowed)
     number = int(scalar)
     if (low is not None and number < low) or (high is not None and number > high):
@@ -103,7 +103,7 @@ def real(
     kind = "a finite real number" if finite else "a real number or infinity"
     allowed = f"{kind}{_interval(low, high, above, below)}"
     scalar = _unwrapped(value)
-    if isinstance(scalar, bool) or not isinstance(scalar, Real):
+    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Real):
         raise ArgumentTypeError(name, value, allowed)
     try:
         number = float(scalar)
@@ -152,9 +152,10 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     names = tuple(known)
     if not isinstance(value, str):
         raise ArgumentTypeError(name, value, ", ".join(names))
-    if value not in names:
-        raise UnknownNameError(name, value, names)
-    return value
+    text = str.__str__(value)  # what a class of the user's may say to be equal is not asked
+    if text not in names:
+        raise UnknownNameError(name, text, names)
+    return text
 
 
 def finite_array(
@@ -211,12 +212,50 @@ def finite_array(
     return array
 
 
+def generator(rng: object) -> np.random.Generator:
+    """Return the generator that `rng` stands for (SPEC 7).
+
+    Raises
+    ------
+    ArgumentTypeError
+        If NumPy makes none of it.  A sequence has to be flat: NumPy descends into one that holds
+        itself until the process dies.
+    """
+    try:
+        if isinstance(rng, (list, tuple)) and not all(isinstance(n, Integral) for n in rng):
+            raise TypeError
+        return np.random.default_rng(rng)  # type: ignore[arg-type]
+    except MemoryError:
+        raise
+    except Exception:  # whatever a foreign object raises
+        allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
+        raise ArgumentTypeError("rng", rng, allowed) from None
+
+
+def items(name: str, value: object, allowed: str) -> list[Any]:
+    """Return what an iterable yields.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is text, no iterable, or one that fails.
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ArgumentTypeError(name, value, allowed)
+    try:
+        return list(value)
+    except MemoryError:
+        raise
+    except Exception:  # whatever iterating over a foreign object raises
+        raise ArgumentTypeError(name, value, allowed) from None
+
+
 def _unwrapped(value: object) -> object:
     """Take a number out of an array without axes."""
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def host_array(name: str, value: Any) -> NDArray[Any]:
+def host_array(name: str, value: Any, allowed: str = "an array of real numbers") -> NDArray[Any]:
     """Return what may be an array as one of NumPy, without a copy where the memory is the host's.
 
     Parameters
@@ -225,6 +264,8 @@ def host_array(name: str, value: Any) -> NDArray[Any]:
         Name of the argument, for the message.
     value : array_like
         What `numpy.asarray` takes, or has ``__dlpack__``; an array of a GPU is copied to the host.
+    allowed : str, optional
+        For the message.
 
     Returns
     -------
@@ -234,7 +275,7 @@ def host_array(name: str, value: Any) -> NDArray[Any]:
     Raises
     ------
     ArgumentTypeError
-        If it is a ragged sequence, or its library refuses to show it.
+        If it is a ragged sequence, its library refuses to show it, or it fails to become an array.
 
     Examples
     --------
@@ -249,10 +290,12 @@ def host_array(name: str, value: Any) -> NDArray[Any]:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)
         return np.asarray(value)
+    except (MemoryError, ArgumentTypeError):
+        raise
     except (TypeError, ValueError):  # a ragged sequence
-        raise ArgumentTypeError(name, value, "an array of real numbers") from None
-    except (BufferError, RuntimeError) as error:  # a tensor that needs a gradient, say
-        raise ArgumentTypeError(name, value, "an array of real numbers", str(error)) from error
+        raise ArgumentTypeError(name, value, allowed) from None
+    except Exception as error:  # a tensor that needs a gradient, or whatever an object raises
+        raise ArgumentTypeError(name, value, allowed, str(error)) from error
 
 
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
@@ -262,7 +305,8 @@ def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
         raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
     if array.dtype in (np.float32, np.float64):
         return array
-    with np.errstate(over="ignore"):  # what exceeds float64 is infinite, and reported as such
+    # What exceeds float64 is infinite, and reported as such; so are signalling NaNs.
+    with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 
 

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from bnmc._kernels.core.activations import BUILTIN
-from bnmc._validate import choice, host_array, real
+from bnmc._validate import choice, host_array, items, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -191,9 +191,14 @@ class Activation:
         >>> float(Activation.named("relu").scalar("float32")(np.float32(-1)))
         0.0
         """
-        scalar = self._scalars.get(np.dtype(dtype).name)
+        allowed = ", ".join(self._scalars)
+        try:
+            name = np.dtype(dtype).name
+        except (TypeError, ValueError):
+            raise ArgumentTypeError("dtype", dtype, allowed) from None
+        scalar = self._scalars.get(name)
         if scalar is None:
-            raise ArgumentError("dtype", np.dtype(dtype).name, ", ".join(self._scalars))
+            raise ArgumentError("dtype", name, allowed)
         return scalar
 
     def __call__(self, x: ArrayLike) -> Any:
@@ -224,7 +229,8 @@ class Activation:
         if given.dtype.kind not in "biuf":
             raise ArgumentTypeError("x", x, "real numbers")
         dtype = np.float32 if given.dtype == np.float32 else np.float64
-        result = np.array(given, dtype=dtype, order="C", subok=False)
+        with np.errstate(over="ignore"):  # what exceeds float64 is infinite
+            result = np.array(given, dtype=dtype, order="C", subok=False)
         apply, sigma = _compiled(self, result.dtype.name)
         apply(sigma, result.reshape(-1))
         return result[()]
@@ -321,9 +327,8 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
 
 
 def _checked_kinks(kinks: Iterable[float]) -> tuple[float, ...]:
-    if isinstance(kinks, str) or not isinstance(kinks, Iterable):
-        raise ArgumentTypeError("kinks", kinks, "a sequence of real numbers")
-    return tuple(sorted({real("kinks", kink) for kink in kinks}))
+    given = items("kinks", kinks, "a sequence of real numbers")
+    return tuple(sorted({real("kinks", kink) for kink in given}))
 
 
 @cache

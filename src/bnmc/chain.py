@@ -99,7 +99,8 @@ class Chain:
 
         settle("norm", choice("norm", norm, NORMS))
         settle("width", integer("width", width, low=1, high=MOST_WIDTH))
-        settle("batch", integer("batch", batch, low=2 if norm == "batch" else 1))
+        least = 2 if norm == "batch" else 1
+        settle("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
         settle("activation", as_activation(activation))
         settle("skip", real("skip", skip))
         settle("gain", real("gain", gain))
@@ -166,6 +167,7 @@ class Chain:
         skip connection.
         """
         gamma = real("gamma", gamma, above=0.0, finite=False)
+        width = integer("width", width, low=1, high=MOST_WIDTH)
         skip, gain = (0.0, 1.0) if gamma == np.inf else (1.0, gamma * float(np.sqrt(width)))
         return cls(width, batch, activation, norm="batch-uncentred", skip=skip, gain=gain)
 

@@ -567,7 +567,10 @@ def _describe(value: object) -> str:
     """One short line that shows a value, however large it is."""
     if isinstance(value, np.ndarray) and value.ndim > 0:
         return f"a {value.dtype} array of shape {value.shape}"
-    text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    try:
+        text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+    except Exception:  # of a user's object
+        return f"a {type(value).__name__}"
     if len(text) <= _LONGEST_DESCRIPTION:
         return text
     return text[: _LONGEST_DESCRIPTION - 3] + "..."
@@ -587,7 +590,7 @@ def _place(chain: int | None, layer: int | None) -> str:
 
 
 def _in_binary_units(size: int) -> str:
-    amount = float(size)
+    amount = float(min(size, 1 << 100))  # a float cannot hold every integer
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

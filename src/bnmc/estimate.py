@@ -15,6 +15,10 @@ from bnmc.errors import ArgumentError, ArgumentTypeError
 __all__ = ["Estimate"]
 
 
+#: Beyond it squares overflow.
+_LARGEST_SAMPLE = 1e150
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """An estimate of one real number, with its error.
@@ -116,6 +120,9 @@ class Estimate:
         if x.size < 2:
             raise ArgumentError("samples", x.shape, "at least 2 samples")
         level = real("level", level, above=0, below=1)
+        if np.abs(x).max() > _LARGEST_SAMPLE:
+            allowed = f"numbers of at most {_LARGEST_SAMPLE:g} in size"
+            raise ArgumentError("samples", float(np.abs(x).max()), allowed)
         mean = float(x.mean())
         stderr = float(x.std(ddof=1)) / math.sqrt(x.size)
         half_width = float(stdtrit(x.size - 1, 0.5 + level / 2)) * stderr

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bnmc._extras import import_extra
 from bnmc._validate import choice, finite_array, integer
-from bnmc.errors import ArgumentError, UnknownNameError
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
 if TYPE_CHECKING:
     from bnmc.trajectory import Trajectory
@@ -79,7 +79,7 @@ def read_input(
     ...     read_input(f"{folder}/x.npy", samples_first=True).shape
     (2, 3)
     """
-    values = _read("input", Path(path), array, INPUT_FORMATS)
+    values = _read("input", as_path("input", path), array, INPUT_FORMATS)
     layout = ("samples", "features") if samples_first else ("features", "samples")
     matrix = finite_array("input", values, shape=layout).astype(np.float64)
     return np.ascontiguousarray(matrix.T if samples_first else matrix)
@@ -104,7 +104,18 @@ def read_states(path: str | os.PathLike[str]) -> NDArray[Any]:
     ArgumentError
         If it is damaged or of another kind.
     """
-    return _read("samples", Path(path), None, (".npy", ".npz"))
+    return _read("samples", as_path("samples", path), None, (".npy", ".npz"))
+
+
+def as_path(name: str, path: object) -> Path:
+    """Return what a user passes as a path, or raise."""
+    try:
+        found = Path(path)  # type: ignore[arg-type]
+        if "\0" in os.fspath(found):
+            raise ValueError
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(name, path, "a path") from None
+    return found
 
 
 def _read(name: str, path: Path, array: str | None, formats: Collection[str]) -> NDArray[Any]:
@@ -265,7 +276,15 @@ def write_run(
     ...         print(stored["gram"].shape, json.loads(str(stored["attributes"]))["width"])
     (1, 3, 3, 3) 100
     """
-    path = Path(path)
+    from bnmc.trajectory import Trajectory
+
+    if not isinstance(run, Trajectory):
+        raise ArgumentTypeError("run", run, "a Trajectory")
+    if attributes is not None and not isinstance(attributes, Mapping):
+        raise ArgumentTypeError("attributes", attributes, "a mapping of names")
+    if star is not None:
+        star = finite_array("star", star, shape=(run.chain.batch,) * 2).astype(np.float64)
+    path = as_path("output", path)
     require_writable("output", path, OUTPUT_FORMATS)
     require_free("output", path, force=force)
     require_extras(path)
@@ -288,6 +307,9 @@ def require_extras(path: Path) -> None:
 
 
 def _read_npy(path: Path, array: str | None) -> NDArray[Any]:
+    with path.open("rb") as file:
+        if file.read(6) != b"\x93NUMPY":  # NumPy would try other formats, and leave the file open
+            raise ValueError("it does not begin as .npy files do")
     # A map, unlike a read, compares the shape in the header with the length of the file first.
     return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
 
@@ -307,7 +329,9 @@ def _read_npz(path: Path, array: str | None) -> NDArray[Any]:
         for member in archive.zip.infolist():
             if member.filename in (name, f"{name}.npy") and member.file_size > MOST_BYTES:
                 raise ValueError(f"the array {name} unpacks to {member.file_size} bytes")
-        values: NDArray[Any] = archive[name]
+        values: Any = archive[name]
+        if not isinstance(values, np.ndarray):  # another file in the archive
+            raise ValueError(f"{name} is no array")
         return values
 
 

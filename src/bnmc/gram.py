@@ -176,7 +176,12 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
         index = tuple(int(i) for i in np.argwhere(is_singular)[0])
         smallest, largest = spectrum[index][[0, -1]]
         raise SingularGramError("G", index, float(smallest / largest) if largest else 0.0)
-    return _frobenius_norm(np.linalg.solve(first, second) - np.eye(first.shape[-1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = _frobenius_norm(np.linalg.solve(first, second) - np.eye(first.shape[-1]))
+    if not np.isfinite(deviation).all():
+        allowed = "matrices whose deviation from G float64 can hold"
+        raise ArgumentError("H", float(np.abs(second).max()), allowed)
+    return deviation
 
 
 def orthogonality_gap(G: ArrayLike) -> Float64Array:

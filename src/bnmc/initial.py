@@ -56,8 +56,7 @@ class FirstLayer:
 
     def __init__(self, x: ArrayLike) -> None:
         features = ("features", "batch")
-        x = host_array("x", x)
-        shape = ("inputs", *features) if x.ndim == 3 else features
+        shape = ("inputs", *features) if len(shape_of(x)) == 3 else features
         self.x = finite_array("x", x, shape=shape).astype(np.float64)
 
 
@@ -149,7 +148,12 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     stacked = _stack(x[None] if inputs is None else x)
     if chain.norm != "none" and chain.eps == 0.0:
         _require_variance(chain, stacked)
-    return Covariance(stacked.T @ stacked / stacked.shape[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = stacked.T @ stacked / stacked.shape[0]
+    if not np.isfinite(covariance).all():
+        largest = float(np.abs(x).max())
+        raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
+    return Covariance(covariance)
 
 
 def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._kernels.core import measures
 from bnmc._samplers import Frames, Measure
-from bnmc._validate import choice, finite_array, integer, real
+from bnmc._validate import choice, finite_array, host_array, integer, items, real
 from bnmc.activations import digest_of
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
@@ -166,10 +166,7 @@ class Observable:
     def _checked(self, value: ArrayLike) -> NDArray[Any]:
         """Return what the function returned as an array of real numbers of the declared shape."""
         about = f"observable {self.name}"
-        try:
-            array = np.asarray(value)
-        except ValueError:  # a ragged sequence
-            raise ArgumentTypeError(about, value, "real numbers") from None
+        array = host_array(about, value, "real numbers")
         if array.dtype.kind not in "biuf":
             raise ArgumentTypeError(about, value, "real numbers")
         if array.shape != self.shape:
@@ -312,12 +309,10 @@ def as_observables(
         wanted = [wanted]
     elif callable(wanted):
         wanted = [Observable(wanted)]
-    if not isinstance(wanted, Iterable):
-        raise ArgumentTypeError("observables", wanted, _ALLOWED)
     if isinstance(wanted, Mapping):
         wanted = [_named(name, value) for name, value in wanted.items()]
     chosen: dict[str, Observable] = {}
-    for one in wanted:
+    for one in items("observables", wanted, _ALLOWED):
         if isinstance(one, str):
             one = OBSERVABLES[choice("observables", one, OBSERVABLES)]
         elif callable(one):

@@ -50,7 +50,7 @@ from bnmc._kernels import regularity as kernels
 from bnmc._machine import available_memory, available_processors
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import MOST_CHAINS, State
-from bnmc._validate import finite_array, integer, real
+from bnmc._validate import finite_array, integer, items, real
 from bnmc.bounds.rank_collapse import lemma_7 as one_step_change
 from bnmc.chain import Chain
 from bnmc.errors import (
@@ -412,11 +412,12 @@ def _shares(spectrum: Float64Array) -> Float64Array:
 
 
 def _chains_of(widths: Iterable[int], gamma: float) -> list[Chain]:
-    if isinstance(widths, str) or not isinstance(widths, Iterable):
-        raise ArgumentTypeError("widths", widths, "an iterable of integers")
     found = [
         Chain.bn_residual(width, width, gamma=gamma)
-        for width in (integer("widths", width, low=1) for width in widths)
+        for width in (
+            integer("widths", width, low=1)
+            for width in items("widths", widths, "an iterable of integers")
+        )
     ]
     if not found:
         raise ArgumentError("widths", found, "at least one width")

@@ -32,7 +32,7 @@ from bnmc._samplers import (
 )
 from bnmc._sinks import Arrays, RunningMoments
 from bnmc._tiles import TILE_SECONDS, Grid, Origin, TiledRun, grid_of
-from bnmc._validate import choice, integer, real
+from bnmc._validate import choice, generator, integer, items, real
 from bnmc.chain import Chain
 from bnmc.errors import (
     ArgumentError,
@@ -298,7 +298,7 @@ class _Plan:
         else:
             self._choose(initial, chains, inputs, sampler)
         self.observables = as_observables(observables, self.inputs is not None)
-        self.recorded = self._recorded(integer("every", every, low=1), burn_in)
+        self.recorded = self._recorded(min(integer("every", every, low=1), 2**32), burn_in)
         self._require_memory()
         if self.stays:
             self._require_stay()
@@ -336,7 +336,7 @@ class _Plan:
 
     def _choose(self, initial: Any, chains: int | None, inputs: int | None, sampler: str) -> None:
         """Settle how many chains and which sampler, before anything is made."""
-        self.inputs = None if inputs is None else integer("inputs", inputs, low=1)
+        self.inputs = None if inputs is None else integer("inputs", inputs, low=1, high=MOST_CHAINS)
         if chains is None:
             batches = 2 if inputs is None else 3
             named = isinstance(initial, (str, FirstLayer))
@@ -671,13 +671,7 @@ def _numbers(chosen: NDArray[np.bool_]) -> list[int]:
 
 def draw_key(rng: Any) -> int:
     """Draw the 64-bit key of a run from anything `numpy.random.default_rng` takes."""
-    try:
-        generator = np.random.default_rng(rng)
-    except (TypeError, ValueError):
-        raise ArgumentTypeError(
-            "rng", rng, "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
-        ) from None
-    return int(generator.integers(0, 2**64, dtype=np.uint64))
+    return int(generator(rng).integers(0, 2**64, dtype=np.uint64))
 
 
 def _list(chains: tuple[int, ...]) -> str:
@@ -688,13 +682,14 @@ def _list(chains: tuple[int, ...]) -> str:
 def _precision(dtype: Any) -> str:
     try:
         name = np.dtype(dtype).name
-    except TypeError:
+    except MemoryError:
+        raise
+    except Exception:  # whatever a foreign object raises
         raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from None
     return choice("dtype", name, ("float64", "float32"))
 
 
 def _axes(reduce: str | Iterable[str]) -> frozenset[str]:
-    if not isinstance(reduce, Iterable):
-        raise ArgumentTypeError("reduce", reduce, "'chain', 'layer' or both")
-    axes = [reduce] if isinstance(reduce, str) else list(reduce)
+    named = isinstance(reduce, str)
+    axes = [reduce] if named else items("reduce", reduce, "'chain', 'layer' or both")
     return frozenset(choice("reduce", axis, ("chain", "layer")) for axis in axes)

@@ -36,6 +36,7 @@ from bnmc.activations import digest_of
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
+    BnmcError,
     ResultTooLargeError,
     StoreError,
     StoreInUseError,
@@ -138,6 +139,7 @@ class RunStore:
                 self._tiles = _Journal(self._progress / "journal")
                 self._keep_all = self._states_are_small()
                 self._drop_damaged()
+                self._mend_layers()
             except BaseException:
                 self._lock.release()
                 raise
@@ -225,8 +227,21 @@ class RunStore:
         grid = self.grid
         for part, block in list(self._tiles.entries):
             inside = part < grid.parts and block < grid.blocks
-            if not inside or not self._is_sound(part, block):
+            # What the last state is lacking, the finished run would: its tile is made again.
+            is_last = block == grid.blocks - 1
+            lost = is_last and self.state(part, block) is None
+            if not inside or lost or not self._is_sound(part, block):
                 del self._tiles.entries[part, block]
+
+    def _mend_layers(self) -> None:
+        """Write the coordinate again, which is known, if it is not what was written."""
+        layers = self.grid.recorded.layers(0, self.grid.recorded.count)
+        try:
+            sound = np.array_equal(self._group["layer"][:], layers)
+        except Exception:  # as below
+            sound = False
+        if not sound:
+            self._group["layer"][:] = layers
 
     def _is_sound(self, part: int, block: int) -> bool:
         sums = self._tiles.entries[part, block]["sums"]
@@ -464,10 +479,14 @@ def _checksum(values: NDArray[np.float64]) -> int:
 
 @contextlib.contextmanager
 def _reported(path: Path) -> Iterator[None]:
-    """Raise errors of the operating system as what they are: errors of the store."""
+    """Raise errors of the operating system, and of Zarr, as what they are: errors of the store."""
     try:
         yield
-    except StoreError:
+    except BnmcError:
         raise
     except OSError as error:
         raise StoreError(str(path), error.strerror or str(error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What Zarr raises on metadata that are damaged.
+        reason = f"it is damaged: {type(error).__name__}: {error}"
+        raise StoreError(str(path), reason) from error

@@ -2,9 +2,10 @@
 
 A tile of rows of a layer is in shared memory, as (column, row).  Philox makes four words at a time,
 which are the normals of four rows, a *quad*; a thread draws and multiplies quads for a chunk of the
-columns.  The Gram matrix of a tile is summed in registers, a square of entries a thread, over a
-share of the rows; the shares are added in a fixed order, in float64.  No sum is an atomic one, so
-that bits depend neither on scheduling nor on the device.
+columns, and where that is all of them the rows are in registers up to the activations.  The Gram
+matrix of a tile is summed in registers, a square of entries a thread, over a share of the rows; the
+shares are added in a fixed order, in float64.  No sum is an atomic one, so that bits depend neither
+on scheduling nor on the device.
 
 Where there are many chains a block has one, and takes it through all layers with its Gram matrix in
 shared memory (`layers`).  Where there are few, the rows of a layer are split over blocks, of which
@@ -81,9 +82,6 @@ u32 = np.uintp
 
 #: Threads of a block, at most; in the simulator few, since each is a thread of Python.
 MOST_THREADS = 16 if SIMULATED else 256
-#: The same where a thread has whole rows: the more blocks there are, the more have rows to draw
-#: while a warp of another factors.
-MOST_THREADS_OF_ROWS = 16 if SIMULATED else 128
 #: The same where weights are multiplied, and quads of a tile then: a thread has a share of the
 #: elements of a row.
 MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 512
@@ -171,8 +169,7 @@ def shape_of(spec: Spec) -> Shape:
         wanted = MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
         threads = max(1, wanted // (quads * groups)) * quads * groups
     else:
-        wanted = MOST_THREADS_OF_ROWS if groups == 1 else MOST_THREADS
-        quads = max(16, wanted // groups // 16 * 16)
+        quads = max(16, MOST_THREADS // groups // 16 * 16)
         threads = quads * groups
     classes = -(-n // MOST_EDGE[spec.dtype])
     edge = -(-n // classes)

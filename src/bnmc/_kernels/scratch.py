@@ -6,17 +6,19 @@ happened last.  Fields follow, each at the start of a cache line.
 
 from __future__ import annotations
 
+import ctypes
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numba import carray, types  # type: ignore[attr-defined]
 from numba.core.imputils import lower_constant
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 from bnmc._kernels import memory
 from bnmc._kernels.cpu import Work
-from bnmc._kernels.jit import SigmaType, inlined, kernel
+from bnmc._kernels.jit import INLINED, SigmaType, inlined, kernel
 
 LINE = memory.ALIGNMENT
 #: Says that a workspace is laid out.
@@ -57,25 +59,38 @@ def _pointer(typing_context, address):
 
 
 @intrinsic
-def address_of(typing_context, pointer):
-    """Return a pointer as a number."""
-
+def _number(typing_context, pointer):
     def codegen(context, builder, signature, arguments):
         return builder.ptrtoint(arguments[0], ir.IntType(64))
 
     return types.uintp(pointer), codegen
 
 
+def address_of(pointer):
+    """Return a pointer as a number; Python has numbers for pointers."""
+    return pointer or 0
+
+
+def at(address, shape, dtype):
+    """Return the array that is at an address; nobody counts references to it."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype).reshape(shape)
+
+
+overload(address_of, jit_options=INLINED)(lambda pointer: lambda pointer: _number(pointer))
+overload(at, jit_options=INLINED)(
+    lambda address, shape, dtype: (
+        lambda address, shape, dtype: carray(_pointer(np.uintp(address)), shape, dtype)
+    )
+)
+
+
 @inlined
 def lines(size):
     """Return a number of bytes rounded up to cache lines."""
     return (np.int64(size) + LINE - 1) // LINE * LINE
-
-
-@inlined
-def at(address, shape, dtype):
-    """Return the array that is at an address; nobody counts references to it."""
-    return carray(_pointer(np.uintp(address)), shape, dtype)
 
 
 @inlined

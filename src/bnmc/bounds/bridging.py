@@ -800,7 +800,8 @@ def lemma_10(*, t: ArrayLike, total_variation: ArrayLike) -> Result:
     0.2
     """
     t_, distance = _checked(t=t, total_variation=total_variation)
-    quotient = 100 * distance / np.where(t_ > 0, t_, 1)
+    with np.errstate(over="ignore"):
+        quotient = 100 * distance / np.where(t_ > 0, t_, 1)
     return np.where(t_ > 0, np.minimum(quotient, 1), 1.0)[()]
 
 
@@ -1076,7 +1077,7 @@ def _from_star(
     if given is not None or star is None:
         raise ArgumentTypeError(name, given, "a real number or an array, or star in its place")
     n, low, high = _extremes(star)
-    if (np.asarray(batch) != n).any():
+    if (finite_array("batch", batch, shape=(...,)) != n).any():
         raise ArgumentError("batch", batch, f"{n}, that of star")
     return function(low, high)
 
@@ -1233,7 +1234,7 @@ def distortion(
 
 def _curvature(sigma: Activation, given: float | None) -> float:
     if given is not None:
-        return real("curvature", given, low=0)
+        return real("curvature", given, low=0, high=1e100)
     if not sigma.builtin:
         allowed = f"a bound of |σ″| for the function {sigma.name!r}, which the upper bound rests on"
         raise ArgumentTypeError("curvature", given, allowed)

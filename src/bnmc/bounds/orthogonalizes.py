@@ -533,7 +533,8 @@ def _shares(eigenvalues: ArrayLike) -> Float64Array:
     largest = values.max(axis=-1, keepdims=True)
     if (largest <= 0).any():
         raise ArgumentError("eigenvalues", float(largest.min()), "eigenvalues of positive sum")
-    scaled = values / largest  # their sum can neither overflow nor vanish
+    with np.errstate(over="ignore"):  # of a large negative one, which is refused
+        scaled = values / largest  # their sum can neither overflow nor vanish
     negative = scaled < -_SLACK * rounding
     if negative.any():
         raise ArgumentError("eigenvalues", float(values[negative][0]), "no negative eigenvalue")

@@ -68,7 +68,7 @@ FULL: dict[str, dict[str, Any]] = {
     "atlas": {
         "activations": tuple(BUILTIN), "measured": ("relu", "tanh", "sigmoid", "silu"),
         "batches": (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
-        "at": (4, 6, 8, 12, 16, 24), "width": 10_000, "pairs": 64,
+        "at": (4, 6, 8, 12, 16), "width": 10_000, "pairs": 32,
     },
     "rates": {
         "activations": tuple(BUILTIN), "batches": (3, 5, 8, 12, 16),

@@ -67,17 +67,16 @@ _TOLERANCE = 1e-12
 
 
 class _Depths(NamedTuple):
-    """Sizes of Fig. 2; vanilla networks go less deep, since they collapse soon."""
+    """Sizes of Fig. 2."""
 
     width: int
     depth: int
-    vanilla_depth: int
     chains: int
     activations: tuple[str, ...] = ("linear", "relu")
     weights: tuple[str, ...] = ("gaussian", "uniform")
 
 
-_FIG_2 = _Depths(32, 2**13, 2**12, 8), _Depths(32, 10**6, 2**12, 10)
+_FIG_2 = _Depths(32, 2**13, 8), _Depths(32, 10**6, 10)
 
 
 def fig_2(
@@ -98,8 +97,8 @@ def fig_2(
     Vanilla networks collapse to rank one: of linear ones with Gaussian weights the Lyapunov
     exponents λ are known, and layer l keeps about as many directions as have
     ``2 l (λ₁ − λ_k) <= log 1e12`` (drawn).  Vanilla ReLU networks, with weights of variance 2/d so
-    that their size is kept, collapse as soon.  Both are followed to 4096 layers, where they are of
-    rank one, which is never left.  With batch normalization r settles above the bound
+    that their size is kept in the mean square, collapse as soon; their scale, which is lost all the
+    same, is split off.  With batch normalization r settles above the bound
     ``2 √(1−α) √d`` that Theorem 14 has for small γ (drawn, with α measured), for both laws of
     weights.  The numerical rank of linear networks is then still falling; that of ReLU networks
     stays full, or nearly so.
@@ -138,12 +137,11 @@ def _fig_2(
     sources = Sources(rng)
     d = sizes.width
     networks = ("batch norm", "vanilla")
-    layers = _doublings(max(sizes.depth, sizes.vanilla_depth))
+    layers = _doublings(sizes.depth)
     shape = (len(sizes.activations), len(networks), len(sizes.weights), len(layers))
     bounds_of_rank, ranks = np.full((*shape, 3), np.nan), np.full((*shape, 3), np.nan)
     cases = list(np.ndindex(shape[:3]))
-    depths = (sizes.depth, sizes.vanilla_depth)
-    with Parts(progress, "rank-collapse-2", [depths[case[1]] for case in cases]) as parts:
+    with Parts(progress, "rank-collapse-2", [sizes.depth for _ in cases]) as parts:
         for case in cases:
             name, weights = sizes.activations[case[0]], sizes.weights[case[2]]
             is_vanilla = networks[case[1]] == "vanilla"
@@ -151,10 +149,9 @@ def _fig_2(
             chain = Chain(
                 d, d, name, norm="none" if is_vanilla else "batch", gain=keeps_size, weights=weights
             )
-            shown = layers[layers <= depths[case[1]]]
-            found = _averages_by_depth(chain, shown, sizes.chains, sources, threads, parts.next())
-            bounds_of_rank[case][: len(shown)] = banded(found["rank_bound"])
-            ranks[case][: len(shown)] = banded(found["numerical_rank"])
+            found = _averages_by_depth(chain, layers, sizes.chains, sources, threads, parts.next())
+            bounds_of_rank[case] = banded(found["rank_bound"])
+            ranks[case] = banded(found["numerical_rank"])
         alpha = regularity.constant(
             Chain(d, d, "linear"), chains=32, rng=sources.generator, threads=threads
         )
@@ -183,14 +180,13 @@ def _fig_2(
         sources,
         full,
         {"width": d, "batch": d, "chains": sizes.chains, "tolerance": _TOLERANCE,
-         "alpha": alpha.value, "vanilla_depth": sizes.vanilla_depth},
+         "alpha": alpha.value},
     )  # fmt: skip
     rows = []
     for case in cases:
-        last = int(np.flatnonzero(np.isfinite(ranks[case][:, 0]))[-1])
         rows.append((
             sizes.activations[case[0]], networks[case[1]], sizes.weights[case[2]],
-            int(layers[last]), _interval(bounds_of_rank[case][last]), _interval(ranks[case][last]),
+            int(layers[-1]), _interval(bounds_of_rank[case][-1]), _interval(ranks[case][-1]),
         ))  # fmt: skip
     table = Table(("activation", "network", "weights", "layer", "r", "rank at 1e-12"), tuple(rows))
     findings = tuple(
@@ -217,26 +213,25 @@ def _averages_by_depth(
     start: Any = "gaussian"
     rng: Any = sources.generator
     found: dict[str, list[Float64Array]] = {"rank_bound": [], "numerical_rank": []}
-    rank = Observable(_numerical_rank, name="numerical_rank")
     before = 0
     for layer in layers.tolist():
         every = max(1, (layer - before) // 16)
         # Weights are drawn, since a Gram matrix alone forgets what it does not resolve.
         run = simulate(
             chain, layer - before, chains=chains, initial=start, rng=rng, sampler="weights",
-            observables=["rank_bound", rank], every=every, burn_in=every, reduce="layer",
-            threads=threads,
+            observables="scaled_gram", every=every, burn_in=every, threads=threads,
         )  # fmt: skip
-        for name, values in found.items():
-            values.append(run.moments[name].mean)
+        found["rank_bound"].append(grams.rank_bound(run.scaled_gram).mean(axis=1))
+        found["numerical_rank"].append(_numerical_rank(run.scaled_gram).mean(axis=1))
         start, rng, before = run.final_state, None, layer
         report(layer, int(layers[-1]))
     return {name: np.stack(values, axis=1) for name, values in found.items()}
 
 
-def _numerical_rank(G: Float64Array) -> int:
+def _numerical_rank(G: Float64Array) -> NDArray[np.int64]:
     eigenvalues = np.linalg.eigvalsh(G)
-    return int((eigenvalues > _TOLERANCE * eigenvalues[-1]).sum())
+    ranks: NDArray[np.int64] = (eigenvalues > _TOLERANCE * eigenvalues[..., -1:]).sum(axis=-1)
+    return ranks
 
 
 def _draw_2(data: xarray.Dataset, figure: Figure) -> None:

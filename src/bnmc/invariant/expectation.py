@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._executor import ranges, run_tasks
+from bnmc._executor import ranges, run_tasks, sendable, shares_memory
 from bnmc._machine import available_processors
 from bnmc._pairs import BLOCK_LAYERS, Pairs
 from bnmc._progress import Progress, Reporter
@@ -95,6 +95,8 @@ def expectation(
     """
     couplings = Couplings(chain, initial, rng, max_layers, executor, progress)
     observable = _as_number(f, chain)
+    if not shares_memory(couplings.executor):
+        sendable("f", f, f)
     replicates = integer("replicates", replicates, low=2, high=MOST_CHAINS - PILOT_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     if burn_in is None or length is None or lag is None:

@@ -247,7 +247,7 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
     >>> raise_status(kernels.NOT_FINITE, kernels.workspace(bnmc.Chain(10, 2)), layer=7)
     Traceback (most recent call last):
         ...
-    bnmc.errors.NonFiniteError: chain 0, layer 7: the Gram matrix is not finite...
+    bnmc.errors.NonFiniteError: Gram matrix no longer finite in chain 0, layer 7
     """
     if status:
         _raise(status, failed_row(work), layer, chain)

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._validate import integer
+from bnmc._validate import integer, items
 from bnmc.activations import Activation
 from bnmc.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field._quadrature import FloatArray
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.fixed_point import FixedPoint
@@ -245,16 +245,14 @@ def atlas(
     gelu [39]
     silu [26]
     """
-    if isinstance(activations, str | Activation) or not isinstance(activations, Iterable):
-        raise ArgumentTypeError("activations", activations, "several activations")
+    several = items("activations", activations, "several activations")
     sizes = _sizes(batches)
-    return tuple(stability(activation, sizes, norm=norm) for activation in activations)
+    return tuple(stability(activation, sizes, norm=norm) for activation in several)
 
 
 def _sizes(batches: Iterable[int]) -> list[int]:
-    if isinstance(batches, str) or not isinstance(batches, Iterable):
-        raise ArgumentTypeError("batches", batches, "several integers >= 2")
-    sizes = sorted({integer("batches", batch, low=2) for batch in batches})
+    given = items("batches", batches, "several integers >= 2")
+    sizes = sorted({integer("batches", batch, low=2) for batch in given})
     if not sizes:
         raise ArgumentError("batches", sizes, "at least one batch size")
     return sizes

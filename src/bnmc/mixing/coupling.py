@@ -67,8 +67,9 @@ class TVBound:
     lag : int
         Layers by which the chain ahead is ahead.
     rate_estimate : RateEstimate
-        Factor by which P(τ > t) falls with each layer t in its tail. It is that of the bound: at
-        least the chain's own rate, which `bnmc.mixing.contraction` estimates.
+        Factor by which P(τ > t) falls with each layer t, where pairs meet. Far in the tail it is
+        at least the chain's own rate, which `bnmc.mixing.contraction` estimates; in the few layers
+        in which fast chains meet it may be less.
     tries, refusals : int
         Maximal couplings that were tried, and refused.
     unmet : int

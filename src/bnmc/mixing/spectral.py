@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import integer, real
-from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc._validate import integer, items, real
+from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mixing._series import (
     LEAST_STRETCHES,
     STRETCH_TIMES,
@@ -265,9 +265,9 @@ def _steps(lags: int | Iterable[int], series: Series) -> list[int]:
     """Return the lags in recorded layers, ascending."""
     if isinstance(lags, (int, np.integer)):
         lags = [int(lags)]
-    if not isinstance(lags, Iterable) or isinstance(lags, (str, bytes)):
-        raise ArgumentTypeError("lags", lags, "an integer or integers")
-    wanted = sorted({integer("lags", lag, low=1) for lag in lags})
+    wanted = sorted(
+        {integer("lags", lag, low=1) for lag in items("lags", lags, "an integer or integers")}
+    )
     if not wanted:
         raise ArgumentError("lags", wanted, "at least one lag")
     last = (len(series.layers) - 1) * series.stride

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc._machine import available_memory
+from bnmc._validate import finite_array, host_array
+from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
-__all__ = ["generator", "integers", "points", "unit_rule"]
+__all__ = ["integers", "points", "require_room", "unit_rule"]
 
 Float64Array = NDArray[np.float64]
 
@@ -24,10 +24,7 @@ def points(name: str, value: ArrayLike) -> Float64Array:
 def integers(name: str, value: ArrayLike, *, low: int, high: int) -> Float64Array:
     """Integers in [low, high], as float64."""
     allowed = f"integers in {low} … {high}"
-    try:
-        array = np.asarray(value)
-    except ValueError:  # a ragged sequence
-        raise ArgumentTypeError(name, value, allowed) from None
+    array = host_array(name, value, allowed)
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(name, value, allowed)
     outside = (array < low) | (array > high)
@@ -36,14 +33,11 @@ def integers(name: str, value: ArrayLike, *, low: int, high: int) -> Float64Arra
     return array.astype(np.float64)
 
 
-def generator(rng: Any) -> np.random.Generator:
-    """The generator that `rng` stands for (SPEC 7)."""
-    try:
-        return np.random.default_rng(rng)
-    except (TypeError, ValueError):
-        raise ArgumentTypeError(
-            "rng", rng, "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
-        ) from None
+def require_room(name: str, size: int) -> None:
+    """Refuse an argument that asks for arrays of more bytes than there are."""
+    available = available_memory()
+    if size > available:
+        raise ResultTooLargeError(name, size, available)
 
 
 @cache

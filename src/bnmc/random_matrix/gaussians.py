@@ -70,7 +70,8 @@ def kl(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:
         _log_excess(np.expm1(np.where(is_close, log_ratios, 0.0))),
         np.expm1(log_ratios) - log_ratios,
     ).sum(axis=-1)
-    return count / 2.0 * np.where(is_same_range, excess, np.inf)
+    with np.errstate(over="ignore"):  # infinite to float64
+        return count / 2.0 * np.where(is_same_range, excess, np.inf)
 
 
 def wasserstein(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array, integer, real
+from bnmc._validate import finite_array, generator, integer, real
 from bnmc.errors import ArgumentError
 from bnmc.estimate import Estimate
-from bnmc.random_matrix._arguments import generator, integers
+from bnmc.random_matrix._arguments import integers, require_room
 
 __all__ = ["lyapunov_ginibre", "lyapunov_residual", "lyapunov_residual_estimate"]
 
@@ -183,6 +183,7 @@ def lyapunov_residual_estimate(
     gamma = real("gamma", gamma, low=1e-70, high=1e100)
     k = integer("k", k, low=1, high=d)
     samples = integer("samples", samples, low=2)
+    require_room("samples", 32 * samples)
     stream = generator(rng)
     freedom = d - k + 1
     log_tau = np.zeros(samples)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import integer, real
+from bnmc._validate import generator, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.random_matrix._arguments import generator, points, unit_rule
+from bnmc.random_matrix._arguments import points, require_room, unit_rule
 
 __all__ = ["MarchenkoPastur", "SingularValueLaw"]
 
@@ -188,6 +188,7 @@ class _FrozenLaw(ABC):
         """
         lengths = size if isinstance(size, tuple) else (size,)
         shape = tuple(integer("size", length, low=0) for length in lengths)
+        require_room("size", 16 * math.prod(shape))
         return self.ppf(generator(rng).random(shape))
 
 

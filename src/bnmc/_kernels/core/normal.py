@@ -2,8 +2,9 @@
 
 The float64 functions take two words, of which the first is the word that the float32 function
 takes: a float32 normal is the float64 normal of the same counter to a few ulp, but for the far
-tail (|z| > 4), where 32 bits say less.  Runs of both precisions therefore follow one path.  Sine
-and cosine are Cephes' polynomials (S. Moshier) on an eighth of a turn.
+tail (|z| > 4), where 32 bits say less.  On a GPU the root in a float32 radius is one instruction,
+of a relative error up to 2^-23, twice that of the CPU's.  Runs of both precisions therefore follow
+one path.  Sine and cosine are Cephes' polynomials (S. Moshier) on an eighth of a turn.
 """
 
 from __future__ import annotations

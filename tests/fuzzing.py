@@ -1,0 +1,822 @@
+"""Hostile calls of the public API, the command line and the files that are read.
+
+A call is made from a group and a seed alone: ``fuzz("functions", 17, folder)`` repeats one.  It may
+return, without a NaN, or raise a `BnmcError`; anything else is a `Finding`.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import decimal
+import fractions
+import io
+import math
+import pickle
+import random
+import shutil
+import warnings
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+import bnmc
+from bnmc import bounds, cli, files, gram, invariant, mean_field, mixing, random_matrix
+from bnmc import regularity as reg
+from bnmc import testing as tools
+from bnmc.errors import BnmcError
+
+#: What a call may take, in seconds.
+LONGEST = 20.0
+#: Exit statuses of the command line that say that it knows what happened.
+STATUSES = (0, 2, 3, 4)
+
+
+class Finding(AssertionError):
+    """A call that did what none may do."""
+
+
+def fuzz(group, seed, folder):
+    """Make a call; return "returned" or "refused", or raise a `Finding`.
+
+    Parameters
+    ----------
+    group : str
+        One of `GROUPS`.
+    seed : int
+    folder : Path
+        For files, which are left there.
+    """
+    shown = []
+    with warnings.catch_warnings(), np.errstate(all="warn", under="ignore"):
+        warnings.simplefilter("error")
+        try:
+            GROUPS[group](random.Random(f"{group} {seed}"), Path(folder), shown)
+        except tools.LawMismatch:
+            return "refused"
+        except BnmcError as error:
+            if "\n" in str(error) or not str(error):
+                raise Finding(_said(group, seed, shown, error)) from error
+            return "refused"
+        except Exception as error:
+            raise Finding(_said(group, seed, shown, error)) from error
+    return "returned"
+
+
+def _said(group, seed, shown, error):
+    return f"fuzz({group!r}, {seed}): {' '.join(shown)[:300]}: {type(error).__name__}: {error}"
+
+
+# --- hostile values -------------------------------------------------------------------------
+
+
+class Raising:
+    """Raises whatever it is asked."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __array__(self, *arguments, **options):
+        raise self.kind("no array")
+
+    def __float__(self):
+        raise self.kind("no number")
+
+    __index__ = __len__ = __iter__ = __bool__ = __int__ = __float__
+
+    def __repr__(self):
+        if self.kind is ValueError:
+            raise self.kind("no text")
+        return "a Raising"
+
+
+class Lying:
+    """Says that it is an array, of a kind that it is not."""
+
+    shape = (3, 3)
+    dtype = "float64"
+    ndim = 2
+
+    def __init__(self, content):
+        self.content = content
+
+    def __array__(self, *arguments, **options):
+        return self.content
+
+    def __len__(self):
+        return 10**9
+
+
+class Text(str):
+    """A text that is not the one it looks like."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+class Number(float):
+    def __float__(self):
+        return math.nan
+
+
+class Subclass(np.ndarray):
+    pass
+
+
+def _array(rng, shape=None):
+    """An array that may be of any kind, shape and content."""
+    if shape is None or rng.random() < 0.3:
+        shape = tuple(rng.choice([0, 1, 1, 2, 3, 3, 6]) for _ in range(rng.randrange(5)))
+    generator = np.random.default_rng(rng.randrange(2**32))
+    values = generator.normal(size=shape)
+    spoilt = rng.choice(
+        [0.0, 1.0, -1.0, math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, 1e-200, 1e200]
+    )
+    where = rng.random()
+    if values.size and where < 0.5:
+        values.reshape(-1)[rng.randrange(values.size)] = spoilt
+    elif where < 0.6:
+        values[...] = spoilt
+    elif where < 0.7:
+        values *= 10.0 ** rng.choice([-300, -150, 150, 300])
+    dtype = rng.choice(DTYPES)
+    if dtype is not None:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            values = values.astype(dtype)
+    return rng.choice(VIEWS)(values)
+
+
+DTYPES = [None] * 12 + [
+    "f2", "f4", ">f8", "g", "i1", "u8", ">i4", "?", "c16", "U5", "S3", "O", "M8[s]", "m8[s]",
+]  # fmt: skip
+VIEWS = [lambda a: a] * 6 + [
+    lambda a: a.T,
+    lambda a: a[..., ::-1] if a.ndim else a,
+    lambda a: np.asfortranarray(a),
+    lambda a: a.tolist(),
+    lambda a: a.view(Subclass),
+    lambda a: np.ma.masked_array(a, mask=a == a),
+    lambda a: np.broadcast_to(a, (3, *a.shape)),
+    lambda a: Lying(a),
+    lambda a: memoryview(np.ascontiguousarray(a)) if a.dtype.kind in "iuf" else a,
+    lambda a: iter(a) if a.ndim else a,
+]
+
+HOSTILE = [
+    lambda: None, lambda: True, lambda: 0, lambda: 1, lambda: 2, lambda: 3, lambda: -1,
+    lambda: -(2**70), lambda: 2**63, lambda: 2**64, lambda: 2**70, lambda: 10**400,
+    lambda: 0.0, lambda: -0.0, lambda: 0.5, lambda: 1.0, lambda: -1.5, lambda: 1e300,
+    lambda: 1e-300, lambda: 5e-324, lambda: math.nan, lambda: math.inf, lambda: -math.inf,
+    lambda: 1j, lambda: np.float64("nan"), lambda: np.float32(0.25), lambda: np.int8(-1),
+    lambda: np.uint64(2**64 - 1), lambda: np.array(3), lambda: np.array(0.5), lambda: np.array([3]),
+    lambda: np.longdouble("1e4000") if np.finfo(np.longdouble).max > 1e308 else np.inf,
+    lambda: fractions.Fraction(1, 3), lambda: decimal.Decimal("0.1"), lambda: Number(0.5),
+    lambda: "", lambda: "relu", lambda: "gaussian", lambda: "gram", lambda: "chain",
+    lambda: "linear\x00", lambda: "\udcff", lambda: "a" * 5000, lambda: "3", lambda: "nan",
+    lambda: Text("batch"), lambda: b"relu", lambda: bytearray(9), lambda: datetime.date(2020, 1, 1),
+    lambda: [], lambda: (), lambda: {}, lambda: set(), lambda: [[1.0], [1.0, 2.0]], lambda: [None],
+    lambda: ["gram", 3], lambda: {"gram": "gram"}, lambda: (n for n in range(3)),
+    lambda: iter([]), lambda: range(3), lambda: slice(1), lambda: ...,
+    lambda: object(), lambda: NotImplemented, lambda: np, lambda: np.dtype("f8"),
+    lambda: np.random.default_rng(0), lambda: np.random.SeedSequence(1), lambda: [1, 2],
+    lambda: Raising(ValueError), lambda: Raising(RuntimeError), lambda: Raising(TypeError),
+    lambda: Raising(OverflowError), lambda: Lying([1.0, "a"]),
+    lambda: Lying("text"), lambda: Lying(None), lambda: Exception("as a value"),
+    lambda: Path("no/such/folder/x.zarr"), lambda: nested(200), lambda: itself(), lambda: chain(),
+]  # fmt: skip
+
+
+def nested(depth):
+    value = 1.0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def itself():
+    value = []
+    value.append(value)
+    return value
+
+
+def hostile(rng):
+    """A value that an argument may not expect."""
+    return _array(rng) if rng.random() < 0.4 else rng.choice(HOSTILE)()
+
+
+# --- calls, with arguments that are allowed ---------------------------------------------------
+
+
+@cache
+def chain(**options):
+    return bnmc.Chain(**{"width": 6, "batch": 3, "activation": "relu", **options})
+
+
+@cache
+def trajectory(chains=3, depth=20):
+    return bnmc.simulate(
+        chain(), depth, chains=chains, rng=0, observables=["gram", "orthogonality_gap"]
+    )
+
+
+@cache
+def weighed():
+    return bnmc.simulate(chain(), 3, rng=0, sampler="weights")
+
+
+@cache
+def law():
+    return random_matrix.MarchenkoPastur(0.5)
+
+
+@cache
+def field():
+    return bnmc.MeanField(chain())
+
+
+def a_gram(rng):
+    a = np.random.default_rng(rng.randrange(99)).normal(size=(5, 3))
+    return a.T @ a / 5
+
+
+def a_matrix(rng):
+    return np.random.default_rng(rng.randrange(99)).normal(size=(6, 3))
+
+
+def number(*allowed):
+    return lambda rng: rng.choice(allowed)
+
+
+def value(thing):
+    return lambda rng: thing
+
+
+G, X = a_gram, a_matrix
+WIDTH, BATCH, DEPTH, ROWS = number(8, 50), number(2, 3), number(0, 1, 9), number(1, 4)
+ALPHA, T, POSITIVE = number(0.1, 0.5), number(0.5, 2.0), number(0.5, 3.0)
+EIGENVALUES = value([0.2, 0.7, 2.1])
+CHAIN = value(chain())
+RNG = value(0)
+STAR = {"star": G, "width": WIDTH, "batch": value(3)}
+DISTORTED = {**STAR, "distortion": number(1.0, 2.0)}
+PAIRS = {"chain": CHAIN, "rng": RNG, "max_layers": value(30), "level": number(0.9, 0.95)}
+SHORT = {"rng": RNG, "rtol": value(0.9), "chains": value(8), "depth": value(60)}
+
+#: Name: how often, the function, and what makes each argument.
+FUNCTIONS = {
+    "Activation": (3, bnmc.Activation, {"function": value(abs), "kinks": value((0.0,))}),
+    "Activation.named": (2, bnmc.Activation.named, {"name": value("tanh")}),
+    "Activation()": (3, chain().activation, {"x": X}),
+    "Activation.scalar": (1, chain().activation.scalar, {"dtype": value("float64")}),
+    "Chain": (9, bnmc.Chain, {
+        "width": WIDTH, "batch": BATCH, "activation": value("relu"), "norm": value("batch"),
+        "skip": number(0, 1.0), "gain": POSITIVE, "weights": value("uniform"), "eps": value(1e-5),
+    }),
+    "Chain.bn_mlp": (1, bnmc.Chain.bn_mlp, {
+        "width": WIDTH, "batch": BATCH, "activation": value("relu")}),
+    "Chain.bn_linear": (1, bnmc.Chain.bn_linear, {"width": WIDTH, "batch": BATCH}),
+    "Chain.bn_residual": (2, bnmc.Chain.bn_residual, {
+        "width": WIDTH, "batch": BATCH, "gamma": POSITIVE}),
+    "Chain.vanilla": (1, bnmc.Chain.vanilla, {"width": WIDTH, "batch": BATCH}),
+    "Distance": (2, bnmc.Distance, {"star": G}),
+    "Estimate": (3, bnmc.Estimate, {
+        "value": value(1.0), "stderr": value(0.1), "ci": value((0.8, 1.2)), "n": value(9),
+        "method": value("mean"), "level": value(0.95)}),
+    "Estimate.from_samples": (3, bnmc.Estimate.from_samples, {
+        "samples": value([1.0, 2.0, 4.0]), "level": value(0.9), "method": value("mean")}),
+    "FirstLayer": (3, bnmc.FirstLayer, {"x": X}),
+    "MeanField": (2, bnmc.MeanField, {"chain": CHAIN}),
+    "MeanField.step": (1, field().step, {"G": G, "rtol": value(1e-2), "rng": RNG,
+                                         "max_nodes": value(1000)}),
+    "MeanField.trajectory": (1, field().trajectory, {
+        "G0": G, "depth": value(1), "rtol": value(1e-2), "rng": RNG, "max_nodes": value(1000)}),
+    "Observable": (3, bnmc.Observable, {
+        "function": value(np.trace), "shape": value(()), "name": value("trace")}),
+    "SoftRank": (1, bnmc.SoftRank, {"tau": POSITIVE}),
+    "drawn_weights": (2, bnmc.drawn_weights, {
+        "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
+    "gram.centre": (3, gram.centre, {"G": G}),
+    "gram.condition": (3, gram.condition, {"G": G}),
+    "gram.correlation": (3, gram.correlation, {"G": G}),
+    "gram.cross_gram": (3, gram.cross_gram, {"a": X, "b": X}),
+    "gram.distance": (3, gram.distance, {"G": G, "H": G}),
+    "gram.eigenvalues": (3, gram.eigenvalues, {"G": G}),
+    "gram.gram": (3, gram.gram, {"a": X}),
+    "gram.orthogonality_gap": (3, gram.orthogonality_gap, {"G": G}),
+    "gram.rank_bound": (3, gram.rank_bound, {"G": G}),
+    "gram.relative_deviation": (3, gram.relative_deviation, {"G": G, "H": G}),
+    "gram.soft_rank": (3, gram.soft_rank, {"G": G, "tau": POSITIVE, "width": WIDTH}),
+    "gram.validate_gram": (3, gram.validate_gram, {"G": G}),
+    "mixing.autocorrelation": (2, mixing.autocorrelation, {
+        "run": lambda rng: trajectory(), "observable": value("orthogonality_gap"),
+        "burn_in": value(1), "tol": value(1.0), "level": value(0.9)}),
+    "mixing.relaxation": (2, mixing.relaxation, {
+        "run": lambda rng: trajectory(), "star": value(None),
+        "observable": value("orthogonality_gap"), "window": value((1, 9)), "level": value(0.9)}),
+    "mixing.spectral": (2, mixing.spectral, {
+        "run": lambda rng: trajectory(), "lags": value((1, 2)),
+        "observables": value("orthogonality_gap"), "burn_in": value(1), "level": value(0.9)}),
+    "random_matrix.MarchenkoPastur": (2, random_matrix.MarchenkoPastur, {
+        "ratio": POSITIVE, "variance": POSITIVE}),
+    "random_matrix.MarchenkoPastur.pdf": (2, law().pdf, {"x": number(0.5, [0.1, 1.0])}),
+    "random_matrix.MarchenkoPastur.cdf": (2, law().cdf, {"x": number(0.5, [0.1, 1.0])}),
+    "random_matrix.MarchenkoPastur.sf": (1, law().sf, {"x": number(0.5, [0.1, 1.0])}),
+    "random_matrix.MarchenkoPastur.ppf": (1, law().ppf, {"q": number(0.5, [0.1, 0.9])}),
+    "random_matrix.MarchenkoPastur.moment": (1, law().moment, {"order": number(1, 2)}),
+    "random_matrix.MarchenkoPastur.rvs": (1, law().rvs, {"size": value(3), "rng": RNG}),
+    "random_matrix.SingularValueLaw": (1, random_matrix.SingularValueLaw, {
+        "squares": value(law())}),
+    "random_matrix.WishartMoments": (2, random_matrix.WishartMoments, {"S": G, "width": WIDTH}),
+    "random_matrix.kl": (2, random_matrix.kl, {"S1": G, "S2": G, "rows": ROWS}),
+    "random_matrix.lyapunov_ginibre": (2, random_matrix.lyapunov_ginibre, {
+        "width": value(8), "k": value([1, 2])}),
+    "random_matrix.lyapunov_residual": (2, random_matrix.lyapunov_residual, {
+        "width": value(8), "gamma": POSITIVE}),
+    "random_matrix.lyapunov_residual_estimate": (1, random_matrix.lyapunov_residual_estimate, {
+        "width": value(4), "gamma": POSITIVE, "k": value(2), "samples": value(50), "rng": RNG}),
+    "random_matrix.total_variation": (1, random_matrix.total_variation, {
+        "S1": G, "S2": G, "rows": ROWS, "atol": value(1e-6)}),
+    "random_matrix.vanilla_deviation": (2, random_matrix.vanilla_deviation, {
+        "width": WIDTH, "batch": BATCH, "depth": DEPTH}),
+    "random_matrix.wasserstein": (2, random_matrix.wasserstein, {"S1": G, "S2": G, "rows": ROWS}),
+    "regularity.one_step_change": (2, reg.one_step_change, {"M": G, "gamma": POSITIVE}),
+    "regularity.one_step_second_moment": (2, reg.one_step_second_moment, {"H": X}),
+    "testing.activations": (1, tools.activations, {}),
+    "testing.batches": (1, tools.batches, {"width": WIDTH, "batch": BATCH}),
+    "testing.chains": (1, tools.chains, {
+        "widths": value(None), "norms": value(None), "weights": value(None)}),
+    "testing.gram_matrices": (1, tools.gram_matrices, {"batch": BATCH, "regular": value(True)}),
+    "testing.from_features_last": (1, tools.from_features_last, {"step": value(abs)}),
+    "testing.from_linear_first": (1, tools.from_linear_first, {}),
+    "bounds.gaussian.spectral_deviation": (2, bounds.gaussian.spectral_deviation, {
+        "S1": G, "S2": G}),
+    "bounds.gaussian.total_variation": (2, bounds.gaussian.total_variation, {
+        "S1": G, "S2": G, "rows": ROWS}),
+    "bounds.orthogonalizes.corollary_3": (1, bounds.orthogonalizes.corollary_3, {
+        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA}),
+    "bounds.orthogonalizes.expected_shares": (1, bounds.orthogonalizes.expected_shares, {
+        "eigenvalues": EIGENVALUES}),
+    "bounds.orthogonalizes.expected_squared_gap": (1, bounds.orthogonalizes.expected_squared_gap, {
+        "eigenvalues": EIGENVALUES, "width": WIDTH}),
+    "bounds.orthogonalizes.lemma_6": (1, bounds.orthogonalizes.lemma_6, {"width": WIDTH}),
+    "bounds.orthogonalizes.lemma_8": (1, bounds.orthogonalizes.lemma_8, {
+        "v_hat": ALPHA, "batch": BATCH}),
+    "bounds.orthogonalizes.one_step_variance": (1, bounds.orthogonalizes.one_step_variance, {
+        "eigenvalues": EIGENVALUES, "width": WIDTH}),
+    "bounds.orthogonalizes.shortfall": (1, bounds.orthogonalizes.shortfall, {
+        "eigenvalues": EIGENVALUES}),
+    "bounds.orthogonalizes.stationary_squared_distance": (
+        1, bounds.orthogonalizes.stationary_squared_distance, {"width": WIDTH, "batch": BATCH}),
+    "bounds.orthogonalizes.stationary_squared_gap": (
+        1, bounds.orthogonalizes.stationary_squared_gap, {"width": WIDTH, "batch": BATCH}),
+    "bounds.orthogonalizes.theorem_1": (1, bounds.orthogonalizes.theorem_1, {
+        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA}),
+    "bounds.orthogonalizes.theorem_5": (1, bounds.orthogonalizes.theorem_5, {
+        "v_hat": ALPHA, "width": WIDTH, "batch": BATCH}),
+    "bounds.orthogonalizes.wasserstein_squared": (1, bounds.orthogonalizes.wasserstein_squared, {
+        "eigenvalues": EIGENVALUES}),
+    "bounds.rank_collapse.corollary_15": (1, bounds.rank_collapse.corollary_15, {
+        "width": WIDTH, "alpha": ALPHA, "tau": ALPHA}),
+    "bounds.rank_collapse.lemma_1": (1, bounds.rank_collapse.lemma_1, {"M": G, "tau": ALPHA}),
+    "bounds.rank_collapse.lemma_5_gamma": (1, bounds.rank_collapse.lemma_5_gamma, {
+        "bound": POSITIVE, "width": WIDTH}),
+    "bounds.rank_collapse.lemma_7": (1, bounds.rank_collapse.lemma_7, {"M": G, "gamma": POSITIVE}),
+    "bounds.rank_collapse.lemma_13": (1, bounds.rank_collapse.lemma_13, {
+        "width": WIDTH, "alpha": ALPHA}),
+    "bounds.rank_collapse.proposition_8": (1, bounds.rank_collapse.proposition_8, {
+        "eigenvalues": EIGENVALUES, "gamma": POSITIVE}),
+    "bounds.rank_collapse.theorem_14": (1, bounds.rank_collapse.theorem_14, {
+        "width": WIDTH, "alpha": ALPHA, "tau": ALPHA}),
+    "bounds.bridging.corollary_2": (1, bounds.bridging.corollary_2, {
+        **STAR, "depth": DEPTH, "alpha": ALPHA, "t": T, "constant": POSITIVE}),
+    "bounds.bridging.corollary_4": (1, bounds.bridging.corollary_4, {
+        **DISTORTED, "t": T, "constant": POSITIVE}),
+    "bounds.bridging.corollary_6": (1, bounds.bridging.corollary_6, {
+        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA, "t": T}),
+    "bounds.bridging.corollary_7": (1, bounds.bridging.corollary_7, {
+        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA, "t": T}),
+    "bounds.bridging.corollary_8": (1, bounds.bridging.corollary_8, {
+        "width": WIDTH, "alpha": ALPHA, "star": G, "constant": POSITIVE}),
+    "bounds.bridging.distortion": (1, bounds.bridging.distortion, {
+        "activation": value("relu"), "batch": value(3), "curvature": value(None)}),
+    "bounds.bridging.equation_6": (1, bounds.bridging.equation_6, {
+        "depth": DEPTH, "width": WIDTH, "batch": BATCH}),
+    "bounds.bridging.equation_19": (1, bounds.bridging.equation_19, {"C1": G, "C2": G}),
+    "bounds.bridging.equation_47": (1, bounds.bridging.equation_47, DISTORTED),
+    "bounds.bridging.gram_concentration": (1, bounds.bridging.gram_concentration, {
+        **DISTORTED, "t": T}),
+    "bounds.bridging.lemma_5": (1, bounds.bridging.lemma_5, {**DISTORTED, "constant": POSITIVE}),
+    "bounds.bridging.lemma_9": (1, bounds.bridging.lemma_9, {**DISTORTED, "t": T}),
+    "bounds.bridging.lemma_10": (1, bounds.bridging.lemma_10, {"t": T, "total_variation": ALPHA}),
+    "bounds.bridging.lemma_11": (1, bounds.bridging.lemma_11, DISTORTED),
+    "bounds.bridging.lemma_12": (1, bounds.bridging.lemma_12, {
+        **DISTORTED, "depth": DEPTH, "alpha": ALPHA}),
+    "bounds.bridging.one_step_total_variation": (1, bounds.bridging.one_step_total_variation, {
+        **DISTORTED, "rows": ROWS}),
+    "bounds.bridging.poster_theorem": (1, bounds.bridging.poster_theorem, {
+        **STAR, "depth": DEPTH, "alpha": ALPHA}),
+    "bounds.bridging.theorem_1": (1, bounds.bridging.theorem_1, {
+        **STAR, "depth": DEPTH, "alpha": ALPHA, "t": T}),
+    "bounds.bridging.theorem_3": (1, bounds.bridging.theorem_3, {
+        **DISTORTED, "depth": DEPTH, "alpha": ALPHA, "t": T}),
+}  # fmt: skip
+
+#: The same, of functions that make runs, most of whose calls take milliseconds.
+RUNS = {
+    "simulate": (30, bnmc.simulate, {
+        "chain": lambda rng: chain(norm=rng.choice(["batch", "batch-uncentred", "none"])),
+        "depth": number(0, 1, 4), "chains": value(2), "rng": RNG, "initial": value("gaussian"),
+        "sampler": number("auto", "weights"), "every": number(1, 2), "burn_in": value(0),
+        "observables": number("gram", ["eigenvalues", "orthogonality_gap"]), "reduce": value(()),
+        "threads": number(None, 1), "backend": value("cpu"), "dtype": value("float64"),
+    }),
+    "simulate, from an array": (10, bnmc.simulate, {
+        "chain": CHAIN, "depth": value(2), "initial": X, "chains": number(None, 2), "rng": RNG,
+        "inputs": value(None),
+    }),
+    "simulate, options": (10, bnmc.simulate, {
+        "chain": CHAIN, "depth": value(2), "rng": RNG, "executor": value(None),
+        "timeout": value(9.0), "progress": value(False), "out": value(None), "store": value(None),
+    }),
+    "warmup": (2, bnmc.warmup, {
+        "dtypes": value("float64"), "activations": value("relu"),
+        "samplers": value("conditional")}),
+    "mixing.tv_bound": (4, mixing.tv_bound, {
+        **PAIRS, "depth": value(3), "lag": value(2), "replicates": value(4),
+        "initial": value("gaussian")}),
+    "mixing.contraction": (4, mixing.contraction, {**PAIRS, "pairs": value(2)}),
+    "mixing.two_inputs": (3, mixing.two_inputs, {
+        "chain": CHAIN, "x": X, "y": X, "depth": value(3), "chains": value(2), "rng": RNG}),
+    "mixing.compare": (1, mixing.compare, {
+        **PAIRS, "pairs": value(2), "replicates": value(4), "chains": value(4)}),
+    "invariant.expectation": (4, invariant.expectation, {
+        **PAIRS, "f": value("orthogonality_gap"), "replicates": value(4), "burn_in": value(1),
+        "length": value(2), "lag": value(2)}),
+    "invariant.sample": (3, invariant.sample, {
+        **PAIRS, "size": value(2), "tolerance": value(0.3)}),
+    "invariant.check": (1, invariant.check, {
+        "chain": CHAIN, "size": value(100), "tolerance": value(0.3), "alpha": value(0.01),
+        "rng": RNG, "max_layers": value(40), "samples": value(None), "ahead": value(1)}),
+    "regularity.averages": (2, reg.averages, {"chain": CHAIN, **SHORT, "tau": value(0.5)}),
+    "regularity.constant": (2, reg.constant, {"chain": CHAIN, **SHORT, "burn_in": value(2)}),
+    "regularity.figures": (1, reg.figures, {"widths": value((4,)), **SHORT, "gamma": value(0.5)}),
+    "mean_field.atlas": (1, mean_field.atlas, {
+        "activations": value(["relu"]), "batches": value([3]), "norm": value("batch")}),
+    "mean_field.stability": (1, mean_field.stability, {
+        "activation": value("relu"), "batches": value([3]), "norm": value("batch")}),
+    "mean_field.limit": (1, mean_field.limit, {
+        "activation": value("relu"), "norm": value("batch"), "rtol": value(1e-4)}),
+    "mean_field.block_symmetric": (1, mean_field.block_symmetric, {
+        "activation": value("relu"), "batch": value(3), "minority": value(1),
+        "rtol": value(1e-2)}),
+    "mean_field.partial_collapse": (1, mean_field.partial_collapse, {
+        "activation": value("relu"), "batch": value(3), "distinct": value(2),
+        "rtol": value(1e-2)}),
+    "testing.assert_same_law": (1, tools.assert_same_law, {
+        "step": value(abs), "chain": CHAIN, "rng": RNG, "alpha": value(1e-3), "rows": value(64)}),
+}  # fmt: skip
+
+
+def _call(table, rng, folder, shown):
+    name = rng.choices(list(table), [weight for weight, _, _ in table.values()])[0]
+    _, function, makers = table[name]
+    arguments = {argument: make(rng) for argument, make in makers.items()}
+    for argument in rng.sample(list(makers), min(len(makers), rng.choice([0, 1, 1, 1, 1, 2, 3]))):
+        arguments[argument] = hostile(rng)
+    shown.append(name)
+    shown += [f"{argument}={_shown(given)}" for argument, given in arguments.items()]
+    result = function(**arguments)
+    if has_nan(result) and function is not chain().activation:  # which has no range of its own
+        raise Finding(f"NaN in {result!r}")
+
+
+def _shown(given):
+    try:
+        return " ".join(repr(given).split())[:60]
+    except Exception:
+        return f"<{type(given).__name__}>"
+
+
+def has_nan(result):
+    """Whether there is a NaN among the numbers of a result."""
+    if isinstance(result, np.ndarray):
+        return result.dtype.kind in "fc" and bool(np.isnan(result).any())
+    if isinstance(result, (float, complex)):
+        return result != result
+    if isinstance(result, (tuple, list)):
+        return any(map(has_nan, result))
+    if isinstance(result, bnmc.Trajectory):
+        return any(map(has_nan, result.observables.values()))
+    if dataclasses.is_dataclass(result) and not isinstance(result, (bnmc.Chain, type)):
+        names = {field.name for field in dataclasses.fields(result)}
+        if isinstance(result, mixing.Contraction):
+            names.remove("distance")  # NaN once it is too small, as documented
+        return any(has_nan(getattr(result, name)) for name in names)
+    return False
+
+
+def _functions(rng, folder, shown):
+    _call(FUNCTIONS, rng, folder, shown)
+
+
+def _runs(rng, folder, shown):
+    _call(RUNS, rng, folder, shown)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+class Payload:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (Path.touch, (self.mark,))
+
+
+def _npy(array, allow_pickle=True):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=allow_pickle)
+    return file.getvalue()
+
+
+def _npz(members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def _header(text, content=b"\x00" * 64):
+    text = text.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content
+
+
+HEADERS = [
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3)}",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 1000000000)}",
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 3)}",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}",
+    "{'descr': '<f8', 'fortran_order': 3, 'shape': (2.5, 3)}",
+    "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (2, 3)}",
+    "{'descr': '<f8', 'shape': (2, 3)}",
+    "__import__('os').getpid()",
+    "(" * 3000,
+    "",
+]
+
+
+def hostile_bytes(rng, suffix, mark):
+    """The content of a file: sound, damaged, or made to do harm."""
+    payload = np.array([Payload(mark)], dtype=object)
+    matrix = np.random.default_rng(rng.randrange(9)).normal(size=(3, 4))
+    member = rng.choice([
+        lambda: _npy(matrix), lambda: _npy(_plain(rng)), lambda: _npy(payload),
+        lambda: pickle.dumps(payload), lambda: _header(rng.choice(HEADERS)), lambda: b"",
+    ])()  # fmt: skip
+    if suffix == ".npz" and rng.random() < 0.9:
+        names = rng.sample(["x.npy", "y.npy", "x", "../z.npy", ""], rng.choice([1, 1, 2]))
+        content = _npz({name: member for name in names if name})
+    elif suffix == ".csv" and rng.random() < 0.9:
+        fields = ["1", "2.5", "nan", "inf", "", "a", "1e999", "0x3", "\x00", "é", '"', "1_0", "-"]
+        rows = [
+            ",".join(rng.choices(fields, [9, 9, *[1] * 11], k=rng.choice([3, 3, 3, 1, 0])))
+            for _ in range(rng.randrange(5))
+        ]
+        content = "\n".join(rows).encode(rng.choice(["utf-8", "utf-16", "latin1"]))
+    else:
+        content = member
+    return damaged(rng, content) if rng.random() < 0.5 else content
+
+
+def _plain(rng):
+    array = _array(rng)
+    return np.asarray(array) if isinstance(array, (np.ndarray, list)) else np.zeros(3)
+
+
+def damaged(rng, content):
+    """Cut bytes off, flip some, repeat or insert some."""
+    content = bytearray(content)
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        if not content:
+            break
+        at = rng.randrange(len(content))
+        kind = rng.randrange(4)
+        if kind == 0:
+            del content[at:]
+        elif kind == 1:
+            content[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            content[at:at] = content[max(0, at - 9) : at]
+        else:
+            content[at : at + 4] = rng.randbytes(4)
+    return bytes(content)
+
+
+def _files(rng, folder, shown):
+    suffix = rng.choice([".npy", ".npz", ".csv"])
+    path = folder / f"hostile{rng.choice([suffix] * 9 + ['.txt', '.NPY'])}"
+    path.write_bytes(hostile_bytes(rng, suffix, folder / "mark"))
+    shown.append(path.name)
+    try:
+        if rng.random() < 0.7:
+            options = {"array": rng.choice([None, None, None, "x", "é", 3]),
+                       "samples_first": rng.random() < 0.5}  # fmt: skip
+            result = files.read_input(path, **options)
+        else:
+            result = files.read_states(path)
+            if result.dtype.kind == "O":
+                raise Finding("objects")
+            result = None  # what is in it is for others to check
+    finally:
+        if (folder / "mark").exists():
+            raise Finding("a file was unpickled")
+    if result is not None and not (result.ndim == 2 and np.isfinite(result).all()):
+        raise Finding(repr(result))
+
+
+def _written(rng, folder, shown):
+    """Writing runs, to anything."""
+    out = folder / "run.npz"
+    out.unlink(missing_ok=True)
+    given = {"path": out, "attributes": {"a": 1}, "star": np.eye(3), "force": False}
+    name = rng.choice(list(given))
+    given[name] = hostile(rng)
+    shown += [f"write_run {name}={_shown(given[name])}"]
+    run = trajectory() if rng.random() < 0.9 else hostile(rng)
+    files.write_run(run, **given)
+
+
+# --- stores ---------------------------------------------------------------------------------
+
+
+def stored(path, **options):
+    """A run in a store, the same each time."""
+    settings = {
+        "depth": 30, "chains": 4, "rng": 3, "observables": ["gram", "eigenvalues"], "threads": 1,
+        **options,
+    }  # fmt: skip
+    return bnmc.simulate(chain(), store=path, **settings)
+
+
+@cache
+def _values():
+    run = bnmc.simulate(
+        chain(), 30, chains=4, rng=3, observables=["gram", "eigenvalues"], threads=1
+    )
+    return {name: run[name] for name in ("gram", "eigenvalues")}
+
+
+def _stores(rng, folder, shown):
+    base = folder / "base.zarr"
+    if not base.exists():
+        stored(base)
+    path = folder / "hostile.zarr"
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(base, path)
+    inside = sorted(one for one in path.rglob("*") if one.is_file())
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        victim = rng.choice(inside)
+        shown.append(str(victim.relative_to(path)))
+        kind = rng.randrange(6)
+        if kind == 0:
+            victim.unlink(missing_ok=True)
+        elif kind == 1 and victim.exists():
+            other = rng.choice(inside)
+            if other.exists():
+                victim.write_bytes(other.read_bytes())
+        elif kind == 2:
+            victim.write_bytes(rng.randbytes(rng.randrange(200)))
+        elif victim.exists():
+            victim.write_bytes(damaged(rng, victim.read_bytes()))
+    run = stored(path)
+    for name, expected in _values().items():
+        if not np.array_equal(run[name], expected):
+            raise Finding(f"other values of {name!r}")
+    if not np.array_equal(run.to_xarray()["layer"], run.layers):
+        raise Finding("other layers")
+
+
+# --- pickles --------------------------------------------------------------------------------
+
+
+def _spec(rng):
+    return rng.choice([
+        lambda: chain(norm=rng.choice(["batch", "none"]), skip=rng.choice([0.0, 0.5])),
+        lambda: bnmc.Activation.named(rng.choice(["relu", "tanh"])),
+        lambda: trajectory().final_state, trajectory, lambda: law(),
+        lambda: bnmc.Estimate.from_samples([1.0, 2.0, 4.0], method="mean"),
+        lambda: bnmc.FirstLayer(np.eye(3)),
+        lambda: BnmcErrors[rng.randrange(len(BnmcErrors))],
+    ])()  # fmt: skip
+
+
+BnmcErrors = [
+    bnmc.errors.ArgumentError("width", 0, "an integer >= 1"),
+    bnmc.errors.ArgumentTypeError("f", lambda: 0, "a number"),
+    bnmc.errors.ZeroVarianceError(0, 1, 2),
+    bnmc.errors.StoreMismatchError("run.zarr", "key", "1", "2"),
+    bnmc.errors.NotMixing("they did not meet", (1, 2), 0.5, 0.0),
+]
+
+
+def _pickles(rng, folder, shown):
+    spec = _spec(rng)
+    content = pickle.dumps(spec, protocol=rng.randrange(2, 6))
+    shown.append(type(spec).__name__)
+    if rng.random() < 0.5:
+        again = pickle.loads(content)
+        same = isinstance(spec, bnmc.FirstLayer) or repr(again) == repr(spec)
+        if type(again) is not type(spec) or not same:
+            raise Finding(repr(again))
+        if isinstance(spec, (bnmc.Chain, bnmc.Activation)) and again != spec:
+            raise Finding(repr(again))
+        if isinstance(spec, bnmc.Trajectory) and not np.array_equal(again.gram, spec.gram):
+            raise Finding("other values")
+        return
+    cut = content[: rng.randrange(len(content))]
+    with contextlib.suppress(Exception):  # any, as what they are is for pickle to say
+        pickle.loads(cut)
+        raise Finding("a part of a pickle was loaded")
+
+
+# --- the command line -----------------------------------------------------------------------
+
+WORDS = [
+    "", "-1", "0", "1", "2", "3", "-0", "nan", "inf", "-inf", "1e400", "1e-320", "0.5", "3.0",
+    "99999999999999999999999", "-99999999999999999999999", "0x10", "1_0", "é", "\udcff", "a" * 3000,
+    "--", "-", "relu", "batch", "none", "gaussian", ",", "3,,3", "3,a", "../x", "/", "/dev/null",
+    "no/such/x.npy", "True", "null", "[]", "%s", "\n", " ", "٣", "auto", "weights", "float16",
+]  # fmt: skip
+COMMANDS = {
+    "simulate": (6, ["--width", "6", "--depth", "3", "--chains", "2", "--seed", "0", "--threads",
+                     "1", "--every", "1", "--input", "{input}", "--batch", "3"]),
+    "fixed-point": (2, ["--batch", "3", "--activation", "relu", "--norm", "batch", "--gain", "1"]),
+    "stability": (1, ["--batches", "3", "--activation", "relu", "--norm", "batch"]),
+    "certify": (2, ["--width", "6", "--batch", "3", "--depth", "3", "--replicates", "4", "--lag",
+                    "2", "--seed", "0"]),
+    "check": (1, ["--width", "6", "--batch", "3", "--samples", "{input}", "--size", "50"]),
+    "regularity": (1, ["--width", "3", "--batch", "3", "--rtol", "0.9", "--seed", "0"]),
+    "rates": (0.2, ["--width", "-1", "--batch", "3"]),
+    "info": (1, ["--json"]),
+    "demo": (1, ["--no-such-option", "3"]),
+    "": (1, ["--version", "--help"]),
+}  # fmt: skip
+
+
+def _command_line(rng, folder, shown):
+    name = rng.choices(list(COMMANDS), [weight for weight, _ in COMMANDS.values()])[0]
+    arguments = list(COMMANDS[name][1])
+    path = folder / f"input{rng.choice(['.npy', '.npz', '.csv'])}"
+    if rng.random() < 0.5:
+        path.write_bytes(hostile_bytes(rng, path.suffix, folder / "mark"))
+    else:
+        path = folder / "sound.npy"
+        np.save(path, a_matrix(rng))
+    arguments = [str(path) if one == "{input}" else one for one in arguments]
+    # A value, an option, or something more; "rates" and "demo" take long where all is well.
+    for _ in range(rng.choice([0, 1, 1, 1, 2])):
+        at = rng.randrange(len(arguments) or 1)
+        kind = rng.random() if arguments else 0.8
+        if kind < 0.7:
+            values = range(1, len(arguments), 2)
+            arguments[rng.choice(values) if values and name else at] = rng.choice(WORDS)
+        elif kind < 0.85:
+            arguments.insert(at, rng.choice(WORDS))
+        else:
+            del arguments[at]
+    line = [name, *arguments] if name else arguments
+    if name in ("rates", "demo"):
+        line = [name, *COMMANDS[name][1], rng.choice(WORDS)]
+    shown.append("bnmc " + " ".join(line))
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = cli.main(line)
+    except SystemExit as end:
+        raise Finding(f"exit {end.code}") from end
+    finally:
+        if (folder / "mark").exists():
+            raise Finding("a file was unpickled")
+    if status not in STATUSES:
+        raise Finding(f"status {status}: {err.getvalue()}")
+    if status in (2, 3) and len(err.getvalue().splitlines()) != 1:
+        raise Finding(f"status {status}: {err.getvalue()!r}")
+
+
+GROUPS = {
+    "functions": _functions,
+    "runs": _runs,
+    "files": _files,
+    "written": _written,
+    "stores": _stores,
+    "pickles": _pickles,
+    "command line": _command_line,
+}

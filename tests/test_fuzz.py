@@ -1,0 +1,147 @@
+"""Hostile calls, files, stores, pickles and command lines: a result or a `BnmcError`, nothing else.
+
+``python -m bench reliability --only fuzz`` makes 100,000 of them.
+"""
+
+import importlib
+import inspect
+import pickle
+import time
+
+import fuzzing
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import files
+from bnmc.errors import ArgumentError, BnmcError
+
+#: How many calls of each group, and in how many tests.
+COUNTS = {
+    "functions": 1000, "runs": 300, "files": 400, "written": 60, "stores": 40, "pickles": 120,
+    "command line": 80,
+}  # fmt: skip
+#: What a call may take here, in seconds: more than in itself, as kernels are compiled.
+LONGEST = fuzzing.LONGEST + 60.0
+MODULES = (
+    "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field", "testing",
+    "bounds.bridging", "bounds.gaussian", "bounds.orthogonalizes", "bounds.rank_collapse",
+)  # fmt: skip
+#: Draws a picture, measures or compiles: their own tests have them.
+ELSEWHERE = {"mean_field.plot_stability", "testing.roofline", "warmup"}
+
+
+@pytest.mark.parametrize("group", COUNTS)
+def test_hostile_calls(group, tmp_path):
+    ends = set()
+    for seed in range(COUNTS[group]):
+        begun = time.perf_counter()
+        ends.add(fuzzing.fuzz(group, seed, tmp_path))
+        assert time.perf_counter() - begun < LONGEST, (group, seed)
+    # Neither are all refused, which would test little, nor is what is hostile let in.
+    assert ends == ({"returned"} if group == "command line" else {"returned", "refused"}) or (
+        group == "pickles"
+    )
+
+
+def test_every_public_function_is_called():
+    called = {name.partition(",")[0] for name in (*fuzzing.FUNCTIONS, *fuzzing.RUNS)}
+    for name in bnmc.__all__:
+        if inspect.isfunction(getattr(bnmc, name)):
+            assert name in called | ELSEWHERE
+    for name in MODULES:
+        module = importlib.import_module(f"bnmc.{name}")
+        functions = [one for one in module.__all__ if inspect.isfunction(getattr(module, one))]
+        missing = {f"{name}.{one}" for one in functions} - called - ELSEWHERE
+        assert not missing
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: np.float64(1e300) ** 2, "RuntimeWarning"),
+        (lambda: float("nan"), "NaN"),
+        (lambda: np.array([1.0, np.nan]), "NaN"),
+        (lambda: exec("raise BnmcError('')", {"BnmcError": BnmcError}), "BnmcError"),
+    ],
+)
+def test_what_is_a_finding(call, reason, monkeypatch, tmp_path):
+    monkeypatch.setattr(fuzzing, "FUNCTIONS", {"broken": (1, call, {})})
+    with pytest.raises(fuzzing.Finding, match=rf"fuzz\('functions', 0\): broken.*{reason}"):
+        fuzzing.fuzz("functions", 0, tmp_path)
+
+
+# --- nothing is unpickled -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("form", ["array", "pickle"])
+def test_payloads_are_not_unpickled(tmp_path, suffix, form):
+    mark = tmp_path / "mark"
+    payload = np.array([fuzzing.Payload(mark)], dtype=object)
+    path = tmp_path / f"payload{suffix}"
+    with path.open("wb") as file:
+        if form == "pickle":
+            pickle.dump(payload, file)
+        elif suffix == ".npy":
+            np.save(file, payload, allow_pickle=True)
+        else:
+            np.savez(file, x=payload)
+    for read in (files.read_input, files.read_states):
+        with pytest.raises(ArgumentError, match="sound"):
+            read(path)
+    assert not mark.exists()
+    np.load(path, allow_pickle=True) if suffix == ".npy" else None
+    if suffix == ".npz" and form == "array":
+        np.load(path, allow_pickle=True)["x"]
+    if suffix == ".npz" and form == "pickle":
+        pickle.loads(path.read_bytes())
+    assert mark.exists()  # whoever unpickles it is told so
+
+
+# --- what calls like these have found -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: bnmc.simulate(fuzzing.chain(), 1, rng=fuzzing.itself()),  # NumPy dies of it
+        lambda: bnmc.Chain(fuzzing.Raising(ValueError), 3),  # has no text
+        lambda: bnmc.FirstLayer(fuzzing.Raising(RuntimeError)),
+        lambda: bnmc.gram.gram(fuzzing.Raising(OverflowError)),
+        lambda: bnmc.gram.soft_rank(np.eye(2), np.timedelta64("NaT"), width=2),
+        lambda: bnmc.gram.relative_deviation(1e-3 * np.eye(2), np.full((2, 2), 1e308)),
+        lambda: bnmc.Chain.bn_residual(-1, 3, gamma=1.0),
+        lambda: bnmc.Activation.named(fuzzing.Text("rleu")),
+        lambda: bnmc.Activation(abs, kinks=np.array(0.0)),
+        lambda: bnmc.random_matrix.MarchenkoPastur(0.5).rvs(10**400),
+        lambda: bnmc.Estimate.from_samples([1e300, -1e300], method="mean"),
+        lambda: files.write_run(fuzzing.trajectory(), None),
+        lambda: files.read_input("a\x00.npy"),
+    ],
+)
+def test_what_was_found_is_refused(call):
+    with pytest.raises(BnmcError):
+        call()
+
+
+def test_layers_of_a_store_are_mended(tmp_path):
+    run = fuzzing.stored(tmp_path / "run.zarr")
+    (tmp_path / "run.zarr" / "layer" / "c" / "0").write_bytes(b"damaged")
+    again = fuzzing.stored(tmp_path / "run.zarr")
+    np.testing.assert_array_equal(again.to_xarray()["layer"], run.layers)
+
+
+def test_the_last_state_of_a_store_is_made_again(tmp_path):
+    run = fuzzing.stored(tmp_path / "run.zarr")
+    for state in (tmp_path / "run.zarr" / "progress").glob("state-*"):
+        state.write_bytes(b"damaged")
+    again = fuzzing.stored(tmp_path / "run.zarr")
+    for name, array in run.final_state.arrays.items():
+        np.testing.assert_array_equal(again.final_state.arrays[name], array)
+
+
+def test_a_period_beyond_64_bits(tmp_path):
+    run = bnmc.simulate(fuzzing.chain(), 4, every=2**70, rng=0)
+    assert run.layers.tolist() == [0, 4]
