@@ -45,7 +45,9 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going $(ARGS) docs docs/_build/html
 
 docs-full: export BNMC_DOCS_FULL = 1
-docs-full: docs
+docs-full:
+	rm -rf docs/figures
+	$(MAKE) --no-print-directory docs
 
 demo: $(VENV)/.demo
 	$(BIN)/bnmc demo $(ARGS)
