@@ -18,24 +18,36 @@ KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xarg
 NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
 export NUMBA_CACHE_DIR
 
-.PHONY: help test lint demo bench clean
+.PHONY: help test lint docs docs-full demo bench clean
 .NOTPARALLEL:
 
 help:
-	@echo "make test    lint, types, tests, doctests, coverage"
-	@echo "make lint    ruff and mypy only"
-	@echo "make demo    the main job: digits through deep random networks"
-	@echo "make bench   speed, side by side with NumPy, PyTorch and JAX"
-	@echo "make clean   remove the environment and all caches"
+	@echo "make test       lint, types, tests, doctests, coverage, documentation"
+	@echo "make lint       ruff and mypy only"
+	@echo "make docs       the documentation, in docs/_build/html"
+	@echo "make docs-full  the same, with all figures made (minutes)"
+	@echo "make demo       the main job: digits through deep random networks"
+	@echo "make bench      speed, side by side with NumPy, PyTorch and JAX"
+	@echo "make clean      remove the environment and all caches"
 
 # Each worker has files of its own, until one has none left: tests of a file share compiled kernels.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(ARGS)
+	$(if $(ARGS),,$(MAKE) --no-print-directory docs)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Warnings are errors.  Three of the figures are made; docs-full makes all.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W --keep-going $(ARGS) docs docs/_build/html
+
+docs-full: export BNMC_DOCS_FULL = 1
+docs-full:
+	rm -rf docs/figures
+	$(MAKE) --no-print-directory docs
 
 demo: $(VENV)/.demo
 	$(BIN)/bnmc demo $(ARGS)
@@ -44,7 +56,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m bench $(ARGS)
 
 clean:
-	rm -rf $(VENV) .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) docs/_build docs/figures docs/api/generated .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 
 # $(VENV)/.test says that the extra `test` is installed, and so on; a changed pyproject.toml
 # installs again.

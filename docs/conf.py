@@ -7,8 +7,8 @@ from pathlib import Path
 # Functions for GPUs are documented without one.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
-import bnmc  # noqa: E402
-from bnmc import experiments, kernels  # noqa: E402
+import bnmc
+from bnmc import experiments, kernels
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))

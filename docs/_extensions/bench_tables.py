@@ -1,7 +1,7 @@
 """The directive ``bench``: the tables of one file of ``bench/results``, with date and machine.
 
-    .. bench:: 2026-11-20-simulate
-       :tables: 0 2
+.. bench:: 2026-11-20-simulate
+   :tables: 0 2
 """
 
 import json

@@ -18,7 +18,5 @@ class RayExecutor:
 
 if __name__ == "__main__":
     ray.init()
-    run = bnmc.simulate(
-        bnmc.Chain(200, 5, "relu"), 20, chains=32, rng=0, executor=RayExecutor()
-    )
+    run = bnmc.simulate(bnmc.Chain(200, 5, "relu"), 20, chains=32, rng=0, executor=RayExecutor())
     print(run)
