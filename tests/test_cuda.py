@@ -143,8 +143,10 @@ def test_trajectories_are_those_of_the_cpu(what):
     assert (a.backend, b.backend) == ("cpu", "cuda")
     assert (a.key, a.sampler, a.dtype) == (b.key, b.sampler, b.dtype)
     assert_equal_to_rounding(a, b)
-    for name, values in a.final_state.arrays.items():
-        others = b.final_state.arrays[name]
+    # A GPU does not look after the precision of float32 rows.
+    assert set(a.final_state.arrays) - {"unresolved"} == set(b.final_state.arrays)
+    for name, others in b.final_state.arrays.items():
+        values = a.final_state.arrays[name]
         assert (values.shape, values.dtype) == (others.shape, others.dtype)
 
 
@@ -226,6 +228,7 @@ def least_pivot(gram, batch, centred):
 
 
 @IN_THREADS
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @given(runs())
 @settings(max_examples=45)
 def test_shapes(run):

@@ -1,5 +1,6 @@
 """The pytest plugin: seeds, roofline, and that it costs nothing where it is not used."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -94,7 +95,8 @@ def test_the_ratio_to_the_roofline_is_shown(pytester, options):
     if options != ("-p", "no:benchmark"):
         pytest.importorskip("pytest_benchmark")
     pytester.makepyfile(MEASURES)
-    if not options:
+    # Benchmarks write nothing in a worker of pytest-xdist.
+    if not options and "PYTEST_XDIST_WORKER" not in os.environ:
         options = ("--benchmark-json=found.json", "--benchmark-max-time=0.01")
     result = pytester.runpytest_inprocess(*PLUGIN, *options)
     result.assert_outcomes(passed=1)
