@@ -332,6 +332,27 @@ def test_a_full_disk_loses_nothing(path):
     assert [file.name for file in path.parent.iterdir()] == ["run.zarr"]
 
 
+def test_a_want_of_files_or_memory_is_no_damage(path):
+    """Otherwise all that is sound would be made again."""
+    expected = run(store=path).gram
+    original = zarr.Array.__getitem__
+    for error, kind in (
+        (OSError(24, "Too many open files"), StoreError),
+        (MemoryError(), MemoryError),
+    ):
+        with (
+            mock.patch.object(zarr.Array, "__getitem__", side_effect=error),
+            counted() as made,
+            pytest.raises(kind),
+        ):
+            run(store=path)
+        assert made.call_count == 0
+    assert zarr.Array.__getitem__ is original
+    with counted() as made:
+        np.testing.assert_array_equal(run(store=path).gram, expected)
+    assert made.call_count == 0
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"attributes": {"key": "x"}}', "{}"])
 def test_metadata_that_make_no_sense(content, path):
     run(store=path)

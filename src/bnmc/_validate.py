@@ -227,9 +227,9 @@ def generator(rng: object) -> np.random.Generator:
         return np.random.default_rng(rng)  # type: ignore[arg-type]
     except MemoryError:
         raise
-    except Exception:  # whatever a foreign object raises
+    except Exception as error:  # whatever a foreign object raises
         allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
-        raise ArgumentTypeError("rng", rng, allowed) from None
+        raise ArgumentTypeError("rng", rng, allowed) from error
 
 
 def items(name: str, value: object, allowed: str) -> list[Any]:
@@ -246,8 +246,8 @@ def items(name: str, value: object, allowed: str) -> list[Any]:
         return list(value)
     except MemoryError:
         raise
-    except Exception:  # whatever iterating over a foreign object raises
-        raise ArgumentTypeError(name, value, allowed) from None
+    except Exception as error:  # whatever iterating over a foreign object raises
+        raise ArgumentTypeError(name, value, allowed) from error
 
 
 def _unwrapped(value: object) -> object:

@@ -684,8 +684,8 @@ def _precision(dtype: Any) -> str:
         name = np.dtype(dtype).name
     except MemoryError:
         raise
-    except Exception:  # whatever a foreign object raises
-        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from None
+    except Exception as error:  # whatever a foreign object raises
+        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
     return choice("dtype", name, ("float64", "float32"))
 
 

@@ -131,25 +131,24 @@ class RunStore:
         with _reported(path):
             if not os.path.lexists(path):
                 _create(zarr, path, job, grid, identity, dims)
-            self._lock = _Lock(self._progress / "lock", path)
-            try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(_Lock(self._progress / "lock", path).release)
                 self.grid = self._checked_grid(grid, identity)
                 self._group = zarr.open_group(path, mode="r+", zarr_format=3)
                 self._clear_leftovers()
                 self._tiles = _Journal(self._progress / "journal")
+                stack.callback(self._tiles.close)
                 self._keep_all = self._states_are_small()
                 self._drop_damaged()
                 self._mend_layers()
-            except BaseException:
-                self._lock.release()
-                raise
+                #: Closes what is open, in the end or if opening fails.
+                self._open = stack.pop_all()
 
     def __enter__(self) -> RunStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tiles.close()
-        self._lock.release()
+        self._open.close()
 
     @property
     def is_complete(self) -> bool:
@@ -236,22 +235,16 @@ class RunStore:
     def _mend_layers(self) -> None:
         """Write the coordinate again, which is known, if it is not what was written."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
-        try:
-            sound = np.array_equal(self._group["layer"][:], layers)
-        except Exception:  # as below
-            sound = False
-        if not sound:
+        stored = _read(self._group["layer"], (slice(None),))
+        if stored is None or not np.array_equal(stored, layers):
             self._group["layer"][:] = layers
 
     def _is_sound(self, part: int, block: int) -> bool:
         sums = self._tiles.entries[part, block]["sums"]
         where = self._region(part, block)
         for name in self.job.shapes:
-            try:
-                values = self._group[name][where]
-            except Exception:  # whatever a reader raises on bytes that are no chunk
-                return False
-            if _checksum(values) != sums.get(name):
+            values = _read(self._group[name], where)
+            if values is None or _checksum(values) != sums.get(name):
                 return False
         return True
 
@@ -471,6 +464,18 @@ def _packed(arrays: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
+
+
+def _read(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
+    """Return a region of an array of Zarr, or None where its bytes are no chunk.
+
+    A want of memory or of open files is no damage: it is raised, lest sound tiles be made again.
+    """
+    try:
+        values: NDArray[Any] = array[where]
+    except ValueError:
+        return None
+    return values
 
 
 def _checksum(values: NDArray[np.float64]) -> int:
