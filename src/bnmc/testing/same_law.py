@@ -324,6 +324,7 @@ def _lines(failures: Iterable[Claim]) -> Iterator[str]:
     for row in rows[:_SHOWN]:
         expected = "" if row.expected is None else f", expected {row.expected:.4g}"
         error = "" if row.stderr is None else f" ± {row.stderr:.2g}"
-        yield f"  {row.claim}: {row.statistic:.4g}{expected}{error} (p = {row.p_value:.1g})"
+        p = f"p = {row.p_value:.1g}" if row.p_value else "p < 1e-300"
+        yield f"  {row.claim}: {row.statistic:.4g}{expected}{error} ({p})"
     if len(rows) > _SHOWN:
-        yield f"  and {len(rows) - _SHOWN} more"
+        yield f"  and {len(rows) - _SHOWN} more, in `failures`"
