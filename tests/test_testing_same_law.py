@@ -283,6 +283,7 @@ def test_a_part_that_no_candidate_explains_is_reported():
     assert error.causes[-1].startswith("the mean of h' given h")
     assert any(row.claim.startswith("mean 0") for row in error.failures)
 
+
 @pytest.mark.parametrize(
     ("sigma", "eps"), [("tanh", 0.0), ("relu", 1e-3), ("silu", 0.0), ("sigmoid", 1e-3)]
 )
