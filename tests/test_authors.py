@@ -10,6 +10,7 @@ quantiles at the smaller count of networks.  Seeds are fixed.
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -349,3 +350,18 @@ def test_the_published_relu_fixed_point_is_ours():
     printed = np.full((5, 5), REFERENCE["relu_fixed_point"][1])
     np.fill_diagonal(printed, REFERENCE["relu_fixed_point"][0])
     np.testing.assert_allclose(star, printed, rtol=0, atol=5e-9)
+
+
+@pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the documentation is not here")
+def test_the_page_has_these_numbers():
+    page = (ROOT / "docs/papers_code.rst").read_text("utf-8")
+    shown = dict(re.findall(r'^   ("[^"]+", "[^"]+"), ([^,]+), [^,]+$', page, re.MULTILINE))
+    assert len(shown) == COMPARISONS
+    for figure in REFERENCE["figures"]:
+        for name, theirs in figure["quantities"].items():
+            value, stderr = shown[f'"{figure["name"]}", "{name}"'].split(" ± ")
+            assert float(value) == pytest.approx(theirs["value"], abs=0.06 * theirs["stderr"])
+            assert float(stderr) == pytest.approx(theirs["stderr"], rel=0.06)
+    for one in REFERENCE["repositories"].values():
+        assert one["repository"] in page
+        assert one["commit"][:7] in page
