@@ -240,26 +240,26 @@ class TestFig6:
 
     def test_networks_that_lost_a_sample_are_left_out(self):
         """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
-        sizes = _Activations(("relu",), (14, 64), 300, 200)
+        sizes = _Activations(("relu",), (14, 32), 300, 500)
         data = orthogonalizes._fig_6(sizes, False, 6, False, None).data.sel(activation="relu")
-        lost = 200 - data.alive.values
+        lost = 500 - data.alive.values
         assert lost[1] == 0
 
         rng = np.random.default_rng(16)
-        x = rng.standard_normal((600, 14, 4))
+        x = rng.standard_normal((1000, 14, 4))
         matrices = []
         for layer in range(601):
             x = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True))
             positive = np.maximum(x, 0.0)
             if layer >= 300:
                 matrices.append(np.swapaxes(positive, -1, -2) @ positive / 14)
-            x = rng.standard_normal((600, 14, 14)) @ positive
+            x = rng.standard_normal((1000, 14, 14)) @ positive
         alive = np.einsum("cii->ci", matrices[-1]).min(axis=1) > 0
         # Both counts are binomial; two-sided, by the normal law.
-        share = (lost[0] + (~alive).sum()) / 800
-        spread = math.sqrt(share * (1 - share) * (1 / 200 + 1 / 600))
+        share = (lost[0] + (~alive).sum()) / 1500
+        spread = math.sqrt(share * (1 - share) * (1 / 500 + 1 / 1000))
         assert 0.08 < share < 0.2
-        assert abs(lost[0] / 200 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread
+        assert abs(lost[0] / 500 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread
 
         kept = np.stack(matrices, axis=1)[alive]
         plain = np.linalg.norm(kept - kept.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
