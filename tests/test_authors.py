@@ -55,7 +55,7 @@ def orthogonalizes_1(chains):
     found = {}
     for layer in (10, 49):
         cosine = curve(data, "cosine")[0, layer - 1]
-        found[f"batch norm, |cosine|, layer {layer}"] = banded(cosine, chains)
+        found[f"batch norm, absolute cosine, layer {layer}"] = banded(cosine, chains)
     for layer in (10, 49):
         sine = curve(data, "log_squared_sine")[1, layer - 1]
         found[f"vanilla, log sin², layer {layer}"] = banded(sine, chains)
@@ -355,7 +355,7 @@ def test_the_published_relu_fixed_point_is_ours():
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="the documentation is not here")
 def test_the_page_has_these_numbers():
     page = (ROOT / "docs/papers_code.rst").read_text("utf-8")
-    shown = dict(re.findall(r'^   ("[^"]+", "[^"]+"), ([^,]+), [^,]+$', page, re.MULTILINE))
+    shown = dict(re.findall(r'^   ("[^"]+", "[^"]+"), ([^,]+), [^,]+, [^,]+$', page, re.MULTILINE))
     assert len(shown) == COMPARISONS
     for figure in REFERENCE["figures"]:
         for name, theirs in figure["quantities"].items():

@@ -121,7 +121,7 @@ def fig_1a(
     great depth the mean over any ensemble falls below the exact value: ever fewer networks carry
     it.  The text calls G* the identity; with centring it is (n I − 11ᵀ)/(n−1), which is used here.
     The authors' notebook has another figure: relu with normalization, from rows that are nearly
-    equal, 70 layers, and the same network without normalization, from Gaussian samples.
+    equal, and a linear network without, from Gaussian samples, both of 70 layers.
 
     Returns
     -------
@@ -534,9 +534,10 @@ def poster(
     The poster says O(·), with high probability, and names neither.
 
     What the figure gets wrong, by the authors' notebook: its G* is the mean over all layers, the
-    input and its transient included, which makes the error of relu at width 1000 a third too large;
+    input and its transient included, which makes the error of relu at width 1000 too large by 30 %;
     its G is of W times activations, with weights of variance gain²/d by Xavier's rule; and its
-    dashed line, :math:`2\kappa (2^{-l/2} + n/(2\sqrt d))`, has no logarithm and is fitted by eye.
+    dashed line, :math:`2\kappa (2^{-l/2} + n/(2\sqrt d))`, has no logarithm, and a constant and α
+    that are chosen.
     Its inputs are orthogonal but for one direction that is 20 times as large.
 
     Returns
