@@ -537,8 +537,7 @@ def poster(
     input and its transient included, which makes the error of relu at width 1000 too large by 30 %;
     its G is of W times activations, with weights of variance gain²/d by Xavier's rule; and its
     dashed line, :math:`2\kappa (2^{-l/2} + n/(2\sqrt d))`, has no logarithm, and a constant and α
-    that are chosen.
-    Its inputs are orthogonal but for one direction that is 20 times as large.
+    that are chosen.  Its inputs are orthogonal but for one direction that is 20 times as large.
 
     Returns
     -------
