@@ -238,6 +238,36 @@ class TestFig6:
         c = 0.4796748154548388  # c = E relu relu of unit normals with correlation c, solved apart
         np.testing.assert_allclose(relu, 0.5 * (c + (1 - c) * np.eye(4)), atol=0.05)
 
+    def test_networks_that_lost_a_sample_are_left_out(self):
+        """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
+        sizes = _Activations(("relu",), (14, 32), 300, 500)
+        data = orthogonalizes._fig_6(sizes, False, 6, False, None).data.sel(activation="relu")
+        lost = 500 - data.alive.values
+        assert lost[1] == 0
+
+        rng = np.random.default_rng(16)
+        x = rng.standard_normal((1000, 14, 4))
+        matrices = []
+        for layer in range(601):
+            x = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True))
+            positive = np.maximum(x, 0.0)
+            if layer >= 300:
+                matrices.append(np.swapaxes(positive, -1, -2) @ positive / 14)
+            x = rng.standard_normal((1000, 14, 14)) @ positive
+        alive = np.einsum("cii->ci", matrices[-1]).min(axis=1) > 0
+        # Both counts are binomial; two-sided, by the normal law.
+        share = (lost[0] + (~alive).sum()) / 1500
+        spread = math.sqrt(share * (1 - share) * (1 / 500 + 1 / 1000))
+        assert 0.08 < share < 0.2
+        assert abs(lost[0] / 500 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread
+
+        kept = np.stack(matrices, axis=1)[alive]
+        plain = np.linalg.norm(kept - kept.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
+        found = curve(data, "deviation")[0]
+        error, allowed = errors(found, int(data.alive[0]))
+        spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
+        assert abs(found[0] - plain.mean()) <= allowed * spread
+
 
 class TestWasserstein:
     def test_the_plateau_has_its_closed_form_and_slope_minus_one(self, wasserstein):

@@ -186,6 +186,7 @@ def simulate(
 
     A Gram matrix in float64 tells samples apart that differ by more than about 1e-7 of their size,
     weights such as differ by 1e-16: start samples that are closer with ``sampler="weights"``.
+    So it is with any direction: samples that nearly are multiples of one another leave that later.
     float32 rows resolve less, so a float32 chain whose Gram matrix comes near that limit goes on
     in float64; `Trajectory.widened` names it.
 

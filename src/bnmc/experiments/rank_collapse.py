@@ -318,9 +318,10 @@ def fig_3a(
 
     What the figure gets wrong: the authors' code averages two ranks in one list, NumPy's
     ``matrix_rank`` and the number of eigenvalues above 1e-9, whose thresholds differ by six orders
-    of magnitude.  It iterates M itself, which over 10⁵ layers loses symmetry, positivity and its
-    rank with them: 6.7 where iterating H with the same weights has 4.6 (width 8, γ = .01, a million
-    layers).  And its horizontal axis, labelled d, is √d.
+    of magnitude, where the text has the soft rank.  It iterates M itself, which over 10⁵ layers
+    loses symmetry and positivity, so that ``matrix_rank`` is 6.7 where H Hᵀ, with the same weights,
+    has 4.7 (width 8, γ = .01, a million layers); r is the same.  And its horizontal axis, labelled
+    d, is √d.
 
     Parameters
     ----------
@@ -514,8 +515,13 @@ def fig_3b(
     the largest falls from d.  They come to what the chain has from Gaussian inputs (strokes at the
     right): it forgets its start, one eigenvalue after the other.
 
-    What the figure hides: the authors write ``x @ x.T`` for a vector, which is a number, so that
-    their input is constant but for the noise.  Their first M has no unit diagonal.
+    What the figure gets wrong: the authors' code iterates M itself in float64, and the small
+    eigenvalues of the print are those of rounding errors.  By layer 5 its tenth eigenvalue is 30
+    times too large, by layer 10 a thousand times, and until layer 100 it hides how slowly the
+    directions come back; the largest two are right.  Iterating H with the same weights, in float64
+    or longer, gives what is shown here.  The authors also write ``x @ x.T`` for a vector, which is
+    a number, so that their input is constant but for the noise, and their first M has no unit
+    diagonal.
 
     Parameters
     ----------
