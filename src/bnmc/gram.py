@@ -78,9 +78,7 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     return _product("a", representation, representation, out)
 
 
-def cross_gram(
-    a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None
-) -> Float64Array:
+def cross_gram(a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """Cross-Gram matrix ``aᵀ b / width`` of two representations of the same width.
 
     Parameters
