@@ -301,6 +301,43 @@ def test_a_part_that_no_candidate_explains_is_reported():
 
 
 @pytest.mark.parametrize(
+    ("sigma", "eps"), [("tanh", 0.0), ("relu", 1e-3), ("silu", 0.0), ("sigmoid", 1e-3)]
+)
+@pytest.mark.parametrize("last", ["activation", "normalization"])
+def test_parts_in_another_order_are_named(sigma, last, eps):
+    """Linear → norm → activation and activation → linear → norm, whatever ε the norm has."""
+    chain, rng = bnmc.Chain(30, 8, sigma), np.random.default_rng(2)
+
+    def step(h):
+        weights = rng.standard_normal((30, 30)) / np.sqrt(30)
+        if last == "activation":
+            return FORMULAS[sigma](normalised(weights @ h, eps=eps))
+        return normalised(weights @ FORMULAS[sigma](h), eps=eps)
+
+    (cause,) = mismatch(step, chain).causes
+    assert f"the step ends with the {last}" in cause
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.3, 100.0])
+@pytest.mark.parametrize("shape", [(10, 3), (30, 20)])
+def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
+    step = Network(shape[0], "tanh", scale=scale)
+    (cause,) = mismatch(step, bnmc.Chain(*shape, "tanh")).causes
+    # The variance of a row is known to a few in a hundred.
+    assert float(re.fullmatch(r"rows are scaled by ([0-9.]+)", cause)[1]) == pytest.approx(
+        scale, rel=0.05
+    )
+
+
+def test_no_cause_is_invented_where_none_is_known():
+    """σ² has a mean where tanh has none: no candidate has such covariances."""
+    step = Network(30, lambda x: np.tanh(x) ** 2)
+    assert mismatch(step, bnmc.Chain(30, 8, "tanh")).causes == (
+        "the covariances of h' given h are those of no mistake that is known here",
+    )
+
+
+@pytest.mark.parametrize(
     ("options", "claim"),
     [
         ({"weights": "uniform", "scale": 1.1}, "variance, whitened"),

@@ -702,7 +702,8 @@ def _draw_8(data: xarray.Dataset, figure: Figure) -> None:
     ax.axhline(0.9, color="grey", linestyle="--", linewidth=1, label="paper: below it for $d > 10$")
     label_widths(ax, data.width.values)
     ax.set(ylabel=r"regularity constant $\alpha$", ylim=(None, 1.02))
-    ax.legend(loc="lower left")
+    # Between the two lines, to the right, where alpha is small.
+    ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.72), fontsize="small")
     ax.set_title("Regularity constant of the invariant law, batch = width:\n95 % intervals")
 
 

@@ -47,6 +47,8 @@ class OnOneState:
         Σ R over calls.
     shift : (width, rank) ndarray
         x in the coordinates of Z.
+    last : (width, batch) ndarray
+        R of the last call.
     energies, norms, readings : list of ndarray
         |Z|² of calls, |Z_r|² of rows, and √width times single weights where they can be read.
     common : float
@@ -77,6 +79,7 @@ class OnOneState:
         self.total = np.zeros((d, self.rank))
         self.root = np.zeros((0, self.rank))
         self.square, self.moved = np.zeros((n, n)), np.zeros((d, n))
+        self.last = np.zeros((d, n))
         self.energies: list[FloatArray] = []
         self.norms: list[FloatArray] = []
         self.readings: list[FloatArray] = []
@@ -89,6 +92,7 @@ class OnOneState:
         flat = rest.reshape(-1, rest.shape[2])
         self.square += flat.T @ flat
         self.moved += rest.sum(axis=0)
+        self.last = rest[-1]
         excess = np.square(rest @ self._outside).sum(axis=(1, 2)) / d
         self.outside = max(self.outside, float(excess.max()) / (10 * self._null))
         z = self.whitened(rest)

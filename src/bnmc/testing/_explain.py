@@ -23,8 +23,12 @@ Norm = Callable[[FloatArray], FloatArray]
 #: What is added to the diagonals of all covariances, of their mean: null spaces get a likelihood.
 _RIDGE = 1e-9
 _LEAST = 1e-300
+#: Of a fitted scale: below it the ridge is all that is seen.
+_LEAST_VARIANCE = 1e-7
 #: Standard errors by which something must be off to be named where other tests fail, too.
 _ERRORS = 8.0
+#: Part of the covariances of h' that a cause may leave unexplained.
+_UNEXPLAINED = 0.3
 #: log₁₀ of the ε that are tried: then the best one is refined.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 #: Factors of the standard deviation that have a name.
@@ -43,21 +47,69 @@ def explained(chain: Chain, states: Sequence[OnOneState], failed: Iterable[str])
     """Say in words what most likely differs, given the names of the tests that fail."""
     failed = {name.removeprefix("one step: ") for name in failed}
     spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
-    calls = list(_shared_by_calls(states, failed)) or list(_history(states))
-    if calls:
-        return tuple(calls)
-    fault, scale = _likeliest(chain, states)
+    whole = list(_order(chain, states)) or list(_shared_by_calls(states, failed))
+    whole = whole or list(_history(states))
+    if whole:
+        return tuple(whole)
+    fault, scale, unexplained = _likeliest(chain, states)
     causes = list(_rows(states, failed, spread_is_right))
     dependent = bool(causes)
-    causes += [fault.text] if fault.text else []
+    spread = [fault.text] if fault.text else []
     # Of dependent rows the variance is known less well than likelihoods take it to be.
     if scale != 1.0 and not (dependent and abs(scale - 1.0) < 0.05):
-        causes.append(_scaled(chain, states, scale))
+        spread.append(_scaled(chain, states, scale))
+    if unexplained > _UNEXPLAINED and not dependent:
+        spread = ["the covariances of h' given h are those of no mistake that is known here"]
+    causes += spread
     causes += _mean(chain, states, failed, spread_is_right)
     if (fault.text == "" or fault.bias) and not dependent:
         norms = list(_norms_of_calls(states, failed))
         causes += norms or _weights(states, failed, has_bias=fault.bias)
     return tuple(causes)
+
+
+def _order(chain: Chain, states: Sequence[OnOneState]) -> Iterator[str]:
+    """The parts of the step in another order: h' is not a state before the normalization."""
+    outputs = [chain.gain * state.last + chain.skip * state.layer.x[0] for state in states]
+    takes = "it takes h before normalization and returns W σ(N(h)), before the next one"
+    if chain.norm == "none" or chain.batch < 2:
+        return
+    if _share_normalised(chain, outputs) > 0.5:
+        yield f"the step ends with the normalization: {takes}"
+    elif _activated(chain, outputs):
+        yield (
+            f"the step ends with the activation: {takes}; blocks Linear → Norm → activation are "
+            "for from_linear_first"
+        )
+
+
+def _share_normalised(chain: Chain, states: Sequence[FloatArray]) -> float:
+    """Share of the rows that have the moments of normalized ones, whatever ddof and eps are."""
+    rows = np.concatenate(states)
+    n = chain.batch
+    square = np.square(rows).mean(axis=1)
+    near = (square > 0.95 * (n - 1) / n) & (square < 1.05)
+    if chain.norm == "batch":
+        near &= np.abs(rows.mean(axis=1)) < 0.05
+    return float(near.mean())
+
+
+def _activated(chain: Chain, states: Sequence[FloatArray]) -> bool:
+    """Whether states look like σ(N(h)) rather than like sums of such terms with random signs."""
+    reach = math.sqrt(chain.batch - (chain.norm == "batch"))
+    x = np.linspace(-reach, reach, 4097)
+    values = chain.activation(x)
+    if (np.diff(values) >= 0.0).all() and (np.diff(values[np.abs(x) <= 1.0]) > 0.0).all():
+        known = [np.interp(one, values, x, left=np.nan, right=np.nan) for one in states]
+        return _share_normalised(chain, known) > 0.5
+    # Of what has no inverse: all values are among those of σ, and their mean is not zero.
+    low, high = float(values.min()), float(values.max())
+    slack = 1e-6 * (high - low)
+    within = [bool((one >= low - slack).all() and (one <= high + slack).all()) for one in states]
+    every = np.concatenate([one.ravel() for one in states])
+    return sum(within) > len(states) / 2 and abs(every.mean()) > 0.2 * math.sqrt(
+        float(np.square(every).mean())
+    )
 
 
 def _shared_by_calls(states: Sequence[OnOneState], failed: set[str]) -> Iterator[str]:
@@ -198,11 +250,14 @@ class _Fault:
     parameters: int = 0
 
 
-def _likeliest(chain: Chain, states: Sequence[OnOneState]) -> tuple[_Fault, float]:
-    """The fault, and the scale beside it, that make the covariances of h' likeliest (BIC)."""
+def _likeliest(chain: Chain, states: Sequence[OnOneState]) -> tuple[_Fault, float, float]:
+    """The fault, and the scale beside it, that make the covariances of h' likeliest (BIC).
+
+    The third is about how far, relatively, covariances are from what these two make of them.
+    """
     seen = [state.covariance for state in states]
     log_numbers = math.log(sum(state.calls * state.total.size for state in states))
-    best, best_scale, least = next(_faults(chain, states, seen)), 1.0, math.inf
+    best, best_scale, least, most = next(_faults(chain, states, seen)), 1.0, math.inf, -math.inf
     with np.errstate(all="ignore"):  # a fault that overflows is none
         for fault in _faults(chain, states, seen):
             for free in (False, True):
@@ -211,8 +266,10 @@ def _likeliest(chain: Chain, states: Sequence[OnOneState]) -> tuple[_Fault, floa
                 parameters = fault.parameters + 1.5 * free + (fault.text != "")
                 cost = 0.5 * parameters * log_numbers - likelihood
                 if cost < least:
-                    best, best_scale, least = fault, scale, cost
-    return best, best_scale
+                    best, best_scale, least, most = fault, scale, cost, likelihood
+    # A relative error of r in each of k directions costs about k r²/4 a row.
+    directions = sum(state.calls * state.total.size for state in states)
+    return best, best_scale, 2.0 * math.sqrt(max(0.0, -most) / directions)
 
 
 def _scaled(chain: Chain, states: Sequence[OnOneState], scale: float) -> str:
@@ -239,21 +296,28 @@ def _fitted(
         n = len(one)
         a = fault.activation(fault.norm(state.layer.y[0]))
         gram = a.T @ a / len(a) + (np.ones((n, n)) / len(a) if fault.bias else 0.0)
-        if not np.isfinite(gram).all():
+        if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
             return -math.inf, 1.0
-        ridge = _RIDGE * max(np.trace(one), np.trace(state.layer.gram[0])) / n
+        of_one, of_gram = float(np.trace(one)), float(np.trace(gram))
+        # What a direction contributes that neither covariance has.
+        unit = max(of_one, _LEAST) / of_gram if free else 1.0
+        ridge = (
+            _RIDGE * (of_gram if free else max(of_one, float(np.trace(state.layer.gram[0])))) / n
+        )
         lifted = gram + ridge * np.eye(n)
-        values = np.linalg.eigvals(np.linalg.solve(lifted, one + ridge * np.eye(n))).real
+        values = np.linalg.eigvals(np.linalg.solve(lifted, one + unit * ridge * np.eye(n))).real
         rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
         rows.append(state.calls * len(a))
         ranks.append(rank)
-        # A direction that neither covariance has contributes 1.
-        traces.append(float(values.sum()) - (n - rank))
-        logs.append(float(np.log(np.maximum(values, _LEAST)).sum()))
+        traces.append(float(values.sum()) - (n - rank) * unit)
+        logs.append(float(np.log(np.maximum(values, _LEAST)).sum()) - (n - rank) * math.log(unit))
     weights, rank_of, trace, log = (np.array(part, float) for part in (rows, ranks, traces, logs))
-    variance = max(float(weights @ trace / (weights @ rank_of)), _LEAST) if free else 1.0
+    variance = float(weights @ trace / (weights @ rank_of)) if free else 1.0
+    if variance < _LEAST_VARIANCE:
+        return -math.inf, 1.0
     # Up to the likelihood of the covariances seen, which all faults share.
-    likelihood = 0.5 * float(weights @ (log - trace / variance - rank_of * math.log(variance)))
+    fit = log + rank_of - trace / variance - rank_of * math.log(variance)
+    likelihood = 0.5 * float(weights @ fit)
     return (likelihood if math.isfinite(likelihood) else -math.inf), math.sqrt(variance)
 
 
