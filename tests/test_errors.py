@@ -51,7 +51,8 @@ EXAMPLES = [
     ),
     (
         errors.ZeroVarianceError(None, None, 7),
-        "zero variance in the input, row 7: the row cannot be normalized",
+        "zero variance in the input, row 7: the row cannot be normalized; rows are features, "
+        "counted from 0",
         (ValueError,),
     ),
     (

@@ -32,6 +32,14 @@ def fixed_point(activation, batch, **options) -> FixedPoint:
     return MeanField(Chain(width=100, batch=batch, activation=activation, **options)).fixed_point()
 
 
+def test_in_a_line():
+    assert str(fixed_point("relu", 10)) == (
+        "diagonal 0.5, correlation 0.265279 of 10 samples; stable: deviations times 0.7911, "
+        "squared gradients times 1.696 a layer"
+    )
+    assert "unstable: deviations" in str(fixed_point("silu", 40))
+
+
 def hard_tanh(x):
     return min(max(x, -1.0), 1.0)
 

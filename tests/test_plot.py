@@ -86,6 +86,16 @@ class TestTrajectory:
         assert len(ax.lines) == 2
         assert ax.get_legend() is None
 
+    def test_a_new_figure_says_which_chain_and_band(self, run: bnmc.Trajectory) -> None:
+        of_run = f"linear, batch norm, width 40, batch 4: mean and 80 % of {run.chains} networks"
+        ax = plot.trajectory(run, "orthogonality_gap", level=0.8)
+        assert ax.get_title() == of_run
+        wider = bnmc.simulate(
+            bnmc.Chain(50, 4), 2, chains=3, observables="orthogonality_gap", rng=0
+        )
+        both = plot.trajectory({"a": run, "b": wider}, "orthogonality_gap")
+        assert both.get_title() == f"Mean and 90 % of 3 or {run.chains} networks"
+
     @pytest.mark.parametrize("reduce", [(), "chain"])
     def test_single_chain_has_no_band(self, reduce: Any) -> None:
         ax = plot.trajectory(simulated(chains=1, reduce=reduce), "orthogonality_gap")

@@ -159,18 +159,20 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
     lines = str(cert).splitlines()
     assert lines[0].endswith("200 pairs, lag 3")
-    assert [int(line.split()[0]) for line in lines[2:-1]] == [0, 1, 2, 4, 8, 16, 20]
-    assert float(lines[2].split()[1]) == pytest.approx(cert.bound[0], rel=1e-3)
+    assert [int(line.split()[0]) for line in lines[3:-1]] == [0, 1, 2, 4, 8, 16, 20]
+    assert float(lines[3].split()[1]) == pytest.approx(cert.bound[0], rel=1e-3)
     assert lines[-1].startswith("rate 0.")
     content = json.loads(json.dumps(cert.to_dict()))
     assert content["bound"] == cert.bound.tolist()
     assert content["rate"]["ci"] == list(cert.rate_estimate.ci)
     ax = cert.plot()
-    (line,) = ax.get_lines()
+    line, one = ax.get_lines()
     np.testing.assert_array_equal(line.get_ydata(), cert.bound[cert.bound > 0])
+    assert set(one.get_ydata()) == {1.0}
+    assert ax.get_title().endswith("200 pairs")
     assert (ax.get_yscale(), ax.get_xlabel()) == ("log", r"layer $\ell$")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == [
-        "lag 3", "95 % intervals",
+        "mean, in steps of the lag of 3 layers", "95 % intervals",
     ]  # fmt: skip
     assert cert.plot(ax=ax) is ax
 

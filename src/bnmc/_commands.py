@@ -133,6 +133,8 @@ def certify(
 ) -> None:
     """Bound the distance of each layer's law from the invariant one, by coupled chains.
 
+    Layer 0 has independent Gaussian samples; bnmc.mixing.tv_bound takes any other start.
+
     Ends with status 3 and what was measured where the chain does not mix.
 
     Example: bnmc certify --width 1000 --batch 10 --depth 60 --plot certificate.png
@@ -147,11 +149,13 @@ def certify(
         chain, depth, lag=lag, replicates=replicates, rng=seed, progress=progress_report(progress)
     )
     if plot is not None:
-        save(found.plot().figure, plot)
+        ax = found.plot()
+        ax.figure.suptitle(f"{chain}, from independent samples", fontsize="medium")
+        save(ax.figure, plot)
     if as_json:
         _print_json({"chain": repr(chain), "seed": seed, **found.to_dict()})
         return
-    print(f"{chain}\n{found}\nseed {seed}")
+    print(f"{chain}, from independent Gaussian samples\n{found}\nseed {seed}")
 
 
 def rates(
@@ -275,7 +279,10 @@ def regularity(
 
 
 def info(as_json: options.Json = False) -> None:
-    """Versions, threads, GPU and cache."""
+    """Versions, threads, GPU and cache.
+
+    Example: bnmc info --json
+    """
     import os
     import platform
     from importlib import metadata

@@ -223,6 +223,12 @@ def simulate(
 
     Ctrl-C ends a run with the layers that are finished, which are shown and written all the same;
     the exit status is then 130.
+
+    Example: bnmc simulate --activation tanh --depth 100 --plot tanh.png
+
+    Example: bnmc simulate --input batch.npy --width 500 --chains 256 --seed 0 --output run.npz
+
+    Example: bnmc simulate --input batch.csv --samples-first --norm none --activation linear --json
     """
     settings = dict(locals())
     from bnmc import Chain, FirstLayer
@@ -235,6 +241,12 @@ def simulate(
         width, x.shape[1], activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
     )
     is_wrapped = input_ is None or first_layer or x.shape[0] != width
+    if is_wrapped and input_ is not None and not first_layer:
+        print(
+            f"bnmc: {source} has {x.shape[0]} features and layers are {width} wide: a random first "
+            f"layer takes it there (--width {x.shape[0]} does without)",
+            file=sys.stderr,
+        )
     start = FirstLayer(x) if is_wrapped else x
     star = _star(chain, x)
     if store is None or seed is not None:  # a store has its own random numbers
@@ -314,6 +326,8 @@ def demo(
 
     The latter is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv 2205.13076: linear networks of
     width 1000 with 5 samples that start orthogonal.
+
+    Example: bnmc demo --depth 200 --plot digits.png
     """
     require_destination("plot", plot, force=True)
     from bnmc import demo as parts

@@ -212,7 +212,8 @@ class ZeroVarianceError(BnmcError, ValueError):
         self.layer = layer
         self.row = row
         place = f"{_place(chain, layer)}, row {row}"
-        super().__init__(f"zero variance in {place}: the row cannot be normalized")
+        hint = "; rows are features, counted from 0" if chain is None and layer is None else ""
+        super().__init__(f"zero variance in {place}: the row cannot be normalized{hint}")
 
 
 class NonFiniteError(BnmcError, ArithmeticError):

@@ -6,7 +6,7 @@ changes, and they can be drawn in any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +106,7 @@ def trajectory(
     curves = {label: _curves(run, observable, star, level) for label, run in named.items()}
     if ax is None:
         ax = figure()[1][0]
+        ax.set_title(_title(list(named.values()), level), fontsize="medium")
     if observable in _LOGARITHMIC:
         ax.set_yscale("log", nonpositive="mask")
     for label, run in named.items():
@@ -158,13 +159,22 @@ def overview(run: Trajectory, *, level: float = 0.9) -> Figure:
     trajectory(run, "eigenvalues", ax=right, level=level)
     left.set_title("Distance from G*" if settling == "distance" else "Orthogonality gap")
     right.set_title("Spectrum")
-    chain = run.chain
-    norm = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
-    drawn.suptitle(
-        f"{chain.activation.name}, {norm[chain.norm]}, width {chain.width}, batch {chain.batch}: "
-        f"mean and {100 * level:g} % of {run.chains} networks"
-    )
+    drawn.suptitle(_title([run], level))
     return drawn
+
+
+def _title(runs: Sequence[Trajectory], level: float) -> str:
+    """Say which chain, if it is one, and what line and band are."""
+    numbers = sorted({run.chains for run in runs})
+    shown = f"mean and {100 * level:g} % of {' or '.join(map(str, numbers))} networks"
+    chain = runs[0].chain
+    if any(run.chain != chain for run in runs):
+        return shown[0].upper() + shown[1:]
+    norm = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
+    return (
+        f"{chain.activation.name}, {norm[chain.norm]}, width {chain.width}, batch {chain.batch}: "
+        f"{shown}"
+    )
 
 
 def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:

@@ -84,6 +84,14 @@ class FixedPoint(Star):
     batch: int
     multiplicities: tuple[int, ...]
 
+    def __str__(self) -> str:
+        """The matrix, whether it is stable, and the rates, in a line."""
+        return (
+            f"diagonal {self.b:.6g}, correlation {self.c:.6g} of {self.batch} samples; "
+            f"{'stable' if self.stable else 'unstable'}: deviations times {self.rate:.4g}, squared "
+            f"gradients times {self.backward_rate:.4g} a layer"
+        )
+
     @property
     def gram(self) -> FloatArray:
         """``G*`` as an array of shape (batch, batch), built anew each time it is asked for."""

@@ -152,6 +152,7 @@ class TVBound:
         lines = [
             f"Total variation distance from the invariant law, at most; {self.replicates} pairs, "
             f"lag {self.lag}",
+            "(1 or more says nothing; it falls in steps that are a lag apart)",
             f"{'layer':>7}  {'bound':>9}  {interval:>20}",
         ]
         for layer in shown:
@@ -184,7 +185,8 @@ class TVBound:
             ax = figure()[1][0]
         drawn = self.bound > 0.0
         colour = COLOURS[0]
-        ax.plot(self.layers[drawn], self.bound[drawn], color=colour, label=f"lag {self.lag}")
+        label = f"mean, in steps of the lag of {self.lag} layers"
+        ax.plot(self.layers[drawn], self.bound[drawn], color=colour, label=label)
         label = f"{100 * self.level:g} % intervals"
         low, high = self.ci.T
         # What a logarithmic axis has no place for is below everything that it shows.
@@ -193,7 +195,11 @@ class TVBound:
             self.layers, np.maximum(low, least), high, color=colour, alpha=0.25, label=label
         )
         ax.set_yscale("log")
-        ax.set_ylim(least, 2.0 * max(1.0, float(self.bound[0])))
+        # Above it nothing is said.
+        ax.axhline(1.0, color="grey", linewidth=0.8, linestyle="--")
+        shown = max(least, 0.5 * float(low.min())) if low.min() > 0.0 else least
+        ax.set_ylim(shown, 2.0 * max(1.0, float(self.bound[0])))
+        ax.set_title(f"Distance from the invariant law, at most: {self.replicates} pairs")
         ax.set_xlabel(r"layer $\ell$")
         ax.set_ylabel(r"bound of $\|\mu_\ell - \mu_*\|_{tv}$")
         ax.legend()

@@ -301,9 +301,8 @@ def _fitted(
         of_one, of_gram = float(np.trace(one)), float(np.trace(gram))
         # What a direction contributes that neither covariance has.
         unit = max(of_one, _LEAST) / of_gram if free else 1.0
-        ridge = (
-            _RIDGE * (of_gram if free else max(of_one, float(np.trace(state.layer.gram[0])))) / n
-        )
+        size = of_gram if free else max(of_one, float(np.trace(state.layer.gram[0])))
+        ridge = _RIDGE * size / n
         lifted = gram + ridge * np.eye(n)
         values = np.linalg.eigvals(np.linalg.solve(lifted, one + unit * ridge * np.eye(n))).real
         rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
