@@ -49,6 +49,7 @@ def leaky(x: np.ndarray[Any, Any]) -> Any:
 WRONG: dict[str, tuple[bnmc.Chain, dict[str, Any]]] = {
     "eps 1e-5": (RELU, {"eps": 1e-5}),
     "evaluation mode": (RELU, {"norm": lambda h: h}),
+    "momentum 0.1": (RELU, {"momentum": 0.1}),
     "no centring": (RELU, {"centred": False}),
     "ddof 1": (RELU, {"ddof": 1}),
     "activation tanh": (RELU, {"sigma": "tanh"}),

@@ -39,7 +39,7 @@ from bnmc.errors import (
 from bnmc.initial import Covariance
 from bnmc.mixing import tv_bound
 
-LAYERS = int(os.environ.get("BNMC_LAYERS", "300"))
+LAYERS = int(os.environ.get("BNMC_LAYERS", "120"))
 X = np.random.default_rng(5).standard_normal((70, 3))
 # The simulator's threads of Python do not inherit `np.errstate`.
 IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")

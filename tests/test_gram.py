@@ -285,6 +285,42 @@ def test_what_counts_as_rounding():
             gm.validate_gram(scale * np.diag([1, -3e-13]))
 
 
+# ---------------------------------------------------------------- results in arrays of the caller
+
+
+@pytest.mark.parametrize(
+    "function", [gm.gram, lambda a, **to: gm.cross_gram(a, a + 1, **to), gm.correlation, gm.centre]
+)
+def test_results_go_to_an_array_of_the_caller(function):
+    given = random_gram(np.random.default_rng(3), 2, n=4)
+    expected = function(given)
+    out = np.full((2, 4, 4), np.nan)
+    assert function(given, out=out) is out
+    np.testing.assert_array_equal(out, expected)
+    strided = np.full((4, 2, 4), np.nan).swapaxes(0, 1)
+    np.testing.assert_allclose(function(given, out=strided), expected, rtol=0, atol=1e-14)
+    assert function(given, out=given) is given
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-14)
+
+    for wrong, error in (
+        (np.zeros((4, 4)), ArgumentError),
+        (np.broadcast_to(0.0, (2, 4, 4)), ArgumentError),
+        (np.zeros((2, 4, 4), np.float32), ArgumentTypeError),
+        ([[0.0] * 4] * 4, ArgumentTypeError),
+    ):
+        with pytest.raises(error) as caught:
+            function(expected, out=wrong)
+        assert caught.value.argument == "out"
+
+
+def test_a_product_of_stacks_goes_where_it_broadcasts():
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((3, 1, 6, 2)), rng.standard_normal((5, 6, 4))
+    out = np.empty((3, 5, 2, 4))
+    assert gm.cross_gram(a, b, out=out) is out
+    np.testing.assert_array_equal(out, gm.cross_gram(a, b))
+
+
 # ---------------------------------------------------------------- edges
 
 

@@ -36,6 +36,33 @@ def walk(law, depth, chain, key, gram, work):
     return status
 
 
+@numba.njit(nogil=True)
+def call_all(times, law, key, square, rows, numbers, work, x, a):
+    """Call every kernel so many times as `times` says, in the order of KERNELS."""
+    for _ in range(times[0]):
+        kernels.conditional_layer(RELU, law, square, 1, 0, key, square, work, x, a)
+    for _ in range(times[1]):
+        kernels.failed_row(work)
+    for _ in range(times[2]):
+        kernels.gram(law, rows, square, work)
+    for _ in range(times[3]):
+        kernels.normalise_activate(RELU, law, rows, rows, work)
+    for _ in range(times[4]):
+        kernels.normalise_activate_row(RELU, law, rows[0], rows[0], work)
+    for _ in range(times[5]):
+        kernels.normals(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+    for _ in range(times[6]):
+        kernels.philox(0, 0, 0, 0, 0, 0)
+    for _ in range(times[7]):
+        kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+    for _ in range(times[8]):
+        kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, key, square, work, x)
+
+
+#: What is compiled: the others make values in Python.
+KERNELS = [name for name in kernels.__all__ if hasattr(getattr(kernels, name), "signatures")]
+
+
 @numba.njit(nogil=True, parallel=True)
 def grams_of(law, rows, out, works, codes):
     """Gram matrices of several arrays, a workspace each."""
@@ -46,7 +73,7 @@ def grams_of(law, rows, out, works, codes):
 # ---------------------------------------------------------------- the bits of simulate
 
 
-def test_layers_of_a_run_and_no_allocation():
+def test_layers_of_a_run():
     run = bnmc.simulate(CHAIN, 12, chains=3, rng=1, sampler="conditional")
     law, work, key = kernels.law(CHAIN), kernels.workspace(CHAIN), np.uint64(run.key)
     for chain in range(3):
@@ -54,15 +81,27 @@ def test_layers_of_a_run_and_no_allocation():
         assert walk(law, 12, chain, key, gram, work) == kernels.OK
         np.testing.assert_array_equal(gram, run.gram[chain, -1])
 
-    _nrt_python.memsys_enable_stats()
-    counts = []
-    for depth in (1, 1000):
+
+def test_no_kernel_allocates_or_holds_the_gil():
+    law, work = kernels.law(SKIP), kernels.workspace(SKIP)
+    a, x = kernels.activations(SKIP), kernels.representation(SKIP)
+    rows = np.random.default_rng(0).standard_normal((600, 5))
+    arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a
+
+    def allocated(times):
         before = rtsys.get_allocation_stats().alloc
-        walk(law, depth, 0, key, np.eye(5), work)
-        counts.append(rtsys.get_allocation_stats().alloc - before)
-    # A call wraps Python's arrays, each once; layers allocate nothing.
-    assert counts[0] == counts[1] < 20
-    assert kernels.conditional_layer.targetoptions["nogil"]
+        call_all(times, *arguments)
+        return rtsys.get_allocation_stats().alloc - before
+
+    _nrt_python.memsys_enable_stats()
+    # A call wraps Python's arrays, each once.
+    once = allocated(np.ones(len(KERNELS), int))
+    assert once < 20
+    for place, name in enumerate(KERNELS):
+        assert getattr(kernels, name).targetoptions["nogil"], name
+        times = np.ones(len(KERNELS), int)
+        times[place] = 50
+        assert allocated(times) == once, name
 
 
 def test_a_parallel_loop_and_threads():

@@ -44,6 +44,19 @@ def normalised(h, *, ddof=0, eps=0.0, centred=True, axis=1):
     return x / np.sqrt(variance + eps)
 
 
+class Running:
+    """The norm of evaluation mode, by means and variances (ddof = 1) over states seen so far."""
+
+    def __init__(self, momentum):
+        self.momentum, self.mean, self.variance = momentum, 0.0, 1.0
+
+    def __call__(self, h):
+        for name, own in ("mean", h.mean(axis=1)), ("variance", h.var(axis=1, ddof=1)):
+            kept = (1.0 - self.momentum) * getattr(self, name)
+            setattr(self, name, kept + self.momentum * own)
+        return (h - self.mean[:, None]) / np.sqrt(self.variance[:, None])
+
+
 def truncated(rng, shape):
     """Normal numbers, truncated at two deviations, of variance 1."""
     low = special.ndtr(-2.0)
@@ -69,9 +82,11 @@ class Network:
 
     def __init__(
         self, width=20, sigma="relu", *, weights="gaussian", scale=1.0, skip=0.0, pool=0,
-        bias=0.0, norm=normalised, seed=1, **options,
+        bias=0.0, norm=normalised, momentum=0.0, seed=1, **options,
     ):  # fmt: skip
         self.sigma = FORMULAS.get(sigma, sigma)
+        if momentum:
+            norm = Running(momentum)
         self.norm = lambda h: norm(h, **options)
         self.scale, self.skip, self.bias, self.width = scale, skip, bias, width
         self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS[weights], 0
@@ -213,6 +228,7 @@ MISTAKES = {
     "eps 1e-8": ({"eps": 1e-8}, "eps = 1e-08"),
     "ddof 1": ({"ddof": 1}, r"ddof = 1\): x is smaller by sqrt\(\(n-1\)/n\) = 0.8944"),
     "evaluation mode": ({"norm": identity}, "evaluation mode"),
+    "momentum": ({"momentum": 0.1}, r"correlation 0\.\d+ with that of the next.*momentum"),
     "layer norm": ({"axis": 0}, "the norm acts on samples"),
     "no centring": ({"centred": False}, "without being centred"),
     "wrong activation": ({"sigma": "gelu"}, "the activation is not relu: gelu fits better"),
@@ -495,10 +511,14 @@ def test_frameworks_that_are_missing(framework, monkeypatch):
         ("torch", {}, None),
         ("torch", {"eps": 1e-5}, "eps = 1e-05"),
         ("torch", {"training": False}, "evaluation mode"),
+        ("torch", {"training": False, "momentum": 0.1}, "momentum"),
+        ("torch", {"training": False, "momentum": 1.0}, "ddof = 1"),
         ("torch", {"weights": "kaiming"}, "Kaiming"),
         ("torch", {"weights": "default"}, "a bias"),
         ("jax", {}, None),
         ("jax", {"eps": 1e-5}, "eps = 1e-05"),
+        ("jax", {"training": False}, "evaluation mode"),
+        ("jax", {"ddof": 1}, "ddof = 1"),
         ("jax", {"weights": "kaiming"}, "Kaiming"),
         ("jax", {"weights": "flax"}, "truncated"),
     ],

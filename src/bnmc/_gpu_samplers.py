@@ -154,16 +154,8 @@ class _GpuSampler(Sampler):
     measuring = True
     source = cuda.DRAWN
 
-    def __init__(
-        self,
-        chain: Chain,
-        chains: int,
-        inputs: int | None,
-        dtype: str,
-        key: int,
-        offset: int = 0,
-    ) -> None:
-        super().__init__(chain, chains, inputs, dtype, key, offset)
+    def _allocate(self) -> None:
+        chain, chains = self.chain, self.chains
         if callable(chain.weights):
             raise BackendError("cuda", "a sampler of weights is a function of the CPU")
         self.kernels = self._kernels(self.source, self.dtype.name)

@@ -196,6 +196,10 @@ class Sampler:
         #: What it records in place of Gram matrices.
         self.measures: tuple[Measure, ...] = ()
         self._buffers = threading.local()
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the arrays of all chains: the last step of making a sampler."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -283,16 +287,8 @@ class Sampler:
 class _RowSampler(Sampler):
     """A sampler whose layers are made row by row."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        chains: int,
-        inputs: int | None,
-        dtype: str,
-        key: int,
-        offset: int = 0,
-    ) -> None:
-        super().__init__(chain, chains, inputs, dtype, key, offset)
+    def _allocate(self) -> None:
+        chain, chains = self.chain, self.chains
         self.panel = memory.panel_rows(chain.width, self.rows_are_worth)
         self.grams = np.zeros((chains, self.columns, self.columns))
         stride = memory.stride(chain.width)
@@ -681,20 +677,12 @@ class FactorSampler(Sampler):
 
     name, path = "conditional", "factor"
 
-    def __init__(
-        self,
-        chain: Chain,
-        chains: int,
-        inputs: int | None,
-        dtype: str,
-        key: int,
-        offset: int = 0,
-    ) -> None:
+    def _allocate(self) -> None:
         # Whole matrices are a few numbers: they are always float64.
-        super().__init__(chain, chains, inputs, "float64", key, offset)
-        self.factors = np.zeros((chains, self.columns, self.columns))
-        self.exponents = np.zeros((chains, self.columns))
-        self.log_starts = np.zeros(chains)
+        self.dtype = np.dtype(np.float64)
+        self.factors = np.zeros((self.chains, self.columns, self.columns))
+        self.exponents = np.zeros((self.chains, self.columns))
+        self.log_starts = np.zeros(self.chains)
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:

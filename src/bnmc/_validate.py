@@ -212,6 +212,17 @@ def finite_array(
     return array
 
 
+def result_array(
+    name: str, value: object, shape: tuple[int, ...], what: str = "the result"
+) -> NDArray[np.float64]:
+    """Return the caller's array for a result, which is written to, or raise a typed error."""
+    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+        raise ArgumentTypeError(name, value, f"a float64 array for {what}")
+    if value.shape != shape or not value.flags.writeable:
+        raise ArgumentError(name, value.shape, f"a writable array {shape} for {what}")
+    return value
+
+
 def generator(rng: object) -> np.random.Generator:
     """Return the generator that `rng` stands for (SPEC 7).
 

@@ -8,7 +8,8 @@ Input may be of any real type, in any array that has `__array__`, a buffer or `_
 not copied where it is float64, and one of a GPU is copied to the host.  What depends on rounding
 (is this symmetric? is that singular?) is judged by the precision of the input, float32 or float64.
 All arithmetic and all results are float64, scaled so that intermediate squares neither overflow nor
-vanish.
+vanish.  Functions that return matrices write them to an array of yours with ``out=``; it may be the
+input itself, and its content has no meaning after an error.
 
 The orthogonality gap, the ranks and the spectrum of a representation depend on it through its
 Gram matrix only, so there is no second version of them for representations: the V(H) of
@@ -20,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array, integer, real
+from bnmc._validate import finite_array, integer, real, result_array
 from bnmc.errors import ArgumentError, SingularGramError
 
 __all__ = [
@@ -46,13 +47,15 @@ Float64Array = NDArray[np.float64]
 _SLACK = 1024
 
 
-def gram(a: ArrayLike) -> Float64Array:
+def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """Gram matrix ``aᵀ a / width`` of a representation.
 
     Parameters
     ----------
     a : (..., width, batch) array_like
         Representations, one column a sample.
+    out : (..., batch, batch) ndarray of float64, optional
+        Receives the result, and is returned.
 
     Returns
     -------
@@ -62,7 +65,8 @@ def gram(a: ArrayLike) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `a` is not an array of finite real numbers of that shape, or if its squares overflow.
+        If `a` is not an array of finite real numbers of that shape, if its squares overflow, or
+        if `out` is no writable float64 array of the shape of the result.
 
     Examples
     --------
@@ -71,10 +75,10 @@ def gram(a: ArrayLike) -> Float64Array:
            [0., 1.]])
     """
     representation = _representation("a", a)
-    return _product("a", representation, representation)
+    return _product("a", representation, representation, out)
 
 
-def cross_gram(a: ArrayLike, b: ArrayLike) -> Float64Array:
+def cross_gram(a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """Cross-Gram matrix ``aᵀ b / width`` of two representations of the same width.
 
     Parameters
@@ -82,6 +86,8 @@ def cross_gram(a: ArrayLike, b: ArrayLike) -> Float64Array:
     a : (..., width, n) array_like
     b : (..., width, m) array_like
         Representations; the leading axes broadcast.
+    out : (..., n, m) ndarray of float64, optional
+        Receives the result, and is returned.
 
     Returns
     -------
@@ -91,7 +97,7 @@ def cross_gram(a: ArrayLike, b: ArrayLike) -> Float64Array:
     ------
     ArgumentError, ArgumentTypeError
         If `a` or `b` is not an array of finite real numbers, their shapes do not go together,
-        or their products overflow.
+        their products overflow, or `out` is no writable float64 array of the shape of the result.
 
     Examples
     --------
@@ -104,7 +110,7 @@ def cross_gram(a: ArrayLike, b: ArrayLike) -> Float64Array:
     if first.shape[-2] != second.shape[-2]:
         raise ArgumentError("b", second.shape, f"a representation of width {first.shape[-2]}")
     _require_broadcast("b", second.shape, first.shape)
-    return _product("b", first, second)
+    return _product("b", first, second, out)
 
 
 def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
@@ -355,13 +361,15 @@ def condition(G: ArrayLike) -> Float64Array:
     return quotients
 
 
-def correlation(G: ArrayLike) -> Float64Array:
+def correlation(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """Correlations ``G_ij / sqrt(G_ii G_jj)``, the cosines of the angles between samples.
 
     Parameters
     ----------
     G : (..., n, n) array_like
         Gram matrices.
+    out : (..., n, n) ndarray of float64, optional
+        Receives the result, and is returned.
 
     Returns
     -------
@@ -371,7 +379,8 @@ def correlation(G: ArrayLike) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices with positive diagonals.
+        If `G` is not an array of finite, symmetric matrices with positive diagonals,
+        or `out` no writable float64 array of their shape.
 
     Examples
     --------
@@ -380,21 +389,24 @@ def correlation(G: ArrayLike) -> Float64Array:
            [0.5, 1. ]])
     """
     matrices, _ = _symmetric("G", G)
+    result = _result(out, matrices.shape)
     squared_norms = np.diagonal(matrices, axis1=-2, axis2=-1)
     if (squared_norms <= 0).any():
         raise ArgumentError("G", float(squared_norms.min()), "a positive diagonal")
     norms = np.sqrt(squared_norms)
     products: Float64Array = norms[..., :, None] * norms[..., None, :]
-    return matrices / products
+    return np.divide(matrices, products, out=result)
 
 
-def centre(G: ArrayLike) -> Float64Array:
+def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """Gram matrix ``P G P`` of the centred samples, ``P = I − 11ᵀ/n``.
 
     Parameters
     ----------
     G : (..., n, n) array_like
         Gram matrices.
+    out : (..., n, n) ndarray of float64, optional
+        Receives the result, and is returned.
 
     Returns
     -------
@@ -404,7 +416,8 @@ def centre(G: ArrayLike) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices.
+        If `G` is not an array of finite, symmetric matrices, or `out` no writable float64 array
+        of their shape.
 
     Examples
     --------
@@ -413,11 +426,12 @@ def centre(G: ArrayLike) -> Float64Array:
            [-0.5,  0.5]])
     """
     matrices, _ = _symmetric("G", G)
+    result = _result(out, matrices.shape)
     means = matrices.mean(axis=-1)
     # The sum of the two means comes first: it is symmetric in every bit.
     removed: Float64Array = means[..., :, None] + means[..., None, :]
     removed -= means.mean(axis=-1)[..., None, None]
-    return matrices - removed
+    return np.subtract(matrices, removed, out=result)
 
 
 def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
@@ -461,9 +475,19 @@ def _representation(name: str, value: ArrayLike) -> Float64Array:
     return array.astype(np.float64, copy=False)
 
 
-def _product(name: str, first: Float64Array, second: Float64Array) -> Float64Array:
+def _result(out: Float64Array | None, shape: tuple[int, ...]) -> Float64Array:
+    """Return where a result goes: a new array, or the caller's."""
+    return np.empty(shape) if out is None else result_array("out", out, shape)
+
+
+def _product(
+    name: str, first: Float64Array, second: Float64Array, out: Float64Array | None
+) -> Float64Array:
+    leading = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    product = _result(out, (*leading, first.shape[-1], second.shape[-1]))
     with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
-        product: Float64Array = np.swapaxes(first, -2, -1) @ second / first.shape[-2]
+        np.matmul(np.swapaxes(first, -2, -1), second, out=product)
+        product /= first.shape[-2]
     if not np.isfinite(product).all():
         raise ArgumentError(
             name, float(np.abs(second).max()), "entries whose products do not overflow float64"

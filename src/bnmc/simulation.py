@@ -32,7 +32,7 @@ from bnmc._samplers import (
 )
 from bnmc._sinks import Arrays, RunningMoments
 from bnmc._tiles import TILE_SECONDS, Grid, Origin, TiledRun, grid_of
-from bnmc._validate import choice, generator, integer, items, real
+from bnmc._validate import choice, generator, integer, items, real, result_array
 from bnmc.chain import Chain
 from bnmc.errors import (
     ArgumentError,
@@ -480,10 +480,8 @@ class _Plan:
                 self.device_array = array
             elif array is None:
                 array = np.zeros(full)
-            elif not isinstance(array, np.ndarray) or array.dtype != np.float64:
-                raise ArgumentTypeError("out", array, f"a float64 array for {name!r}")
-            elif array.shape != full or not array.flags.writeable:
-                raise ArgumentError("out", array.shape, f"a writable array {full} for {name!r}")
+            else:
+                array = result_array("out", array, full, repr(name))
             results[name] = array
         if given:
             raise ArgumentError("out", next(iter(given)), ", ".join(self.job.shapes))

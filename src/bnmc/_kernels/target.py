@@ -158,6 +158,9 @@ if SIMULATED:
         """Return 1 / sqrt(x) of a float64; on a GPU to an ulp."""
         return 1.0 / np.sqrt(x)
 else:
+    # Numba's own target, where numba-cuda is not installed, does not import it by itself.
+    from numba.cuda import libdevice
+
     #: Functions of `core` that the device has an instruction for.  Left to itself the compiler
     #: multiplies once more for the low half of a product, and roots subnormal numbers with care.
     _INSTRUCTIONS = {
@@ -165,7 +168,7 @@ else:
         normal.root32: _instruction("sqrt.approx.ftz.f32 $0, $1;", "float32", "float32"),
     }
     inverse_root32 = _instruction("rsqrt.approx.f32 $0, $1;", "float32", "float32")
-    inverse_root64 = cuda.libdevice.rsqrt
+    inverse_root64 = libdevice.rsqrt
 
 
 def kernel(most_registers: int) -> Any:

@@ -48,6 +48,7 @@ def explained(chain: Chain, states: Sequence[OnOneState], failed: Iterable[str])
     failed = {name.removeprefix("one step: ") for name in failed}
     spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
     whole = list(_order(chain, states)) or list(_shared_by_calls(states, failed))
+    whole = whole or list(_history(states))
     if whole:
         return tuple(whole)
     fault, scale, unexplained = _likeliest(chain, states)
@@ -142,6 +143,21 @@ def _kept_by_mean(state: OnOneState) -> Iterator[float]:
     rest = mean.ravel() - parts @ np.linalg.lstsq(parts, mean.ravel())[0]
     if degrees > 0 and state.variance > 0.0:
         yield float(np.square(rest).sum()) / (degrees * state.variance)
+
+
+def _history(states: Sequence[OnOneState]) -> Iterator[str]:
+    """|h'|² of one call on a state and of the next, which are independent whatever their law."""
+    found = []
+    for state in states:
+        logs = np.log(np.maximum(np.concatenate(state.energies), _LEAST))
+        # Less than chance makes of χ² would be rounding, as of orthogonal weights.
+        if logs.std() > 0.5 * math.sqrt(2 / state.total.size):
+            found.append(float(np.corrcoef(logs[:-1], logs[1:])[0, 1]))
+    if found and np.mean(found) > _ERRORS / math.sqrt(len(found) * states[0].calls):
+        yield (
+            "a call depends on those before it: |h'|² on one state has correlation "
+            f"{np.mean(found):.2f} with that of the next call; running statistics (momentum)?"
+        )
 
 
 def _mean(

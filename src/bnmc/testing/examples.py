@@ -32,6 +32,7 @@ def torch_step(
     *,
     eps: float = 1e-30,
     training: bool = True,
+    momentum: float = 0.0,
     weights: str = "lecun",
     seed: int = 0,
 ) -> Step:
@@ -46,7 +47,11 @@ def torch_step(
     eps : float, default 1e-30
         Of BatchNorm1d, whose own default is 1e-5 and which takes no 0; positive.
     training : bool, default True
-        False for evaluation mode, with the running statistics of a layer that has seen no batch.
+        False for evaluation mode, that is with running statistics.
+    momentum : float, default 0
+        Weight of each state in the running statistics, in [0, 1]. With 0 they are those of a layer
+        that has seen no batch; with 1 those of the state alone, whose variance PyTorch divides by
+        n - 1 there (ddof = 1).
     weights : {"lecun", "kaiming", "default"}
         N(0, 1/width); ``kaiming_normal_``, N(0, 2/width); or those of ``Linear`` with its bias.
     seed : int, default 0
@@ -69,21 +74,30 @@ def torch_step(
         chain = bnmc.Chain(width=64, batch=8, activation="relu")
         assert_same_law(torch_step(64), chain)  # passes
         assert_same_law(torch_step(64, eps=1e-5), chain)  # LawMismatch: eps
+        assert_same_law(torch_step(64, training=False, momentum=1.0), chain)  # ... ddof
     """
     width, seed = integer("width", width, low=1), integer("seed", seed, low=0, high=2**63 - 1)
     eps, weights = real("eps", eps, above=0.0), choice("weights", weights, _TORCH_WEIGHTS)
+    momentum = real("momentum", momentum, low=0.0, high=1.0)
     torch: Any = _framework("torch")
     functional: Any = torch.nn.functional
     known = [name for name in dir(functional) if not name.startswith("_")] + ["sin", "erf", "abs"]
     choice("activation", activation, known)
     sigma = getattr(functional, activation, None) or getattr(torch, activation)
-    norm = torch.nn.BatchNorm1d(width, eps=eps, affine=False, dtype=torch.float64).train(training)
+    norm = torch.nn.BatchNorm1d(
+        width, eps=eps, momentum=momentum, affine=False, dtype=torch.float64
+    )
     init = torch.nn.init
     initialise = (
         init.kaiming_normal_
         if weights == "kaiming"
         else (lambda weight: init.normal_(weight, std=width**-0.5))
     )
+
+    def normalised(h: Any) -> Any:
+        x = norm.train()(h)  # which also updates the running statistics
+        return x if training else norm.eval()(h)
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         state = torch.get_rng_state()
@@ -100,7 +114,7 @@ def torch_step(
                 )
                 initialise(linear.weight)
             state = torch.get_rng_state()
-            return linear(sigma(norm(torch.from_numpy(h))))
+            return linear(sigma(normalised(torch.from_numpy(h))))
 
     return from_features_last(step)
 
@@ -110,6 +124,8 @@ def jax_step(
     activation: str = "relu",
     *,
     eps: float = 0.0,
+    training: bool = True,
+    ddof: int = 0,
     weights: str = "lecun",
     seed: int = 0,
 ) -> Step:
@@ -125,6 +141,11 @@ def jax_step(
         A function of `jax.nn`, or of `jax.numpy`.
     eps : float, default 0
         Of ``standardize``; `jax.nn.standardize` and ``flax.linen.BatchNorm`` default to 1e-5.
+    training : bool, default True
+        False for evaluation mode, with the running statistics that ``flax.linen.BatchNorm`` begins
+        with: mean 0 and variance 1.
+    ddof : {0, 1}
+        With 1 the variance is divided by n - 1.
     weights : {"lecun", "kaiming", "flax"}
         N(0, 1/width); ``he_normal``, of variance 2/width; or the default of ``flax.linen.Dense``,
         ``lecun_normal``. The latter two are normal laws that are truncated at two standard
@@ -152,6 +173,7 @@ def jax_step(
     """
     width, seed = integer("width", width, low=1), integer("seed", seed, low=0, high=2**32 - 1)
     eps, weights = real("eps", eps, low=0.0), choice("weights", weights, _JAX_WEIGHTS)
+    ddof = integer("ddof", ddof, low=0, high=1)
     jax: Any = _framework("jax")
     named = jax.nn, jax.numpy
     choice("activation", activation, [name for module in named for name in dir(module)])
@@ -164,7 +186,10 @@ def jax_step(
     key = jax.random.key(seed)
 
     def layer(key: Any, h: Any) -> Any:
-        a = sigma(jax.nn.standardize(h, axis=0, epsilon=eps))
+        known = {"mean": h.mean(axis=0), "variance": h.var(axis=0, ddof=ddof)} if ddof else {}
+        if not training:
+            known = {"mean": 0.0, "variance": 1.0}
+        a = sigma(jax.nn.standardize(h, axis=0, epsilon=eps, **known))
         return a @ initializer(key, (width, width), h.dtype)
 
     compiled = jax.jit(layer)

@@ -167,6 +167,7 @@ def assert_same_law(
     mistake                                      median at most
     ============================================ ====== =======
     eps 1e-5; evaluation mode; no centring           26      26
+    running statistics, momentum 0.1                 26      26
     ddof 1                                           42      74
     activation tanh; leaky relu, slope 0.01          26      26
     variance 2/width; Linear of PyTorch              26      26
