@@ -28,8 +28,10 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
+    "notebooks",
 ]
-exclude_patterns = ["_build", "gallery", "notebooks", "**/README.rst", "**/GALLERY_HEADER.rst"]
+# The gallery writes notebooks of its own, to be downloaded.
+exclude_patterns = ["_build", "gallery", "figures/*.ipynb", "**/README.rst", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
 # Single backticks are names of Python, as in the docstrings.
 default_role = "py:obj"
@@ -38,6 +40,8 @@ default_role = "py:obj"
 autosummary_generate = [str(path) for path in sorted((HERE / "api").glob("*.rst"))]
 autodoc_typehints = "none"  # they are in numpydoc's sections
 numpydoc_show_class_members = False
+
+myst_enable_extensions = ["dollarmath"]
 
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
