@@ -31,7 +31,13 @@ extensions = [
     "notebooks",
 ]
 # The gallery writes notebooks of its own, to be downloaded.
-exclude_patterns = ["_build", "gallery", "figures/*.ipynb", "**/README.rst", "**/GALLERY_HEADER.rst"]
+exclude_patterns = [
+    "_build",
+    "gallery",
+    "figures/*.ipynb",
+    "**/README.rst",
+    "**/GALLERY_HEADER.rst",
+]
 templates_path = ["_templates"]
 # Single backticks are names of Python, as in the docstrings.
 default_role = "py:obj"

@@ -34,7 +34,8 @@ def results(outputs):
         yield fenced(printed, "text")
     for one in outputs:
         if one["output_type"] != "stream":  # an error or another type of data fails here
-            yield f"![What the cell above draws](data:image/png;base64,{one['data']['image/png'].strip()})"
+            picture = one["data"]["image/png"].strip()
+            yield f"![What the cell above draws](data:image/png;base64,{picture})"
 
 
 def fenced(text, language):
