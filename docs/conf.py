@@ -53,6 +53,7 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
+    "header_links_before_dropdown": 9,
     "secondary_sidebar_items": ["page-toc"],
 }
 html_show_sourcelink = False
