@@ -332,6 +332,8 @@ def test_links_lead_somewhere():
 def resolve(name):
     value = bnmc
     for part in name.split("."):
+        if inspect.ismodule(value) and not hasattr(value, part):
+            importlib.import_module(f"{value.__name__}.{part}")  # one that is imported by its name
         if not hasattr(value, part):
             # Of a dataclass or of a class that says in annotations what it has.
             annotated = {key for one in value.__mro__ for key in inspect.get_annotations(one)}
