@@ -374,6 +374,17 @@ def test_figures_say_what_they_are():
         assert "Parameters" not in text
 
 
+def test_experiments_document_what_they_take():
+    """The section is stated once in the sources, and is in the docstring of each."""
+    for entry in experiments._REGISTRY.values():
+        module = importlib.import_module(f"bnmc.experiments.{entry.module}")
+        function = getattr(module, entry.function)
+        sections = re.split(r"\n([A-Z][a-z]+)\n-+\n", inspect.getdoc(function))
+        assert sections[1::2][:2] == ["Parameters", "Returns"], entry
+        named = re.findall(r"^(\w+) : ", sections[2], re.MULTILINE)
+        assert named == list(inspect.signature(function).parameters), entry
+
+
 # ---------------------------------------------------------------- other files
 
 
