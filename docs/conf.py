@@ -53,10 +53,12 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
-    "header_links_before_dropdown": 9,
+    "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
 }
 html_show_sourcelink = False
+# Pages that have none below them have no list of them at their side.
+html_sidebars = {page.stem: [] for page in HERE.glob("*.rst") if page.stem != "notebooks"}
 
 # What is quick is run in every build; `make docs-full` runs all.
 QUICK = ("bridging-1b", "orthogonalizes-2a", "stability-atlas")
