@@ -28,8 +28,16 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
+    "notebooks",
 ]
-exclude_patterns = ["_build", "gallery", "notebooks", "**/README.rst", "**/GALLERY_HEADER.rst"]
+# The gallery writes notebooks of its own, to be downloaded.
+exclude_patterns = [
+    "_build",
+    "gallery",
+    "figures/*.ipynb",
+    "**/README.rst",
+    "**/GALLERY_HEADER.rst",
+]
 templates_path = ["_templates"]
 # Single backticks are names of Python, as in the docstrings.
 default_role = "py:obj"
@@ -39,13 +47,18 @@ autosummary_generate = [str(path) for path in sorted((HERE / "api").glob("*.rst"
 autodoc_typehints = "none"  # they are in numpydoc's sections
 numpydoc_show_class_members = False
 
+myst_enable_extensions = ["dollarmath"]
+
 html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
+    "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
 }
 html_show_sourcelink = False
+# Pages that have none below them have no list of them at their side.
+html_sidebars = {page.stem: [] for page in HERE.glob("*.rst") if page.stem != "notebooks"}
 
 # What is quick is run in every build; `make docs-full` runs all.
 QUICK = ("bridging-1b", "orthogonalizes-2a", "stability-atlas")

@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import itertools
 import json
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -53,13 +55,37 @@ def test_examples_run(page):
     assert found.failed == 0, "".join(said)
 
 
-COMMANDS = sorted(
-    {
-        line.partition("  #")[0].strip()
-        for page in PAGES
-        for line in re.findall(r"^ *\$ bnmc (.*)$", text_of(page), re.MULTILINE)
-    }
-)
+class Command(NamedTuple):
+    """A command of a page, with what the page shows of its output and status."""
+
+    words: str
+    shown: str
+    status: int
+
+
+def commands(page):
+    """What follows ``$ bnmc``, with the lines below it, and what ``$ echo $?`` shows after them."""
+    lines = [line.strip() for line in text_of(page).splitlines()]
+    for number, line in enumerate(lines):
+        if line.startswith("$ bnmc "):
+            below = itertools.takewhile(
+                lambda one: one and not one.startswith(("$ ", "```")), lines[number + 1 :]
+            )
+            shown = "\n".join(below)
+            after = lines[number + 1 + len(shown.splitlines()) :]
+            status = int(after[1]) if after[0] == "$ echo $?" else 0
+            yield Command(line.removeprefix("$ bnmc ").partition("  #")[0].strip(), shown, status)
+
+
+README = ROOT / "README.md"
+#: The last of those with the same words, which is the one whose output is shown, if any is.
+COMMANDS = {
+    one.words: one
+    for one in sorted({one for page in [*PAGES, README] for one in commands(page)})
+    if one.words != "demo"  # test_cli.py runs it
+}
+#: Those that take seconds.
+LONG = ("certify --width 1000", "rates", "simulate --activation", "simulate --input")
 
 
 def quick(name, **options):
@@ -69,22 +95,46 @@ def quick(name, **options):
     return experiments.Experiment(name, name, data, table, (), lambda _, figure: figure.subplots())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            one, id=one.words, marks=[pytest.mark.slow] if one.words.startswith(LONG) else []
+        )
+        for one in COMMANDS.values()
+    ],
+)
 def test_commands_run(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = command.split()
+    batch = np.random.default_rng(0).standard_normal((20, 6))
+    np.save("batch.npy", batch)
+    np.savetxt("batch.csv", batch.T, delimiter=",")
+    words = command.words.split()
     if words[0] == "figure" and words[1] in experiments.names():
         monkeypatch.setattr(experiments, "run", quick)  # `make docs` runs the real ones
-    assert cli.main(words) == 0
-    assert capsys.readouterr().out
-    for name in re.findall(r"--plot (\S+)", command):
+    assert cli.main(words) == command.status
+    printed = "".join(capsys.readouterr()).strip()
+    assert printed
+    if command.shown:
+        assert doctest.OutputChecker().check_output(command.shown, printed, OPTIONS), printed
+    for name in re.findall(r"--plot (\S+)", command.words):
         assert Path(name).stat().st_size > 1000
+
+
+def test_commands_with_their_output_are_found():
+    """A page in which nothing is compared would pass."""
+    found = {one.words.split()[0]: one for one in commands(DOCS / "commands.rst") if one.shown}
+    assert found["fixed-point"].status == 2
+    assert found["certify"].status == 3
+    assert found["stability"].shown.endswith("...")
+    assert "figure" in found
+    assert {one.words for one in commands(README)} >= {"demo", "figure --list"}
 
 
 def test_every_block_of_code_is_run():
     """What is neither a doctest nor a command is one of these, each with a test of its own."""
     others = {
-        ("start", "console"), ("questions", "console"),
+        ("start", "console"), ("questions", "console"), ("commands", "console"),
         ("testing", "python"),  # test_a_test_with_the_plugin
     }  # fmt: skip
     found = {
@@ -192,7 +242,7 @@ def test_notebooks_are_there_with_their_results():
     for path in NOTEBOOKS:
         cells = [cell for cell in json.loads(text_of(path))["cells"] if cell["cell_type"] == "code"]
         assert all(cell["execution_count"] for cell in cells)
-        assert path.stat().st_size < 400_000
+        assert path.stat().st_size < 600_000
 
 
 # ---------------------------------------------------------------- names and pages
@@ -256,7 +306,9 @@ def test_every_page_is_in_a_toctree():
     for folder in (DOCS, DOCS / "api"):
         listed = set()
         for tree in re.findall(r"\.\. toctree::\n((?:   .*\n|\n)+)", text_of(folder / "index.rst")):
-            listed |= {line.strip() for line in tree.splitlines() if not line.startswith("   :")}
+            lines = [line.strip() for line in tree.splitlines() if not line.startswith("   :")]
+            # With a short title, as in "Start <start>".
+            listed |= {line.rpartition("<")[2].rstrip(">") for line in lines}
         pages = {path.stem for path in folder.glob("*.rst")} - {"index"}
         assert pages <= listed
         generated = {"figures/index", "api/index"}
@@ -267,7 +319,8 @@ def test_links_lead_somewhere():
     generated = {"figures/index"}
     for page in PAGES:
         for target in re.findall(r":doc:`(?:[^`<]*<)?([\w/]+)>?`", text_of(page)):
-            assert target in generated or (DOCS / f"{target}.rst").exists(), (page.name, target)
+            files = (DOCS / f"{target}{suffix}" for suffix in (".rst", ".ipynb"))
+            assert target in generated or any(map(Path.exists, files)), (page.name, target)
         for target in re.findall(r"(?:image|literalinclude|download):: ?(\S+)", text_of(page)):
             assert (DOCS / target).exists(), (page.name, target)
         for target in re.findall(r":download:`[^`<]*<([^>]+)>`", text_of(page)):
@@ -279,6 +332,8 @@ def test_links_lead_somewhere():
 def resolve(name):
     value = bnmc
     for part in name.split("."):
+        if inspect.ismodule(value) and not hasattr(value, part):
+            importlib.import_module(f"{value.__name__}.{part}")  # one that is imported by its name
         if not hasattr(value, part):
             # Of a dataclass or of a class that says in annotations what it has.
             annotated = {key for one in value.__mro__ for key in inspect.get_annotations(one)}
@@ -317,6 +372,17 @@ def test_figures_say_what_they_are():
         program = compile(text, name, "exec")
         assert program.co_consts[0]
         assert "Parameters" not in text
+
+
+def test_experiments_document_what_they_take():
+    """The section is stated once in the sources, and is in the docstring of each."""
+    for entry in experiments._REGISTRY.values():
+        module = importlib.import_module(f"bnmc.experiments.{entry.module}")
+        function = getattr(module, entry.function)
+        sections = re.split(r"\n([A-Z][a-z]+)\n-+\n", inspect.getdoc(function))
+        assert sections[1::2][:2] == ["Parameters", "Returns"], entry
+        named = re.findall(r"^(\w+) : ", sections[2], re.MULTILINE)
+        assert named == list(inspect.signature(function).parameters), entry
 
 
 # ---------------------------------------------------------------- other files

@@ -66,8 +66,8 @@ def test_functions_say_what_they_take_and_return(name):
 def test_the_package_lists_what_its_docstrings_promise():
     """A public module of the package is in the list, or stands behind a name that is."""
     behind = set(bnmc._HOMES.values()) | set(bnmc._MODULES)
-    # The command line, the pytest plugin, files and pictures are reached by other ways.
-    other = {"cli", "demo", "estimate", "files", "plot", "pytest_plugin", "store"}
+    # The command line, the pytest plugin and files are reached by other ways.
+    other = {"cli", "demo", "estimate", "files", "pytest_plugin", "store"}
     found = {one.name for one in pkgutil.iter_modules([str(ROOT)]) if not one.name.startswith("_")}
     assert found == behind | other
     assert set(bnmc._HOMES) | set(bnmc._MODULES) | {"__version__"} == set(bnmc.__all__)

@@ -13,9 +13,11 @@ SCRIPT = '''r"""
 
 {text}
 
-From the command line::
+From the command line:
 
-    bnmc figure {name} --plot {name}.png
+.. code-block:: console
+
+    $ bnmc figure {name} --plot {name}.png
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +25,7 @@ import matplotlib.pyplot as plt
 from bnmc import experiments
 
 found = experiments.run("{name}")
-found.plot(plt.figure(layout="constrained"))
+figure = found.plot(plt.figure(layout="constrained"))
 
 # %%
 # All that is drawn is in ``found.data``, an `xarray.Dataset`; here are its table and what it shows.

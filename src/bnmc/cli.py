@@ -1,7 +1,8 @@
 """The command line: ``bnmc simulate``, ``bnmc demo``, and those of `_commands` and `_figure`.
 
-Exit statuses: 0, fine; 2, bad input, with one line on standard error; 3, a chain that does not mix
-or too little data, likewise; 4, a claim that `check` finds to fail; 130, interrupted.
+Exit statuses: 0, fine; 1, the reader of a pipe had enough; 2, bad input, with one line on standard
+error; 3, a chain that does not mix or too little data, likewise; 4, a claim that `check` finds to
+fail; 130, interrupted.
 Typer is imported here and the rest of the library in the commands, so that help comes at once.
 """
 
@@ -54,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 if all went well, 2 for bad input, 3 where there is no estimate, 4 for a claim that
-        fails, 130 if interrupted.
+        0 if all went well, 1 if the reader of a pipe had enough, 2 for bad input, 3 where there is
+        no estimate, 4 for a claim that fails, 130 if interrupted.
 
     Examples
     --------

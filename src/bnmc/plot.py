@@ -185,9 +185,19 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     columns : int, default 1
         How many axes, side by side.
 
+    Returns
+    -------
+    matplotlib.figure.Figure
+    list of matplotlib.axes.Axes
+
     Raises
     ------
     MissingExtraError
+
+    Examples
+    --------
+    >>> drawn, (left, right) = figure(columns=2)
+    >>> line = left.plot([1, 2], [3, 4])
     """
     drawn = import_extra("matplotlib.figure", "plot").Figure(
         figsize=(6.4 * columns, 4.8), layout="constrained", dpi=150

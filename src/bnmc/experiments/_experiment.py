@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Experiment", "Parts", "Sources", "Table", "Variable", "axes_of", "dataset",
-    "estimated", "interval", "label_outer", "rms", "sized", "slope", "split",
+    "estimated", "interval", "label_outer", "rms", "sized", "slope", "split", "with_parameters",
 ]  # fmt: skip
 
 
@@ -141,6 +142,31 @@ class Variable(NamedTuple):
     values: ArrayLike
     long_name: str
     units: str = "1"
+
+
+_Run = TypeVar("_Run", bound=Callable[..., Experiment])
+
+#: What every experiment takes.
+_PARAMETERS = """\
+Parameters
+----------
+full : bool, default False
+    Whether to take the sizes of the paper, or larger ones, in place of those that take seconds.
+rng : optional
+    Anything `numpy.random.default_rng` takes (SPEC 7); 0 unless given.
+progress : bool or callable
+    True for a bar on standard error (extra ``cli``), or a function of (done, total).
+threads : int, optional
+    All processors unless given.  Results do not depend on it.
+
+"""
+
+
+def with_parameters(run: _Run) -> _Run:
+    """Add the section of the parameters, which all experiments share, to a docstring."""
+    about, returns, rest = inspect.cleandoc(run.__doc__ or "").partition("Returns\n-------\n")
+    run.__doc__ = about + _PARAMETERS + returns + rest
+    return run
 
 
 class Sources:

@@ -1,7 +1,6 @@
 """Experiments that no paper has: where the theory is stable, how fast chains forget, and scale.
 
-Every function takes ``full`` (larger sizes), ``rng``, ``progress`` and ``threads`` as
-`bnmc.experiments.run` does, and returns an `Experiment`.  Intervals are at level 0.95.
+Intervals are at level 0.95.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from bnmc.experiments._experiment import (
     rms,
     sized,
     slope,
+    with_parameters,
 )
 from bnmc.experiments.bridging import stationary_linear
 from bnmc.mean_field import MeanField, atlas
@@ -81,6 +81,7 @@ FULL: dict[str, dict[str, Any]] = {
 ESTIMATORS = ("contraction", "tv_bound", "autocorrelation", "spectral", "relaxation")
 
 
+@with_parameters
 def stability_atlas(
     *,
     full: bool = False,
@@ -221,6 +222,7 @@ def _draw_atlas(data: xarray.Dataset, figure: Figure) -> None:
     right.legend(loc="lower right")
 
 
+@with_parameters
 def rates(
     *,
     full: bool = False,
@@ -343,6 +345,7 @@ def _draw_rates(data: xarray.Dataset, figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
 
 
+@with_parameters
 def scale(
     *,
     full: bool = False,
@@ -500,5 +503,7 @@ def _draw_scale(data: xarray.Dataset, figure: Figure) -> None:
     middle.set_title(f"d = {attrs['width_fixed']}", loc="left")
     middle.legend(fontsize="small")
     right.set(xscale="log", yscale="log", xlabel="width or batch", ylabel="layers a second")
+    right.set_ylim(top=30 * right.get_ylim()[1])  # room for the legend
     right.set_title("speed of this machine", loc="left")
-    right.legend(fontsize="small")
+    right.legend(fontsize="small", loc="upper right")
+    figure.suptitle("Distance from the fixed point at large widths and batches, 95 % intervals")

@@ -1,10 +1,8 @@
 """The figures and claims of *On bridging the gap between mean field and finite width …*.
 
 Joudaki, Daneshmand and Bach, *On bridging the gap between mean field and finite width in deep
-random neural networks with batch normalization* (arXiv 2205.13076), and its poster.  Every function
-takes ``full`` (the sizes of the paper, or larger), ``rng``, ``progress`` and ``threads`` as
-`bnmc.experiments.run` does, and returns an `Experiment`.  Intervals are at level 0.95, bands hold
-90 % of the networks.
+random neural networks with batch normalization* (arXiv 2205.13076), and its poster.
+Intervals are at level 0.95, bands hold 90 % of the networks.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ from bnmc.experiments._experiment import (
     sized,
     slope,
     split,
+    with_parameters,
 )
 from bnmc.initial import FirstLayer
 from bnmc.mean_field import FixedPoint, MeanField
@@ -98,6 +97,7 @@ FULL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@with_parameters
 def fig_1a(
     *,
     full: bool = False,
@@ -257,6 +257,7 @@ def _draw_1a(data: xarray.Dataset, figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
 
 
+@with_parameters
 def fig_1b(
     *,
     full: bool = False,
@@ -368,6 +369,7 @@ def _draw_1b(data: xarray.Dataset, figure: Figure) -> None:
     )
 
 
+@with_parameters
 def fig_2(
     *,
     full: bool = False,
@@ -511,6 +513,7 @@ def _draw_2(data: xarray.Dataset, figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
 
 
+@with_parameters
 def poster(
     *,
     full: bool = False,
@@ -680,6 +683,7 @@ def _draw_poster(data: xarray.Dataset, figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
+@with_parameters
 def two_inputs(
     *,
     full: bool = False,
@@ -811,11 +815,11 @@ def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
         part = one.sel(width=width)
         curve = [part[f"spectral{end}"] for end in ("", "_band_low", "_band_high")]
         band(left, layers, *curve, colour=colour, label=f"d = {width}")
-    left.set(yscale="log", xlabel="layer", ylabel=r"$\sum_i |\lambda_i/\lambda_i' - 1|$")
+    left.set(yscale="log", xlabel="layer", ylabel=r"$\Sigma_i\, |\lambda_i/\lambda_i' - 1|$")
     left.set_title(f"{name}, mean and 90 % of {data.attrs['networks']} networks", loc="left")
     left.legend()
     panels = (
-        ("spectral", r"deep layers, $\sum_i |\lambda_i/\lambda_i' - 1|$"),
+        ("spectral", r"deep layers, $\Sigma_i\, |\lambda_i/\lambda_i' - 1|$"),
         ("relative", r"deep layers, $\|G_\ell^{-1} G_\ell' - I\|_F$"),
     )
     for ax, (kind, title) in zip(levels, panels, strict=True):
@@ -836,6 +840,7 @@ def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
     figure.suptitle(f"Two inputs through the same networks, n = {data.attrs['batch']}")
 
 
+@with_parameters
 def conditioning(
     *,
     full: bool = False,
@@ -982,6 +987,7 @@ def _draw_conditioning(data: xarray.Dataset, figure: Figure) -> None:
     )
 
 
+@with_parameters
 def certificate(
     *,
     full: bool = False,

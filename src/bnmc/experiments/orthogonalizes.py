@@ -44,6 +44,7 @@ from bnmc.experiments._experiment import (
     dataset,
     interval,
     slope,
+    with_parameters,
 )
 from bnmc.initial import FirstLayer
 from bnmc.observables import Distance
@@ -72,6 +73,7 @@ class _Sizes(NamedTuple):
 _FIG_1 = _Sizes((32,), 50, 400, batch=2), _Sizes((32,), 50, 20_000, batch=2)
 
 
+@with_parameters
 def fig_1(
     *,
     full: bool = False,
@@ -95,17 +97,6 @@ def fig_1(
     The print names neither the axis nor that the two networks start from opposite ends: at layer
     50 the vanilla network of width 32 is still far from collinear, and wider ones need
     proportionally more layers.
-
-    Parameters
-    ----------
-    full : bool, default False
-        Whether to take many more networks.
-    rng : optional
-        Anything `numpy.random.default_rng` takes.
-    progress : bool or callable
-        True for a bar, or a function of (done, total).
-    threads : int, optional
-        All processors unless given.
 
     Returns
     -------
@@ -232,6 +223,7 @@ def _draw_1(data: xarray.Dataset, figure: Figure) -> None:
 _FIG_2A = _Sizes((32, 512), 50, 200), _Sizes((32, 512), 50, 5_000)
 
 
+@with_parameters
 def fig_2a(
     *,
     full: bool = False,
@@ -254,11 +246,6 @@ def fig_2a(
     from s to √s, in a network of width d typically to s·d.  So wide networks leave collinearity
     sooner.  Theorem 1 is not drawn: at these widths its floor, at least ``3n²/√d``, exceeds the
     largest possible gap.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_1`.
 
     Returns
     -------
@@ -425,6 +412,7 @@ _FIG_2B = (
 _SETTLED = 100
 
 
+@with_parameters
 def fig_2b(
     *,
     full: bool = False,
@@ -444,11 +432,6 @@ def fig_2b(
     averages over them, so that its curve lies log 20 = 3.0 too low.  And its average starts at the
     first layer, where V is near 1: that does not fall with the width, and flattens the slope.  The
     average over all layers is drawn beside that over settled ones.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_1`.
 
     Returns
     -------
@@ -564,6 +547,7 @@ _FIG_6 = (
 )
 
 
+@with_parameters
 def fig_6(
     *,
     full: bool = False,
@@ -592,11 +576,6 @@ def fig_6(
     that its activations see x/√n: its tanh is ``tanh(x/2)`` here, nearer to linear, and at width 64
     its L is smaller by 4 %.  And G is of the activations, as everywhere in this library, where
     theirs is of the normalized pre-activations.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_1`.
 
     Returns
     -------
@@ -693,7 +672,7 @@ def _alive(run: Trajectory) -> NDArray[np.bool_]:
 
 
 def _draw_6(data: xarray.Dataset, figure: Figure) -> None:
-    ((ax,),) = axes_of(figure, 1, width=6.4, height=4.8)
+    ((ax,),) = axes_of(figure, 1, width=8.0, height=4.8)
     widths = data.width.values
     markers = "osv^D"
     for index, name in enumerate(data.activation.values):
@@ -711,7 +690,7 @@ def _draw_6(data: xarray.Dataset, figure: Figure) -> None:
     logarithmic(ax)
     label_widths(ax, widths)
     ax.set(ylabel=r"$L = E\,\|G - E\,G\|_F$")
-    ax.legend(fontsize="small", loc="lower left")
+    figure.legend(fontsize="small", loc="outside right center")
     ax.set_title(
         f"The Gram matrix keeps to its mean, batch {data.attrs['batch']}:\n"
         f"mean of {data.attrs['chains']} networks, 95 % interval"
@@ -724,6 +703,7 @@ _WASSERSTEIN = (
 )
 
 
+@with_parameters
 def wasserstein(
     *,
     full: bool = False,
@@ -744,11 +724,6 @@ def wasserstein(
     smallest that occurred in any of the networks and layers, it says something only at widths of
     a million, and there exceeds the distance by five orders of magnitude.  The print takes α for
     the singular values themselves, with which the theorem is false (`bnmc.bounds.orthogonalizes`).
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_1`.
 
     Returns
     -------

@@ -46,6 +46,7 @@ from bnmc.experiments._experiment import (
     dataset,
     interval,
     slope,
+    with_parameters,
 )
 from bnmc.mean_field import MeanField
 from bnmc.observables import Observable
@@ -79,6 +80,7 @@ class _Depths(NamedTuple):
 _FIG_2 = _Depths(32, 2**13, 8), _Depths(32, 10**6, 10)
 
 
+@with_parameters
 def fig_2(
     *,
     full: bool = False,
@@ -106,17 +108,6 @@ def fig_2(
     What the figure gets wrong: ``function_relu`` in the authors' code is tanh, so that its right
     panel shows a tanh network; and its rank is that of NumPy's ``matrix_rank``, whose threshold
     (here 7e-15 of the largest singular value) goes unsaid, though the rank is still falling.
-
-    Parameters
-    ----------
-    full : bool, default False
-        Whether to take the sizes of the paper.
-    rng : optional
-        Anything `numpy.random.default_rng` takes.
-    progress : bool or callable
-        True for a bar, or a function of (done, total).
-    threads : int, optional
-        All processors unless given.
 
     Returns
     -------
@@ -297,6 +288,7 @@ _ENSEMBLES = (
 )
 
 
+@with_parameters
 def fig_3a(
     *,
     full: bool = False,
@@ -322,11 +314,6 @@ def fig_3a(
     loses symmetry and positivity, so that ``matrix_rank`` is 6.7 where H Hᵀ, with the same weights,
     has 4.7 (width 8, γ = .01, a million layers); r is the same.  And its horizontal axis, labelled
     d, is √d.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_2`.
 
     Returns
     -------
@@ -498,6 +485,7 @@ class _Spectrum(NamedTuple):
 _FIG_3B = _Spectrum(50, 100, 64), _Spectrum(50, 100, 500)
 
 
+@with_parameters
 def fig_3b(
     *,
     full: bool = False,
@@ -522,11 +510,6 @@ def fig_3b(
     or longer, gives what is shown here.  The authors also write ``x @ x.T`` for a vector, which is
     a number, so that their input is constant but for the noise, and their first M has no unit
     diagonal.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_2`.
 
     Returns
     -------
@@ -639,6 +622,7 @@ def _draw_3b(data: xarray.Dataset, figure: Figure) -> None:
     )
 
 
+@with_parameters
 def fig_8(
     *,
     full: bool = False,
@@ -654,11 +638,6 @@ def fig_8(
     α falls with the width, and is below .9 for d > 10, as the paper says: at γ = ∞ from .912 at
     width 8 to .833 at 128.  The text proves α < 1 under an invariant law only; by Cauchy–Schwarz
     it is at most 1 under every law (drawn).  Small γ have the same α to within a few percent.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_2`.
 
     Returns
     -------
@@ -713,6 +692,7 @@ def _draw_8(data: xarray.Dataset, figure: Figure) -> None:
     ax.set_title("Regularity constant of the invariant law, batch = width:\n95 % intervals")
 
 
+@with_parameters
 def fig_9(
     *,
     full: bool = False,
@@ -727,11 +707,6 @@ def fig_9(
     ``E‖M‖_F²`` grows a little slower than ``d^{3/2}``, as α falls: at γ = ∞ it is 1.30 d^{3/2} at
     width 8 and 1.17 at 32.  Lemma 13 bounds it by ``d^{3/2}/(2√(1−α))`` for small γ; with the
     measured α the bound (drawn) holds at γ = ∞ as well.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_2`.
 
     Returns
     -------
@@ -818,6 +793,7 @@ class _Collapse(NamedTuple):
 _LEMMA_3 = _Collapse(16, 0.25, 256, 96, 200), _Collapse(16, 0.25, 256, 96, 1000)
 
 
+@with_parameters
 def lemma_3(
     *,
     full: bool = False,
@@ -841,11 +817,6 @@ def lemma_3(
 
     The text speaks of limit points of H/‖H‖.  What converges is the direction of its rows only;
     that of its columns changes with every layer.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_2`.
 
     Returns
     -------
@@ -998,6 +969,7 @@ class _Centring(NamedTuple):
 _CENTRING = _Centring(128, 16, 120, 100), _Centring(512, 32, 400, 1000)
 
 
+@with_parameters
 def centring(
     *,
     full: bool = False,
@@ -1020,11 +992,6 @@ def centring(
     For ReLU networks it fails.  Without centring the activations keep a common part, which
     their mean field knows (the fixed point, drawn): r tends to 1/c*² as the batch grows, with
     correlations c* that centring takes from about .5 to .3.
-
-    Parameters
-    ----------
-    full, rng, progress, threads
-        As in `fig_2`.
 
     Returns
     -------
