@@ -28,6 +28,7 @@ from bnmc._kernels.cpu import (
     Law,
     add_gram,
     clear_rows,
+    copy_matrix,
     factorise,
     fill_normals,
     finish_block,
@@ -171,9 +172,10 @@ def coupled_layers(
                 status[replicate, 2] = row
                 break
             if met[replicate] >= 0:
-                behind[:, :] = ahead
+                copy_matrix(ahead, behind)
             if record.shape[1] > 0:
-                record[replicate, step] = grams[replicate]
+                copy_matrix(ahead, record[replicate, step, 0])
+                copy_matrix(behind, record[replicate, step, 1])
 
 
 @kernel

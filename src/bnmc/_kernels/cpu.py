@@ -538,7 +538,21 @@ def scale_columns(factor, columns, rows, block):
 def keep_columns(block, columns, rows, first_row, out):
     """Write the columns of a block to rows of `out`, (>= columns, >= first_row + rows)."""
     for i in range(columns):
-        out[i, first_row : first_row + rows] = block[i * BLOCK : i * BLOCK + rows]
+        values = block[i * BLOCK : i * BLOCK + rows]
+        kept = out[i, first_row : first_row + rows]
+        for row in range(rows):
+            kept[row] = values[row]
+
+
+@kernel
+def copy_matrix(matrix, out):
+    """Write a matrix to another of its shape.
+
+    An assignment of arrays would compile for seconds what it has to say of unequal shapes.
+    """
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            out[i, j] = matrix[i, j]
 
 
 @kernel
@@ -555,7 +569,7 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
     if centred:
         centre(gram, law.batch, group_means, covariance)
     else:
-        covariance[:, :] = gram
+        copy_matrix(gram, covariance)
     for i in range(columns):
         diagonal[i] = covariance[i, i]
     scale = law.gain
@@ -776,7 +790,7 @@ def conditional_layers(
                 status[chain, 2] = degenerate
                 break
             if slots[step] >= 0:
-                record[chain, slots[step]] = gram
+                copy_matrix(gram, record[chain, slots[step]])
 
 
 @kernel
@@ -830,7 +844,7 @@ def weighted_layers(
                 status[chain, 2] = degenerate
                 break
             if slots[step] >= 0:
-                record[chain, slots[step]] = gram
+                copy_matrix(gram, record[chain, slots[step]])
 
 
 @kernel
@@ -844,7 +858,9 @@ def gram_of_rows(a, width, work, gram):
     for start in range(0, width, BLOCK):
         rows = (min(BLOCK, width - start) + GROUP - 1) // GROUP * GROUP
         for k in range(law.columns):
-            work.block[k * BLOCK : k * BLOCK + rows] = a[k, start : start + rows]
+            values, others = work.block[k * BLOCK : k * BLOCK + rows], a[k, start : start + rows]
+            for row in range(rows):
+                values[row] = others[row]
         add_gram(work.block, law.columns, rows, work.partial, work.sums)
     return unpack_gram(work.sums, law, gram)
 
