@@ -133,9 +133,9 @@ CASES = {
     "eps, two inputs": (Chain(20, 2, "sin", eps=0.1, gain=0.5), {"inputs": 2}),
     "skip": (Chain(20, 3, "selu", skip=0.5), {"sampler": "conditional"}),
     "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
-    "a function of the user": (Chain(20, 2, Activation(own)), {}),
+    "a function of the user": (Chain(20, 3, Activation(own)), {}),
     "weights, float32, skip": (
-        Chain(20, 2, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
+        Chain(20, 3, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
     ),
     "uniform weights": (
         Chain(20, 3, "relu", norm="none", weights="uniform"), {"initial": X[:20]},
@@ -576,10 +576,16 @@ def test_a_gram_matrix_of_zeros_has_no_gap():
 
 
 @pytest.mark.parametrize(
-    ("sampler", "order"), [("conditional", ("cpu", "cuda")), ("weights", ("cuda", "cpu"))]
+    ("sampler", "order"),
+    [
+        ("conditional", ("cpu", "cuda")),
+        ("weights", ("cuda", "cpu")),
+        ("weights", ("cpu", "cuda")),
+    ],
 )
 def test_a_run_goes_on_elsewhere(sampler, order):
-    chain = Chain(20, 2, "tanh", skip=0.5)
+    # Of three samples: rows of two, centred and normalised, are 1 and -1 whatever they were.
+    chain = Chain(20, 3, "tanh", skip=0.5)
     options = {"rng": 3, "sampler": sampler}
     whole = simulate(chain, 2, backend="cpu", **options)
     begun = simulate(chain, 1, backend=order[0], **options)

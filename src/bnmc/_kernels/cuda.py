@@ -97,8 +97,6 @@ SHARED_OF_PROCESSOR = 226 * 1024
 WARP, MOST_OF_WARP = 32, 32
 #: Columns of the largest whose rows are in registers then.
 MOST_OF_REGISTERS = 16
-#: Columns whose shares are added at once.
-ROUND = 8
 #: Into how many ranges the tiles of a layer are divided, at most.
 MOST_RANGES = 256
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
@@ -208,7 +206,7 @@ def shape_of(spec: Spec) -> Shape:
         # and the shares of the products.
         elements = threads // quads
         shared = elements * (4 * quads + chunk * groups) if groups > 1 else 0
-        numbers = max(numbers + 4 * min(ROUND, chunk) * shares, shared)
+        numbers = max(numbers + 4 * round_of(groups, chunk) * shares, shared)
     most = max(numbers * size, n * (n + 1) * 8)
     return Shape(
         threads, quads, chunk, groups, chunk * groups, stride, classes, edge, squares, splits,
@@ -229,6 +227,12 @@ def splits_of(most: int, squares: int, rows: int) -> int:
 def lines_of(threads: int, step: int = QUADS_OF_WEIGHTS) -> int:
     """Return the numbers of a line, so that lines begin `step` banks apart."""
     return -(-threads // 32) * 32 + step % 32
+
+
+def round_of(groups: int, chunk: int) -> int:
+    """Return of how many columns shares are added at once."""
+    # So few that 16 columns in float32 go on a device of 163 KiB of shared memory.
+    return min(4 if groups == 1 else 8, chunk)
 
 
 @cuda.jit(device=True)
@@ -354,7 +358,7 @@ def kernels(spec: Spec) -> Kernels:
     elements, share_line = threads // quads, lines_of(threads)
     at_weights, at_shares = at_tile, at_tile + max(classes * edge * stride, edge**2 * lines)
     at_multiplied = at_weights + elements * tile_rows
-    per_round = min(ROUND, chunk)
+    per_round = round_of(groups, chunk)
     accumulators, sums = 4 * chunk, edge * edge
     units, odd = PIVOT_UNITS, columns | 1
     team = WARP if columns <= MOST_OF_WARP and not SIMULATED else threads
