@@ -4,8 +4,8 @@ Everything is measured in one run, with events of the device: this library, the 
 roofline is made of (fused multiply-adds in registers; the library's own normals in registers), and
 the same chain in PyTorch (`randn` into one buffer and `bmm`, replayed as a CUDA graph), JAX (`jit`
 of `vmap` of `scan`) and CuPy (`standard_normal` and `matmul`), by weights that are drawn, and in
-PyTorch by rows given the Gram matrix, as here.  Peers that are not installed are left out.
-Candidates take turns, and medians are compared.
+PyTorch and JAX by rows given the Gram matrix, as here.  Peers that are not installed, or were built
+without CUDA, are left out.  Candidates take turns, and medians are compared.
 
 Without a GPU, NUMBA_ENABLE_CUDASIM=1 runs it all at tiny sizes, where the figures mean nothing and
 are not kept.
@@ -13,7 +13,9 @@ are not kept.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -33,9 +35,10 @@ from bnmc._kernels.target import SIMULATED, cuda, processors, why_not
 from bnmc._samplers import Frames
 from bnmc.initial import Covariance
 
-SAME_SAMPLER = "torch, given G"
+#: The peers that do not draw weights either.
+SAME_SAMPLER = ("torch, given G", "jax, given G")
 THREADS = 4 if SIMULATED else 256
-ACCUMULATORS = 8
+ACCUMULATORS, UNROLLED = 8, 8
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def benchmark(*, quick: bool = False) -> Report:
         report.measured = False
         return report
     report.measured = not SIMULATED
-    report.tables.append(_checks())
+    report.tables += [_device(), _checks()]
     shapes = TINY if SIMULATED else SHAPES
     rounds = 2 if SIMULATED else 5 if quick else 15
     peaks = {dtype: _peaks(dtype, rounds) for dtype in {shape.dtype for shape in shapes}}
@@ -121,17 +124,37 @@ def benchmark(*, quick: bool = False) -> Report:
         if shape.roofline is not None:
             report.floors.append(Floor(f"roofline {shape.label}", bound / ours, shape.roofline))
         medians = {name: statistics.median(values) for name, values in seconds.items()}
-        same = medians.pop(SAME_SAMPLER, None)
+        same = [medians.pop(name) for name in SAME_SAMPLER if name in medians]
         others = [value for name, value in medians.items() if name != "bnmc"]
         if shape.drawn is not None and others:
             times = min(others) / ours
             report.floors.append(Floor(f"times drawn weights {shape.label}", times, shape.drawn))
-        if shape.same is not None and same is not None:
-            report.floors.append(Floor(f"times torch {shape.label}", same / ours, shape.same))
+        if shape.same is not None and same:
+            times = min(same) / ours
+            report.floors.append(Floor(f"times same sampler {shape.label}", times, shape.same))
     headers = ["(width, batch, chains)", "who", "chain layers/s", "of the roofline"]
     report.tables.append(Table("layers", headers, rows))
     _meet(report)
     return report
+
+
+def _device() -> Table:
+    """The device, and what drives it."""
+    rows: list[list[Cell]] = []
+    if not SIMULATED:
+        device = cuda.get_current_device()
+        name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
+        rows += [
+            ["name", name],
+            ["compute capability", ".".join(map(str, device.compute_capability))],
+            ["multiprocessors", processors()],
+        ]
+    for package in ("numba-cuda", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x"):
+        try:
+            rows.append([package, importlib.metadata.version(package)])
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Table("device", ["what", "which"], rows)
 
 
 # --- checks
@@ -249,11 +272,8 @@ def _ours(shape: Shape) -> Callable[[], float]:
 # --- peaks
 
 
-def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
-    """Floating-point operations and normals a second, of kernels that touch registers alone."""
-    blocks = 2 if SIMULATED else 8 * processors()
-    steps = 2 if SIMULATED else 2000
-    out = cuda.device_array(blocks * THREADS, dtype)
+def peak_kernels(dtype: str) -> tuple[Any, Any]:
+    """Kernels that touch registers alone: fused multiply-adds, and the library's normals."""
     kind = float32 if dtype == "float32" else float64
     number = np.float32 if dtype == "float32" else np.float64
     draw = normals32 if dtype == "float32" else normals64
@@ -265,8 +285,10 @@ def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
         for k in range(ACCUMULATORS):
             values[k] = number(at + k)
         for _ in range(steps):
-            for k in range(ACCUMULATORS):
-                values[k] = values[k] * factor + offset
+            # As many to a jump that it does not matter.
+            for _ in range(UNROLLED):
+                for k in range(ACCUMULATORS):
+                    values[k] = values[k] * factor + offset
         total = number(0.0)
         for k in range(ACCUMULATORS):
             total += values[k]
@@ -281,6 +303,16 @@ def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
             total += (z0 + z1) + (z2 + z3)
         out[at] = total
 
+    return multiply_add, normals
+
+
+def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
+    """Floating-point operations and normals a second."""
+    blocks = 2 if SIMULATED else 8 * processors()
+    steps = 2 if SIMULATED else 2000
+    out = cuda.device_array(blocks * THREADS, dtype)
+    number = np.float32 if dtype == "float32" else np.float64
+    multiply_add, normals = peak_kernels(dtype)
     key = np.uint32(1), np.uint32(2)
     candidates = {
         "FMA": lambda: _timed(
@@ -290,7 +322,8 @@ def _peaks(dtype: str, rounds: int) -> tuple[float, float]:
     }
     seconds = {name: statistics.median(v) for name, v in _measure(candidates, rounds).items()}
     threads = blocks * THREADS * steps
-    return threads * 2 * ACCUMULATORS / seconds["FMA"], threads * 4 / seconds["normals"]
+    flops = 2 * ACCUMULATORS * UNROLLED
+    return threads * flops / seconds["FMA"], threads * 4 / seconds["normals"]
 
 
 # --- peers
@@ -302,18 +335,38 @@ def _peers(shape: Shape) -> dict[str, Callable[[], float]]:
     found: dict[str, Callable[[], float]] = {}
     if SIMULATED:
         return found
-    if shape.sampler == "conditional" and importlib.util.find_spec("torch") is not None:
-        found[SAME_SAMPLER] = _torch_conditional(shape)
+    if shape.sampler == "conditional":
+        same = {"torch": _torch_conditional, "jax": _jax_conditional}
+        for (package, maker), name in zip(same.items(), SAME_SAMPLER, strict=True):
+            if _has_gpu(package):
+                found[name] = maker(shape)
     if shape.width > 10_000:
         return found
     # As many chains at a time as 4 GiB of weights.
     size = np.dtype(shape.dtype).itemsize
     chains = max(1, min(shape.chains, (4 << 30) // (size * shape.width**2)))
-    for package, maker in makers.items():
-        if importlib.util.find_spec(package) is not None:
-            run = maker(shape, chains)
+    for package, draws in makers.items():
+        if _has_gpu(package):
+            run = draws(shape, chains)
             found[package] = lambda run=run, chains=chains: run() / chains
     return found
+
+
+def _has_gpu(package: str) -> bool:
+    """Return whether a package is installed, and of a build that uses the GPU."""
+    if importlib.util.find_spec(package) is None:
+        return False
+    if package == "torch":
+        import torch
+
+        return bool(torch.cuda.is_available())
+    if package == "jax":
+        # It would take most of the memory for itself.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        import jax
+
+        return bool(jax.default_backend() == "gpu")
+    return True
 
 
 def _torch(shape: Shape, chains: int) -> Callable[[], float]:
@@ -408,16 +461,50 @@ def _jax(shape: Shape, chains: int) -> Callable[[], float]:
     def chain(x: Any, key: Any) -> Any:
         return jax.lax.scan(layer, x, jax.random.split(key, layers))
 
-    with jax.experimental.enable_x64(shape.dtype == "float64"):
+    with jax.enable_x64(shape.dtype == "float64"):
         x = jnp.asarray(np.random.default_rng(0).standard_normal((chains, d, n)), shape.dtype)
         keys = jax.random.split(jax.random.key(0), chains)
 
     def run() -> float:
         # The clock of the host: JAX has no events, and these runs are long.
-        start = time.perf_counter()
-        jax.block_until_ready(chain(x, keys))
-        return (time.perf_counter() - start) / layers
+        with jax.enable_x64(shape.dtype == "float64"):
+            start = time.perf_counter()
+            jax.block_until_ready(chain(x, keys))
+            return (time.perf_counter() - start) / layers
 
+    return run
+
+
+def _jax_conditional(shape: Shape) -> Callable[[], float]:
+    """Like `_torch_conditional`."""
+    import jax
+    import jax.numpy as jnp
+
+    d, n, chains, layers = shape.width, shape.batch, shape.chains, 10
+
+    def layer(gram: Any, key: Any) -> tuple[Any, None]:
+        centre = jnp.eye(n, dtype=gram.dtype) - 1.0 / n
+        factor = jnp.linalg.cholesky((centre @ gram @ centre)[:, :-1, :-1])
+        factor = jnp.concatenate([factor, -factor.sum(axis=1, keepdims=True)], axis=1)
+        h = jax.random.normal(key, (chains, d, n - 1), gram.dtype) @ factor.swapaxes(1, 2)
+        a = jax.nn.relu(h * jax.lax.rsqrt((h * h).mean(axis=2, keepdims=True)))
+        return a.swapaxes(1, 2) @ a / d, None
+
+    @jax.jit
+    def go(gram: Any, key: Any) -> Any:
+        return jax.lax.scan(layer, gram, jax.random.split(key, layers))[0]
+
+    def run() -> float:
+        # Products of 10 bits, JAX's default on a GPU, would not be this law.
+        exact = jax.default_matmul_precision("float32")
+        with jax.enable_x64(shape.dtype == "float64"), exact:
+            start = time.perf_counter()
+            run.gram = jax.block_until_ready(go(run.gram, key))  # type: ignore[attr-defined]
+            return (time.perf_counter() - start) / layers / chains
+
+    with jax.enable_x64(shape.dtype == "float64"):
+        key = jax.random.key(0)
+        run.gram = jnp.tile(jnp.eye(n, dtype=shape.dtype), (chains, 1, 1))  # type: ignore[attr-defined]
     return run
 
 

@@ -26,6 +26,8 @@ KERNELS = {
     "couple-10-float64": ("couple", 10, "float64", kernels.DRAWN, BOTH),
     "layers-64-float32": ("layers", 64, "float32", kernels.DRAWN, (90,)),
     "observe-10-float32": ("observe", 10, "float32", kernels.DRAWN, BOTH),
+    "renew-10-float64": ("renew", 10, "float64", kernels.DRAWN, BOTH),
+    "settle-10-float32": ("settle", 10, "float32", kernels.MULTIPLIED, BOTH),
     "rows-10-float32": ("rows", 10, "float32", kernels.DRAWN, BOTH),
     "rows-16-float32-weights": ("rows", 16, "float32", kernels.MULTIPLIED, BOTH),
     "rows-10-float32-given": ("rows", 10, "float32", kernels.GIVEN, BOTH),
@@ -55,11 +57,16 @@ def signature(kernel, dtype):
         return types.void(
             word, array(double, 4), array(double, 4), array(double, 3), array(whole, 3),
             array(double, 4), status, array(whole, 2), whole, whole, whole, whole, whole, double,
-            array(double, 5), array(double, 3), word, word, array(whole, 2), array(double, 2),
-            whole, double, double,
+            array(double, 5), whole, array(double, 3), whole, word, word, array(whole, 2),
+            array(double, 2), whole, double, double,
         )  # fmt: skip
+    if kernel == "renew":
+        return types.void(array(double, 4), array(double, 2))
     if kernel == "observe":
         return types.void(grams, *recorded)
+    if kernel == "settle":
+        rows = array(number, 3), array(number, 4)
+        return types.void(grams, *rows, array(whole, 1), record, whole, whole, whole, status)
     if kernel == "layers":
         slots = array(whole, 1)
         return types.void(

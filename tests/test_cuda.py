@@ -6,6 +6,7 @@ With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 import ctypes
 import os
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest import mock
@@ -38,6 +39,12 @@ from bnmc.errors import (
 )
 from bnmc.initial import Covariance
 from bnmc.mixing import tv_bound
+
+# On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Grid size"),
+    pytest.mark.filterwarnings("ignore:Host array used"),
+]
 
 LAYERS = int(os.environ.get("BNMC_LAYERS", "120"))
 X = np.random.default_rng(5).standard_normal((70, 3))
@@ -126,12 +133,20 @@ CASES = {
     "eps, two inputs": (Chain(20, 2, "sin", eps=0.1, gain=0.5), {"inputs": 2}),
     "skip": (Chain(20, 3, "selu", skip=0.5), {"sampler": "conditional"}),
     "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
-    "a function of the user": (Chain(20, 2, Activation(own)), {}),
+    "a function of the user": (Chain(20, 3, Activation(own)), {}),
     "weights, float32, skip": (
-        Chain(20, 2, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
+        Chain(20, 3, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
     ),
-    "uniform weights": (Chain(20, 3, "relu", weights="uniform"), {"initial": X[:20]}),
+    "uniform weights": (
+        Chain(20, 3, "relu", norm="none", weights="uniform"), {"initial": X[:20]},
+    ),
     "uniform weights, float32": (Chain(20, 3, "relu", weights="uniform"), {"dtype": "float32"}),
+    "fewer rows than samples": (
+        Chain(4, 8, "tanh", norm="batch-uncentred"), {"sampler": "conditional", "chains": 3},
+    ),
+    "more columns than registers": (
+        Chain(20, 17, "tanh", norm="batch-uncentred"), {"sampler": "conditional"},
+    ),
     "signs, two tiles": (Chain(21, 3, "erf", weights="rademacher"), {}),
 }  # fmt: skip
 
@@ -297,6 +312,11 @@ def test_bits_do_not_depend_on_the_device():
     with mock.patch.object(kernels, "MOST_RANGES", 2):
         # Two ranges, of a block each and of one for both.
         ranges = [run(1, 1), run(2, 1)]
+        # Where shared memory has room for the sums of one of them.
+        kernels.kernels.cache_clear()
+        with mock.patch.object(kernels.Shape, "scratch", 1):
+            ranges.append(run(1, 1))
+        kernels.kernels.cache_clear()
     for first, *others in (runs, ranges):
         for other in others:
             assert np.array_equal(first.gram[0], other.gram[0])
@@ -311,6 +331,11 @@ def test_chunks_of_chains():
         parts = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
     assert np.array_equal(whole.gram, parts.gram)
     assert len(np.unique(whole.gram[:, :, 0, 0])) == 6
+    by_weights = {"rng": 2, "backend": "cuda", "chains": 2, "sampler": "weights"}
+    whole = simulate(chain, 1, **by_weights)
+    with mock.patch("bnmc._gpu_samplers.MOST_OF_GRID", 1):
+        parts = simulate(chain, 1, **by_weights)
+    assert np.array_equal(whole.gram, parts.gram)
     with (
         mock.patch("bnmc._gpu_samplers.STAGING_BYTES", 1),
         mock.patch("bnmc._gpu_samplers.LEAST_OF_PROCESSOR", 1),
@@ -352,6 +377,104 @@ def test_a_device_names_the_chain_that_fails():
     ):
         simulate(chain, 1, initial=bad, backend="cuda")
     assert error.value.chain == 2
+
+
+# --- chains of any scale ---------------------------------------------------------------------
+
+
+def assert_equal_in_logarithms(a, b, layers=1):
+    """A chain that contracts to one direction lets a layer's roundings add up in the logarithm."""
+    unit = 2.0**-23 if a.dtype == "float32" else 2.0**-52
+    allowed = 100 * unit * (np.sqrt(a.chain.width) + 3 * a.chain.batch + 20)
+    traces = [np.trace(one["scaled_gram"], axis1=-2, axis2=-1) for one in (a, b)]
+    logs = [np.log(trace) + one["log_scale"] for trace, one in zip(traces, (a, b), strict=True)]
+    assert np.abs(logs[0] - logs[1]).max() <= allowed * layers
+    shapes = [
+        one["scaled_gram"] / trace[..., None, None]
+        for trace, one in zip(traces, (a, b), strict=True)
+    ]
+    assert np.abs(shapes[0] - shapes[1]).max() <= allowed
+
+
+IN_LOGARITHMS = ["scaled_gram", "log_scale"]
+SCALED = {
+    # A layer divides G by 2**7, so that 150 go as far as 1100 without a gain.
+    "conditional": (
+        Chain(10, 1, "leaky_relu", norm="none", gain=0.125), {"blocks": 0.5}, LAYERS // 2,
+    ),
+    "large": (Chain(12, 2, "leaky_relu", norm="none", gain=2.0**40), {"blocks": 0.5}, 20),
+    "rows split": (Chain(70, 2, "relu", norm="none", gain=2.0**-80), {}, 8),
+    "skip, float32": (
+        Chain(12, 2, "abs", norm="none", skip=2.0**10, gain=2.0**9),
+        {"sampler": "conditional", "dtype": "float32"}, 60,
+    ),
+    "weights, skip": (
+        Chain(10, 2, "relu", norm="none", skip=2.0**-60, gain=2.0**-61, weights="uniform"), {}, 10,
+    ),
+}  # fmt: skip
+
+
+@IN_THREADS
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("what", SCALED)
+def test_the_scale_is_split_off(what):
+    """As on the CPU, to any depth, and from one to the other and back."""
+    chain, options, depth = SCALED[what]
+    options = {"rng": 5, "observables": IN_LOGARITHMS, **options}
+    blocks = options.pop("blocks", 2)
+    a = simulate(chain, depth, **options)
+    with mock.patch("bnmc._gpu_samplers.BLOCKS_OF_PROCESSOR", blocks):
+        b = simulate(chain, depth, backend="cuda", **options)
+    assert np.abs(a["log_scale"][:, -1]).min() > 600
+    assert_equal_in_logarithms(a, b, depth)
+    # What is handed over says the same: the state is in units of a power of 2.
+    for begun in (a, b):
+        for backend in ("cpu", "cuda"):
+            ended = simulate(
+                chain, 1, initial=begun.final_state, backend=backend, observables=IN_LOGARITHMS,
+                dtype=begun.dtype,
+            )  # fmt: skip
+            start = begun.final_state.arrays
+            assert start["exponent"][0] != 0
+            total = np.log(np.trace(start["gram"][0])) + start["exponent"][0] * np.log(2.0)
+            here = np.log(np.trace(ended["scaled_gram"][0, 0])) + ended["log_scale"][0, 0]
+            assert here == pytest.approx(total, rel=1e-14)
+            np.testing.assert_allclose(
+                ended["log_scale"][:, 0], begun["log_scale"][:, -1], rtol=1e-12
+            )
+            assert abs(ended["log_scale"][0, -1] - a["log_scale"][0, -1]) < 300
+
+
+@IN_THREADS
+def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
+    chain = Chain(12, 2, "leaky_relu", norm="none", gain=2.0**100)
+    options = {"rng": 5, "chains": 2, "backend": "cuda"}
+    full = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
+    with mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]):
+        run = simulate(chain, 8, observables=["rank_bound", "orthogonality_gap"], **options)
+        again = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
+    for name in IN_LOGARITHMS:
+        assert np.array_equal(again[name], full[name])
+    assert np.abs(run["rank_bound"] - gram.rank_bound(full["scaled_gram"])).max() < 1e-14
+    # A distance is that of the matrix itself, which is in range for a few layers.
+    star = np.eye(2)
+    near = simulate(chain, 4, observables=["gram", Distance(star)], **options)
+    alone = simulate(chain, 4, observables=Distance(star), **options)
+    assert near["gram"].max() > 2.0**700
+    assert np.array_equal(alone["distance"], gram.distance(near["gram"], star))
+    given = ByDLPack(np.zeros((2, 5, 2, 2)))
+    simulate(chain, 4, out={"gram": given}, **options)
+    assert np.array_equal(given.values, near["gram"])
+    with pytest.raises(NonFiniteError, match="too large for float64"):
+        simulate(chain, 8, out={"gram": ByDLPack(np.zeros((2, 9, 2, 2)))}, **options)
+
+
+def test_a_scale_that_cannot_be_split_off():
+    chain = Chain(12, 2, "tanh", norm="none", gain=2.0**-60)
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(NonFiniteError, match="too small for float64") as error:
+            simulate(chain, 9, rng=0, backend=backend)
+        assert error.value.chain == 0
 
 
 # --- numbers in place of Gram matrices ------------------------------------------------------
@@ -453,10 +576,16 @@ def test_a_gram_matrix_of_zeros_has_no_gap():
 
 
 @pytest.mark.parametrize(
-    ("sampler", "order"), [("conditional", ("cpu", "cuda")), ("weights", ("cuda", "cpu"))]
+    ("sampler", "order"),
+    [
+        ("conditional", ("cpu", "cuda")),
+        ("weights", ("cuda", "cpu")),
+        ("weights", ("cpu", "cuda")),
+    ],
 )
 def test_a_run_goes_on_elsewhere(sampler, order):
-    chain = Chain(20, 2, "tanh", skip=0.5)
+    # Of three samples: rows of two, centred and normalised, are 1 and -1 whatever they were.
+    chain = Chain(20, 3, "tanh", skip=0.5)
     options = {"rng": 3, "sampler": sampler}
     whole = simulate(chain, 2, backend="cpu", **options)
     begun = simulate(chain, 1, backend=order[0], **options)
@@ -465,8 +594,10 @@ def test_a_run_goes_on_elsewhere(sampler, order):
         [begun.gram, ended.gram[:, 1:]], axis=1)))  # fmt: skip
 
 
-def test_float32_chains_go_on_in_float64():
-    chain = Chain(40, 2, "tanh", norm="batch-uncentred")
+@pytest.mark.parametrize("width", [40, 70])
+def test_float32_chains_go_on_in_float64(width):
+    """Of a block each, and of blocks that share their rows."""
+    chain = Chain(width, 2, "tanh", norm="batch-uncentred")
     options = {"chains": 2, "initial": "collinear", "dtype": "float32", "sampler": "conditional"}
     a, b = both(chain, 1, **options)
     assert a.widened == b.widened == (0, 1)
@@ -501,7 +632,7 @@ def test_a_row_without_variance():
 @IN_THREADS
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
 def test_overflow(sampler):
-    chain = Chain(20, 2, "relu", norm="none", gain=1e100)
+    chain = Chain(20, 2, "gelu", norm="none", gain=1e100)
     with pytest.raises(NonFiniteError) as error:
         simulate(chain, 4, rng=0, backend="cuda", sampler=sampler)
     assert error.value.layer == 2
@@ -538,11 +669,11 @@ def test_what_is_missing():
 
 
 def test_chains_without_gpu_kernels():
-    with pytest.raises(BackendError, match="Wishart factors"):
+    with pytest.raises(BackendError, match="Wishart factors.*backend=.cpu"):
         simulate(Chain.vanilla(20, 2), 1, backend="cuda")
     sampler = lambda generator, shape: generator.standard_normal(shape)  # noqa: E731
     chain = Chain(20, 2, weights=sampler)
-    with pytest.raises(BackendError, match="runs on the CPU"):
+    with pytest.raises(BackendError, match="runs on the CPU.*backend=.cpu"):
         simulate(chain, 1, backend="cuda")
 
 
@@ -678,6 +809,9 @@ def test_a_start_of_one_device_for_several(as_host_array):
         with mock.patch("bnmc._gpu_samplers.devices", return_value=[0, 0]):
             several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
         assert np.array_equal(one.gram, several.gram)
+        with mock.patch("bnmc._gpu_samplers.MOST_OF_GRID", 2):
+            chunks = simulate(chain, 0, rng=1, initial=ByDLPack(start), chains=3)
+        assert np.array_equal(chunks.gram[:, 0], one.gram[:, 0])
 
 
 def test_arrays_by_dlpack():
@@ -784,6 +918,19 @@ def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
     np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("key", "pair", "threshold"), [(56, 29, 1.2), (14, 8, 0.8)])
+def test_what_a_refusal_leaves_is_drawn_by_rejection(key, pair, threshold):
+    """Pairs that are refused where the two laws are close, so that a draw of it is seldom kept."""
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    start = Covariance(np.eye(3))
+    a, b = (kind(chain, start, 1, pair, pair + 1, key, threshold) for kind in (Pairs, GpuPairs))
+    for one in (a, b):
+        one.advance(3)
+    assert a.tries[0, 1] > 0
+    assert np.array_equal(a.tries, b.tries)
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
+
+
 def test_pairs_that_are_driven_by_the_same_normals():
     chain = Chain(20, 2, "relu")
     (a, record_a, _), (b, record_b, _) = (
@@ -794,12 +941,27 @@ def test_pairs_that_are_driven_by_the_same_normals():
     np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-12)
 
 
+def test_pairs_with_copies_of_samples():
+    """In both chains: their covariances have one range, though they are singular."""
+    start = Covariance(np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]]))
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    (_, record_a, trace_a), (_, record_b, trace_b) = (
+        pairs_of(kind, chain, start, count=1, layers=3) for kind in (Pairs, GpuPairs)
+    )
+    assert np.isfinite(trace_a[0, 1:]).all()
+    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    assert np.array_equal(record_b[..., 0, :], record_b[..., 1, :])
+
+
 def test_pairs_that_cannot_go_on():
     # Two samples that are equal in one of the chains alone: the ranges differ.
     chain = Chain(20, 3, "tanh")
     pairs = [kind(chain, Covariance(np.eye(3)), 1, 0, 1, 5) for kind in (Pairs, GpuPairs)]
     for one in pairs:
-        one.grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
+        grams = one.grams.copy()
+        grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
+        one.grams = grams
         one.layer = 4
         one.advance(1)
         assert one.waiting.all()
@@ -899,6 +1061,32 @@ def test_pairs_that_a_device_has_no_memory_for():
     with mock.patch("bnmc._gpu_pairs.free_memory", return_value=1):
         one_by_one = tv_bound(chain, 2, **options)
     assert np.array_equal(one_by_one.meeting_times, tv_bound(chain, 2, **options).meeting_times)
+
+
+# --- how kernels are launched ---------------------------------------------------------------
+
+
+def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
+    """As on a GPU, where Numba warns of small grids."""
+    launched = []
+
+    class Compiled:
+        def __getitem__(self, configuration):
+            warnings.warn("Grid size 3 will likely result in low occupancy", stacklevel=1)
+            return lambda *arguments: launched.append((configuration, arguments))
+
+        typeof_pyval = staticmethod(type)
+        compile = staticmethod(lambda types: types)
+
+    with (
+        mock.patch.object(target, "SIMULATED", False),
+        mock.patch.object(target, "_allow_shared") as allowed,
+    ):
+        target.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
+        assert not allowed.called
+        target.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
+    allowed.assert_called_once_with((int, float), 50_000)
+    assert launched == [((3, 32, 7, 100), (1, 2.0)), ((3, 32, 7, 50_000), (1, 2.0))]
 
 
 # --- how a block divides its work -----------------------------------------------------------

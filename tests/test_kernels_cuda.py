@@ -15,6 +15,9 @@ from bnmc._kernels.target import SIMULATED, cuda
 from bnmc.errors import UnknownNameError
 from bnmc.kernels import cuda as device
 
+# On a GPU Numba warns of small grids.
+pytestmark = pytest.mark.filterwarnings("ignore:Grid size")
+
 KEY = 0xFEDCBA9876543210
 WORDS = np.uint32(KEY & 0xFFFFFFFF), np.uint32(KEY >> 32)
 

@@ -8,7 +8,7 @@ import pytest
 
 import bnmc
 from bnmc import _leg, _precision
-from bnmc.errors import BackendError, NonFiniteError, PrecisionWarning
+from bnmc.errors import NonFiniteError, PrecisionWarning
 
 RELU = bnmc.Chain.vanilla(20, 3, "relu")
 
@@ -133,11 +133,6 @@ def test_what_is_not_homogeneous_has_no_scale_and_says_so():
         bnmc.simulate(chain, 10**6, rng=0, every=10**5)
     assert caught.value.chain == 0
     bnmc.simulate(chain, 100, rng=0)
-
-
-def test_deep_chains_without_a_norm_are_not_for_a_gpu():
-    with pytest.raises(BackendError, match="change their scale"):
-        bnmc.simulate(RELU, 1000, rng=0, backend="cuda")
 
 
 # --- condition

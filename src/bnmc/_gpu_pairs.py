@@ -5,9 +5,9 @@ On a device they go in ranges that its memory has room for.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from bnmc._gpu_samplers import device_memory, device_threads, on_each
 from bnmc._kernels import cpu, cuda
 from bnmc._kernels.target import cuda as numba_cuda
 from bnmc._kernels.target import devices, free_memory, launch, shared_memory
-from bnmc._pairs import Meetings, Pairs, joined, meet
+from bnmc._pairs import THRESHOLD, Meetings, Pairs, joined, meet
+from bnmc._samplers import law_of, sigma_of
 from bnmc.chain import Chain
 from bnmc.errors import BackendError
 from bnmc.initial import Covariance, Representation
@@ -31,55 +32,91 @@ MOST_OF_RANGE = 1 << 17
 
 
 class GpuPairs(Pairs):
-    """`Pairs` whose layers a GPU makes; what becomes of a pair is that of the CPU to rounding."""
+    """`Pairs` whose layers a GPU makes; what becomes of a pair is that of the CPU to rounding.
+
+    Gram matrices stay on the device: only who has met, and why others stopped, comes back.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        start: Covariance | Representation,
+        lag: int,
+        first: int,
+        last: int,
+        key: int,
+        threshold: float = THRESHOLD,
+    ) -> None:
+        n, pairs = chain.batch, last - first
+        self._kernels = cuda.kernels(
+            cuda.Spec(n, n, law_of(chain).norm, False, False, "float64",
+                      sigma_of(chain.activation).digest)
+        )  # fmt: skip
+        if self._kernels.shape.bytes > shared_memory():
+            raise BackendError(
+                "cuda", f"a batch of {n} needs {self._kernels.shape.bytes} bytes of shared memory"
+            )
+        with _room(pairs * bytes_of_pair(n)):
+            self._grams = numba_cuda.device_array((pairs, 2, n, n), np.float64)
+            self._work = (
+                numba_cuda.device_array((pairs, 2, n, n), np.float64),
+                numba_cuda.device_array((pairs, 2, n), np.float64),
+                numba_cuda.device_array((pairs, 2, n), np.int64),
+                numba_cuda.device_array((pairs, 3, n, n), np.float64),
+            )
+            self._grams.copy_to_device(np.zeros(self._grams.shape))
+        super().__init__(chain, start, lag, first, last, key, threshold)
+
+    @property
+    def grams(self) -> NDArray[np.float64]:
+        """The Gram matrices of all pairs, (pairs, 2, n, n): a copy."""
+        copy: NDArray[np.float64] = self._grams.copy_to_host()
+        return copy
+
+    @grams.setter
+    def grams(self, matrices: NDArray[np.float64]) -> None:
+        self._grams.copy_to_device(np.ascontiguousarray(matrices))
+
+    def _renew(self, matrix: NDArray[np.float64]) -> None:
+        with _room(matrix.nbytes):
+            launch(
+                self._kernels.renew, len(self.met), self._kernels.shape.threads, 0, 0, self._grams,
+                numba_cuda.to_device(np.ascontiguousarray(matrix)),
+            )  # fmt: skip
 
     def _run(
         self,
         law: cpu.Law,
         stream: np.uint32,
-        grams: NDArray[np.float64],
         first_layer: int,
         layers: int,
         until: int,
         trace: NDArray[np.float64],
         record: NDArray[np.float64],
     ) -> None:
-        n = self.chain.batch
-        kernels = cuda.kernels(
-            cuda.Spec(n, n, law.norm, False, False, "float64", self._sigma.digest)
-        )
-        if kernels.shape.bytes > shared_memory():
-            raise BackendError(
-                "cuda", f"a batch of {n} needs {kernels.shape.bytes} bytes of shared memory"
-            )
-        pairs = len(grams)
-
-        def work(*shape: int, dtype: Any = np.float64) -> Any:
-            return numba_cuda.device_array((pairs, *shape), dtype)
-
-        # An array without elements has no place on a device: a trace of no pairs is one of none.
-        traced = trace if trace.size else np.zeros((0, 1, 2))
-        size = pairs * bytes_of_pair(n) + record.nbytes + trace.nbytes
-        with device_memory("replicates", size, "let fewer pairs meet at a time, or on the CPU"):
-            changed: list[tuple[NDArray[Any], Any]] = [
-                (
-                    values,
-                    numba_cuda.to_device(np.ascontiguousarray(values)) if values.size else values,
-                )
-                for values in (grams, self.met, self.tries, record, traced, self.status)
+        kernels, pairs = self._kernels, len(self.met)
+        small = [self.met, self.tries, self.status, record, trace]
+        with _room(sum(values.nbytes for values in small)):
+            # Without elements there is nothing to be a pointer to.
+            there = [
+                numba_cuda.to_device(values if values.size else np.zeros((1,) * values.ndim))
+                for values in small
             ]
-            there = [array for _, array in changed]
+            met, tries, status, recorded, traced = there
             launch(
                 kernels.couple, pairs, kernels.shape.threads, kernels.shape.bytes, 0,
-                np.uint32(stream), there[0], work(2, n, n), work(2, n),
-                work(2, n, dtype=np.int64), work(3, n, n), there[1], there[2], self.first,
-                first_layer, layers, self.lag, until, self.threshold, there[3], there[4],
-                *self._key, there[5], numba_cuda.device_array((1, 1), np.float64), law.width,
-                law.gain, law.eps,
+                np.uint32(stream), self._grams, *self._work, met, tries, self.first, first_layer,
+                layers, self.lag, until, self.threshold, recorded, pairs if record.size else 0,
+                traced, len(trace), *self._key, status,
+                numba_cuda.device_array((1, 1), np.float64), law.width, law.gain, law.eps,
             )  # fmt: skip
-            for values, array in changed:
+            for values, array in zip(small, there, strict=True):
                 if values.size:
                     values[...] = array.copy_to_host()
+
+
+def _room(size: int) -> AbstractContextManager[None]:
+    return device_memory("replicates", size, "let fewer pairs meet at a time, or on the CPU")
 
 
 def bytes_of_pair(batch: int) -> int:

@@ -30,14 +30,17 @@ from bnmc._kernels.target import (
     is_out_of_memory,
     launch,
     processors,
+    ready,
     shared_memory,
 )
+from bnmc._precision import EXPONENT_OF_STATE, in_range
 from bnmc._samplers import (
     ConditionalSampler,
     FloatArray,
     Frames,
     Measure,
     Sampler,
+    ScaledSampler,
     State,
     WeightsSampler,
     weight_code,
@@ -146,18 +149,16 @@ class _Target(NamedTuple):
     stars: Any
 
 
-class _GpuSampler(Sampler):
+class _GpuSampler(ScaledSampler):
     """What the samplers share that make a layer row by row, of chains `offset` and on."""
 
     divisible = False
     frame_factor = 16
-    measuring = True
     source = cuda.DRAWN
 
     def _allocate(self) -> None:
+        super()._allocate()
         chain, chains = self.chain, self.chains
-        if callable(chain.weights):
-            raise BackendError("cuda", "a sampler of weights is a function of the CPU")
         self.kernels = self._kernels(self.source, self.dtype.name)
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
@@ -169,12 +170,19 @@ class _GpuSampler(Sampler):
             self.grams = self._zeros((chains, self.columns, self.columns), np.float64)
             self.xs = self._zeros(of_x, self.dtype)
             self.activations = self._zeros(of_a, self.dtype)
+            self._exponents = self._zeros((chains,), np.int64)
         #: Where frames stay on the device, if they do.
         self.results: Any = None
+        #: Which of its slots were last written.
+        self._written = slice(0, 0)
         # Made once: whether to pin memory or to free it, the driver waits for kernels.
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
         self.measure(())
+
+    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
+        # Kernels know nothing of a scale that was split off.
+        return not (self.is_scaled and any(one.kind == numbers_of.DISTANCE for one in wanted))
 
     def measure(self, wanted: tuple[Measure, ...]) -> None:
         super().measure(wanted)
@@ -223,6 +231,8 @@ class _GpuSampler(Sampler):
             arrays["activations"][:, :, : self.columns] = rows
         else:
             arrays["wide"] = self.wide
+        if self.is_scaled:
+            arrays["exponent"] = self.exponents
         if self.skipped:
             arrays["x"] = self.xs.copy_to_host()
         return arrays
@@ -235,6 +245,9 @@ class _GpuSampler(Sampler):
             self.activations.copy_to_device(np.ascontiguousarray(rows.transpose(0, 1, 3, 2)))
         else:
             self.wide[:] = state.arrays["wide"]
+        if self.is_scaled:
+            self.exponents[:] = state.arrays["exponent"]
+            self._exponents.copy_to_device(self.exponents)
         if self.skipped:
             self.xs.copy_to_device(np.ascontiguousarray(state.arrays["x"]))
 
@@ -255,6 +268,7 @@ class _GpuSampler(Sampler):
         self.record(frames)
 
     def record(self, frames: Frames) -> None:
+        self._written = slice(0, 1)
         if self.results is None and not self.measures:
             frames.gram[:, 0] = self.grams.copy_to_host()
             return
@@ -268,6 +282,31 @@ class _GpuSampler(Sampler):
         self.stream.synchronize()
         if self.results is None:
             frames.values[:, :1] = there.copy_to_host()
+
+    def settle(self, frames: Frames) -> None:
+        if self.is_scaled:
+            if frames.gram.size:
+                in_range(frames.gram, frames.log_scale, self.exponents)
+            self._rescale()
+        elif self.chain.norm == "none":
+            self.require_scale(self.grams.copy_to_host())
+
+    def _rescale(self) -> None:
+        """Divide the state by powers of 2; multiply what stays on the device by what it lacks."""
+        status = numba_cuda.to_device(np.full(self.chains, cuda.RUNNING), stream=self.stream)
+        stay = self._nothing(4, "float64") if self.results is None else self.results
+        first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
+        launch(
+            self.kernels.settle, self.chains, self.kernels.shape.threads, 0, self.stream,
+            self.grams, self.xs, self.activations, self._exponents, stay, first, last,
+            EXPONENT_OF_STATE, status,
+        )  # fmt: skip
+        self.stream.synchronize()
+        self.exponents[:] = self._exponents.copy_to_host()
+        large = np.flatnonzero(status.copy_to_host() != cuda.RUNNING)
+        if large.size:
+            chain = self.offset + int(large[0])
+            raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
 
     def _copy_start(self, start: Representation) -> None:
         """Bring a known layer 0 to the device."""
@@ -367,6 +406,9 @@ class _GpuSampler(Sampler):
     ) -> NDArray[np.int64]:
         """Take chains through layers in chunks; `record` has the frames that go to the host."""
         wanted = np.flatnonzero(slots >= 0)
+        self._written = slice(0, 0)
+        if wanted.size:
+            self._written = slice(int(slots[wanted[0]]), int(slots[wanted[-1]]) + 1)
         # A chain that goes on in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
         stay = self.results is not None
@@ -414,11 +456,12 @@ class _GpuSampler(Sampler):
                     finish()
         return found
 
-    def _most_of_chunk(self, size: int) -> int:
+    def _most_of_chunk(self, size: int, kernels: cuda.Kernels | None = None) -> int:
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
-        shape = self.kernels.shape
+        kernels = self.kernels if kernels is None else kernels
+        shape = kernels.shape
         tiles = shape.tiles(self.chain.width)
-        by_rows = self.kernels.layers is None or tiles > cuda.MOST_RANGES
+        by_rows = kernels.layers is None or tiles > cuda.MOST_RANGES
         sums = 8 * min(tiles, cuda.MOST_RANGES) * shape.entries if by_rows else 0
         most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
@@ -484,13 +527,15 @@ class _GpuSampler(Sampler):
         kept = self.activations[first:last] if self.keeps_a else self._nothing(4, dtype)
         given = self._nothing(3, dtype) if given is None else given
         x = self._x(first, last, dtype)
+        before = self.grams[first:last], x, kept, given, sums, arrived, *target
+        after = status, law.width, law.skip, law.gain, law.eps, self.offset + first
+        # Prepared once: a layer may take no longer than Python does to launch a kernel.
+        start = ready(
+            kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes, self.stream,
+            (*before, 0, *after, layer, 0, *self.key_words),
+        )  # fmt: skip
         for step, slot in enumerate(slots.tolist()):
-            launch(
-                kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes,
-                self.stream, self.grams[first:last], x, kept, given, sums, arrived, *target, slot,
-                status, law.width, law.skip, law.gain, law.eps, self.offset + first, layer + step,
-                step, *self.key_words,
-            )  # fmt: skip
+            start(*before, slot, *after, layer + step, step, *self.key_words)
         return status, (sums, arrived, kept, given, x, target)
 
     def _rows(
@@ -498,12 +543,18 @@ class _GpuSampler(Sampler):
     ) -> None:
         """Make layer 0 of rows that are given."""
         kernels = self._kernels(source, self.dtype.name)
-        status, _ = self._by_rows(
-            kernels, law, first, last, layer, np.full(1, -1),
-            self._target(self._nothing(4, "float64")), cuda.MOST_RANGES, self.dtype.name, given,
-        )  # fmt: skip
-        self.stream.synchronize()
-        self._check(status.copy_to_host(), first, layer)
+        most = self._most_of_chunk(0, kernels)
+        for a in range(first, last, most):
+            b = min(last, a + most)
+            own = given[a:b] if given.shape[0] > 1 else given
+            with device_memory("chains", 0, FEWER_CHAINS):
+                status, _ = self._by_rows(
+                    kernels, law, a, b, layer, np.full(1, -1),
+                    self._target(self._nothing(4, "float64")), cuda.MOST_RANGES, self.dtype.name,
+                    own,
+                )  # fmt: skip
+                self.stream.synchronize()
+            self._check(status.copy_to_host(), a, layer)
 
     def _x(self, first: int, last: int, dtype: str) -> Any:
         return self.xs[first:last] if self.skipped else self._nothing(3, dtype)
@@ -570,7 +621,6 @@ class DividedSampler(Sampler):
     """
 
     divisible = False
-    measuring = True
     frame_factor = _GpuSampler.frame_factor
 
     def __init__(
@@ -605,6 +655,9 @@ class DividedSampler(Sampler):
         """The state of all chains, on the host and as the CPU has it."""
         parts = self._each(lambda part, a, b: part.arrays)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
+        return self.parts[0].can_measure(wanted)
 
     def measure(self, wanted: tuple[Measure, ...]) -> None:
         super().measure(wanted)
@@ -642,6 +695,13 @@ class DividedSampler(Sampler):
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         self._each(lambda part, a, b: part.advance(0, b - a, layer, slots, _part_of(frames, a, b)))
+
+    @property
+    def most_layers(self) -> int:
+        return self.parts[0].most_layers
+
+    def settle(self, frames: Frames) -> None:
+        self._each(lambda part, a, b: part.settle(_part_of(frames, a, b)))
 
     def _each(self, task: Callable[[_GpuSampler, int, int], Any]) -> list[Any]:
         """Run a task on all devices at once."""

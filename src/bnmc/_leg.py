@@ -92,9 +92,9 @@ class Job:
         sampler = self._kinds()[self.path](
             self.chain, last - first, self.inputs, self.dtype, self.key, first
         )
-        measured = [one.measure for one in self.observables]
-        if sampler.measuring and None not in measured:
-            sampler.measure(tuple(one for one in measured if one is not None))
+        measured = tuple(one.measure for one in self.observables if one.measure is not None)
+        if len(measured) == len(self.observables) and sampler.can_measure(measured):
+            sampler.measure(measured)
         return sampler
 
     def _kinds(self) -> Mapping[str, Callable[..., Sampler]]:

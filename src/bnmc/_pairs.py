@@ -129,16 +129,21 @@ class Pairs:
     def _begin(self, start: Covariance | Representation) -> None:
         if isinstance(start, Representation):
             a = start.a[0]
-            self.grams[:] = a.T @ a / self.chain.width
+            for _ in range(2):
+                self._renew(a.T @ a / self.chain.width)
             return
         # Rows with a covariance, as if it were the Gram matrix of a layer -1. The gain has no part
         # in layer 0.
         law = self._law._replace(gain=1.0)
-        for side, stream in ((1, coupling.STREAM_START), (0, cpu.STREAM_ROWS)):
-            drawn = np.broadcast_to(start.matrix, self.grams.shape).copy()
-            self._run(law, stream, drawn, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
-            self.grams[:, side] = drawn[:, 0]
+        for stream in (coupling.STREAM_START, cpu.STREAM_ROWS):
+            self._renew(start.matrix)
+            self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
         self._check()
+
+    def _renew(self, matrix: NDArray[np.float64]) -> None:
+        """Make the first chains' matrices those of the second, and give the first a new one."""
+        self.grams[:, 1] = self.grams[:, 0]
+        self.grams[:, 0] = matrix
 
     @property
     def waiting(self) -> NDArray[np.bool_]:
@@ -167,9 +172,7 @@ class Pairs:
             recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
         trace = np.full((traced, layers, 2), np.nan)
         trace[..., 1] = np.inf
-        self._run(
-            self._law, cpu.STREAM_ROWS, self.grams, self.layer + 1, layers, until, trace, recorded
-        )
+        self._run(self._law, cpu.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
         self.layer += layers
         self._check()
         return recorded, trace
@@ -178,7 +181,6 @@ class Pairs:
         self,
         law: cpu.Law,
         stream: np.uint32,
-        grams: NDArray[np.float64],
         first_layer: int,
         layers: int,
         until: int,
@@ -186,9 +188,9 @@ class Pairs:
         record: NDArray[np.float64],
     ) -> None:
         coupling.coupled_layers(
-            self._sigma, law, stream, grams, self.met, self.tries, self.first, first_layer, layers,
-            self.lag, until, self.threshold, record, trace, *self._key, self._works, self._pair,
-            self.status,
+            self._sigma, law, stream, self.grams, self.met, self.tries, self.first, first_layer,
+            layers, self.lag, until, self.threshold, record, trace, *self._key, self._works,
+            self._pair, self.status,
         )  # fmt: skip
 
     @property

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from bnmc.chain import Chain
 
 __all__ = [
-    "exponents_of", "in_range", "is_homogeneous", "layers_of_scale", "least_pivots", "rescale",
+    "EXPONENT_OF_STATE", "exponents_of", "in_range", "is_homogeneous", "layers_of_scale",
+    "least_pivots", "rescale",
 ]  # fmt: skip
 
 #: σ(a x) = a σ(x) for a > 0.
@@ -18,7 +19,7 @@ _HOMOGENEOUS = frozenset({"abs", "leaky_relu", "linear", "relu"})
 #: Gram matrices with an exponent (base 2) up to this are what they are; others get a scale.
 _MOST_EXPONENT = 900
 #: The state is rescaled once its exponent is larger.
-_EXPONENT_OF_STATE = 16
+EXPONENT_OF_STATE = 16
 #: By how much the exponent of a Gram matrix may change before it is looked at again: products of
 #: rows are made in the rows' own dtype.
 _LEEWAY = {"float64": 400.0, "float32": 40.0}
@@ -87,7 +88,7 @@ def rescale(
         Grow by the power.
     """
     own = exponents_of(grams)
-    for chain in np.flatnonzero(np.abs(own) > _EXPONENT_OF_STATE):
+    for chain in np.flatnonzero(np.abs(own) > EXPONENT_OF_STATE):
         half = int(own[chain]) // 2
         grams[chain] = np.ldexp(grams[chain], -2 * half)
         for values in rows:

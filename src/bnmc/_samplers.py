@@ -32,7 +32,7 @@ from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.initial import Covariance, Representation
 
-__all__ = ["SAMPLERS", "Frames", "Sampler", "State", "choose_sampler"]
+__all__ = ["SAMPLERS", "Frames", "Sampler", "ScaledSampler", "State", "choose_sampler"]
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -164,8 +164,6 @@ class Sampler:
     divisible = True
     #: How much larger than usual the frames of a block of layers may be.
     frame_factor = 1
-    #: Whether its kernels can record numbers in place of Gram matrices.
-    measuring = False
 
     def __init__(
         self,
@@ -217,8 +215,12 @@ class Sampler:
             values[...] = state.arrays.get(name, 0)  # a GPU has less to say
         self.layer = state.layer
 
+    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
+        """Return whether its kernels can record these numbers in place of Gram matrices."""
+        return False
+
     def measure(self, wanted: tuple[Measure, ...]) -> None:
-        """Record numbers in place of Gram matrices, if there are any and it can."""
+        """Record numbers in place of Gram matrices, if there are any; it has to be able to."""
         self.measures = wanted
 
     @property
@@ -284,10 +286,35 @@ class Sampler:
             raise NonFiniteError(chain, layer, "Gram matrix")
 
 
-class _RowSampler(Sampler):
+class ScaledSampler(Sampler):
+    """A sampler of Gram matrices, whose scale is split off where the chain may have any."""
+
+    def _allocate(self) -> None:
+        #: The state is in units of 2**exponents, where a chain may have any scale.
+        self.exponents = np.zeros(self.chains, np.int64)
+        self.is_scaled = is_homogeneous(self.chain)
+
+    @property
+    def most_layers(self) -> int:
+        if not self.is_scaled:
+            return super().most_layers
+        return layers_of_scale(self.chain, self.dtype.name)
+
+    def require_scale(self, grams: NDArray[np.float64]) -> None:
+        """Refuse Gram matrices so small that float64 rounds them, or makes them zero."""
+        # Of the activations of the library none but those whose scale is split off are ever zero.
+        zero = self.chain.activation.builtin & ~grams.any(axis=(1, 2))
+        small = np.flatnonzero(zero | (exponents_of(grams) < -960))
+        if small.size:
+            chain = self.offset + int(small[0])
+            raise NonFiniteError(chain, None, "Gram matrix, too small for float64, is")
+
+
+class _RowSampler(ScaledSampler):
     """A sampler whose layers are made row by row."""
 
     def _allocate(self) -> None:
+        super()._allocate()
         chain, chains = self.chain, self.chains
         self.panel = memory.panel_rows(chain.width, self.rows_are_worth)
         self.grams = np.zeros((chains, self.columns, self.columns))
@@ -297,9 +324,6 @@ class _RowSampler(Sampler):
         self.xs = memory.aligned_zeros(of_x, self.dtype)
         of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
         self.activations = memory.aligned_zeros(of_a, self.dtype)
-        #: The state is in units of 2**exponents, where a chain may have any scale.
-        self.exponents = np.zeros(chains, np.int64)
-        self.is_scaled = is_homogeneous(chain)
         self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
 
     @property
@@ -312,34 +336,19 @@ class _RowSampler(Sampler):
             arrays["unresolved"] = self.unresolved
         return arrays
 
-    @property
-    def most_layers(self) -> int:
-        if not self.is_scaled:
-            return super().most_layers
-        return layers_of_scale(self.chain, self.dtype.name)
-
     def settle(self, frames: Frames) -> None:
         if self.is_scaled:
             in_range(frames.gram, frames.log_scale, self.exponents)
             rows = [self.xs] if self.chain.skip != 0.0 else []
             rescale(self.grams, rows + [self.activations] * self.keeps_a, self.exponents)
         elif self.chain.norm == "none":
-            self._require_scale()
+            self.require_scale(self.grams)
         if self.is_watched:
             n, centred = self.chain.batch, self.chain.norm == "batch"
             for first in range(0, self.columns, n):
                 own = frames.gram[..., first : first + n, first : first + n]
                 least = least_pivots(own, centred, self.chain.width)
                 self.unresolved |= (least < LOST_PIVOT).any(axis=1)
-
-    def _require_scale(self) -> None:
-        """Refuse Gram matrices so small that float64 rounds them, or makes them zero."""
-        # Of the activations of the library none but those whose scale is split off are ever zero.
-        zero = self.chain.activation.builtin & ~self.grams.any(axis=(1, 2))
-        small = np.flatnonzero(zero | (exponents_of(self.grams) < -960))
-        if small.size:
-            chain = self.offset + int(small[0])
-            raise NonFiniteError(chain, None, "Gram matrix, too small for float64, is")
 
     @property
     def keeps_a(self) -> bool:

@@ -19,7 +19,6 @@ from bnmc._interrupt import StillAtWork, Stop, uninterrupted
 from bnmc._kernels.jit import host_cpu
 from bnmc._leg import Job, Leg, Pool, Recorded, Sink
 from bnmc._machine import available_memory, available_processors
-from bnmc._precision import is_homogeneous
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc._samplers import (
     MOST_CHAINS,
@@ -52,8 +51,12 @@ __all__ = ["drawn_weights", "simulate"]
 
 #: The time that a run takes the CPU from which on a GPU is worth the compilation of its kernels.
 WORTH_A_GPU = 20.0
-#: The depth up to which chains without normalization go on a GPU, where nobody sees to the scale.
-MOST_UNSCALED = 200
+#: What a GPU is not for.
+OF_FACTORS = (
+    "linear chains without normalization multiply Wishart factors, which costs the same at any "
+    "width and leaves nothing for a GPU to do: backend='cpu'"
+)
+OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
 #: What a tile of a store should take one worker, in seconds: as much is lost by a `kill -9`.
 STORED_TILE_SECONDS = 2.0
 
@@ -415,8 +418,7 @@ class _Plan:
 
     def _choose_backend(self, wanted: str) -> str:
         """Return "cpu" or "cuda": what is wanted, or what is there and pays."""
-        unbounded = is_homogeneous(self.chain) and self.depth > MOST_UNSCALED
-        no_gpu = self.path == "factor" or callable(self.chain.weights) or unbounded
+        no_gpu = self.path == "factor" or callable(self.chain.weights)
         if wanted == "auto":
             columns = self.chain.batch * (self.inputs or 1)
             seconds = SAMPLERS[self.path].seconds(self.chain, columns, np.dtype(self.dtype))
@@ -430,11 +432,7 @@ class _Plan:
             return "cpu"
         reason = why_not()
         if reason is None and no_gpu:
-            reason = "linear chains without normalization go by Wishart factors, on the CPU"
-            if callable(self.chain.weights):
-                reason = "a function that samples weights runs on the CPU"
-            elif self.path != "factor":
-                reason = "deep chains without normalization change their scale, on the CPU"
+            reason = OF_PYTHON if callable(self.chain.weights) else OF_FACTORS
         if reason is None:
             return "cuda"
         if wanted == "cuda":

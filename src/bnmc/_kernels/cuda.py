@@ -20,7 +20,7 @@ What is recorded of a layer is its Gram matrix, or only numbers of it (`core.mea
 from __future__ import annotations
 
 from functools import cache
-from math import log, sqrt
+from math import frexp, ldexp, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,19 +84,19 @@ u32 = np.uintp
 MOST_THREADS = 16 if SIMULATED else 256
 #: The same where weights are multiplied, and quads of a tile then: a thread has a share of the
 #: elements of a row.
-MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 512
+MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
 QUADS_OF_WEIGHTS = 8
 #: Registers of a thread, at most: with 256 threads a multiprocessor holds two blocks, or three
 #: where a thread accumulates few numbers.
 MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
+#: The same where weights are multiplied by threads that have all columns.
+REGISTERS_OF_WEIGHTS = 144
 #: Bytes of shared memory that its blocks share.
 SHARED_OF_PROCESSOR = 226 * 1024
 #: Threads of a warp, and the largest Gram matrix that one factors alone.
 WARP, MOST_OF_WARP = 32, 32
 #: Columns of the largest whose rows are in registers then.
 MOST_OF_REGISTERS = 16
-#: Columns whose shares are added at once.
-ROUND = 8
 #: Into how many ranges the tiles of a layer are divided, at most.
 MOST_RANGES = 256
 #: What a thread keeps in registers: columns of a quad, and the edge of its square of the Gram
@@ -202,11 +202,11 @@ def shape_of(spec: Spec) -> Shape:
     numbers = max(classes * edge * stride, edge**2 * lines)
     shares = lines_of(threads)
     if multiplied:
-        # A tile of the weights, the activations that it multiplies, the shares of the products.
+        # A tile of the weights and the activations that it multiplies, where threads share them,
+        # and the shares of the products.
         elements = threads // quads
-        numbers = max(
-            numbers + 4 * min(ROUND, chunk) * shares, elements * (4 * quads + chunk * groups)
-        )
+        shared = elements * (4 * quads + chunk * groups) if groups > 1 else 0
+        numbers = max(numbers + 4 * round_of(groups, chunk) * shares, shared)
     most = max(numbers * size, n * (n + 1) * 8)
     return Shape(
         threads, quads, chunk, groups, chunk * groups, stride, classes, edge, squares, splits,
@@ -227,6 +227,12 @@ def splits_of(most: int, squares: int, rows: int) -> int:
 def lines_of(threads: int, step: int = QUADS_OF_WEIGHTS) -> int:
     """Return the numbers of a line, so that lines begin `step` banks apart."""
     return -(-threads // 32) * 32 + step % 32
+
+
+def round_of(groups: int, chunk: int) -> int:
+    """Return of how many columns shares are added at once."""
+    # So few that 16 columns in float32 go on a device of 163 KiB of shared memory.
+    return min(4 if groups == 1 else 8, chunk)
 
 
 @cuda.jit(device=True)
@@ -292,6 +298,18 @@ def signs(element, quad, layer, stream, k0, k1):
     )
 
 
+@cuda.jit(device=True)
+def scaled(value, exponent):
+    """Return value * 2**exponent: infinity where that is too large, zero where too small."""
+    while exponent > 1000:
+        value *= 2.0**1000
+        exponent -= 1000
+    while exponent < -1000:
+        value *= 2.0**-1000
+        exponent += 1000
+    return value * ldexp(1.0, int(exponent))
+
+
 class Kernels(NamedTuple):
     """The kernels of one `Spec`; `layers` only where rows are drawn."""
 
@@ -300,6 +318,8 @@ class Kernels(NamedTuple):
     rows: Any
     couple: Any
     observe: Any
+    settle: Any
+    renew: Any
 
 
 @cache
@@ -338,10 +358,11 @@ def kernels(spec: Spec) -> Kernels:
     elements, share_line = threads // quads, lines_of(threads)
     at_weights, at_shares = at_tile, at_tile + max(classes * edge * stride, edge**2 * lines)
     at_multiplied = at_weights + elements * tile_rows
-    per_round = min(ROUND, chunk)
+    per_round = round_of(groups, chunk)
     accumulators, sums = 4 * chunk, edge * edge
     units, odd = PIVOT_UNITS, columns | 1
     team = WARP if columns <= MOST_OF_WARP and not SIMULATED else threads
+    helpers = team // columns
     in_registers = columns <= MOST_OF_REGISTERS
     inverse_root = inverse_root32 if single else inverse_root64
     # Whether a thread has whole rows, and need not put them where others see them.
@@ -350,6 +371,8 @@ def kernels(spec: Spec) -> Kernels:
     if 2 * shape.bytes > SHARED_OF_PROCESSOR and threads <= 256:
         # A second block has no place beside the first.
         registers = 255
+    if source == MULTIPLIED and groups == 1:
+        registers = REGISTERS_OF_WEIGHTS
     few = single and accumulators <= FEW_ACCUMULATORS
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
@@ -565,10 +588,19 @@ def kernels(spec: Spec) -> Kernels:
             entry *= inverse
             if t < padded:
                 numbers[u32(at_factor + k * padded + t)] = number(scale * entry)
-            if t < columns:
-                entry *= inverse
-                for j in range(0 if in_registers else k + 1, columns):
-                    row[u32(at + j)] -= entry * doubles[u32(at_step + j)]
+            if in_registers:
+                if t < columns:
+                    entry *= inverse
+                    for j in range(columns):
+                        row[u32(at + j)] -= entry * doubles[u32(at_step + j)]
+            elif t < helpers * columns:
+                # Each row is brought up to date by as many threads as there are.  Its next entry
+                # is the owner's, who reads it before the others are waited for.
+                i = t % columns
+                other, at_row = doubles[u32(at_step + i)] * inverse, at_tile64 + i * odd
+                other *= inverse
+                for j in range(k + 1 + t // columns, i + 1, helpers):
+                    row[u32(at_row + j)] -= other * doubles[u32(at_step + j)]
         # Copies of samples stay copies at every depth.
         meet_team()
         if t < columns:
@@ -829,20 +861,40 @@ def kernels(spec: Spec) -> Kernels:
             cuda.syncthreads()
 
     @cuda.jit(device=True)
+    def finish_sum(doubles, whole, at, width):
+        value = doubles[u32(at)] / width
+        doubles[u32(at)] = value
+        if not abs(value) < np.inf:
+            cuda.atomic.min(whole, at_flags, NOT_FINITE)
+
+    @cuda.jit(device=True)
     def finish_sums(width):
         """Divide the sums by the width, and see whether they are finite."""
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
-        for item in range(thread(), columns * columns, threads):
-            i, j = item // columns, item % columns
-            # The entry (j, i) is the same place, or, within a square, has the same bits.
-            if i >= j or i % classes == j % classes:
-                entry = at_totals + entry_of(i, j)
-                value = doubles[u32(entry)] / width
-                doubles[u32(entry)] = value
-                if not abs(value) < np.inf:
-                    cuda.atomic.min(whole, at_flags, NOT_FINITE)
+        t = thread()
+        if classes * edge == columns:
+            for entry in range(t, entries, threads):
+                finish_sum(doubles, whole, at_totals + entry, width)
+        else:
+            for item in range(t, columns * columns, threads):
+                i, j = item // columns, item % columns
+                # The entry (j, i) is the same place, or, within a square, has the same bits.
+                if i >= j or i % classes == j % classes:
+                    finish_sum(doubles, whole, at_totals + entry_of(i, j), width)
         cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
+        """Add what every so many elements have a part in; a thread has all columns of a quad."""
+        for element in range(own, width, elements):
+            w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)
+            for c in range(columns):
+                entry = a[u32(element), c]
+                acc[4 * c] += entry * w0
+                acc[4 * c + 1] += entry * w1
+                acc[4 * c + 2] += entry * w2
+                acc[4 * c + 3] += entry * w3
 
     @cuda.jit(device=True)
     def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
@@ -854,7 +906,9 @@ def kernels(spec: Spec) -> Kernels:
         quad, own = np.uint32(first_row // 4 + q), t // quads
         for c in range(accumulators):
             acc[c] = number(0.0)
-        for first in range(0, width, elements):
+        if groups == 1:
+            multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
+        for first in range(0, width if groups > 1 else 0, elements):
             w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
             at = at_weights + own * tile_rows + q
             numbers[u32(at)] = w0
@@ -954,6 +1008,54 @@ def kernels(spec: Spec) -> Kernels:
         begin()
         load_gram(grams[cuda.blockIdx.x])
         record_layer(record, values, kinds, stars, cuda.blockIdx.x, 0)
+
+    @kernel(registers)
+    def settle(grams, xs, kept, exponents, record, first, last, most, status):
+        """Divide the state of chains by powers of 2, a chain a block; see `_precision.rescale`.
+
+        grams, xs, kept : (chains, columns, columns), (chains, ...), (chains, ...)
+            The state; of rows that are not part of it any array.
+        exponents : (chains,) int64
+            What the state is in units of.
+        record : (chains, slots, columns, columns)
+            Its slots first:last become the matrices themselves.
+        most : int
+            The largest exponent (base 2) of a Gram matrix that stays what it is.
+        """
+        t, chain = cuda.threadIdx.x, cuda.blockIdx.x
+        exponent = exponents[chain]
+        for slot in range(first, last):
+            for item in range(t, columns * columns, threads):
+                i, j = item // columns, item % columns
+                value = scaled(record[chain, slot, i, j], exponent)
+                record[chain, slot, i, j] = value
+                if not abs(value) < np.inf:
+                    cuda.atomic.min(status, chain, NOT_FINITE)
+        largest = 0.0
+        for i in range(columns):
+            largest = max(largest, grams[chain, i, i])
+        own = np.int64(frexp(largest)[1])
+        half = own // 2 if abs(own) > most else 0
+        # All threads have read it before any writes.
+        cuda.syncthreads()
+        if half == 0:
+            return
+        for item in range(t, columns * columns, threads):
+            i, j = item // columns, item % columns
+            grams[chain, i, j] = scaled(grams[chain, i, j], -2 * half)
+        if skipped:
+            rows_of_x = xs.shape[2]
+            for item in range(t, columns * rows_of_x, threads):
+                i, row = item // rows_of_x, item % rows_of_x
+                xs[chain, i, row] = number(scaled(np.float64(xs[chain, i, row]), -half))
+        if kept_rows:
+            for item in range(t, 2 * kept.shape[2] * columns, threads):
+                row, i = item // columns, item % columns
+                side, row = row // kept.shape[2], row % kept.shape[2]
+                value = number(scaled(np.float64(kept[chain, side, row, i]), -half))
+                kept[chain, side, row, i] = value
+        if t == 0:
+            exponents[chain] += 2 * half
 
     @cuda.jit(device=True)
     def merge_ranges(sums, chain, ranges):
@@ -1240,10 +1342,19 @@ def kernels(spec: Spec) -> Kernels:
         cuda.syncthreads()
 
     @kernel(registers)
+    def renew(grams, matrix):
+        """Make a pair's first matrix its second, and the first a given one, a pair a block."""
+        pair = grams[cuda.blockIdx.x]
+        for item in range(cuda.threadIdx.x, columns * columns, threads):
+            i, j = item // columns, item % columns
+            pair[1, i, j] = pair[0, i, j]
+            pair[0, i, j] = matrix[i, j]
+
+    @kernel(registers)
     def couple(
         stream_of_rows, grams, factors, pivots, twins, matrices, met, tries, first_replicate,
-        first_layer, layers, alone, until, threshold, record, trace, k0, k1, status, nothing,
-        width, gain, eps,
+        first_layer, layers, alone, until, threshold, record, recorded, trace, traced, k0, k1,
+        status, nothing, width, gain, eps,
     ):  # fmt: skip
         """Take a pair a block through layers, until it meets; see `coupling.coupled_layers`.
 
@@ -1251,6 +1362,8 @@ def kernels(spec: Spec) -> Kernels:
             Work space, and
         matrices : (replicates, 3, columns, columns) float64
             C = L^-1 L', its inverse, and Z^T Z over the width.
+        recorded, traced : int
+            Of how many pairs there are places in `record` and `trace`.
         """
         t, replicate = cuda.threadIdx.x, cuda.blockIdx.x
         if status[replicate, 0] != 0:
@@ -1274,14 +1387,14 @@ def kernels(spec: Spec) -> Kernels:
                     load_gram(pair[side])
                     least = factorise(gain, eps)
                     keep_factor(factor[side], pivot[side], twin[side])
-                    if t == 0 and replicate < trace.shape[0]:
+                    if t == 0 and replicate < traced:
                         trace[replicate, step, 1] = min(least, trace[replicate, step, 1])
             if together:
                 distance = np.nan
                 if same_range(pivot, twin):
                     distance = relative_factor(factor, pivot, eps, relative)
                     take_factor(factor[0], pivot[0])
-                if t == 0 and replicate < trace.shape[0]:
+                if t == 0 and replicate < traced:
                     trace[replicate, step, 0] = distance
                 waited = 0 if distance >= 0.0 else waited + 1
                 if t == 0:
@@ -1340,11 +1453,14 @@ def kernels(spec: Spec) -> Kernels:
                 i, j = item // columns, item % columns
                 if have_met:
                     pair[1, i, j] = pair[0, i, j]
-                if record.shape[1] > 0:
+                if replicate < recorded:
                     record[replicate, step, 0, i, j] = pair[0, i, j]
                     record[replicate, step, 1, i, j] = pair[1, i, j]
             cuda.syncthreads()
 
     drawn = source == DRAWN and not kept_rows
     coupled = drawn and not single and not skipped and norm != NORM_NONE and inputs == 1
-    return Kernels(shape, layers if drawn else None, rows, couple if coupled else None, observe)
+    return Kernels(
+        shape, layers if drawn else None, rows, couple if coupled else None, observe, settle,
+        renew,
+    )  # fmt: skip

@@ -11,8 +11,9 @@ import importlib
 import inspect
 import math
 import threading
-from collections.abc import Callable
-from functools import cache
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from importlib.util import find_spec
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "inverse_root64",
     "kernel",
     "launch",
+    "ready",
     "why_not",
 ]
 
@@ -42,6 +44,8 @@ SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 
 # It runs one kernel at a time.
 _simulator = threading.Lock()
+# `warnings.catch_warnings` is for one thread at a time.
+_configuring = threading.Lock()
 
 #: Bytes of shared memory that a block may have without asking.
 MOST_SHARED_BY_DEFAULT = 48 * 1024
@@ -172,10 +176,13 @@ else:
 
 
 def kernel(most_registers: int) -> Any:
-    """Compile a kernel whose threads have so many registers at most."""
+    """Compile a kernel whose threads have so many registers at most.
+
+    By way of PTX, as in the tests, so that what they say of registers holds for what is launched.
+    """
     if SIMULATED:
         return cuda.jit
-    return cuda.jit(max_registers=most_registers)
+    return cuda.jit(max_registers=most_registers, lto=False)
 
 
 def _names(code: Any) -> set[str]:
@@ -245,14 +252,28 @@ def is_out_of_memory(error: Exception) -> bool:
 
 def launch(compiled: Any, grid: Any, threads: int, size: int, stream: Any, *arguments: Any) -> None:
     """Launch a kernel whose blocks have `size` bytes of shared memory."""
-    if not SIMULATED and size > MOST_SHARED_BY_DEFAULT:
+    ready(compiled, grid, threads, size, stream, arguments)(*arguments)
+
+
+def ready(
+    compiled: Any, grid: Any, threads: int, size: int, stream: Any, arguments: Sequence[Any]
+) -> Callable[..., None]:
+    """Return a function that launches a kernel with arguments of the same types as these."""
+    if SIMULATED:
+        return partial(_simulate, compiled, (grid, threads, stream, size))
+    if size > MOST_SHARED_BY_DEFAULT:
         types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
         _allow_shared(compiled.compile(types), size)
-    if not SIMULATED:
-        compiled[grid, threads, stream, size](*arguments)
-        return
+    # Numba warns of grids of less than 128 blocks, which are right for few chains.
+    with _configuring, warnings.catch_warnings(action="ignore"):
+        configured: Callable[..., None] = compiled[grid, threads, stream, size]
+    return configured
+
+
+def _simulate(compiled: Any, configuration: Any, *arguments: Any) -> None:
+    # Here the configuration is the kernel's, so that both are one step.
     with _simulator:
-        compiled[grid, threads, stream, size](*arguments)
+        compiled[configuration](*arguments)
 
 
 def _allow_shared(overload: Any, size: int) -> None:
