@@ -400,7 +400,7 @@ IN_LOGARITHMS = ["scaled_gram", "log_scale"]
 SCALED = {
     # A layer divides G by 2**7, so that 150 go as far as 1100 without a gain.
     "conditional": (
-        Chain(10, 1, "leaky_relu", norm="none", gain=0.125), {"blocks": 0.5}, LAYERS // 2,
+        Chain(10, 1, "leaky_relu", norm="none", gain=0.125), {"blocks": 0.5}, max(150, LAYERS // 2),
     ),
     "large": (Chain(12, 2, "leaky_relu", norm="none", gain=2.0**40), {"blocks": 0.5}, 20),
     "rows split": (Chain(70, 2, "relu", norm="none", gain=2.0**-80), {}, 8),

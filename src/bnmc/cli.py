@@ -242,12 +242,6 @@ def simulate(
         width, x.shape[1], activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
     )
     is_wrapped = input_ is None or first_layer or x.shape[0] != width
-    if is_wrapped and input_ is not None and not first_layer:
-        print(
-            f"bnmc: {source} has {x.shape[0]} features and layers are {width} wide: a random first "
-            f"layer takes it there (--width {x.shape[0]} does without)",
-            file=sys.stderr,
-        )
     start = FirstLayer(x) if is_wrapped else x
     star = _star(chain, x)
     if store is None or seed is not None:  # a store has its own random numbers
@@ -255,6 +249,12 @@ def simulate(
     begun = time.perf_counter()
     run, interrupted = _simulate(chain, start, star, settings | {"seed": seed})
     seconds = time.perf_counter() - begun
+    if is_wrapped and input_ is not None and not first_layer:
+        print(
+            f"bnmc: {source} has {x.shape[0]} features and layers are {width} wide: a random first "
+            f"layer took it there (--width {x.shape[0]} does without)",
+            file=sys.stderr,
+        )
     notes = [star.note]
     if not run.complete:
         notes.append(f"ended before its time, after layer {run.layers[-1]} of {depth}")

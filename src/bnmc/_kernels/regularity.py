@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._kernels.core.cholesky import PIVOT_UNITS
-from bnmc._kernels.cpu import copy_matrix, group_of_normals
+from bnmc._kernels.cpu import group_of_normals
 from bnmc._kernels.jit import kernel
 from bnmc._kernels.simd import (
     WIDE_BYTES,
@@ -90,7 +90,7 @@ def linear_layers(
             slot = step // every
             moments(shape, gram, x, sums[slot])
             if grams.shape[0] > 0:
-                copy_matrix(gram, grams[slot])
+                grams[slot] = gram
 
 
 @kernel
