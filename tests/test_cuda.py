@@ -245,7 +245,7 @@ def least_pivot(gram, batch, centred):
 @IN_THREADS
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @given(runs())
-@settings(max_examples=45)
+@settings(max_examples=25)
 def test_shapes(run):
     """Layer 0 of a law, and from the CPU's layer 0 the next.
 
