@@ -17,8 +17,7 @@ from bnmc._gpu_samplers import device_memory, device_threads, on_each
 from bnmc._kernels import cpu, cuda
 from bnmc._kernels.target import cuda as numba_cuda
 from bnmc._kernels.target import devices, free_memory, launch, shared_memory
-from bnmc._pairs import THRESHOLD, Meetings, Pairs, joined, meet
-from bnmc._samplers import law_of, sigma_of
+from bnmc._pairs import Meetings, Pairs, joined, meet
 from bnmc.chain import Chain
 from bnmc.errors import BackendError
 from bnmc.initial import Covariance, Representation
@@ -37,21 +36,11 @@ class GpuPairs(Pairs):
     Gram matrices stay on the device: only who has met, and why others stopped, comes back.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        start: Covariance | Representation,
-        lag: int,
-        first: int,
-        last: int,
-        key: int,
-        threshold: float = THRESHOLD,
-    ) -> None:
-        n, pairs = chain.batch, last - first
+    def _allocate(self) -> None:
+        n, pairs = self.chain.batch, len(self.met)
         self._kernels = cuda.kernels(
-            cuda.Spec(n, n, law_of(chain).norm, False, False, "float64",
-                      sigma_of(chain.activation).digest)
-        )  # fmt: skip
+            cuda.Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
+        )
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda", f"a batch of {n} needs {self._kernels.shape.bytes} bytes of shared memory"
@@ -65,7 +54,6 @@ class GpuPairs(Pairs):
                 numba_cuda.device_array((pairs, 3, n, n), np.float64),
             )
             self._grams.copy_to_device(np.zeros(self._grams.shape))
-        super().__init__(chain, start, lag, first, last, key, threshold)
 
     @property
     def grams(self) -> NDArray[np.float64]:

@@ -109,7 +109,6 @@ class Pairs:
         self.chain, self.lag, self.first = chain, lag, first
         self.threshold = threshold
         self.layer = 0
-        self.grams = np.zeros((count, 2, n, n))
         self.met = np.full(count, -1, np.int64)
         self.tries = np.zeros((count, 3), np.int64)
         self.status = np.zeros((count, 3), np.int64)
@@ -124,7 +123,12 @@ class Pairs:
             normals=memory.aligned_zeros(self._works[0].block.shape, np.float64),
             sums=np.zeros_like(self._works[0].sums),
         )
+        self._allocate()
         self._begin(start)
+
+    def _allocate(self) -> None:
+        """Make the Gram matrices of all pairs."""
+        self.grams = np.zeros((len(self.met), 2, self.chain.batch, self.chain.batch))
 
     def _begin(self, start: Covariance | Representation) -> None:
         if isinstance(start, Representation):
