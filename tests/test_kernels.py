@@ -13,7 +13,7 @@ from oracle import FORMULAS, gram, normalise, normals, projector, semidefinite_c
 
 from bnmc._kernels import cpu, memory
 from bnmc._kernels.core.gamma import chi
-from bnmc._kernels.jit import OPTIONS
+from bnmc._kernels.jit import OPTIONS, Apart
 from bnmc._kernels.simd import (
     all_greater,
     fill_like,
@@ -40,6 +40,12 @@ CHAIN = 77
 
 def body_of(kernel, body):
     return kernel if body == "compiled" else kernel.py_func
+
+
+def activation_of(name, dtype, body="compiled"):
+    """An activation as samplers give it to kernels, or for Python that applies it itself."""
+    sigma = sigma_of(Activation.named(name))
+    return sigma if body == "python" else cpu.activation(sigma, np.dtype(dtype).name)
 
 
 def columns_of(body):
@@ -240,7 +246,9 @@ def normalise_block(body, block, rows, law):
     degenerate = body_of(cpu.measure_rows, body)(block, rows, law, work.means, work.scales)
     if degenerate < 0:
         linear = sigma_of(Activation.named("linear"))
-        body_of(cpu.activate_columns, body)(linear, block, law, rows, work.means, work.scales)
+        body_of(cpu.activate_columns, body)(
+            linear, block, law.columns, law.batch, rows, work.means, work.scales
+        )
     return degenerate
 
 
@@ -350,7 +358,7 @@ def test_finish_block(dtype, body, norm, skip, keeps):
         x[:] = np.random.default_rng(6).standard_normal(x.shape)
     before = x.astype(np.float64)
     kept = memory.aligned_zeros((8, stride) if keeps else (0, 0), dtype)
-    sigma = sigma_of(Activation.named("tanh"))
+    sigma = activation_of("tanh", dtype, body)
     kernel = body_of(cpu.finish_block, body)
     finishing = work.block, work.means, work.scales
     assert kernel(sigma, law, first_row, count, x, kept, *finishing) == -1
@@ -381,7 +389,7 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     block, values = blocked(128, 6, dtype, 5)
     work.block[:] = block
     work.block.reshape(-1, cpu.BLOCK)[:, count:] = 0.0
-    sigma, nothing = sigma_of(Activation.named("tanh")), np.zeros((0, 0), dtype)
+    sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     kernel = body_of(cpu.finish_block, body)
     finishing = nothing, work.block, work.means, work.scales
     assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), *finishing) == -1
@@ -397,7 +405,7 @@ def test_finish_block_names_a_row_of_the_layer(dtype, body):
     work = memory.work(5, 1, dtype)
     work.block[:], _ = blocked(128, 5, dtype, 5)
     work.block.reshape(-1, cpu.BLOCK)[:5, 70] = 0.25
-    sigma, nothing = sigma_of(Activation.named("tanh")), np.zeros((0, 0), dtype)
+    sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     finishing = np.zeros((1, 1), dtype), nothing, work.block, work.means, work.scales
     kernel = body_of(cpu.finish_block, body)
     assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
@@ -449,7 +457,7 @@ class Layers:
         columns = self.law.columns
         record = np.full((len(self.grams), np.count_nonzero(slots >= 0), columns, columns), np.nan)
         kernel(
-            sigma_of(Activation.named(sigma)), self.law, *weights, self.grams, self.xs,
+            activation_of(sigma, self.dtype), self.law, *weights, self.grams, self.xs,
             self.activations, CHAIN, first_layer, slots, record, self.panel, *KEY,
             np.zeros_like(self.work.sums), self.work, self.status,
         )  # fmt: skip
@@ -564,7 +572,7 @@ def test_weights_that_are_given(dtype):
         rows = w[panel * panel_rows : (panel + 1) * panel_rows]
         given[: len(rows)] = rows
         degenerate = cpu.multiply_panels(
-            sigma_of(Activation.named("tanh")), law, cpu.GIVEN, given, layers.activations[0, 0],
+            activation_of("tanh", dtype), law, cpu.GIVEN, given, layers.activations[0, 0],
             layers.xs[0], layers.activations[0, 1], panel, panel + 1, panel_rows,
             draw_of(1, 0, cpu.STREAM_WEIGHTS), layers.work, sums,
         )  # fmt: skip
@@ -583,7 +591,7 @@ def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     """Rows are shared among threads by panels, and what panels there are is part of the law."""
     law = law_of(2 * cpu.BLOCK + 200, 3)
     x, a, g = start_of(law, 1, dtype)
-    sigma = sigma_of(Activation.named("tanh"))
+    sigma = activation_of("tanh", dtype)
     conditional = Layers(law, x, a, g, dtype, keeps=False, panel=panel)
     weighted = Layers(law, x, a, g, dtype, keeps=True, panel=panel)
     one = conditional.run(cpu.conditional_layers, [0])[0, 0]
@@ -673,7 +681,7 @@ def test_rows_without_variance_end_panels(dtype, body):
     x, a, g = start_of(law, 1, dtype)
     layers = Layers(law, x, a, g, dtype, keeps=True)
     work, sums, kept = layers.work, np.zeros((2, layers.work.sums.size)), np.zeros((0, 0), dtype)
-    sigma, draw = sigma_of(Activation.named("tanh")), draw_of(1, 0, 0)
+    sigma, draw = activation_of("tanh", dtype), draw_of(1, 0, 0)
     w = np.ones((cpu.BLOCK, law.width), dtype)
     w[5] = 0.0
     matrices = cpu.GIVEN, w, layers.activations[0, 0], layers.xs[0], layers.activations[0, 1]
@@ -943,7 +951,7 @@ def test_python_bodies_of_layers_agree_with_their_machine_code(dtype, skip, pane
 def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
     law = law_of(300, 3)
     x, a, g = start_of(law, 1, dtype)
-    sigma = sigma_of(Activation.named("tanh"))
+    sigma = activation_of("tanh", dtype)
     w = np.zeros((512, 300), dtype)
     w[:300] = np.random.default_rng(3).standard_normal((300, 300))
     layers = Layers(law, x, a, g, dtype, keeps=True)
@@ -971,7 +979,7 @@ def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
 def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
     law = law_of(300, 3)
     x, a, g = start_of(law, 1, dtype)
-    sigma = sigma_of(Activation.named("tanh"))
+    sigma = activation_of("tanh", dtype)
     layers = Layers(law, x, a, g, dtype, keeps=True)
     work, kept = layers.work, np.zeros((0, 0), dtype)
     draw = draw_of(1, 0, 0)
@@ -1009,12 +1017,40 @@ def test_activations_inside_a_layer(dtype, name):
     work = memory.work(4, 1, dtype)
     block, values = blocked(128, 4, dtype, 9)
     work.block[:] = block
-    sigma = sigma_of(Activation.named(name))
+    sigma = activation_of(name, dtype)
     finishing = np.zeros((0, 0), dtype), work.block, work.means, work.scales
     assert cpu.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *finishing) == -1
     exact = FORMULAS[name](normalise(values.T, cpu.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, cpu.BLOCK)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
+
+
+@DTYPES
+def test_an_activation_by_its_address_is_the_activation(dtype):
+    """Kernels compiled for one activation, and for all, have the same bits."""
+    law, nowhere = law_of(128, 4), np.zeros((0, 0), dtype)
+    blocks = []
+    for sigma in (sigma_of(Activation.named("gelu")), activation_of("gelu", dtype)):
+        work = memory.work(4, 1, dtype)
+        work.block[:], _ = blocked(128, 4, dtype, 9)
+        finishing = nowhere, nowhere, work.block, work.means, work.scales
+        assert cpu.finish_block(sigma, law, 0, 128, *finishing) == -1
+        blocks.append(work.block)
+    np.testing.assert_array_equal(*blocks)
+    assert isinstance(sigma, Apart)
+
+
+def test_what_an_activation_raises_comes_through():
+    def picky(x):
+        if x > 1.0:
+            raise ValueError("too large")
+        return x
+
+    law, nowhere, work = law_of(128, 4), np.zeros((0, 0)), memory.work(4, 1, np.float64)
+    work.block[:], _ = blocked(128, 4, np.float64, 9)
+    sigma = cpu.activation(sigma_of(Activation(picky)), "float64")
+    with pytest.raises(ValueError, match="too large"):
+        cpu.finish_block(sigma, law, 0, 128, nowhere, nowhere, work.block, work.means, work.scales)
 
 
 def test_loops_are_compiled_for_the_widest_vectors():

@@ -192,9 +192,9 @@ class Pairs:
         record: NDArray[np.float64],
     ) -> None:
         coupling.coupled_layers(
-            self._sigma, law, stream, self.grams, self.met, self.tries, self.first, first_layer,
-            layers, self.lag, until, self.threshold, record, trace, *self._key, self._works,
-            self._pair, self.status,
+            cpu.activation(self._sigma, "float64"), law, stream, self.grams, self.met, self.tries,
+            self.first, first_layer, layers, self.lag, until, self.threshold, record, trace,
+            *self._key, self._works, self._pair, self.status,
         )  # fmt: skip
 
     @property

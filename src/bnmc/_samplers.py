@@ -271,6 +271,10 @@ class Sampler:
         buffers: cpu.Work = getattr(self._buffers, name)
         return buffers
 
+    def activation(self, dtype: np.dtype[Any] | None = None) -> Any:
+        """Return the activation as the kernels take it, for rows of a dtype."""
+        return cpu.activation(self.sigma, (dtype or self.dtype).name)
+
     def _addressed(self, layer: int, stream: np.uint32, index: int) -> cpu.Draw:
         """Return where the random numbers of a layer of a chain begin."""
         return cpu.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
@@ -406,7 +410,7 @@ class _RowSampler(ScaledSampler):
         status = np.zeros((last - first, 3), np.int64)
         work = self.work(dtype)
         cpu.conditional_layers(
-            self.sigma, law, self.grams[first:last], self._xs(first, last, dtype),
+            self.activation(dtype), law, self.grams[first:last], self._xs(first, last, dtype),
             self._activations(first, last, dtype), self.offset + first, layer, slots, record,
             self.panel,
             *self.key_words, np.zeros_like(work.sums), work, status,
@@ -535,11 +539,12 @@ class ConditionalSampler(_RowSampler):
         draw = self._addressed(layer, cpu.STREAM_ROWS, index)
         x = x.astype(dtype, copy=False)
         kept = self._activations(index, index + 1, dtype)[0, 0]
+        sigma = self.activation(dtype)
 
         def make(first: int, last: int) -> int:
             work = self.work(dtype)._replace(factor=own.factor, regular=own.regular)
             degenerate: int = cpu.draw_panels(
-                self.sigma, self.law, x, kept, first, last, self.panel, draw, work, panel_sums
+                sigma, self.law, x, kept, first, last, self.panel, draw, work, panel_sums
             )
             return degenerate
 
@@ -584,7 +589,7 @@ class WeightsSampler(_RowSampler):
         status = np.zeros((last - first, 3), np.int64)
         work = self.work()
         cpu.weighted_layers(
-            self.sigma, self.law, self.weight_code, np.zeros((1, 1), self.dtype),
+            self.activation(), self.law, self.weight_code, np.zeros((1, 1), self.dtype),
             self.grams[first:last], self._xs(first, last, self.dtype),
             self.activations[first:last], self.offset + first, layer, slots,
             frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
@@ -611,8 +616,8 @@ class WeightsSampler(_RowSampler):
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
             degenerate: int = cpu.multiply_panels(
-                self.sigma, self.law, self.weight_code, given, a, x, following, first, last,
-                self.panel, draw, self.work(), panel_sums,
+                self.activation(), self.law, self.weight_code, given, a, x, following, first,
+                last, self.panel, draw, self.work(), panel_sums,
             )  # fmt: skip
             return degenerate
 

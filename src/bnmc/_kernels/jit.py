@@ -8,9 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from numba import njit, types
+from numba.core import cgutils
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
@@ -19,7 +20,14 @@ from numba.core.datamodel.models import OpaqueModel
 from numba.core.lowering import Lower
 from numba.core.pythonapi import NativeValue
 from numba.core.typed_passes import NativeLowering
-from numba.extending import overload, register_jitable, register_model, typeof_impl, unbox
+from numba.extending import (
+    intrinsic,
+    overload,
+    register_jitable,
+    register_model,
+    typeof_impl,
+    unbox,
+)
 
 
 class WideLower(Lower):
@@ -192,6 +200,65 @@ def _activate(sigma, x):
     compiled = njit(**INLINED)(function)
     cast = types.float32 if x == types.float32 else types.float64
     return lambda sigma, x: cast(compiled(x))
+
+
+class Apart(NamedTuple):
+    """An activation as an argument of kernels that are compiled once, for all activations.
+
+    `address` is that of a kernel which `compiled_apart` has compiled for the activation alone.
+    """
+
+    address: int
+
+
+def compiled_apart(function: Any, sigma: Sigma, arguments: tuple[types.Type, ...]) -> Any:
+    """Compile a kernel of an activation and `arguments`; return what stands for the activation.
+
+    That is an `Apart`, or the `Sigma` itself where nothing is compiled (NUMBA_DISABLE_JIT).
+    """
+    if not hasattr(function, "overloads"):
+        return sigma
+    signature = (SigmaType(sigma.digest), *arguments)
+    if signature not in function.overloads:
+        function.compile(signature)
+    made = function.overloads[signature]
+    return Apart(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+
+
+def calls_apart(function: Any) -> Any:
+    """Return `function`, a kernel of an activation and more, for a kernel that may get an `Apart`.
+
+    Called with one, it goes to the kernel at that address, which must return nothing and have been
+    compiled for the same types; what is raised there is raised here.
+    """
+
+    def call(sigma, *arguments):
+        function(sigma, *arguments)
+
+    @intrinsic
+    def call_address(typing_context, address, arguments):
+        known = (SigmaType("any"), *arguments.types)
+
+        def codegen(context, builder, signature, values):
+            convention = context.call_conv
+            kind = convention.get_function_type(types.none, known)
+            address, packed = values
+            pointer = builder.inttoptr(address, kind.as_pointer())
+            given = [context.get_dummy_value(), *cgutils.unpack_tuple(builder, packed)]
+            status, _ = convention.call_function(builder, pointer, types.none, known, given)
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return context.get_dummy_value()
+
+        return types.none(address, arguments), codegen
+
+    def implementation(sigma, *arguments):
+        if isinstance(sigma, SigmaType):
+            return lambda sigma, *arguments: function(sigma, *arguments)
+        return lambda sigma, *arguments: call_address(sigma.address, arguments)
+
+    overload(call, jit_options=INLINED, strict=False)(implementation)
+    return call
 
 
 def by_precision(name, single, double):
