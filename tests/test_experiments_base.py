@@ -11,6 +11,7 @@ import pytest
 
 import bnmc
 from bnmc import Estimate, experiments
+from bnmc._json import plain
 from bnmc.errors import ArgumentTypeError, MissingExtraError, UnknownNameError
 from bnmc.experiments import _experiment as parts
 
@@ -110,15 +111,16 @@ class TestExperiment:
 
     def test_json_has_no_numbers_that_are_none(self):
         document = json.loads(json.dumps(made().to_dict(), allow_nan=False))
-        assert document["variables"]["y"]["data"] == [1.0, None, None]
+        assert document["variables"]["y"]["data"] == [1.0, None, "Infinity"]
         assert document["attributes"]["pair"] == [0.5, None]
         assert document["table"][0]["value"] == {
             "value": 1.0, "stderr": 0.1, "ci": [0.8, 1.2], "level": 0.95, "n": 3,
         }  # fmt: skip
         assert document["table"][1] == {"name": "b", "value": 2.5, "rest": 7}
         with pytest.raises(ArgumentTypeError):
-            parts._plain(object())
-        assert parts._plain(np.arange(2)) == [0, 1]
+            plain(object())
+        assert plain(np.arange(2)) == [0, 1]
+        assert plain((-np.inf, {3: np.float32(np.nan)})) == ["-Infinity", {"3": None}]
 
     def test_printed(self):
         assert str(made()).splitlines() == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from bnmc import _options as options
 from bnmc._report import (
     chosen_seed,
     plain_number,
+    print_json,
     print_table,
     progress_report,
     require_destination,
@@ -54,7 +54,7 @@ def fixed_point(
         "error": found.error,
     }
     if as_json:
-        _print_json({"activation": activation, "batch": batch, "norm": norm, "gain": gain, **facts})
+        print_json({"activation": activation, "batch": batch, "norm": norm, "gain": gain, **facts})
         return
     print(f'{activation}, batch {batch}, norm "{norm}": fixed point of the mean field\n')
     print_table(
@@ -92,7 +92,7 @@ def stability(
     if plot is not None:
         save(mean_field.plot_stability(entries).figure, plot)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "norm": norm,
                 "activations": [
@@ -153,7 +153,7 @@ def certify(
         ax.figure.suptitle(f"{chain}, from independent samples", fontsize="medium")
         save(ax.figure, plot)
     if as_json:
-        _print_json({"chain": repr(chain), "seed": seed, **found.to_dict()})
+        print_json({"chain": repr(chain), "seed": seed, **found.to_dict()})
         return
     print(f"{chain}, from independent Gaussian samples\n{found}\nseed {seed}")
 
@@ -189,7 +189,7 @@ def rates(
     if plot is not None:
         save(found.plot().figure, plot)
     if as_json:
-        _print_json({"seed": seed, **found.to_dict()})
+        print_json({"seed": seed, **found.to_dict()})
         return
     print(f"{found}\nseed {seed}")
 
@@ -237,7 +237,7 @@ def check(
         chain, samples=given, size=size, alpha=alpha, rng=seed, progress=progress_report(progress)
     )
     if as_json:
-        _print_json({"seed": seed, **report.to_dict()})
+        print_json({"seed": seed, **report.to_dict()})
     else:
         print(f"{report}\nseed {seed}")
     if not report.ok:
@@ -273,7 +273,7 @@ def regularity(
     if as_json:
         low, high = found.ci
         facts = {"value": found.value, "stderr": found.stderr, "ci": [low, high], "n": found.n}
-        _print_json({"chain": repr(chain), "seed": seed, **facts})
+        print_json({"chain": repr(chain), "seed": seed, **facts})
         return
     print(f"{chain}\nregularity constant {found}\nseed {seed}")
 
@@ -309,7 +309,7 @@ def info(as_json: options.Json = False) -> None:
         "kernel cache": os.environ.get("NUMBA_CACHE_DIR", "beside the package, or the user's"),
     }
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     print_table(["what", "value"], [[name, str(value)] for name, value in facts.items()])
 
@@ -334,7 +334,7 @@ def bench(
     report = progress_report(progress, "measurement")
     rows = _bench.measure(chain, seconds=seconds, threads=threads, progress=report)
     if as_json:
-        _print_json({"chain": repr(chain), "processor": host_cpu(), "rows": rows})
+        print_json({"chain": repr(chain), "processor": host_cpu(), "rows": rows})
         return
     print(f"{chain}\n")
     print_table(
@@ -354,21 +354,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "bench": bench,
     "info": info,
 }
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(_finite(document), indent=2, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """Replace numbers that JSON does not have by null."""
-    if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _of_eigenvalue(value: complex) -> float | list[float]:

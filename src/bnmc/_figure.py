@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from bnmc import _options as options
-from bnmc._report import print_table, progress_report, require_destination, save
+from bnmc._report import print_json, print_table, progress_report, require_destination, save
 
 __all__ = ["FigureCommand", "figure"]
 
@@ -103,14 +102,14 @@ def figure(
         save(found.plot(), plot)
     if as_json is not None:
         document = {**found.to_dict(), "seed": seed, "seconds": seconds}
-        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         if file is None:
-            print(text, end="")
+            print_json(document)
             return
+        from bnmc._json import dumps
         from bnmc.files import replacing
 
         with replacing(file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(dumps(document) + "\n", encoding="utf-8")
     _print_found(found)
     print(f"\nseed {seed}, {seconds:.1f} s")
     for label, path in (("picture", plot), ("data", file)):

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "chosen_seed", "plain_number", "print_table", "progress_report", "require_destination", "save",
+    "chosen_seed", "plain_number", "print_json", "print_table", "progress_report",
+    "require_destination", "save",
 ]  # fmt: skip
 
 
@@ -69,6 +70,13 @@ def save(figure: Any, path: Path) -> None:
 def plain_number(value: float) -> str:
     """Write a number to six figures."""
     return f"{value:.6g}"
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a JSON document."""
+    from bnmc._json import dumps
+
+    print(dumps(document))
 
 
 def print_table(head: list[str], rows: list[list[str]]) -> None:

@@ -9,7 +9,6 @@ Typer is imported here and the rest of the library in the commands, so that help
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -18,7 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bnmc._report import chosen_seed, print_table, progress_report, require_destination, save
+from bnmc._report import (
+    chosen_seed,
+    print_json,
+    print_table,
+    progress_report,
+    require_destination,
+    save,
+)
 
 with contextlib.suppress(ModuleNotFoundError):  # `main` says which extra brings it
     import typer
@@ -295,7 +301,7 @@ def simulate(
             "notes": notes[1:],
             "table": table,
         }
-        print(json.dumps(document, indent=2, allow_nan=False))
+        print_json(document)
         raise typer.Exit(INTERRUPTED if interrupted else OK)
     through = f"{x.shape[0]} features, through a first layer" if is_wrapped else "as layer 0"
     print(f"{chain}: {chains} networks, {depth} layers\ninput: {source} ({through})\n")
@@ -459,15 +465,11 @@ def _summary(run: Trajectory) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(column: Any, row: int) -> dict[str, float | None] | None:
-    import math
-
+def _measured(column: Any, row: int) -> dict[str, float] | None:
     if column is None:
         return None
-    values = (float(part[row]) for part in column)
-    return dict(
-        zip(("mean", "stderr"), (v if math.isfinite(v) else None for v in values), strict=True)
-    )
+    mean, stderr = (float(part[row]) for part in column)
+    return {"mean": mean, "stderr": stderr}
 
 
 def _shown(layers: NDArray[np.int64]) -> list[int]:

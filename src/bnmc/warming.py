@@ -79,8 +79,9 @@ def warmup(
 ) -> Warmup:
     """Compile what later calls need, so that none of them waits.
 
-    Kernels are compiled for an activation and a precision, whatever else a chain has, and kept on
-    disk (``NUMBA_CACHE_DIR``): another process with the same processor finds them there.
+    Kernels are compiled for a precision, whatever else a chain has, and kept on disk
+    (``NUMBA_CACHE_DIR``): another process with the same processor finds them there.  Each
+    activation adds a loop of its own, in less than a second; only "c" compiles all for each.
 
     Parameters
     ----------

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._extras import import_extra
+from bnmc._json import plain
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc.errors import ArgumentTypeError
 from bnmc.estimate import Estimate
@@ -48,9 +49,9 @@ class Table:
         return [[_text(cell) for cell in row] for row in self.rows]
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Return a dict for each row, of what `json.dumps` takes."""
+        """Return a dict for each row, of what JSON has."""
         return [
-            {name: _plain(cell) for name, cell in zip(self.columns, row, strict=True)}
+            {name: plain(cell) for name, cell in zip(self.columns, row, strict=True)}
             for row in self.rows
         ]
 
@@ -116,19 +117,20 @@ class Experiment:
         return figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as strings, numbers, lists and dicts, which `json.dumps` takes.
+        """Return everything as strings, finite numbers, lists and dicts, which JSON has.
 
-        Numbers that are not finite are None.
+        An infinite number is the string "Infinity" or "-Infinity", which `float` reads; one that is
+        not a number is None.
         """
         document: dict[str, Any] = self.data.to_dict()
         return {
             "name": self.name,
             "title": self.title,
-            "attributes": _plain(document["attrs"]),
+            "attributes": plain(document["attrs"]),
             "table": self.table.to_dict(),
             "findings": list(self.findings),
-            "coordinates": _plain(document["coords"]),
-            "variables": _plain(document["data_vars"]),
+            "coordinates": plain(document["coords"]),
+            "variables": plain(document["data_vars"]),
         }
 
     def __str__(self) -> str:
@@ -351,29 +353,6 @@ def _text(cell: Any) -> str:
     if isinstance(cell, (float, np.floating)):
         return f"{cell:.5g}"
     return str(cell)
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON has for a value."""
-    if isinstance(value, Estimate):
-        low, high = (_plain(end) for end in value.ci)
-        return {
-            "value": _plain(value.value), "stderr": _plain(value.stderr), "ci": [low, high],
-            "level": value.level, "n": value.n,
-        }  # fmt: skip
-    if isinstance(value, Mapping):
-        return {str(name): _plain(entry) for name, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    raise ArgumentTypeError("value", value, "a string, a number, or lists or dicts of them")
 
 
 def axes_of(
