@@ -248,6 +248,14 @@ def test_calling_what_does_not_compile_is_a_typed_error():
         Activation(lambda x: x.no_such_attribute)([1.0])
 
 
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_functions_may_call_the_scalar_of_a_named_activation(name):
+    named = Activation.named(name)
+    scalar = named.scalar("float64")
+    x = np.linspace(-3.0, 3.0, 7)
+    np.testing.assert_array_equal(Activation(lambda x: scalar(x / 2))(x), named(x / 2))
+
+
 def test_check_accepts_what_is_fine():
     for activation in (Activation.named("gelu"), Activation(leaky), Activation(with_helper)):
         activation.check()

@@ -76,7 +76,7 @@ def fig_2b():
 
 @pytest.fixture(scope="module")
 def fig_6():
-    sizes = _Activations(("linear", "relu"), (64, 256, 1024), 50, 32)
+    sizes = _Activations(orthogonalizes._PUBLISHED[:2], (64, 256, 1024), 50, 32)
     return orthogonalizes._fig_6(sizes, False, 4, False, None)
 
 
@@ -238,9 +238,29 @@ class TestFig6:
         c = 0.4796748154548388  # c = E relu relu of unit normals with correlation c, solved apart
         np.testing.assert_allclose(relu, 0.5 * (c + (1 - c) * np.eye(4)), atol=0.05)
 
+    def test_activations_see_rows_of_length_1(self):
+        """Beside plain networks; the two differ by less than 4 % or the test fails."""
+        sizes = _Activations(orthogonalizes._PUBLISHED[2:3], (32, 64), 100, 200)
+        data = orthogonalizes._fig_6(sizes, False, 7, False, None).data.sel(activation="tanh(x/2)")
+        rng = np.random.default_rng(18)
+        x = rng.standard_normal((200, 32, 4))
+        matrices = []
+        for layer in range(201):
+            a = np.tanh(x / np.linalg.norm(x, axis=-1, keepdims=True))
+            if layer >= 100:
+                matrices.append(np.swapaxes(a, -1, -2) @ a / 32)
+            x = rng.standard_normal((200, 32, 32)) @ a
+        plain = np.stack(matrices, axis=1)
+        plain = np.linalg.norm(plain - plain.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
+        found = curve(data, "deviation")[0]
+        error, allowed = errors(found, 200)
+        spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
+        assert allowed * spread < 0.04 * plain.mean()
+        assert abs(found[0] - plain.mean()) <= allowed * spread
+
     def test_networks_that_lost_a_sample_are_left_out(self):
         """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
-        sizes = _Activations(("relu",), (14, 32), 300, 500)
+        sizes = _Activations(orthogonalizes._PUBLISHED[1:2], (14, 32), 300, 500)
         data = orthogonalizes._fig_6(sizes, False, 6, False, None).data.sel(activation="relu")
         lost = 500 - data.alive.values
         assert lost[1] == 0

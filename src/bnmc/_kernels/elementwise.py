@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from bnmc._kernels.core import elementary
+from bnmc._kernels.core import activations, elementary
 from bnmc._kernels.jit import activate, inline_module, kernel
 
-inline_module(elementary)
+# Activations too, so that functions of the user's may call `Activation.scalar` of one.
+for module in (elementary, activations):
+    inline_module(module)
 
 
 @kernel

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._progress import Progress
+from bnmc.activations import Activation
 from bnmc.bounds import orthogonalizes as bounds
 from bnmc.chain import Chain
 from bnmc.estimate import Estimate
@@ -532,18 +533,29 @@ def _draw_2b(data: xarray.Dataset, figure: Figure) -> None:
 class _Activations(NamedTuple):
     """Sizes of Fig. 6: `layers` settle before as many are averaged over."""
 
-    activations: tuple[str, ...]
+    activations: tuple[Activation, ...]
     widths: tuple[int, ...]
     layers: int
     chains: int
-    batch: int = 4
 
 
+#: Batch of Fig. 6.
+_SAMPLES = 4
+
+
+def _of_unit_rows(name: str) -> Activation:
+    """Return the activation that sees rows of length 1, in place of mean square 1."""
+    function, scale = Activation.named(name).scalar("float64"), 1 / math.sqrt(_SAMPLES)
+    return Activation(lambda x: function(scale * x), name=f"{name}(x/{1 / scale:g})")
+
+
+# Of linear and relu networks normalization undoes the scale.
+_PUBLISHED = (
+    *map(Activation.named, ("linear", "relu")), *map(_of_unit_rows, ("tanh", "sin", "sigmoid"))
+)  # fmt: skip
 _FIG_6 = (
-    _Activations(("linear", "relu", "tanh", "sin", "sigmoid"), (16, 32, 64, 128, 256), 100, 64),
-    _Activations(
-        ("linear", "relu", "tanh", "sin", "sigmoid"), (16, 32, 64, 128, 256, 512, 1024), 1000, 64
-    ),
+    _Activations(_PUBLISHED, (16, 32, 64, 128, 256), 100, 64),
+    _Activations(_PUBLISHED, (16, 32, 64, 128, 256, 512, 1024), 1000, 64),
 )
 
 
@@ -572,10 +584,9 @@ def fig_6(
     What the figure gets wrong: the authors' loop draws the curve of its last activation, sin, four
     times; it keeps relu networks of width 16 that lost a sample; and their sigmoid is tanh + 1.
 
-    What is otherwise here: rows have mean square 1, where the paper's BN gives them length 1, so
-    that its activations see x/√n: its tanh is ``tanh(x/2)`` here, nearer to linear, and at width 64
-    its L is smaller by 4 %.  And G is of the activations, as everywhere in this library, where
-    theirs is of the normalized pre-activations.
+    Their BN gives rows length 1, and this library's mean square 1, so that their activations see
+    x/√n: here ``tanh(x/2)``, ``sin(x/2)`` and ``sigmoid(x/2)``, nearer to linear than without.  G
+    is of the activations, as everywhere in this library; theirs is of what they are applied to.
 
     Returns
     -------
@@ -594,14 +605,14 @@ def _fig_6(
     sizes: _Activations, full: bool, rng: Any, progress: bool | Progress, threads: int | None
 ) -> Experiment:
     sources = Sources(rng)
-    n = sizes.batch
+    n, names = _SAMPLES, [one.name for one in sizes.activations]
     deviations: list[list[Estimate]] = []
     means, alive = [], []
     with Parts(progress, "orthogonalizes-6", 2 * len(sizes.activations) * sizes.widths) as parts:
-        for name in sizes.activations:
+        for activation in sizes.activations:
             of_widths = []
             for d in sizes.widths:
-                chain = Chain(d, n, name, norm="batch-uncentred")
+                chain = Chain(d, n, activation, norm="batch-uncentred")
 
                 def settled(observable: Any, chain: Chain = chain) -> Trajectory:
                     return simulate(
@@ -642,7 +653,7 @@ def _fig_6(
             ),
         },
         {
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
+            "activation": Variable(("activation",), names, "activation", ""),
             "width": Variable(("width",), list(sizes.widths), "width"),
         },
         sources,
@@ -653,12 +664,12 @@ def _fig_6(
         ("activation", *(f"L, d = {d}" for d in sizes.widths), "slope"),
         tuple(
             (name, *(one.value for one in found), fitted)
-            for name, found, fitted in zip(sizes.activations, deviations, slopes, strict=True)
+            for name, found, fitted in zip(names, deviations, slopes, strict=True)
         ),
     )
     findings = tuple(
         f"{name}: L falls with a slope of {interval(fitted)} in the width; conjectured is -1/2."
-        for name, fitted in zip(sizes.activations, slopes, strict=True)
+        for name, fitted in zip(names, slopes, strict=True)
     )
     title = f"Deviation of the Gram matrix from its mean against width, batch {n}"
     return Experiment("orthogonalizes-6", title, data, table, findings, _draw_6)
