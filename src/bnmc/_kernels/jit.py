@@ -70,7 +70,8 @@ OPTIONS: Any = {
     "boundscheck": False,
     "pipeline_class": WideCompiler,
 }
-INLINED: Any = {"forceinline": True, **OPTIONS}
+# They are called by compiled code alone, so need none of the ways in from C.
+INLINED: Any = {"forceinline": True, "no_cfunc_wrapper": True, **OPTIONS}
 #: Functions of one expression that a GPU has an instruction for.  Put in place by LLVM, as others
 #: are, they cost loops over normals a fifth of their speed.
 EXPRESSIONS = ("product", "root32")

@@ -56,8 +56,8 @@ DEFAULT: dict[str, dict[str, Any]] = {
         "at": (4, 8, 16), "width": 2000, "pairs": 32,
     },
     "rates": {
-        "activations": ("relu", "tanh"), "batches": (3, 5, 8), "widths": (250, 1000, 4000),
-        "settings": {"pairs": 16, "replicates": 200, "chains": 25},
+        "activations": ("relu", "tanh"), "batches": (3, 5, 8), "widths": (400, 1000, 2500),
+        "settings": {"pairs": 16, "replicates": 120, "chains": 16},
     },
     "scale": {
         "widths": (1000, 10_000, 100_000, 1_000_000), "chains": 4, "layers": 40,
@@ -232,7 +232,7 @@ def rates(
 ) -> Experiment:
     r"""How fast chains forget, against batch and width, by every estimator of `mixing.compare`.
 
-    relu and tanh, batches of 3, 5 and 8 at width 1000, widths of 250, 1000 and 4000 at batch 5
+    relu and tanh, batches of 3, 5 and 8 at width 1000, widths of 400, 1000 and 2500 at batch 5
     (``full``: all built-in activations, batches to 16, widths to 16000, the samples that
     `bnmc.mixing.compare` takes by default).
 

@@ -77,7 +77,7 @@ class _Depths(NamedTuple):
     weights: tuple[str, ...] = ("gaussian", "uniform")
 
 
-_FIG_2 = _Depths(32, 2**13, 8), _Depths(32, 10**6, 10)
+_FIG_2 = _Depths(32, 2**12, 8), _Depths(32, 10**6, 10)
 
 
 @with_parameters
@@ -91,7 +91,7 @@ def fig_2(
     r"""Fig. 2: the rank of the last layer over depth, with and without batch normalization.
 
     The paper has width 32, batch 32, Gaussian inputs, linear and ReLU networks of up to a million
-    layers, no skip connection, and 10 networks.  By default networks have 8192 layers; `full` has
+    layers, no skip connection, and 10 networks.  By default networks have 4096 layers; `full` has
     a million (a quarter of an hour on 2 cores).  Weights are Gaussian and uniform, and batch
     normalization centres, as in the authors' code.  Each point averages the layers since the one
     before.
