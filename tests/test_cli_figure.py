@@ -50,6 +50,30 @@ def test_table_on_a_terminal(run, monkeypatch):
     assert "Slope of the distance" in out
 
 
+def test_an_interrupted_figure_goes_on(run, monkeypatch):
+    simulate, calls = bridging.simulate, []
+
+    def second_is_interrupted(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return simulate(*arguments, **named)
+
+    monkeypatch.setattr(bridging, "simulate", second_is_interrupted)
+    command = "figure", "bridging-1b", "--json"
+    status, out, err = run(*command, "--store", "parts")
+    assert (status, out) == (130, "")
+    assert "finished parts are in parts; the same command goes on" in err
+    status, out, _ = run(*command, "--store", "parts")
+    assert (status, len(calls)) == (0, 3)  # one of the two widths was there
+    status, whole, _ = run(*command)
+    found, expected = json.loads(out), json.loads(whole)
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+    status, _, err = run(*command, "--store", "parts", "--seed", "1")
+    assert status == 2
+    assert "expected a run with seed = 1, got 'parts', which has seed = 0" in err
+
+
 def test_printed(run):
     status, out, err = run("figure", "bridging-1b", "--seed", "3", "--threads", "1")
     assert (status, err) == (0, "")

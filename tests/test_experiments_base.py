@@ -1,8 +1,10 @@
 """The face of the experiments, and what they are made with."""
 
+import errno
 import importlib
 import inspect
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -12,8 +14,16 @@ import pytest
 import bnmc
 from bnmc import Estimate, experiments
 from bnmc._json import plain
-from bnmc.errors import ArgumentTypeError, MissingExtraError, UnknownNameError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MissingExtraError,
+    StoreError,
+    StoreMismatchError,
+    UnknownNameError,
+)
 from bnmc.experiments import _experiment as parts
+from bnmc.experiments import beyond, bridging
 
 
 class TestRegistry:
@@ -25,7 +35,7 @@ class TestRegistry:
                 importlib.import_module(f"bnmc.experiments.{entry.module}"), entry.function
             )
             assert list(inspect.signature(function).parameters) == [
-                "full", "rng", "progress", "threads",
+                "full", "rng", "progress", "threads", "store",
             ]  # fmt: skip
             assert "Returns\n" in inspect.getdoc(function), name
             assert experiments.describe(name) == entry.description
@@ -44,8 +54,9 @@ class TestRegistry:
         module = importlib.import_module("bnmc.experiments.beyond")
         monkeypatch.setattr(module, "scale", lambda **given: called.update(given) or "done")
         report = print
-        assert experiments.run("scale", full=True, rng=5, progress=report, threads=1) == "done"
-        assert called == {"full": True, "rng": 5, "progress": report, "threads": 1}
+        given = {"full": True, "rng": 5, "progress": report, "threads": 1, "store": "folder"}
+        assert experiments.run("scale", **given) == "done"
+        assert called == given
 
     def test_names_cost_no_heavy_import(self):
         script = (
@@ -142,6 +153,9 @@ class TestExperiment:
         assert len(half.axes) == 2
 
 
+SEVEN = parts.Sources(7)
+
+
 class TestParts:
     def test_seeds_repeat(self):
         for rng in (7, np.int64(7)):
@@ -153,7 +167,7 @@ class TestParts:
 
     def test_progress_only_grows_and_ends(self):
         told = []
-        with parts.Parts(lambda done, total: told.append((done, total)), "x", [1, 3]) as run:
+        with parts.Parts(lambda done, total: told.append((done, total)), "x", [1, 3], SEVEN) as run:
             report = run.next()
             report(1, 2)
             report(0, 2)
@@ -162,7 +176,7 @@ class TestParts:
             run.next()  # a run too many stays within the last part
         assert told == [(0, 100), (12, 100), (25, 100), (62, 100), (100, 100)]
         told.clear()
-        stopped = parts.Parts(lambda *one: told.append(one), "x", [1])
+        stopped = parts.Parts(lambda *one: told.append(one), "x", [1], SEVEN)
         stopped.__enter__().next()
         stopped.__exit__(KeyError, KeyError(), None)
         assert told == [(0, 100)]  # what failed is not done
@@ -208,3 +222,112 @@ class TestParts:
     )
     def test_intervals_in_words(self, value, low, high, text):
         assert parts.interval(Estimate(value, 0.0, (low, high), 3, "x")) == text
+
+
+class Stopped(KeyboardInterrupt):
+    """A Ctrl-C that the tests tell from one of the user's."""
+
+
+class TestStore:
+    """An experiment of four runs, each of which draws from the generator, as do lines between."""
+
+    def made(self, folder, runs=4, seed=7, full=False, label="x", calls=None):
+        sources, found = parts.Sources(seed), []
+
+        def draw(scale, *, progress):
+            if len(found) == runs:
+                raise Stopped
+            if calls is not None:
+                calls.append(scale)
+            return scale * sources.generator.standard_normal(3)
+
+        with parts.Parts(False, label, [1.0] * 4, sources, full, folder) as run:
+            for scale in range(1, 5):
+                offset = sources.generator.random()
+                found.append(offset + run.run(draw, scale))
+        return np.stack(found)
+
+    @pytest.mark.parametrize("stop", [0, 1, 3, 4])
+    def test_an_interrupted_experiment_goes_on(self, tmp_path, stop):
+        folder, calls = tmp_path / "a" / "parts", []
+        if stop < 4:
+            with pytest.raises(Stopped):
+                self.made(folder, stop)
+        else:
+            self.made(folder)
+        np.testing.assert_array_equal(self.made(folder, calls=calls), self.made(None))
+        assert calls == list(range(1, 5))[stop:]
+
+    def test_a_damaged_part_is_made_again(self, tmp_path):
+        expected = self.made(tmp_path / "parts")
+        for number, content in ((0, b""), (1, b"nonsense"), (3, None)):
+            file = tmp_path / "parts" / f"part-{number:04d}.pickle"
+            file.write_bytes(file.read_bytes()[:-1] if content is None else content)
+        calls = []
+        np.testing.assert_array_equal(self.made(tmp_path / "parts", calls=calls), expected)
+        assert calls == [1, 2, 4]
+
+    @pytest.mark.parametrize(
+        ("other", "named"),
+        [({"seed": 8}, "seed = 8"), ({"full": True}, "full = True"), ({"label": "y"}, "= y")],
+    )
+    def test_another_experiment_is_refused(self, tmp_path, other, named):
+        self.made(tmp_path / "parts")
+        with pytest.raises(StoreMismatchError, match=named):
+            self.made(tmp_path / "parts", **other)
+
+    def test_what_is_no_store_is_refused(self, tmp_path):
+        (tmp_path / "file").write_text("mine")
+        for path in (tmp_path, tmp_path / "file"):
+            with pytest.raises(ArgumentError, match="a new or empty folder"):
+                self.made(path)
+        with pytest.raises(ArgumentTypeError, match="store"):
+            self.made(3)
+        (tmp_path / "damaged").mkdir()
+        (tmp_path / "damaged" / "experiment.json").write_text("{")
+        with pytest.raises(StoreError, match="is damaged"):
+            self.made(tmp_path / "damaged")
+        with pytest.raises(StoreError, match="Not a directory"):
+            self.made(tmp_path / "file" / "parts")
+
+    def test_a_part_that_cannot_be_written_is_an_error(self, tmp_path, monkeypatch):
+        def full(self, content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+        with pytest.raises(StoreError, match="No space left on device"):
+            self.made(tmp_path / "parts")
+        assert [file.name for file in (tmp_path / "parts").iterdir()] == ["experiment.json"]
+
+    @pytest.mark.parametrize(
+        ("name", "module", "entry", "sizes", "functions"),
+        [
+            (
+                "bridging-1b", bridging, "1b",
+                {"widths": (400, 800), "chains": 4, "first": 41, "last": 60}, ("simulate",),
+            ),
+            (
+                "bridging-certificate", bridging, "certificate",
+                {"activations": ("tanh",), "width": 100, "replicates": 50, "pairs": 4, "depth": 20},
+                ("tv_bound", "contraction"),
+            ),
+            (
+                "rates", beyond, "rates",
+                {
+                    "activations": ("tanh",), "batches": (3,), "widths": (100, 1000),
+                    "settings": {"pairs": 4, "replicates": 30, "chains": 6},
+                },
+                ("compare",),
+            ),
+        ],
+    )  # fmt: skip
+    def test_each_kind_of_result_can_be_kept(
+        self, name, module, entry, sizes, functions, tmp_path, monkeypatch
+    ):
+        monkeypatch.setitem(module.DEFAULT, entry, sizes)
+        first = experiments.run(name, store=tmp_path / "parts")
+        for function in functions:
+            monkeypatch.setattr(module, function, lambda *_, **named: pytest.fail("made again"))
+        again = experiments.run(name, store=tmp_path / "parts")
+        assert again.data.identical(first.data)
+        assert str(again) == str(first)

@@ -359,8 +359,8 @@ def test_progress_reaches_its_end():
 def test_the_public_functions_take_their_sizes(monkeypatch):
     seen = []
 
-    def record(sizes, full, rng, progress, threads):
-        seen.append((sizes, full, rng))
+    def record(sizes, full, rng, progress, threads, store):
+        seen.append((sizes, full, rng, store))
         return SimpleNamespace()
 
     for name, table in (
@@ -370,7 +370,7 @@ def test_the_public_functions_take_their_sizes(monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(rank_collapse, f"_{name}", record)
         for full in (False, True):
-            getattr(rank_collapse, name)(full=full, rng=3)
-            assert seen[-1] == (getattr(rank_collapse, table)[full], full, 3)
+            getattr(rank_collapse, name)(full=full, rng=3, store="folder")
+            assert seen[-1] == (getattr(rank_collapse, table)[full], full, 3, "folder")
         with pytest.raises(ArgumentTypeError, match="full"):
             getattr(rank_collapse, name)(full="yes")

@@ -64,6 +64,14 @@ def figure(
             "table.",
         ),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep finished parts in a folder, and go on from there if the same command was "
+            "interrupted.",
+        ),
+    ] = None,
     force: options.Force = False,
     progress: options.ProgressFlag = None,
 ) -> None:
@@ -74,6 +82,8 @@ def figure(
     Example: bnmc figure --list
 
     Example: bnmc figure bridging-2 --full --seed 1 --json spectra.json
+
+    Example: bnmc figure rates --full --store rates.parts --progress
     """
     from bnmc import experiments
     from bnmc._validate import integer
@@ -96,7 +106,14 @@ def figure(
         require_destination("plot", plot, force)
     begun = time.perf_counter()
     report = progress_report(progress, "%")
-    found = experiments.run(name, full=full, rng=seed, threads=threads, progress=report)
+    try:
+        found = experiments.run(
+            name, full=full, rng=seed, threads=threads, progress=report, store=store
+        )
+    except KeyboardInterrupt:
+        if store is not None:
+            print(f"bnmc: finished parts are in {store}; the same command goes on", file=sys.stderr)
+        raise
     seconds = round(time.perf_counter() - begun, 3)
     if plot is not None:
         save(found.plot(), plot)

@@ -16,7 +16,7 @@ from bnmc._validate import choice
 
 if TYPE_CHECKING:
     from bnmc._progress import Progress
-    from bnmc.experiments._experiment import Experiment, Table
+    from bnmc.experiments._experiment import Experiment, Store, Table
 
 __all__ = ["Experiment", "Table", "describe", "names", "run"]
 
@@ -128,6 +128,7 @@ def run(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     """Run an experiment.
 
@@ -143,6 +144,9 @@ def run(
         True for a bar on standard error (extra ``cli``), or a function of (done, total).
     threads : int, optional
         All processors unless given.  Results do not depend on it.
+    store : path, optional
+        A folder for finished parts: the same call goes on after one that was interrupted, and ends
+        with the same results.  Parts are pickles, so use no folder of somebody you do not trust.
 
     Returns
     -------
@@ -154,6 +158,8 @@ def run(
         For a name that is none of `names`.
     ArgumentError, ArgumentTypeError
         For another argument that is not allowed.
+    StoreMismatchError, StoreError
+        If the store holds another experiment, or cannot be read or written.
     MissingExtraError
         Without xarray.
 
@@ -167,7 +173,7 @@ def run(
     entry = _entry(name)
     module = importlib.import_module(f"bnmc.experiments.{entry.module}")
     function: Callable[..., Experiment] = getattr(module, entry.function)
-    return function(full=full, rng=rng, progress=progress, threads=threads)
+    return function(full=full, rng=rng, progress=progress, threads=threads, store=store)
 
 
 def _entry(name: str) -> _Entry:

@@ -6,8 +6,9 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,7 @@ from bnmc._json import plain
 from bnmc._progress import Progress, Reporter, as_progress
 from bnmc.errors import ArgumentTypeError
 from bnmc.estimate import Estimate
+from bnmc.experiments._kept import opened
 from bnmc.simulation import draw_key
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "Experiment", "Parts", "Sources", "Table", "Variable", "axes_of", "dataset",
+    "Experiment", "Parts", "Sources", "Store", "Table", "Variable", "axes_of", "dataset",
     "estimated", "interval", "label_outer", "rms", "sized", "slope", "split", "with_parameters",
 ]  # fmt: skip
 
@@ -147,6 +149,9 @@ class Variable(NamedTuple):
 
 
 _Run = TypeVar("_Run", bound=Callable[..., Experiment])
+_Made = TypeVar("_Made")
+
+Store: TypeAlias = str | PathLike[str] | None
 
 #: What every experiment takes.
 _PARAMETERS = """\
@@ -160,6 +165,9 @@ progress : bool or callable
     True for a bar on standard error (extra ``cli``), or a function of (done, total).
 threads : int, optional
     All processors unless given.  Results do not depend on it.
+store : path, optional
+    A folder for finished parts: the same call goes on after one that was interrupted, and ends
+    with the same results.  Parts are pickles, so use no folder of somebody you do not trust.
 
 """
 
@@ -210,7 +218,7 @@ def dataset(
 
 
 class Parts:
-    """Progress of an experiment that has several runs, as a context.
+    """The runs that an experiment consists of, as a context: their progress, and keeping them.
 
     Parameters
     ----------
@@ -220,14 +228,30 @@ class Parts:
         The experiment's name.
     weights : sequence of float
         About how long each run takes, relative to the others.
+    sources : Sources
+        Where runs get their random numbers.
+    full : bool
+    store : path, optional
+        Where finished runs are kept.
     """
 
-    def __init__(self, progress: bool | Progress, label: str, weights: Sequence[float]) -> None:
+    def __init__(
+        self,
+        progress: bool | Progress,
+        label: str,
+        weights: Sequence[float],
+        sources: Sources,
+        full: bool = False,
+        store: Store = None,
+    ) -> None:
         import_extra("xarray", "xarray")  # what is missing is said before any work
+        self._sources = sources
+        self._kept = opened(store, label, full, sources.seed)
         self._reporter = Reporter(as_progress(progress), label, "%")
         self._ends = np.concatenate([[0.0], np.cumsum(weights) / sum(weights)])
         self._part = -1
         self._last = -1
+        self._runs = 0
 
     def __enter__(self) -> Parts:
         self._report = self._reporter.__enter__()
@@ -249,6 +273,21 @@ class Parts:
         low, high = self._ends[self._part : self._part + 2]
         self._tell(low)
         return lambda done, total: self._tell(low + (high - low) * done / max(total, 1))
+
+    def run(self, make: Callable[..., _Made], *arguments: Any, **named: Any) -> _Made:
+        """Return ``make(*arguments, progress=…, **named)``, the next run, or what is kept of it."""
+        progress, number = self.next(), self._runs
+        self._runs += 1
+        generator = self._sources.generator.bit_generator
+        found = None if self._kept is None else self._kept.get(number)
+        made: _Made
+        if found is None:
+            made = make(*arguments, progress=progress, **named)
+            if self._kept is not None:
+                self._kept.put(number, (made, generator.state))
+        else:  # what follows has the random numbers that it would have had
+            made, generator.state = found
+        return made
 
     def _tell(self, part: float) -> None:
         done = max(self._last, math.floor(100 * part + 1e-9))

@@ -22,6 +22,7 @@ from bnmc.experiments._experiment import (
     Experiment,
     Parts,
     Sources,
+    Store,
     Table,
     Variable,
     axes_of,
@@ -36,7 +37,7 @@ from bnmc.experiments._experiment import (
 )
 from bnmc.experiments.bridging import stationary_linear
 from bnmc.mean_field import MeanField, atlas
-from bnmc.mixing import compare, contraction
+from bnmc.mixing import Comparison, compare, contraction
 from bnmc.observables import Distance
 from bnmc.simulation import simulate
 
@@ -88,6 +89,7 @@ def stability_atlas(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""For which activations and batch sizes the symmetric fixed point of BN is stable.
 
@@ -111,16 +113,16 @@ def stability_atlas(
     weights = [10.0] + [0.1 * batch**1.5 for _, batch in pairs]
     found: dict[tuple[str, int], Estimate | None] = {}
     with (
-        Parts(progress, "stability-atlas", weights) as parts,
+        Parts(progress, "stability-atlas", weights, sources, full, store) as parts,
         ThreadPoolExecutor(processors) as pool,
     ):
         parts.next()
         entries = atlas(sizes.activations, sizes.batches)
         for name, batch in pairs:
             try:
-                rate = contraction(
-                    Chain(sizes.width, batch, name), pairs=sizes.pairs, rng=sources.generator,
-                    executor=pool, progress=parts.next(),
+                rate = parts.run(
+                    contraction, Chain(sizes.width, batch, name), pairs=sizes.pairs,
+                    rng=sources.generator, executor=pool,
                 ).rate_estimate  # fmt: skip
                 found[name, batch] = Estimate(rate.rate, rate.stderr, rate.ci, rate.n, rate.method)
             except NotMixing:
@@ -229,6 +231,7 @@ def rates(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""How fast chains forget, against batch and width, by every estimator of `mixing.compare`.
 
@@ -258,16 +261,15 @@ def rates(
     values, theory = np.full(shape, np.nan), np.full(shape[:2], np.nan)
     rows: list[tuple[Any, ...]] = []
     with (
-        Parts(progress, "rates", weights) as parts,
+        Parts(progress, "rates", weights, sources, full, store) as parts,
         ThreadPoolExecutor(processors) as pool,
     ):
         for i, name in enumerate(sizes.activations):
             for j, (d, n) in enumerate(points):
-                # Of the runs in a comparison each reports on its own: a part is done when all are.
-                parts.next()
-                found = compare(
-                    Chain(d, n, name), rng=sources.generator, executor=pool, **sizes.settings
-                )
+                found = parts.run(
+                    _compared, Chain(d, n, name), rng=sources.generator, executor=pool,
+                    **sizes.settings,
+                )  # fmt: skip
                 theory[i, j] = MeanField(Chain(d, n, name)).fixed_point().rate
                 cells: list[Any] = []
                 for row in found.rows[1:]:
@@ -316,6 +318,11 @@ def rates(
     return Experiment("rates", title, data, table, tuple(findings), _draw_rates)
 
 
+def _compared(chain: Chain, *, progress: Progress, **settings: Any) -> Comparison:
+    """Compare, in silence: of the runs in a comparison each would report on its own."""
+    return compare(chain, **settings)
+
+
 def _draw_rates(data: xarray.Dataset, figure: Figure) -> None:
     from bnmc.plot import COLOURS, estimates, plain_ticks
 
@@ -352,6 +359,7 @@ def scale(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Networks of width a million, and batches of 512.
 
@@ -383,20 +391,20 @@ def scale(
     end: list[list[Estimate]] = []
     paces: list[list[float]] = []
 
-    def run(chain: Chain, depth: int, networks: int, burn_in: int, report: Progress) -> Any:
+    def run(chain: Chain, depth: int, networks: int, burn_in: int, *, progress: Progress) -> Any:
         star = MeanField(chain).fixed_point().gram
         begun = time.perf_counter()
         found = simulate(
             chain, depth, chains=networks, burn_in=burn_in, rng=sources.generator,
-            observables=Distance(star), threads=threads, progress=report,
+            observables=Distance(star), threads=threads, progress=progress,
         )["distance"]  # fmt: skip
         return found, networks * (depth + 1) / (time.perf_counter() - begun)
 
-    with Parts(progress, "scale", weights) as parts:
+    with Parts(progress, "scale", weights, sources, full, store) as parts:
         for name in wide:
             simulate(Chain(100, n, name), 1, rng=0)  # compiles, so that speeds are of runs
             found = [
-                run(Chain(d, n, name), sizes.layers, sizes.chains, first, parts.next())
+                parts.run(run, Chain(d, n, name), sizes.layers, sizes.chains, first)
                 for d in sizes.widths
             ]
             # Layers of a network are not independent, networks are.
@@ -405,7 +413,7 @@ def scale(
         for name in large:
             simulate(Chain(100, n, name), 1, rng=0)
             found = [
-                run(Chain(sizes.width, b, name), sizes.deep, sizes.networks, 0, parts.next())
+                parts.run(run, Chain(sizes.width, b, name), sizes.deep, sizes.networks, 0)
                 for b in sizes.batches
             ]
             begin.append([rms(one[:, 0]) for one, _ in found])

@@ -24,6 +24,7 @@ from bnmc.experiments._experiment import (
     Experiment,
     Parts,
     Sources,
+    Store,
     Table,
     Variable,
     axes_of,
@@ -104,6 +105,7 @@ def fig_1a(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 1a: the error of the mean field over depth, with and without batch normalization.
 
@@ -144,12 +146,14 @@ def fig_1a(
     counts = {"batch": sizes.networks, "none": sizes.vanilla}
     every = max(1, sizes.depth // sizes.points)
     errors = {}
-    with Parts(progress, "bridging-1a", [3 * counts["batch"], counts["none"]]) as parts:
+    with Parts(
+        progress, "bridging-1a", [3 * counts["batch"], counts["none"]], sources, full, store
+    ) as parts:
         for norm, chain in chains.items():
-            run = simulate(
-                chain, sizes.depth, chains=counts[norm], initial=orthogonal, burn_in=1,
+            run = parts.run(
+                simulate, chain, sizes.depth, chains=counts[norm], initial=orthogonal, burn_in=1,
                 every=every, rng=sources.generator, observables=Distance(stars[norm]),
-                threads=threads, progress=parts.next(),
+                threads=threads,
             )  # fmt: skip
             errors[norm] = run["distance"]
     layers = run.layers
@@ -264,6 +268,7 @@ def fig_1b(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 1b: the distance from the fixed point against the width.
 
@@ -293,12 +298,12 @@ def fig_1b(
     n, widths = 10, sizes.widths
     star = MeanField(Chain.bn_mlp(widths[0], n, "linear")).fixed_point().gram
     means, squares = [], []
-    with Parts(progress, "bridging-1b", widths) as parts:
+    with Parts(progress, "bridging-1b", widths, sources, full, store) as parts:
         for width in widths:
-            values = simulate(
-                Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.chains,
+            values = parts.run(
+                simulate, Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.chains,
                 burn_in=sizes.first, rng=sources.generator, observables=Distance(star),
-                threads=threads, progress=parts.next(),
+                threads=threads,
             )["distance"]  # fmt: skip
             means.append(Estimate.from_samples(values.mean(axis=1)))
             squares.append(rms(np.sqrt(np.square(values).mean(axis=1))))
@@ -376,6 +381,7 @@ def fig_2(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 2 a–f: the spectrum of six activations, and what its width really is.
 
@@ -410,13 +416,13 @@ def fig_2(
     sizes, sources = sized("2", full, DEFAULT, FULL), Sources(rng)
     n, width, names = 20, sizes.width, sizes.activations
     spectra, rows, predictions = [], [], []
-    with Parts(progress, "bridging-2", [1.0] * len(names)) as parts:
+    with Parts(progress, "bridging-2", [1.0] * len(names), sources, full, store) as parts:
         for name in names:
             chain = Chain(width, n, name)
             star = MeanField(chain).fixed_point()
-            matrices = simulate(
-                chain, sizes.layer, chains=sizes.chains, initial=_rows_of(star.gram),
-                every=sizes.layer, rng=sources.generator, threads=threads, progress=parts.next(),
+            matrices = parts.run(
+                simulate, chain, sizes.layer, chains=sizes.chains, initial=_rows_of(star.gram),
+                every=sizes.layer, rng=sources.generator, threads=threads,
             )["gram"]  # fmt: skip
             level = star.b * (1.0 - star.c)
             bulk = _regular(matrices) / level
@@ -520,6 +526,7 @@ def poster(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 1 a–c of the poster: the error against depth, width and batch, and its Theorem 2.
 
@@ -559,17 +566,17 @@ def poster(
     values: dict[tuple[str, str], list[Any]] = {}
     theory: dict[tuple[str, str], list[Any]] = {}
     rates, fields = [], []
-    with Parts(progress, "bridging-poster", weights) as parts:
+    with Parts(progress, "bridging-poster", weights, sources, full, store) as parts:
         for name in sizes.activations:
             for kind, d, b in points:
                 chain = Chain(d, b, name)
                 star = MeanField(chain).fixed_point()
                 depth = sizes.depth if kind == "depth" else layer
                 inputs = _paired(b) if kind == "depth" else np.eye(b)
-                run = simulate(
-                    chain, depth, chains=sizes.chains, initial=_rows_of(inputs),
+                run = parts.run(
+                    simulate, chain, depth, chains=sizes.chains, initial=_rows_of(inputs),
                     burn_in=0 if kind == "depth" else depth, rng=sources.generator,
-                    observables=Distance(star.gram), threads=threads, progress=parts.next(),
+                    observables=Distance(star.gram), threads=threads,
                 )  # fmt: skip
                 bound = bounds.poster_theorem(
                     depth=run.layers, width=d, batch=b, alpha=1.0 - star.rate, star=star.gram
@@ -690,6 +697,7 @@ def two_inputs(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Corollaries 2 and 4: two inputs through one network certify stability without G*.
 
@@ -717,7 +725,9 @@ def two_inputs(
     measured: dict[str, list[Any]] = {"spectral": [], "relative": []}
     levels: dict[str, list[Any]] = {"spectral": [], "relative": []}
     printed = []
-    with Parts(progress, "bridging-two-inputs", list(widths) * len(names)) as parts:
+    with Parts(
+        progress, "bridging-two-inputs", list(widths) * len(names), sources, full, store
+    ) as parts:
         for name in names:
             gamma = bounds.distortion(name, n)
             for width in widths:
@@ -725,9 +735,9 @@ def two_inputs(
                 star = MeanField(chain).fixed_point()
                 normals = sources.generator.standard_normal((2, width, n))
                 normals[0] = normals[0] @ _root(_paired(n))
-                run = simulate(
-                    chain, sizes.depth, chains=sizes.chains, initial=normals, inputs=2,
-                    rng=sources.generator, threads=threads, progress=parts.next(),
+                run = parts.run(
+                    simulate, chain, sizes.depth, chains=sizes.chains, initial=normals, inputs=2,
+                    rng=sources.generator, threads=threads,
                 )  # fmt: skip
                 first, second = run["gram"][:, :, 0], run["gram"][:, :, 1]
                 ratio = grams.eigenvalues(first) / grams.eigenvalues(second)
@@ -847,6 +857,7 @@ def conditioning(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Corollary 8: n − 1 eigenvalues of deep layers lie near b*(1−c*), and so G is conditioned.
 
@@ -875,14 +886,16 @@ def conditioning(
     n, names, widths = 10, sizes.activations, sizes.widths
     widest = max(range(len(widths)), key=widths.__getitem__)
     conditions, lows, highs, inside = [], [], [], []
-    with Parts(progress, "bridging-conditioning", list(widths) * len(names)) as parts:
+    with Parts(
+        progress, "bridging-conditioning", list(widths) * len(names), sources, full, store
+    ) as parts:
         for name in names:
             for index, width in enumerate(widths):
                 chain = Chain(width, n, name)
                 star = MeanField(chain).fixed_point()
-                run = simulate(
-                    chain, sizes.depth, chains=sizes.chains, initial=_rows_of(_paired(n)),
-                    rng=sources.generator, threads=threads, progress=parts.next(),
+                run = parts.run(
+                    simulate, chain, sizes.depth, chains=sizes.chains, initial=_rows_of(_paired(n)),
+                    rng=sources.generator, threads=threads,
                 )  # fmt: skip
                 values = np.linalg.eigvalsh(_regular(run["gram"])) / (star.b * (1.0 - star.c))
                 if index == widest:
@@ -994,6 +1007,7 @@ def certificate(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Assumption 1: certified mixing in total variation, which the paper assumes.
 
@@ -1025,22 +1039,23 @@ def certificate(
     processors = available_processors() if threads is None else integer("threads", threads, low=1)
     certs, rates, measured = [], [], []
     with (
-        Parts(progress, "bridging-certificate", [4.0, 1.0] * len(names)) as parts,
+        Parts(
+            progress, "bridging-certificate", [4.0, 1.0] * len(names), sources, full, store
+        ) as parts,
         ThreadPoolExecutor(processors) as pool,
     ):
         for name in names:
             chain = Chain(sizes.width, n, name)
             rates.append(MeanField(chain).fixed_point().rate)
             certs.append(
-                tv_bound(
-                    chain, sizes.depth, lag=sizes.depth, replicates=sizes.replicates,
-                    rng=sources.generator, executor=pool, progress=parts.next(),
+                parts.run(
+                    tv_bound, chain, sizes.depth, lag=sizes.depth, replicates=sizes.replicates,
+                    rng=sources.generator, executor=pool,
                 )
             )  # fmt: skip
             measured.append(
-                contraction(
-                    chain, pairs=sizes.pairs, rng=sources.generator, executor=pool,
-                    progress=parts.next(),
+                parts.run(
+                    contraction, chain, pairs=sizes.pairs, rng=sources.generator, executor=pool,
                 ).rate_estimate
             )  # fmt: skip
     layers = certs[0].layers

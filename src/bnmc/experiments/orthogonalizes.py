@@ -39,6 +39,7 @@ from bnmc.experiments._experiment import (
     Experiment,
     Parts,
     Sources,
+    Store,
     Table,
     Variable,
     axes_of,
@@ -81,6 +82,7 @@ def fig_1(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 1: the cosine of two samples over depth, with and without batch normalization.
 
@@ -110,11 +112,16 @@ def fig_1(
     >>> print(found.data.cosine.sel(network="batch norm", layer=50).round(2).item())
     0.11
     """
-    return _fig_1(chosen(_FIG_1, full), full, rng, progress, threads)
+    return _fig_1(chosen(_FIG_1, full), full, rng, progress, threads, store)
 
 
 def _fig_1(
-    sizes: _Sizes, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Sizes,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     d = sizes.widths[0]
@@ -123,12 +130,11 @@ def _fig_1(
         "vanilla": (Chain.vanilla(d, 2), [[1.0, 0.0], [0.0, 1.0]]),
     }
     cosines, log_sines = [], []
-    with Parts(progress, "orthogonalizes-1", [1, 1]) as parts:
+    with Parts(progress, "orthogonalizes-1", [1, 1], sources, full, store) as parts:
         for chain, columns in starts.values():
-            run = simulate(
-                chain, sizes.layers - 1, chains=sizes.chains, initial=FirstLayer(columns),
+            run = parts.run(
+                simulate, chain, sizes.layers - 1, chains=sizes.chains, initial=FirstLayer(columns),
                 observables="scaled_gram", rng=sources.generator, threads=threads,
-                progress=parts.next(),
             )  # fmt: skip
             found = run["scaled_gram"]
             scale = np.sqrt(found[..., 0, 0] * found[..., 1, 1])
@@ -231,6 +237,7 @@ def fig_2a(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 2a: the orthogonality gap over depth, from nearly collinear samples.
 
@@ -259,18 +266,23 @@ def fig_2a(
     >>> found.data.gap.sel(layer=50).values.round(2)
     array([0.2 , 0.05])
     """
-    return _fig_2a(chosen(_FIG_2A, full), full, rng, progress, threads)
+    return _fig_2a(chosen(_FIG_2A, full), full, rng, progress, threads, store)
 
 
 def _fig_2a(
-    sizes: _Sizes, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Sizes,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     n = sizes.batch
     gaps, halves, one_step = [], [], []
-    with Parts(progress, "orthogonalizes-2a", sizes.widths) as parts:
+    with Parts(progress, "orthogonalizes-2a", sizes.widths, sources, full, store) as parts:
         for d in sizes.widths:
-            run = _run(d, n, sizes, sources, threads, parts.next(), "eigenvalues")
+            run = parts.run(_run, d, n, sizes, sources, threads, "eigenvalues")
             eigenvalues = run["eigenvalues"]
             gap = _gap(eigenvalues)
             gaps.append(np.exp(banded(np.log(gap))))
@@ -333,13 +345,13 @@ def _collinear(n: int) -> Float64Array:
 
 
 def _run(
-    d: int, n: int, sizes: _Sizes, sources: Sources, threads: int | None, report: Progress,
-    observables: str,
+    d: int, n: int, sizes: _Sizes, sources: Sources, threads: int | None, observables: str, *,
+    progress: Progress,
 ) -> Trajectory:  # fmt: skip
     return simulate(
         Chain.bn_linear(d, n), sizes.layers - 1, chains=sizes.chains,
         initial=FirstLayer(_collinear(n)), observables=observables, rng=sources.generator,
-        threads=threads, progress=report,
+        threads=threads, progress=progress,
     )  # fmt: skip
 
 
@@ -420,6 +432,7 @@ def fig_2b(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 2b: the orthogonality gap of deep layers against the width, slope −1/2.
 
@@ -445,18 +458,23 @@ def fig_2b(
     >>> round(float(found.data.slope), 2)
     -0.51
     """
-    return _fig_2b(chosen(_FIG_2B, full), full, rng, progress, threads)
+    return _fig_2b(chosen(_FIG_2B, full), full, rng, progress, threads, store)
 
 
 def _fig_2b(
-    sizes: _Sizes, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Sizes,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     n = sizes.batch
     settled, printed = [], []
-    with Parts(progress, "orthogonalizes-2b", sizes.widths) as parts:
+    with Parts(progress, "orthogonalizes-2b", sizes.widths, sources, full, store) as parts:
         for d in sizes.widths:
-            run = _run(d, n, sizes, sources, threads, parts.next(), "orthogonality_gap")
+            run = parts.run(_run, d, n, sizes, sources, threads, "orthogonality_gap")
             gap = run["orthogonality_gap"]
             settled.append(Estimate.from_samples(gap[:, _SETTLED:].mean(axis=1)))
             printed.append(Estimate.from_samples(gap.mean(axis=1)))
@@ -566,6 +584,7 @@ def fig_6(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 6: with other activations the Gram matrix keeps to its mean, to order 1/√d.
 
@@ -598,27 +617,40 @@ def fig_6(
     >>> found = orthogonalizes.fig_6()  # doctest: +SKIP
     >>> found.plot().savefig("fig_6.png")  # doctest: +SKIP
     """
-    return _fig_6(chosen(_FIG_6, full), full, rng, progress, threads)
+    return _fig_6(chosen(_FIG_6, full), full, rng, progress, threads, store)
 
 
 def _fig_6(
-    sizes: _Activations, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Activations,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     n, names = _SAMPLES, [one.name for one in sizes.activations]
     deviations: list[list[Estimate]] = []
     means, alive = [], []
-    with Parts(progress, "orthogonalizes-6", 2 * len(sizes.activations) * sizes.widths) as parts:
+    with Parts(
+        progress,
+        "orthogonalizes-6",
+        2 * len(sizes.activations) * sizes.widths,
+        sources,
+        full,
+        store,
+    ) as parts:
         for activation in sizes.activations:
             of_widths = []
             for d in sizes.widths:
                 chain = Chain(d, n, activation, norm="batch-uncentred")
 
                 def settled(observable: Any, chain: Chain = chain) -> Trajectory:
-                    return simulate(
-                        chain, 2 * sizes.layers, burn_in=sizes.layers, chains=sizes.chains,
+                    return parts.run(
+                        simulate, chain, 2 * sizes.layers, burn_in=sizes.layers,
+                        chains=sizes.chains,
                         observables=observable, reduce="layer", rng=sources.generator,
-                        threads=threads, progress=parts.next(),
+                        threads=threads,
                     )  # fmt: skip
 
                 run = settled("gram")
@@ -721,6 +753,7 @@ def wasserstein(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Corollary 3: how far W H is from a Gaussian matrix, over depth, and the bounds.
 
@@ -746,7 +779,7 @@ def wasserstein(
     >>> found = orthogonalizes.wasserstein()  # doctest: +SKIP
     >>> found.plot().savefig("wasserstein.png")  # doctest: +SKIP
     """
-    return _wasserstein(chosen(_WASSERSTEIN, full), full, rng, progress, threads)
+    return _wasserstein(chosen(_WASSERSTEIN, full), full, rng, progress, threads, store)
 
 
 #: Squared singular values of the input of `wasserstein`, relative to the largest.
@@ -759,6 +792,7 @@ def _wasserstein(
     rng: Any,
     progress: bool | Progress,
     threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     n = groups[0].batch
@@ -770,12 +804,19 @@ def _wasserstein(
     alphas, settled = [], []
     start = np.diag([1.0] + [math.sqrt(_SPREAD)] * (n - 1))
     wide = _wide_distances(n, deepest)
-    with Parts(progress, "orthogonalizes-wasserstein", [math.prod(one) for one in sizes]) as parts:
+    with Parts(
+        progress,
+        "orthogonalizes-wasserstein",
+        [math.prod(one) for one in sizes],
+        sources,
+        full,
+        store,
+    ) as parts:
         for index, (d, layers, chains) in enumerate(sizes):
-            run = simulate(
-                Chain.bn_linear(d, n), layers - 1, chains=chains, initial=FirstLayer(start),
+            run = parts.run(
+                simulate, Chain.bn_linear(d, n), layers - 1, chains=chains,
+                initial=FirstLayer(start),
                 observables="eigenvalues", rng=sources.generator, threads=threads,
-                progress=parts.next(),
             )  # fmt: skip
             eigenvalues = run["eigenvalues"]
             squares = bounds.wasserstein_squared(eigenvalues)

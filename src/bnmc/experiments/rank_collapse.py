@@ -40,6 +40,7 @@ from bnmc.experiments._experiment import (
     Experiment,
     Parts,
     Sources,
+    Store,
     Table,
     Variable,
     axes_of,
@@ -87,6 +88,7 @@ def fig_2(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 2: the rank of the last layer over depth, with and without batch normalization.
 
@@ -119,11 +121,16 @@ def fig_2(
     >>> found = rank_collapse.fig_2()  # doctest: +SKIP
     >>> found.plot().savefig("fig_2.png")  # doctest: +SKIP
     """
-    return _fig_2(chosen(_FIG_2, full), full, rng, progress, threads)
+    return _fig_2(chosen(_FIG_2, full), full, rng, progress, threads, store)
 
 
 def _fig_2(
-    sizes: _Depths, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Depths,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     d = sizes.width
@@ -132,7 +139,9 @@ def _fig_2(
     shape = (len(sizes.activations), len(networks), len(sizes.weights), len(layers))
     bounds_of_rank, ranks = np.full((*shape, 3), np.nan), np.full((*shape, 3), np.nan)
     cases = list(np.ndindex(shape[:3]))
-    with Parts(progress, "rank-collapse-2", [sizes.depth for _ in cases]) as parts:
+    with Parts(
+        progress, "rank-collapse-2", [sizes.depth for _ in cases], sources, full, store
+    ) as parts:
         for case in cases:
             name, weights = sizes.activations[case[0]], sizes.weights[case[2]]
             is_vanilla = networks[case[1]] == "vanilla"
@@ -140,7 +149,7 @@ def _fig_2(
             chain = Chain(
                 d, d, name, norm="none" if is_vanilla else "batch", gain=keeps_size, weights=weights
             )
-            found = _averages_by_depth(chain, layers, sizes.chains, sources, threads, parts.next())
+            found = parts.run(_averages_by_depth, chain, layers, sizes.chains, sources, threads)
             bounds_of_rank[case] = banded(found["rank_bound"])
             ranks[case] = banded(found["numerical_rank"])
         alpha = regularity.constant(
@@ -198,7 +207,7 @@ def _doublings(depth: int) -> NDArray[np.int64]:
 
 def _averages_by_depth(
     chain: Chain, layers: NDArray[np.int64], chains: int, sources: Sources,
-    threads: int | None, report: Progress,
+    threads: int | None, *, progress: Progress,
 ) -> dict[str, Float64Array]:  # fmt: skip
     """Go from layer to layer; average over those in between: (chains, layers) each."""
     start: Any = "gaussian"
@@ -215,7 +224,7 @@ def _averages_by_depth(
         found["rank_bound"].append(grams.rank_bound(run.scaled_gram).mean(axis=1))
         found["numerical_rank"].append(_numerical_rank(run.scaled_gram).mean(axis=1))
         start, rng, before = run.final_state, None, layer
-        report(layer, int(layers[-1]))
+        progress(layer, int(layers[-1]))
     return {name: np.stack(values, axis=1) for name, values in found.items()}
 
 
@@ -295,6 +304,7 @@ def fig_3a(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 3a: the rank of deep layers against the width, for several γ.
 
@@ -325,15 +335,15 @@ def fig_3a(
     >>> found = rank_collapse.fig_3a()  # doctest: +SKIP
     >>> found.plot().savefig("fig_3a.png")  # doctest: +SKIP
     """
-    return _fig_3a(chosen(_ENSEMBLES, full), full, rng, progress, threads)
+    return _fig_3a(chosen(_ENSEMBLES, full), full, rng, progress, threads, store)
 
 
 def _fig_3a(
     groups: tuple[_Gamma, ...], full: bool, rng: Any, progress: bool | Progress,
-    threads: int | None,
+    threads: int | None, store: Store = None,
 ) -> Experiment:  # fmt: skip
     sources = Sources(rng)
-    found = _measured(groups, "rank-collapse-3a", sources, progress, threads)
+    found = _measured(groups, "rank-collapse-3a", sources, full, progress, threads, store)
     names = {"rank_bound": "r, lower bound of the rank", "soft_rank": "soft rank, tau = 1/2"}
     slopes = {name: [_slope(one, name) for one in found] for name in names}
     alphas = _table_of(found, "alpha")[..., 0]
@@ -373,8 +383,8 @@ def _fig_3a(
 
 
 def _measured(
-    groups: tuple[_Gamma, ...], label: str, sources: Sources, progress: bool | Progress,
-    threads: int | None,
+    groups: tuple[_Gamma, ...], label: str, sources: Sources, full: bool,
+    progress: bool | Progress, threads: int | None, store: Store,
 ) -> list[regularity.Figures]:  # fmt: skip
     """Average over the invariant law at each γ and width."""
     costs = [
@@ -382,13 +392,13 @@ def _measured(
         for group in groups
     ]
     found = []
-    with Parts(progress, label, costs) as parts:
+    with Parts(progress, label, costs, sources, full, store) as parts:
         for group in groups:
             found.append(
-                regularity.figures(
-                    group.widths, gamma=group.gamma, chains=group.chains, rtol=group.rtol,
+                parts.run(
+                    regularity.figures, group.widths, gamma=group.gamma, chains=group.chains,
+                    rtol=group.rtol,
                     depth=group.depth, rng=sources.generator, threads=threads,
-                    progress=parts.next(),
                 )
             )  # fmt: skip
     return found
@@ -492,6 +502,7 @@ def fig_3b(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 3b: the ten largest eigenvalues of M over depth, from nearly equal samples.
 
@@ -521,26 +532,29 @@ def fig_3b(
     >>> found = rank_collapse.fig_3b()  # doctest: +SKIP
     >>> found.plot().savefig("fig_3b.png")  # doctest: +SKIP
     """
-    return _fig_3b(chosen(_FIG_3B, full), full, rng, progress, threads)
+    return _fig_3b(chosen(_FIG_3B, full), full, rng, progress, threads, store)
 
 
 def _fig_3b(
-    sizes: _Spectrum, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Spectrum,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     d = sizes.width
     chain = Chain.bn_residual(d, d, gamma=1.0)
     noise = sources.generator.standard_normal((sizes.chains, d, d))
-    with Parts(progress, "rank-collapse-3b", [1, 2]) as parts:
-        run = simulate(
-            chain, sizes.depth, initial=d + 1e-5 * noise, sampler="weights",
+    with Parts(progress, "rank-collapse-3b", [1, 2], sources, full, store) as parts:
+        run = parts.run(
+            simulate, chain, sizes.depth, initial=d + 1e-5 * noise, sampler="weights",
             observables="eigenvalues", rng=sources.generator, threads=threads,
-            progress=parts.next(),
         )  # fmt: skip
-        settled = simulate(
-            chain, 4 * sizes.depth, burn_in=2 * sizes.depth, every=4, chains=sizes.chains,
+        settled = parts.run(
+            simulate, chain, 4 * sizes.depth, burn_in=2 * sizes.depth, every=4, chains=sizes.chains,
             observables="eigenvalues", rng=sources.generator, threads=threads,
-            progress=parts.next(),
         )  # fmt: skip
     eigenvalues = run["eigenvalues"]
     logs = _largest_logs(eigenvalues, sizes.shown)
@@ -629,6 +643,7 @@ def fig_8(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 8: the regularity constant of the invariant law against the width.
 
@@ -649,15 +664,15 @@ def fig_8(
     >>> found = rank_collapse.fig_8()  # doctest: +SKIP
     >>> found.plot().savefig("fig_8.png")  # doctest: +SKIP
     """
-    return _fig_8(chosen(_ENSEMBLES, full), full, rng, progress, threads)
+    return _fig_8(chosen(_ENSEMBLES, full), full, rng, progress, threads, store)
 
 
 def _fig_8(
     groups: tuple[_Gamma, ...], full: bool, rng: Any, progress: bool | Progress,
-    threads: int | None,
+    threads: int | None, store: Store = None,
 ) -> Experiment:  # fmt: skip
     sources = Sources(rng)
-    found = _measured(groups, "rank-collapse-8", sources, progress, threads)
+    found = _measured(groups, "rank-collapse-8", sources, full, progress, threads, store)
     data = _dataset_of(found, groups, {"alpha": "regularity constant"}, sources, full, {})
     table = Table(
         ("gamma", "width", "alpha"),
@@ -699,6 +714,7 @@ def fig_9(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 9: the mean of ``‖M‖_F²`` under the invariant law against ``d^{3/2}``.
 
@@ -718,15 +734,15 @@ def fig_9(
     >>> found = rank_collapse.fig_9()  # doctest: +SKIP
     >>> found.plot().savefig("fig_9.png")  # doctest: +SKIP
     """
-    return _fig_9(chosen(_ENSEMBLES, full), full, rng, progress, threads)
+    return _fig_9(chosen(_ENSEMBLES, full), full, rng, progress, threads, store)
 
 
 def _fig_9(
     groups: tuple[_Gamma, ...], full: bool, rng: Any, progress: bool | Progress,
-    threads: int | None,
+    threads: int | None, store: Store = None,
 ) -> Experiment:  # fmt: skip
     sources = Sources(rng)
-    found = _measured(groups, "rank-collapse-9", sources, progress, threads)
+    found = _measured(groups, "rank-collapse-9", sources, full, progress, threads, store)
     slopes = [_slope(one, "squared_norm") for one in found]
     alphas = _table_of(found, "alpha")[..., 0]
     theory = _widths(found) ** 1.5 / (2 * np.sqrt(1 - alphas))
@@ -800,6 +816,7 @@ def lemma_3(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Lemma 3: vanilla linear networks collapse to rank one, with and without a residual branch.
 
@@ -828,11 +845,16 @@ def lemma_3(
     >>> found = rank_collapse.lemma_3()  # doctest: +SKIP
     >>> found.plot().savefig("lemma_3.png")  # doctest: +SKIP
     """
-    return _lemma_3(chosen(_LEMMA_3, full), full, rng, progress, threads)
+    return _lemma_3(chosen(_LEMMA_3, full), full, rng, progress, threads, store)
 
 
 def _lemma_3(
-    sizes: _Collapse, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Collapse,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     d, gamma = sizes.width, sizes.gamma
@@ -846,13 +868,14 @@ def _lemma_3(
     }
     first, second = np.triu_indices(d, 1)
     angles, bounds_of_rank = [], []
-    with Parts(progress, "rank-collapse-lemma-3", [1.0] * len(cases)) as parts:
+    with Parts(
+        progress, "rank-collapse-lemma-3", [1.0] * len(cases), sources, full, store
+    ) as parts:
         for options, weights in cases.values():
-            run = simulate(
-                Chain(d, d, "linear", norm="none", weights=weights, **options),
+            run = parts.run(
+                simulate, Chain(d, d, "linear", norm="none", weights=weights, **options),
                 sizes.depth, chains=sizes.chains, initial=np.eye(d), every=4,
                 observables="scaled_gram", rng=sources.generator, threads=threads,
-                progress=parts.next(),
             )  # fmt: skip
             matrices = run["scaled_gram"]
             sizes_of = np.einsum("clii->cli", matrices)
@@ -976,6 +999,7 @@ def centring(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    store: Store = None,
 ) -> Experiment:
     r"""Fig. 7's claim on the chain: what centring does to the rank.
 
@@ -1003,11 +1027,16 @@ def centring(
     >>> found = rank_collapse.centring()  # doctest: +SKIP
     >>> found.plot().savefig("centring.png")  # doctest: +SKIP
     """
-    return _centring(chosen(_CENTRING, full), full, rng, progress, threads)
+    return _centring(chosen(_CENTRING, full), full, rng, progress, threads, store)
 
 
 def _centring(
-    sizes: _Centring, full: bool, rng: Any, progress: bool | Progress, threads: int | None
+    sizes: _Centring,
+    full: bool,
+    rng: Any,
+    progress: bool | Progress,
+    threads: int | None,
+    store: Store = None,
 ) -> Experiment:
     sources = Sources(rng)
     d, n = sizes.width, sizes.batch
@@ -1019,12 +1048,14 @@ def _centring(
         "relu, uncentred": Chain(d, n, "relu", norm="batch-uncentred"),
     }
     curves, shares, settled, settled_shares, theory, common = [], [], [], [], [], []
-    with Parts(progress, "rank-collapse-centring", [1.0] * len(cases)) as parts:
+    with Parts(
+        progress, "rank-collapse-centring", [1.0] * len(cases), sources, full, store
+    ) as parts:
         for chain in cases.values():
-            run = simulate(
-                chain, sizes.depth, chains=sizes.chains, initial="collinear",
+            run = parts.run(
+                simulate, chain, sizes.depth, chains=sizes.chains, initial="collinear",
                 observables=["rank_bound", Observable(_common_part, name="common_part")],
-                rng=sources.generator, threads=threads, progress=parts.next(),
+                rng=sources.generator, threads=threads,
             )  # fmt: skip
             half = sizes.depth // 2
             curves.append(banded(run["rank_bound"]))
