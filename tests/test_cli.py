@@ -146,6 +146,51 @@ class TestJson:
     def test_a_single_network_has_no_standard_error(self, run: Run) -> None:
         _, out, _ = run("simulate", *SMALL, "--json", "--chains", "1")
         assert json.loads(out)["table"][0]["distance"]["stderr"] is None
+        status, out, err = run("simulate", *SMALL, "--chains", "1")
+        assert (status, err) == (0, "")
+        assert ": 1 network, " in out
+        assert "±" not in out
+        assert "nan" not in out
+        assert cli._number(0.25, np.nan) == "0.25"
+
+    def test_the_output_may_not_be_the_store(self, run: Run) -> None:
+        for output in ("z.zarr", "./z.zarr", "a/../z.zarr"):
+            Path("a").mkdir(exist_ok=True)
+            status, _, err = run(
+                "simulate", *SMALL, "--store", "z.zarr", "--output", output, "--force"
+            )
+            assert status == 2
+            assert "output: got" in err
+            assert "another path than that of the store" in err
+            assert not Path("z.zarr").exists()
+
+    def test_results_are_shown_even_if_they_cannot_be_written(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        _, expected, _ = run("simulate", *SMALL)
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device", "run.npz")
+
+        monkeypatch.setattr(np, "savez", full)
+        monkeypatch.setattr(np, "savez_compressed", full)
+        status, out, err = run("simulate", *SMALL, "--output", "run.npz")
+        assert status == 2
+        assert "run.npz: No space left on device" in err
+        assert out.splitlines()[:8] == expected.splitlines()[:8]
+
+    def test_a_place_that_cannot_be_written_to_is_refused_before_the_run(self, run: Run) -> None:
+        for path in ("a" * 250 + ".npz", "/proc/run.npz"):
+            status, out, err = run("simulate", *SMALL, "--output", path)
+            assert (status, out) == (2, "")
+            assert f"output: got '{path[:20]}" in err
+            assert "that you may write to (" in err
+
+    @pytest.mark.parametrize("option", ["--depth", "--chains", "--threads"])
+    def test_a_demo_is_refused_before_any_work(self, run: Run, option: str) -> None:
+        status, out, err = run("demo", option, "0")
+        assert (status, out) == (2, "")
+        assert f"{option[2:]}: got 0, allowed: an integer >= 1" in err
 
 
 class TestStar:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import _commands, cli
+from bnmc import _commands, _report, cli
 from bnmc.files import read_states
 
 CHAIN = ("--width", "40", "--batch", "4")
@@ -102,7 +102,7 @@ def test_check(run, tmp_path):
     assert found["ok"] is True
     np.save("bad.npy", rng.standard_normal((300, 30, 3)))
     status, out, err = run(*arguments, "--samples", "bad.npy")
-    assert (status, err) == (_commands.FAILED, "")
+    assert (status, err) == (_report.FAILED, "")
     assert "fails" in out
     (tmp_path / "torn.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:300])
     status, _, err = run(*arguments, "--samples", "torn.npy")
@@ -154,3 +154,19 @@ def test_bad_input(run, arguments, said):
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert said in err
+
+
+def test_rates_that_nothing_tells_end_with_a_status(run):
+    collapsing = "--width", "32", "--batch", "20", "--activation", "linear", "--seed", "0"
+    status, out, err = run("rates", *collapsing, "--threads", "1", "--json")
+    assert (status, err) == (_report.NO_ESTIMATE, "")
+    assert all("rate" not in row for row in json.loads(out)["rows"][1:])
+
+
+def test_threads_change_no_result(run):
+    small = "--width", "60", "--batch", "4", "--depth", "12", "--replicates", "40", "--seed", "1"
+    alone = document_of(run, "certify", *small, "--threads", "1")
+    assert document_of(run, "certify", *small) == alone
+    status, _, err = run("certify", *small, "--threads", "0")
+    assert status == 2
+    assert "threads: got 0" in err

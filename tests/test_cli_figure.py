@@ -38,6 +38,29 @@ def test_list_is_a_name_and_what_it_shows_on_each_line(run):
     assert lines == [[name, experiments.describe(name)] for name in experiments.names()]
 
 
+def test_list_as_json(run):
+    status, out, err = run("figure", "--list", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {name: experiments.describe(name) for name in experiments.names()}
+    status, _, err = run("figure", "bridging-1b", "--list")
+    assert status == 2
+    assert "name: got 'bridging-1b', allowed: nothing, with --list" in err
+
+
+def test_results_are_shown_even_if_the_picture_cannot_be_written(run, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    status, out, err = run("figure", "bridging-1b", "--plot", "a.png", "--json", "a.json")
+    assert status == 2
+    assert "No space left on device" in err
+    assert "Slope of the distance" in out
+    assert "data: a.json" in out
+    with open("a.json") as file:
+        assert json.load(file)["name"] == "bridging-1b"
+
+
 def test_table_on_a_terminal(run, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     status, out, _ = run("figure", "--list")
@@ -86,7 +109,7 @@ def test_files(run, tmp_path):
     arguments = ("figure", "bridging-1b", "--plot", "1b.svg", "--json", "1b.json")
     status, out, err = run(*arguments)
     assert (status, err) == (0, "")
-    assert out.endswith("picture: 1b.svg\ndata: 1b.json\n")
+    assert out.endswith("data: 1b.json\npicture: 1b.svg\n")
     assert (tmp_path / "1b.svg").read_text(encoding="utf-8").count("<path") > 5
     document = json.loads((tmp_path / "1b.json").read_text(encoding="utf-8"))
     assert document["variables"]["law"]["data"] == bridging.fig_1b().data["law"].values.tolist()

@@ -1,10 +1,13 @@
 """The face of the experiments, and what they are made with."""
 
 import errno
+import hashlib
 import importlib
 import inspect
 import json
+import os
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -12,6 +15,8 @@ import numpy as np
 import pytest
 
 import bnmc
+import bnmc._extras
+import bnmc.activations
 from bnmc import Estimate, experiments
 from bnmc._json import plain
 from bnmc.errors import (
@@ -298,6 +303,50 @@ class TestStore:
         with pytest.raises(StoreError, match="No space left on device"):
             self.made(tmp_path / "parts")
         assert [file.name for file in (tmp_path / "parts").iterdir()] == ["experiment.json"]
+
+    @pytest.mark.parametrize(
+        "foreign",
+        [
+            os.system, eval, pathlib.Path, importlib.import_module, bnmc._extras.import_extra,
+            bnmc.activations._unpickled,
+        ],
+    )  # fmt: skip
+    def test_nothing_foreign_is_called(self, tmp_path, foreign):
+        class Trap:
+            def __reduce__(self):
+                return foreign, ("bnmc",)
+
+        self.made(tmp_path / "parts")
+        pickled = pickle.dumps((Trap(), {}))
+        digest = hashlib.sha256(pickled).digest()
+        (tmp_path / "parts" / "part-0002.pickle").write_bytes(digest + pickled)
+        with pytest.raises(StoreError, match="is nothing that an experiment keeps"):
+            self.made(tmp_path / "parts")
+
+    def test_no_function_comes_along_with_a_chain(self, tmp_path):
+        def mine(rng, rows, columns):
+            return rng.standard_normal((rows, columns))
+
+        folder = tmp_path / "parts"
+        with parts.Parts(False, "x", [1.0], SEVEN, False, folder) as run:
+            run.run(lambda *, progress: bnmc.Chain(4, 2, weights=mine))
+        with (
+            pytest.raises(StoreError, match="a function is nothing"),
+            parts.Parts(False, "x", [1.0], SEVEN, False, folder) as run,
+        ):
+            run.run(None)
+
+    def test_no_name_within_a_name_is_followed(self, tmp_path):
+        self.made(tmp_path / "parts")
+        for name in ("files.os.system", "os.system"):
+            pickled = pickle.PROTO + b"\x04" + b"".join(
+                [pickle.SHORT_BINUNICODE + bytes([len(one)]) + one.encode() for one in
+                 ("bnmc.files", name)]
+            ) + pickle.STACK_GLOBAL + pickle.STOP  # fmt: skip
+            digest = hashlib.sha256(pickled).digest()
+            (tmp_path / "parts" / "part-0000.pickle").write_bytes(digest + pickled)
+            with pytest.raises(StoreError, match="is nothing that an experiment keeps"):
+                self.made(tmp_path / "parts")
 
     @pytest.mark.parametrize(
         ("name", "module", "entry", "sizes", "functions"),

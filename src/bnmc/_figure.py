@@ -90,7 +90,12 @@ def figure(
     from bnmc.errors import ArgumentError
 
     if show_names:
-        _print_names()
+        if name is not None:
+            raise ArgumentError("name", name, "nothing, with --list")
+        if as_json is None:
+            _print_names()
+        else:
+            print_json(dict(_known("")))
         return
     if name is None:
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list names them")
@@ -115,23 +120,24 @@ def figure(
             print(f"bnmc: finished parts are in {store}; the same command goes on", file=sys.stderr)
         raise
     seconds = round(time.perf_counter() - begun, 3)
-    if plot is not None:
-        save(found.plot(), plot)
-    if as_json is not None:
-        document = {**found.to_dict(), "seed": seed, "seconds": seconds}
-        if file is None:
-            print_json(document)
-            return
+    document = {**found.to_dict(), "seed": seed, "seconds": seconds}
+    if as_json is not None and file is None:
+        print_json(document)
+    else:
+        _print_found(found)
+        print(f"\nseed {seed}, {seconds:.1f} s", flush=True)
+    # Last, since it may fail: the disk may be full by now.
+    if file is not None:
         from bnmc._json import dumps
         from bnmc.files import replacing
 
         with replacing(file) as temporary:
             temporary.write_text(dumps(document) + "\n", encoding="utf-8")
-    _print_found(found)
-    print(f"\nseed {seed}, {seconds:.1f} s")
-    for label, path in (("picture", plot), ("data", file)):
-        if path is not None:
-            print(f"{label}: {path}")
+        print(f"data: {file}")
+    if plot is not None:
+        save(found.plot(), plot)
+        if as_json is None or file is not None:
+            print(f"picture: {plot}")
 
 
 def _print_names() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 __all__ = [
-    "chosen_seed", "plain_number", "print_json", "print_table", "progress_report",
-    "require_destination", "save",
+    "BAD_INPUT", "BROKEN_PIPE", "FAILED", "INTERRUPTED", "NO_ESTIMATE", "OK", "chosen_seed",
+    "kept_for_later", "plain_number", "print_json", "print_table", "progress_report",
+    "raise_first", "require_destination", "save",
 ]  # fmt: skip
+
+#: Exit statuses: NO_ESTIMATE of a chain that does not mix, FAILED of a check whose claims fail.
+OK, BROKEN_PIPE, BAD_INPUT, NO_ESTIMATE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def chosen_seed(seed: int | None) -> int:
@@ -65,6 +70,23 @@ def save(figure: Any, path: Path) -> None:
 
     with replacing(path) as temporary:
         figure.savefig(temporary)
+
+
+@contextmanager
+def kept_for_later(failures: list[Exception]) -> Iterator[None]:
+    """Append what writing a file raises, so that the results are printed all the same."""
+    from bnmc.errors import BnmcError
+
+    try:
+        yield
+    except (OSError, BnmcError) as error:
+        failures.append(error)
+
+
+def raise_first(failures: list[Exception]) -> None:
+    """Raise what was kept for later, if anything was."""
+    if failures:
+        raise failures[0]
 
 
 def plain_number(value: float) -> str:

@@ -9,6 +9,7 @@ Typer is imported here and the rest of the library in the commands, so that help
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -18,10 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bnmc._report import (
+    BAD_INPUT,
+    BROKEN_PIPE,
+    INTERRUPTED,
+    NO_ESTIMATE,
+    OK,
     chosen_seed,
+    kept_for_later,
     print_json,
     print_table,
     progress_report,
+    raise_first,
     require_destination,
     save,
 )
@@ -41,8 +49,6 @@ if TYPE_CHECKING:
     from bnmc.trajectory import Trajectory
 
 __all__ = ["main"]
-
-OK, BROKEN_PIPE, BAD_INPUT, NO_ESTIMATE, INTERRUPTED = 0, 1, 2, 3, 130
 
 #: What arrays of values may take; of more only means and variances are kept.
 MOST_BYTES = 1 << 28
@@ -239,10 +245,13 @@ def simulate(
     """
     settings = dict(locals())
     from bnmc import Chain, FirstLayer
+    from bnmc.errors import ArgumentError
 
     for name, path in (("output", output), ("plot", plot)):
         if path is not None:
             require_destination(name, path, force)
+    if output is not None and store is not None and output.resolve() == store.resolve():
+        raise ArgumentError("output", str(output), "another path than that of the store")
     x, source = _read(input_, array, samples_first, batch)
     chain = Chain(
         width, x.shape[1], activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
@@ -267,15 +276,18 @@ def simulate(
     if run.moments and output is not None:
         notes.append(f"{output} has means and variances: the values would be very large")
 
+    failures: list[Exception] = []
     if output is not None:
         from bnmc.files import write_run
 
         said = {"seed": seed, "input": source, "star_note": star.note}
-        write_run(run, output, attributes=said, star=star.gram, force=force)
+        with kept_for_later(failures):
+            write_run(run, output, attributes=said, star=star.gram, force=force)
     if plot is not None:
         from bnmc.plot import overview
 
-        save(overview(run), plot)
+        with kept_for_later(failures):
+            save(overview(run), plot)
     table = _summary(run)
     repeat = {
         "seed": seed, "key": str(run.key), "sampler": run.sampler, "dtype": run.dtype,
@@ -302,15 +314,18 @@ def simulate(
             "table": table,
         }
         print_json(document)
+        raise_first(failures)
         raise typer.Exit(INTERRUPTED if interrupted else OK)
     through = f"{x.shape[0]} features, through a first layer" if is_wrapped else "as layer 0"
-    print(f"{chain}: {chains} networks, {depth} layers\ninput: {source} ({through})\n")
+    networks = "1 network" if chains == 1 else f"{chains} networks"
+    print(f"{chain}: {networks}, {depth} layers\ninput: {source} ({through})\n")
     head = ["layer", "‖G − G*‖", "orthogonality gap", "smallest eigenvalue", "largest eigenvalue"]
     print_table(head, [_cells(row) for row in table])
     print()
     for note in notes:
         print(note)
     print(", ".join(f"{name} {value}" for name, value in repeat.items() if value is not None))
+    raise_first(failures)
     raise typer.Exit(INTERRUPTED if interrupted else OK)
 
 
@@ -338,7 +353,11 @@ def demo(
     """
     require_destination("plot", plot, force=True)
     from bnmc import demo as parts
+    from bnmc._validate import integer
 
+    depth, chains = integer("depth", depth, low=1), integer("chains", chains, low=1)
+    if threads is not None:
+        threads = integer("threads", threads, low=1)
     seed, report = chosen_seed(seed), progress_report(progress, "layer")
     begun = time.perf_counter()
     settling = parts.settle(seed, threads=threads, progress=report)
@@ -465,11 +484,12 @@ def _summary(run: Trajectory) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(column: Any, row: int) -> dict[str, float] | None:
+def _measured(column: Any, row: int) -> dict[str, float | None] | None:
     if column is None:
         return None
     mean, stderr = (float(part[row]) for part in column)
-    return {"mean": mean, "stderr": stderr}
+    # Of one network alone no error is known.
+    return {"mean": mean, "stderr": None if math.isnan(stderr) else stderr}
 
 
 def _shown(layers: NDArray[np.int64]) -> list[int]:
@@ -494,9 +514,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _number(mean: float, stderr: float | None) -> str:
     """Write a mean to two figures of its standard error."""
-    import math
-
-    if not stderr:
+    if not stderr or not math.isfinite(stderr):
         return f"{mean:.6g}"
     decimals = 1 - math.floor(math.log10(stderr))
     if not 0 <= decimals <= 7 or abs(mean) >= 1e7:

@@ -179,13 +179,23 @@ def require_writable(name: str, path: Path, formats: Collection[str]) -> None:
     Raises
     ------
     ArgumentError
-        If the suffix is not allowed, or the folder does not exist or is read-only.
+        If the suffix is not allowed, the folder does not exist, or no file can be made there.
     """
     choice(f"{name} (by its suffix)", path.suffix.lower(), formats)
     if not path.parent.is_dir():
         raise ArgumentError(name, str(path), "a path in an existing folder")
-    if not os.access(path.parent, os.W_OK):
-        raise ArgumentError(name, str(path), "a path in a folder that you may write to")
+    temporary = _beside(path)
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        allowed = "a path in a folder that you may write to"
+        raise ArgumentError(name, str(path), allowed, error.strerror or str(error)) from error
+
+
+def _beside(path: Path) -> Path:
+    """Return where a file is written before it is moved to its path."""
+    return path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
 
 
 def require_free(name: str, path: Path, *, force: bool) -> None:
@@ -221,13 +231,17 @@ def replacing(path: Path) -> Iterator[Path]:
     ...     path.read_text()
     '42'
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    temporary = _beside(path)
     former = path.with_name(f".{path.stem}.{os.getpid()}.former{path.suffix}")
     try:
         yield temporary
         if path.is_dir() and not path.is_symlink():  # a folder cannot be replaced in one step
             path.rename(former)
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)) == temporary:
+            error.filename = str(path)  # which is the name that the user knows
+        raise
     finally:
         for leftover in (temporary, former):
             if leftover.is_dir():

@@ -146,7 +146,7 @@ def run(
         All processors unless given.  Results do not depend on it.
     store : path, optional
         A folder for finished parts: the same call goes on after one that was interrupted, and ends
-        with the same results.  Parts are pickles, so use no folder of somebody you do not trust.
+        with the same results.
 
     Returns
     -------

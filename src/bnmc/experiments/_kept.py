@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import pickle
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from bnmc._kernels.jit import host_cpu
+from bnmc.activations import Activation
+from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.files import replacing
 
@@ -46,6 +50,47 @@ def opened(
         "cpu": host_cpu(),
     }  # fmt: skip
     return KeptParts(Path(store), wanted)
+
+
+#: What parts are made of, besides dataclasses of this package.
+_KNOWN = {
+    "builtins": {"complex", "dict", "frozenset", "list", "set", "slice", "tuple"},
+    "numpy": {"dtype", "ndarray"},
+    "numpy._core.multiarray": {"_reconstruct", "scalar"},
+    "numpy._core.numeric": {"_frombuffer"},
+    # NumPy's former names of the same.
+    "numpy.core.multiarray": {"_reconstruct", "scalar"},
+    "numpy.core.numeric": {"_frombuffer"},
+    "bnmc.activations": {"_named", "_rebuilt"},
+    "bnmc.experiments.orthogonalizes": {"_sigmoid_half", "_sin_half", "_tanh_half"},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes numbers, arrays and results of this package, and calls nothing else.
+
+    A pickle may name any function to be called, and a folder may come from anywhere.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _KNOWN.get(module, ()):
+            return super().find_class(module, name)
+        if (module, name) == ("bnmc.chain", "_rebuilt"):
+            return _chain
+        if module.partition(".")[0] == "bnmc" and "." not in name:
+            found = super().find_class(module, name)
+            if is_dataclass(found) and found.__module__ == module:
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is nothing that an experiment keeps")
+
+
+def _chain(
+    width: int, batch: int, activation: Activation, weights: object, options: dict[str, Any]
+) -> Chain:
+    """Make a chain as it is pickled, but for weights from a function, which may be any."""
+    if not isinstance(weights, str):
+        raise pickle.UnpicklingError("a function is nothing that an experiment keeps")
+    return Chain(width, batch, activation, weights=weights, **options)
 
 
 class KeptParts:
@@ -100,7 +145,10 @@ class KeptParts:
         digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
         if hashlib.sha256(pickled).digest() != digest:
             return None
-        return pickle.loads(pickled)
+        try:
+            return _Unpickler(io.BytesIO(pickled)).load()
+        except pickle.UnpicklingError as error:
+            raise StoreError(str(self.folder), f"{self._file(number).name}: {error}") from error
 
     def put(self, number: int, part: Any) -> None:
         """Keep a finished part; its file is there as a whole or not at all."""
