@@ -170,3 +170,21 @@ def test_threads_change_no_result(run):
     status, _, err = run("certify", *small, "--threads", "0")
     assert status == 2
     assert "threads: got 0" in err
+
+
+def test_no_summary_is_cut(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run("--help")
+    assert status == 0
+    commands = out.partition("Commands:")[2]
+    assert "..." not in commands
+    assert "…" not in commands
+    assert "  certify      Bound how far each layer is from the invariant law.\n" in out
+
+
+@pytest.mark.parametrize("value", ["x", "1.5", ""])
+def test_a_value_of_another_type_is_named(run, value):
+    status, out, err = run("fixed-point", "--batch", value)
+    assert (status, out) == (2, "")
+    assert "'--batch'" in err
+    assert repr(value) in err

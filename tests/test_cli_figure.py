@@ -38,6 +38,15 @@ def test_list_is_a_name_and_what_it_shows_on_each_line(run):
     assert lines == [[name, experiments.describe(name)] for name in experiments.names()]
 
 
+def test_json_goes_to_a_json_file(run):
+    for arguments in (("bridging-1b", "--json", "out.txt"), ("bridging-1b", "--json=out.txt")):
+        status, out, err = run("figure", *arguments)
+        assert (status, out) == (2, "")
+        assert "json (by its suffix): got '.txt', allowed: .json" in err
+    status, out, _ = run("figure", "--json", "bridging-1b")
+    assert (status, json.loads(out)["name"]) == (0, "bridging-1b")
+
+
 def test_list_as_json(run):
     status, out, err = run("figure", "--list", "--json")
     assert (status, err) == (0, "")

@@ -34,7 +34,9 @@ def fixed_point(
     gain: options.Gain = 1.0,
     as_json: options.Json = False,
 ) -> None:
-    """Where infinitely wide networks settle, how fast, and whether they stay.
+    """Where infinitely wide networks settle, and how fast.
+
+    And whether they stay there.
 
     Example: bnmc fixed-point --activation tanh --batch 64
     """
@@ -133,7 +135,9 @@ def certify(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Bound the distance of each layer's law from the invariant one, by coupled chains.
+    """Bound how far each layer is from the invariant law.
+
+    The bound is of the distance in total variation, by coupled chains.
 
     Layer 0 has independent Gaussian samples; bnmc.mixing.tv_bound takes any other start.
 
@@ -178,7 +182,9 @@ def rates(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Estimate how fast a chain forgets, in every way there is, beside the mean field.
+    """Estimate how fast a chain forgets, in every way there is.
+
+    The rate of the mean field is beside them.
 
     Ends with status 3 if no estimator finds a rate; the table says why of each.
 
@@ -333,7 +339,9 @@ def bench(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """How fast this machine simulates, beside NumPy that draws the weights.
+    """How fast this machine simulates, beside NumPy.
+
+    NumPy draws the weights and multiplies.
 
     Example: bnmc bench --width 4000 --batch 10
     """

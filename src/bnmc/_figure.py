@@ -23,10 +23,13 @@ class FigureCommand(TyperCommand):
     """A command whose ``--json`` takes a file, or nothing: then it prints."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write ``--json -`` where no name of a .json file follows ``--json``."""
+        """Write ``--json -`` where no file follows ``--json``: an option, or what to show."""
+        from bnmc import experiments
+
         for index in reversed([k for k, one in enumerate(args) if one == "--json"]):
             following = args[index + 1] if index + 1 < len(args) else ""
-            if following != STANDARD_OUTPUT and not following.lower().endswith(".json"):
+            is_option = following.startswith("-") and following != STANDARD_OUTPUT
+            if not following or is_option or following in experiments.names():
                 args.insert(index + 1, STANDARD_OUTPUT)
         return super().parse_args(ctx, args)
 
@@ -75,7 +78,9 @@ def figure(
     force: options.Force = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """A figure of the papers, or one beyond them: what it shows as a table, data and a picture.
+    """A figure of the papers, or one beyond them.
+
+    What it shows is a table, data and a picture.
 
     Example: bnmc figure bridging-1a --plot error.png
 

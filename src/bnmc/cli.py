@@ -122,7 +122,10 @@ def _explanation(error: Exception) -> str | None:
     if isinstance(error, BnmcError):
         return str(error)
     if hasattr(error, "format_message"):  # what all of Typer's own errors have
-        return str(error.format_message())
+        text = str(error.format_message())
+        # Pydantic, by which Typer reads values, says what is wrong and not with what.
+        of_value = getattr(error.__cause__, "errors", None)
+        return f"{text} (got {of_value()[0]['input']!r})" if callable(of_value) else text
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
         return reason if error.filename is None else f"{error.filename}: {reason}"
@@ -228,7 +231,7 @@ def simulate(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Take a batch of inputs through an ensemble of random networks.
+    """Take a batch of inputs through many random networks.
 
     The table shows means over the networks and their standard errors: of the Frobenius distance of
     the Gram matrix G of a layer from G*, where infinitely wide networks settle; of the
@@ -344,10 +347,11 @@ def demo(
         typer.Option("--progress/--no-progress", help="Show progress on standard error."),
     ] = None,
 ) -> None:
-    """Show digits settling at the mean field, and the error of networks without normalization.
+    """Show digits settling at the mean field.
 
-    The latter is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv 2205.13076: linear networks of
-    width 1000 with 5 samples that start orthogonal.
+    Beside them is the error of networks with and without normalization. That is Fig. 1a of Joudaki,
+    Daneshmand and Bach, arXiv 2205.13076: linear networks of width 1000 with 5 samples that start
+    orthogonal.
 
     Example: bnmc demo --depth 200 --plot digits.png
     """

@@ -213,7 +213,7 @@ def why_not() -> str | None:
     try:
         count = len(cuda.gpus)
     except Exception as error:  # the driver's own errors, whatever their types are
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).rstrip(" :")
         return f"no CUDA driver: {text or type(error).__name__}"
     return None if count else "no CUDA device"
 
