@@ -153,6 +153,16 @@ class TestJson:
         assert "nan" not in out
         assert cli._number(0.25, np.nan) == "0.25"
 
+    def test_a_scale_that_is_lost_is_said(self, run: Run) -> None:
+        """Of vanilla relu networks it halves in each layer: 2^-1022 is the least normal number."""
+        deep = "--norm", "none", "--width", "200", "--batch", "2", "--chains", "4", "--seed", "0"
+        status, out, _ = run("simulate", *deep, "--depth", "2500")
+        assert status == 0
+        (layer,) = re.findall(r"from layer (\d+) on the Gram matrix is too small", out)
+        assert 900 < int(layer) < 1200
+        _, out, _ = run("simulate", *deep, "--depth", "500")
+        assert "too small" not in out
+
     def test_the_output_may_not_be_the_store(self, run: Run) -> None:
         for output in ("z.zarr", "./z.zarr", "a/../z.zarr"):
             Path("a").mkdir(exist_ok=True)

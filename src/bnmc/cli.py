@@ -276,6 +276,11 @@ def simulate(
     notes = [star.note]
     if not run.complete:
         notes.append(f"ended before its time, after layer {run.layers[-1]} of {depth}")
+    if (lost := _lost_scale(run)) is not None:
+        notes.append(
+            f"from layer {lost} on the Gram matrix is too small for float64 and shown as 0; "
+            "bnmc.simulate keeps the scale apart, as scaled_gram and log_scale"
+        )
     if run.moments and output is not None:
         notes.append(f"{output} has means and variances: the values would be very large")
 
@@ -494,6 +499,14 @@ def _measured(column: Any, row: int) -> dict[str, float | None] | None:
     mean, stderr = (float(part[row]) for part in column)
     # Of one network alone no error is known.
     return {"mean": mean, "stderr": None if math.isnan(stderr) else stderr}
+
+
+def _lost_scale(run: Trajectory) -> int | None:
+    """Return the first recorded layer whose Gram matrix is below the normal range, if any is."""
+    import numpy as np
+
+    small = run.mean("eigenvalues")[:, -1] < np.finfo(np.float64).tiny
+    return int(run.layers[small.argmax()]) if small.any() else None
 
 
 def _shown(layers: NDArray[np.int64]) -> list[int]:

@@ -149,7 +149,7 @@ class Trajectory:
     def stderr(self, name: str) -> NDArray[np.float64]:
         """Return the standard error of that mean, as if what it is over were independent.
 
-        Chains are; layers of one chain are not.
+        Chains are; layers of one chain are not.  Of a single chain it is not known: NaN.
         """
         return self._over_chains(name).stderr
 
