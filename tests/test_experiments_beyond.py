@@ -59,6 +59,15 @@ class TestAtlas:
         assert [row[-1] for row in found.table.rows] == [None, 26]
         assert "silu from 26" in found.findings[0]
 
+    def test_rates_rise_with_the_batch_but_for_those_of_sin(self):
+        batches = [4, 8, 16, 17, 18, 32, 64]
+        for entry in beyond.atlas(("linear", "relu", "tanh", "sigmoid", "sin", "gelu"), batches):
+            if entry.activation == "sin":
+                assert np.argmax(entry.rates) == 3
+                assert entry.rates[3] == pytest.approx(0.866, abs=5e-4)
+            else:
+                assert (np.diff(entry.rates) > 0).all()
+
     def test_measured_contraction(self, found):
         one = found.data.sel(measured="relu")
         errors = (one["contraction_high"] - one["contraction_low"]).values / (2 * 2.13)

@@ -101,6 +101,20 @@ class TestFig1b:
             assert data["printed"][k] == pytest.approx(20 / np.sqrt(width))
         assert (data["printed"] > 1.1 * data["rms"]).all()
 
+    def test_the_paper_s_line_is_no_bound(self):
+        d = 10**6
+        above = [n for n in range(3, 40) if bridging.stationary_linear(d, n) > 4 * n**2 / d]
+        assert above == list(range(16, 40))
+        assert bridging.stationary_linear(d, 1000) == pytest.approx(1000**3 / (4 * d), rel=2e-3)
+        # At n = 20 its root is 14 % above the line.
+        chain = bnmc.Chain(4000, 20, "linear")
+        star = bnmc.MeanField(chain).fixed_point().gram
+        run = bnmc.simulate(
+            chain, 80, chains=40, burn_in=60, observables=bnmc.Distance(star), rng=0
+        )  # fmt: skip
+        squares = (run["distance"] ** 2).mean(axis=1)
+        assert squares.mean() - 6 * squares.std(ddof=1) / np.sqrt(40) > 4 * 20**2 / 4000
+
     def test_repeats(self, found):
         again = bridging.fig_1b(threads=1)
         assert again.data.identical(found.data)
@@ -134,6 +148,7 @@ class TestFig2:
         require_near(deep, errors[1], 100, theory, 0.03 * theory)
         error = stderr_of(one, "predicted", 100)
         require_near(float(one["predicted"]), error, 100, stationary)
+        assert "(n - 2)/n = 0.9 in one step" in found.findings[-1]
         relu = data.sel(activation="relu")
         error = np.hypot(stderr_of(relu, "variance", 100)[1], stderr_of(relu, "predicted", 100))
         require_near(
@@ -255,6 +270,10 @@ class TestTwoInputs:
         left, *levels = require_sound(found, "bridging-two-inputs").axes
         one = found.data.sel(activation="relu")
         assert drawn(left, one["spectral"].sel(width=1000))
+        # Colours are widths on the left and activations on the right.
+        widths, activations = ({line.get_color() for line in ax.lines} for ax in (left, levels[0]))
+        assert len(widths) == 3
+        assert not widths & activations
         for ax, kind in zip(levels, ("spectral", "relative"), strict=True):
             assert drawn(ax, one[f"{kind}_level"])
             assert drawn(ax, one["epsilon"]) == (kind == "relative")

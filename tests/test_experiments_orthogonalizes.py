@@ -223,11 +223,19 @@ class TestFig6:
 
     def test_every_activation_keeps_to_its_mean_to_order_one_over_root_d(self, fig_6):
         allowed = special.stdtrit(31, 1 - CERTAIN / 2)  # errors are those of 32 networks
-        for row in fig_6.table.rows:
-            slope = row[-1]
+        for name in fig_6.data.activation.values:
+            one = fig_6.data.sel(activation=name)
             # As in Fig. 2b, with an excess of up to 8/d from width 64 on.
             bent = math.log1p(8 / 64) / math.log(16)
-            assert abs(slope.value + 0.5) <= allowed * slope.stderr + bent
+            assert abs(float(one.slope) + 0.5) <= allowed * slope_error(one, "slope") + bent
+
+    def test_the_table_has_the_deviations_with_their_intervals(self, fig_6):
+        found = curve(fig_6.data, "deviation").reshape(-1, 3)
+        for (name, width, one, known, count), of_data in zip(fig_6.table.rows, found, strict=True):
+            np.testing.assert_array_equal((one.value, *one.ci), of_data)
+            theory = fig_6.data.linear_theory.sel(width=width)
+            assert known == (float(theory) if name == "linear" else None)
+            assert count == one.n == fig_6.data.alive.sel(activation=name, width=width)
 
     def test_means_are_the_fixed_points_to_order_1_over_d(self, fig_6):
         linear = fig_6.data.mean_gram.sel(activation="linear", width=1024).values

@@ -150,6 +150,12 @@ class TestFig3a:
         for row, known in zip(fig_3a.table.rows[:3], (2.24, 3.31, 4.85), strict=True):
             assert abs(row[2].value - known) <= reach(row[2]) + 0.01 * known
 
+    def test_points_are_beside_their_width_only_where_others_are(self, fig_3a):
+        left = fig_3a.plot().axes[0]
+        first, second = (found.lines[0].get_xdata() for found in left.containers)
+        np.testing.assert_allclose(first, [8 / 1.04, 16 / 1.04, 32])
+        np.testing.assert_allclose(second, [8, 16])
+
     def test_r_lies_above_the_bound_and_below_its_neighbours(self, fig_3a):
         for _, _, r, _, lower in fig_3a.table.rows:
             assert r.value - reach(r) > lower
@@ -259,6 +265,11 @@ class TestLemma3:
     def test_the_theory_is_drawn(self, lemma_3):
         pace = special.digamma(15 / 2) - special.digamma(16 / 2)
         assert float(lemma_3.data.pace_in_theory[0]) == pytest.approx(pace, rel=1e-10)
+
+    def test_a_finding_says_the_change_with_its_sign(self, lemma_3):
+        for finding, row in zip(lemma_3.findings, lemma_3.table.rows, strict=True):
+            assert row[1].value < 0
+            assert f"changes by {row[1].value:.3g} [" in finding
 
     def test_every_network_collapses_the_residual_ones_later(self, lemma_3):
         excess = curve(lemma_3.data, "excess_rank")

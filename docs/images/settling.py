@@ -22,7 +22,10 @@ for width in (250, 1000, 4000):
     runs[f"width {width}"] = bnmc.simulate(chain, DEPTH, chains=500, initial=x, rng=0)
 style(left)
 trajectory(runs, star=star.gram, ax=left)
-left.plot(1.2 * star.rate ** np.arange(DEPTH + 1), "k:", lw=1, label="rate of the mean field")
+start = runs["width 4000"].gram[0, 0]  # of layer 0, where no weights are
+field = bnmc.MeanField(chain).trajectory(start, DEPTH)
+distance = bnmc.gram.distance(field.gram, star.gram)
+left.plot(distance, "k:", lw=1.2, label="mean field", zorder=3)
 left.set(ylim=(0.05, 1.6), yscale="log", title="Five inputs and near copies, ReLU networks")
 left.legend(frameon=False)
 

@@ -65,11 +65,11 @@ _REGISTRY = {
         "orthogonalizes", "wasserstein", "distance of hidden layers from a Gaussian law, and bound"
     ),
     "rank-collapse-2": _Entry(
-        "rank_collapse", "fig_2", "rank over a million layers, with and without batch norm"
+        "rank_collapse", "fig_2", "rank over depth, with and without batch norm"
     ),
     "rank-collapse-3a": _Entry("rank_collapse", "fig_3a", "rank against width, for each gamma"),
     "rank-collapse-3b": _Entry(
-        "rank_collapse", "fig_3b", "singular values over depth from nearly equal samples"
+        "rank_collapse", "fig_3b", "eigenvalues of M over depth, from nearly equal samples"
     ),
     "rank-collapse-8": _Entry("rank_collapse", "fig_8", "regularity constant against width"),
     "rank-collapse-9": _Entry("rank_collapse", "fig_9", "mean square of M against width"),

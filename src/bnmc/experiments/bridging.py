@@ -118,12 +118,14 @@ def fig_1a(
     square of `stationary_linear`; without, it grows as the exact
     :math:`E\|G_l - I\|_F^2 = n(n+2)/3 (1+2/d)^l - n(n-1)/3 (1-1/d)^l - n`.
 
-    Eq. (6), "error ≈ exp(depth/width)", has the exponent of that formula, but neither its scale
-    nor its start, as √depth.  The bound exp(3nl/2d) before it is of another norm and far above.  In
-    great depth the mean over any ensemble falls below the exact value: ever fewer networks carry
-    it.  The text calls G* the identity; with centring it is (n I − 11ᵀ)/(n−1), which is used here.
-    The authors' notebook has another figure: relu with normalization, from rows that are nearly
-    equal, and a linear network without, from Gaussian samples, both of 70 layers.
+    Eq. (6), "error ≈ exp(depth/width)", has the exponent of that formula, but neither its scale nor
+    its start, as √depth.  The bound exp(3nl/2d) before it is of the operator norm.  In depth it is
+    far above the Frobenius norm drawn here, but at l = d/(3n) by no more than 19 % of its mean;
+    from n = 8 on it is below there (`bnmc.bounds.bridging.equation_6`).  In great depth the mean
+    over any ensemble falls below the exact value: ever fewer networks carry it.  The text calls G*
+    the identity; with centring it is (n I − 11ᵀ)/(n−1), which is used here.  The authors' notebook
+    has another figure: relu with normalization, from rows that are nearly equal, and a linear
+    network without, from Gaussian samples, both of 70 layers.
 
     Returns
     -------
@@ -278,10 +280,10 @@ def fig_1b(
 
     What should be seen: slope −1/2 in the width.  The dashed line of the paper, 2n/√d, lies about a
     fifth above: with m = n − 1 the mean square is :math:`n^2(m-1)(m+2)^2/(4m(m+1)d)` to leading
-    order in 1/d, n²/4 for large n, so that 2n/√d is no law but a bound, and for n much above 10 the
-    distance exceeds it: :math:`n^{3/2}/(2\sqrt d)` is the law.  The authors' notebook has tanh and
-    sin, not centred, in the spectral norm; it compares tanh with the second moment of sin, and
-    divides the error of sin by 51.
+    order in 1/d, about :math:`n^3/(4d)` for large n.  So 2n/√d is neither law nor bound: from
+    n = 16 on the root mean square exceeds it, and grows as :math:`n^{3/2}/(2\sqrt d)`.  The
+    authors' notebook has tanh and sin, not centred, in the spectral norm; it compares tanh with the
+    second moment of sin, and divides the error of sin by 51.
 
     Returns
     -------
@@ -391,11 +393,12 @@ def fig_2(
     them the same of a single layer whose pre-activations are drawn with rows N(0, G*): the input
     of all layers here, so that layer 0 of a run is that single layer.
 
-    What should be seen: the single layer follows the Marchenko–Pastur law of ratio n/d, and layer
-    20 does not: it is wider.  Fluctuations of former layers add up, in the two sectors of traceless
-    symmetric matrices by the factor :math:`1/(1-\lambda^2)`, with λ_L and λ_M the eigenvalues of
-    the mean-field map.  The table has the variance over n/d, which is 1 for Marchenko–Pastur,
-    and that prediction, made of the measured fluctuation of the single layer.
+    What should be seen: the single layer has about the Marchenko–Pastur law of ratio n/d, a little
+    narrower: its variance over n/d is exactly (n−2)/n for linear networks, and .89 to .95 for
+    these.  Layer 20 has not: it is wider.  Fluctuations of former layers add up, in the two sectors
+    of traceless symmetric matrices by the factor :math:`1/(1-\lambda^2)`, with λ_L and λ_M the
+    eigenvalues of the mean-field map.  The table has the variance over n/d, which is 1 for
+    Marchenko–Pastur, and that prediction, made of the measured fluctuation of the single layer.
 
     The paper says that the stationary spectrum "accurately follows" Marchenko–Pastur; it is the
     fluctuation of one step that does, about.  The authors' notebook draws the density of
@@ -478,13 +481,16 @@ def fig_2(
             for name, row, predicted in zip(names, rows, predictions, strict=True)
         ),
     )  # fmt: skip
-    findings = tuple(
-        f"{name}: the variance of the bulk is {interval(row[0])} times that of Marchenko-Pastur in "
-        f"one step, and {interval(row[1])} at layer {sizes.layer}; predicted: "
-        f"{interval(predicted)}."
-        for name, row, predicted in zip(names, rows, predictions, strict=True)
+    findings = (
+        *(
+            f"{name}: the variance of the bulk is {interval(row[0])} times that of "
+            f"Marchenko-Pastur in one step, and {interval(row[1])} at layer {sizes.layer}; "
+            f"predicted: {interval(predicted)}."
+            for name, row, predicted in zip(names, rows, predictions, strict=True)
+        ),
+        f"Of linear networks it is (n - 2)/n = {(n - 2) / n:.4g} in one step, exactly.",
     )
-    title = "One layer follows Marchenko-Pastur; the stationary spectrum is wider"
+    title = "One layer about follows Marchenko-Pastur; the stationary spectrum is wider"
     return Experiment("bridging-2", title, data, table, findings, _draw_2)
 
 
@@ -815,13 +821,18 @@ def two_inputs(
 
 
 def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
     from bnmc.plot import COLOURS, band, estimates, plain_ticks
 
     left, *levels = axes_of(figure, 3, width=4.6, height=4.2)[0]
     name = str(data["activation"].values[0])
     one = data.sel(activation=name)
     layers, widths = data["layer"].values, data["width"].values
-    for colour, width in zip(COLOURS, widths, strict=False):
+    # Not those of the activations beside it.
+    shades = colormaps["viridis"](np.linspace(0.0, 0.85, len(widths)))
+    for colour, width in zip(map(to_hex, shades), widths, strict=True):
         part = one.sel(width=width)
         curve = [part[f"spectral{end}"] for end in ("", "_band_low", "_band_high")]
         band(left, layers, *curve, colour=colour, label=f"d = {width}")

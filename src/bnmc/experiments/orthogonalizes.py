@@ -709,10 +709,11 @@ def _fig_6(
         {"batch": n, "chains": sizes.chains, "layers": sizes.layers, "norm": "batch-uncentred"},
     )  # fmt: skip
     table = Table(
-        ("activation", *(f"L, d = {d}" for d in sizes.widths), "slope"),
+        ("activation", "width", "L", "in theory", "networks"),
         tuple(
-            (name, *(one.value for one in found), fitted)
-            for name, found, fitted in zip(names, deviations, slopes, strict=True)
+            (name, d, one, known if name == "linear" else None, one.n)
+            for name, found in zip(names, deviations, strict=True)
+            for d, one, known in zip(sizes.widths, found, theory, strict=True)
         ),
     )
     findings = tuple(

@@ -2,8 +2,9 @@
 
 Daneshmand, Kohler, Bach, Hofmann and Lucchi, arXiv 2003.01652.  The chain is
 ``H₊ = BN(H + γ W H)``, `bnmc.Chain.bn_residual`, with W of unit variance; γ = ∞ stands for no skip
-connection.  ``M = H Hᵀ / N`` has the eigenvalues of the Gram matrix, and ``r(H) = (Tr M)²/‖M‖_F²``
-bounds the rank from below.
+connection.  ``M = H Hᵀ / N`` has, up to zeros, d/N times the eigenvalues of the Gram matrix: the
+same ones where N = d, as in all figures here but `centring`.  ``r(H) = (Tr M)²/‖M‖_F²`` bounds the
+rank from below.
 
 A rank needs a threshold.  Three are in use here: the soft rank counts eigenvalues of M of at least
 1/2, the numerical rank those of at least 1e-12 of the largest (so singular values of 1e-6), and r
@@ -455,12 +456,14 @@ _MARKERS = "osv^D"
 
 def _draw_widths(ax: Axes, data: xarray.Dataset, name: str) -> None:
     """Draw a quantity against the width, one colour a γ."""
+    widths, shared = data.width.values, np.isfinite(data[name].values).sum(axis=0) > 1
     for index, gamma in enumerate(data.gamma.values):
         found = curve(data, name)[index]
         there = np.isfinite(found[:, 0])
-        beside = 1.04 ** (index - len(data.gamma) // 2)  # points that agree would hide each other
+        # Points that agree would hide each other.
+        beside = np.where(shared, 1.04 ** (index - len(data.gamma) // 2), 1.0) * widths
         estimates(
-            ax, beside * data.width.values[there], *found[there].T,
+            ax, beside[there], *found[there].T,
             colour=COLOURS[index % len(COLOURS)], fmt=_MARKERS[index % 5],
             label=_gamma_label(gamma),
         )  # fmt: skip
@@ -829,7 +832,9 @@ def lemma_3(
     the residual branch as well, since the volume that k samples span grows by independent factors.
     The exponents are ``ψ``'s without the branch (`lyapunov_ginibre`); with it the first is known,
     and the second is estimated from its exact law (`lyapunov_residual_estimate`).  Uniform weights
-    have no closed form, and are slower by a few percent.  ``r − 1`` falls at the same rate: the
+    have no closed form.  Long runs of them have −.0650 a layer where Gaussian weights have −.0689,
+    and −.0510 with the branch in place of −.0516: they are slower by 6 and 1 %, which 200
+    networks, with standard errors of 4 %, do not show.  ``r − 1`` falls at the same rate: the
     residual branch slows the collapse and does not avoid it.
 
     The text speaks of limit points of H/‖H‖.  What converges is the direction of its rows only;
@@ -931,8 +936,8 @@ def _lemma_3(
     )
     table = Table(("network", "log sin^2 per layer", "Gaussian, in theory", "r - 1, end"), rows)
     findings = tuple(
-        f"{name}: log sin^2 between samples falls by {interval(found)} a layer, with Gaussian "
-        f"weights in theory {pace.value:.4g}; at layer {layers[-1]} r is 1 + {rank:.1e}."
+        f"{name}: log sin^2 between samples changes by {interval(found)} a layer, with Gaussian "
+        f"weights in theory by {pace.value:.4g}; at layer {layers[-1]} r is 1 + {rank:.1e}."
         for name, found, pace, rank in rows
     )
     title = f"Collapse of vanilla linear networks to rank one, width and batch {d}"

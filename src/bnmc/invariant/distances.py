@@ -52,15 +52,14 @@ def distances(
     star = _fixed_point(chain) if chain.is_gaussian else None
     if star is not None:
         yield from _from_star(chain, star, gram, square, generator)
-    yield reported("spectrum, one step: variance over n/d", one_step, 1.0)
+    yield reported("spectrum, one step: variance over Marchenko–Pastur's n/d", one_step)
     centred = gm.eigenvalues(gm.centre(gram))[:, 1:]
     mean = centred.mean(axis=1)
     if chain.batch > 2 and (mean > _NULL * np.trace(gram, 0, 1, 2)).all():
         ratio = chain.batch / chain.width
         yield reported(
-            "spectrum of G, centred: variance over n/d",
+            "spectrum of G, centred: variance over Marchenko–Pastur's n/d",
             centred.var(axis=1) / mean**2 / ratio,
-            1.0,
         )
 
 
