@@ -7,8 +7,10 @@ a false alarm has probability 8e-11 a number; those on few chains use Student's 
 """
 
 import dataclasses
+import json
 import math
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from matplotlib.figure import Figure
 from scipy import integrate, special, stats
 
 import bnmc
+from bnmc._json import dumps
 from bnmc.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, UnknownNameError
 from bnmc.mean_field._block_map import BlockMap, _ratios
@@ -154,12 +157,25 @@ def test_survey_of_other_activations(function, kinks, first):
 def test_batches_in_any_order_and_small_ones():
     found = stability("tanh", [8, 2, 3, 8])
     assert found.batches.tolist() == [2, 3, 8]
-    assert found.eigenvalues[:, 0].tolist() == [0.0, *(p.eigenvalues[0] for p in found.points[1:])]
-    assert found.eigenvalues[:2, 1].tolist() == [0.0, 0.0]
+    values = found.eigenvalues
+    assert values[1:, 0].tolist() == [p.eigenvalues[0] for p in found.points[1:]]
+    assert values[2, 1] == found.points[2].eigenvalues[1]
     assert found.rates.tolist() == [p.rate for p in found.points]
     assert found.stable.all()
     assert stability("tanh", [2]).eigenvalues.shape == (1, 0)
     assert stability("tanh", [2]).labels == ()
+
+
+def test_what_does_not_exist_is_no_zero():
+    """A batch of 3 has no λ_M, and one of 2 no λ_L either: NaN, a dash, and null in JSON."""
+    found = stability("relu", [2, 3, 4])
+    assert np.isnan(found.eigenvalues).tolist() == [[True, True], [False, True], [False, False]]
+    rows = [line.split() for line in str(found).splitlines()[2:]]
+    assert [row[1:3].count("-") for row in rows] == [2, 1, 0]
+    assert rows[1] == ["3", f"{found.points[1].eigenvalues[0]:.6f}", "-", rows[1][1]]
+    document = json.loads(dumps(found.eigenvalues.tolist()))
+    assert document[0] == [None, None]
+    assert document[1] == [found.points[1].eigenvalues[0], None]
 
 
 def test_uncentred():
@@ -798,7 +814,7 @@ def test_plot_shows_moduli_and_crossings():
     assert ax.get_ylabel()
     lines = {line.get_label(): line for line in ax.lines}
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert len(labels) == 4
+    assert labels == ["silu", "tanh", r"$\lambda_L$", r"$\lambda_M$"]
     for entry in entries:
         for kind, symbol in enumerate((r"\lambda_L", r"\lambda_M")):
             line = lines[f"{entry.activation} ${symbol}$"]
@@ -807,10 +823,49 @@ def test_plot_shows_moduli_and_crossings():
             np.testing.assert_array_equal(line.get_ydata(), expected)
     (crossing,) = entries[0].crossings
     dots = [line for line in ax.lines if line.get_marker() == "o"]
+    assert {line.get_marker() for line in ax.lines} == {"", "None", "o"}  # few have no others
     assert [(d.get_xdata()[0], d.get_ydata()[0]) for d in dots] == [(26, crossing.value)]
     assert [text.get_text() for text in ax.texts] == ["n = 26"]
     assert any(list(line.get_ydata()) == [1.0, 1.0] for line in ax.lines)
     ax.figure.canvas.draw()
+
+
+def test_plot_of_all_activations_has_no_two_alike():
+    entries = atlas(SURVEY, [3, 4, 8])
+    ax = plot_stability(entries)
+    legend = ax.get_legend()
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [*SURVEY, r"$\lambda_L$", r"$\lambda_M$"]
+    looks = [(line.get_color(), line.get_marker()) for line in legend.get_lines()[:-2]]
+    assert len(set(looks)) == len(SURVEY)
+    lines = {line.get_label(): line for line in ax.lines}
+    for name, look in zip(SURVEY, looks, strict=True):
+        drawn = [lines[rf"{name} $\lambda_{kind}$"] for kind in "LM"]
+        assert [(line.get_color(), line.get_marker()) for line in drawn] == [look] * 2
+        assert [line.get_linestyle() for line in drawn] == ["-", "--"]
+    ax.figure.canvas.draw()
+    assert legend.get_window_extent().x0 > ax.get_window_extent().x1
+    assert ax.get_window_extent().width > 0.7 * ax.figure.bbox.width
+
+
+@pytest.mark.parametrize(
+    ("batches", "labels"),
+    [
+        (
+            [3, 4, 5, 8, 12, 16, 24, 32, 48, 64],
+            ["3", "4", "5", "8", "12", "16", "24", "32", "48", "64"],
+        ),
+        ([4, 10, 11, 12, 13, 14, 100, 1000], ["4", "10", "13", "100", "1000"]),
+        ([8], ["8"]),
+    ],
+)
+def test_plot_labels_batches_that_stay_apart(batches, labels):
+    ax = plot_stability(stability("tanh", batches))
+    ax.figure.canvas.draw()
+    shown = ax.get_xticklabels()
+    assert [text.get_text() for text in shown] == labels
+    boxes = [text.get_window_extent() for text in shown]
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
 
 
 def test_plot_takes_one_entry_and_axes():

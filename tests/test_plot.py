@@ -119,7 +119,7 @@ class TestTrajectory:
             plot.trajectory(run, "eigenvalue")
         with pytest.raises(ArgumentError, match="^observable"):
             plot.trajectory(run, "eigenvalues", star=STAR)
-        with pytest.raises(ArgumentError, match="^H"):
+        with pytest.raises(ArgumentError, match=r"^star: .*\(4, 4\)"):
             plot.trajectory(run, star=np.eye(3))
         with pytest.raises(ArgumentError, match="by layer"):
             plot.trajectory(simulated(reduce="layer"), "gram")
@@ -136,6 +136,44 @@ def test_overview(run: bnmc.Trajectory) -> None:
     assert "linear, batch norm, width 40, batch 4" in drawn.get_suptitle()
     both = simulated(observables=[bnmc.Distance(STAR), "orthogonality_gap", "eigenvalues"])
     assert plot.overview(both).axes[0].get_title() == "Distance from G*"
+
+
+def test_overview_of_a_fixed_point(run: bnmc.Trajectory) -> None:
+    star = bnmc.MeanField(CHAIN).fixed_point()
+    left, right = plot.overview(run, star).axes
+    dashed = [[line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == "--"]
+              for ax in (left, right)]  # fmt: skip
+    assert dashed[0] == pytest.approx([float(bnmc.gram.orthogonality_gap(STAR))], abs=1e-11)
+    assert dashed[1] == pytest.approx([0.0, 4 / 3], abs=1e-11)
+    assert right.get_yscale() == "linear"  # the eigenvalue 0 is rounding, not a decade
+    with pytest.raises(ArgumentError, match="^star"):
+        plot.overview(run, np.eye(3))
+    with pytest.raises(ArgumentTypeError, match="^run: got 3"):
+        plot.overview(3)  # type: ignore[arg-type]
+
+
+def test_spectrum_of_many_decades_has_a_logarithmic_axis() -> None:
+    deep = bnmc.simulate(bnmc.Chain.vanilla(20, 4), 200, chains=8, observables="eigenvalues", rng=0)
+    assert plot.trajectory(deep, "eigenvalues").get_yscale() == "log"
+
+
+def test_what_was_not_recorded_says_what_to_do() -> None:
+    plain = bnmc.simulate(CHAIN, 3, chains=2, rng=0)
+    with pytest.raises(ArgumentError, match="^observable: got 'distance'.*star=bnmc"):
+        plot.trajectory(plain)
+    with pytest.raises(ArgumentError, match="^runs: got \"one without 'gram'"):
+        plot.trajectory(simulated(observables="eigenvalues"), star=STAR)
+
+
+@pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
+def test_columns_of_a_figure(columns: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="^columns"):
+        plot.figure(columns=columns)
+
+
+def test_a_single_chain_is_one_network() -> None:
+    ax = plot.trajectory(simulated(chains=1), "orthogonality_gap")
+    assert ax.get_title() == "linear, batch norm, width 40, batch 4: 1 network"
 
 
 def test_no_global_state() -> None:

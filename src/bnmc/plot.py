@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 from bnmc import gram as grams
 from bnmc._extras import import_extra
-from bnmc._validate import real
+from bnmc._validate import choice, finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.trajectory import Trajectory
 
@@ -103,11 +103,19 @@ def trajectory(
     level = real("level", level, above=0.0, below=1.0)
     if star is not None and observable != "distance":
         raise ArgumentError("observable", observable, "'distance' where star is given")
+    for run in named.values():
+        if star is None:
+            _require_recorded(run, observable)
+        elif "gram" not in run.observables:
+            raise ArgumentError("runs", "one without 'gram'", "runs that recorded it, for star")
+        else:
+            star = _star(star, run)
     curves = {label: _curves(run, observable, star, level) for label, run in named.items()}
     if ax is None:
         ax = figure()[1][0]
         ax.set_title(_title(list(named.values()), level), fontsize="medium")
-    if observable in _LOGARITHMIC:
+    spectra = [mean for mean, _, _ in curves.values()] if observable == "eigenvalues" else []
+    if observable in _LOGARITHMIC or any(_spans_decades(mean) for mean in spectra):
         ax.set_yscale("log", nonpositive="mask")
     for label, run in named.items():
         _draw(ax, run.layers, *curves[label], label if isinstance(runs, Mapping) else None)
@@ -120,13 +128,16 @@ def trajectory(
     return ax
 
 
-def overview(run: Trajectory, *, level: float = 0.9) -> Figure:
+def overview(run: Trajectory, star: Any = None, *, level: float = 0.9) -> Figure:
     """Draw what the command line records: how the Gram matrix settles, and its spectrum.
 
     Parameters
     ----------
     run : Trajectory
         With "eigenvalues", and with "distance" or else "orthogonality_gap".
+    star : FixedPoint or (batch, batch) array_like, optional
+        A fixed point: dashed lines are at its eigenvalues and its orthogonality gap.  Its distance
+        from itself, 0, has no place on a logarithmic axis.
     level : float, default 0.9
         See `trajectory`.
 
@@ -152,11 +163,18 @@ def overview(run: Trajectory, *, level: float = 0.9) -> Figure:
     >>> len(overview(run).axes)
     2
     """
+    if not isinstance(run, Trajectory):
+        raise ArgumentTypeError("run", run, "a Trajectory")
     recorded = {*run.observables, *run.moments}
+    fixed = None if star is None else _star(star, run)
     settling = "distance" if "distance" in recorded else "orthogonality_gap"
     drawn, (left, right) = figure(columns=2)
     trajectory(run, settling, ax=left, level=level)
     trajectory(run, "eigenvalues", ax=right, level=level)
+    if fixed is not None:
+        if settling == "orthogonality_gap":
+            _level(left, [float(grams.orthogonality_gap(fixed))])
+        _level(right, grams.eigenvalues(fixed))
     left.set_title("Distance from G*" if settling == "distance" else "Orthogonality gap")
     right.set_title("Spectrum")
     drawn.suptitle(_title([run], level))
@@ -167,6 +185,8 @@ def _title(runs: Sequence[Trajectory], level: float) -> str:
     """Say which chain, if it is one, and what line and band are."""
     numbers = sorted({run.chains for run in runs})
     shown = f"mean and {100 * level:g} % of {' or '.join(map(str, numbers))} networks"
+    if numbers == [1]:  # which has no band
+        shown = "1 network"
     chain = runs[0].chain
     if any(run.chain != chain for run in runs):
         return shown[0].upper() + shown[1:]
@@ -193,12 +213,16 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     Raises
     ------
     MissingExtraError
+        Without Matplotlib.
+    ArgumentError, ArgumentTypeError
+        If `columns` is no integer >= 1.
 
     Examples
     --------
     >>> drawn, (left, right) = figure(columns=2)
     >>> line = left.plot([1, 2], [3, 4])
     """
+    columns = integer("columns", columns, low=1)
     drawn = import_extra("matplotlib.figure", "plot").Figure(
         figsize=(6.4 * columns, 4.8), layout="constrained", dpi=150
     )
@@ -343,6 +367,35 @@ def _named(runs: Any) -> dict[Any, Trajectory]:
     if not named:
         raise ArgumentError("runs", runs, "at least one run")
     return named
+
+
+def _require_recorded(run: Trajectory, observable: str) -> None:
+    """Refuse what was not recorded, and say how else to draw the distance."""
+    recorded = [*run.observables, *run.moments]
+    if observable == "distance" and "gram" in run.observables and observable not in recorded:
+        hint = "star=bnmc.MeanField(run.chain).fixed_point().gram draws it from 'gram'"
+        raise ArgumentError("observable", observable, ", ".join(recorded), hint)
+    choice("observable", observable, recorded)
+
+
+def _star(star: Any, run: Trajectory) -> NDArray[np.float64]:
+    """Return the matrix of a fixed point, or that matrix itself, of the size of the run's."""
+    n = run.chain.batch
+    return finite_array("star", getattr(star, "gram", star), shape=(n, n)).astype(np.float64)
+
+
+def _spans_decades(mean: NDArray[np.float64]) -> bool:
+    """Whether eigenvalues that are more than rounding lie more than three decades apart."""
+    largest = mean.max(axis=-1, keepdims=True)
+    above = mean[mean > 4 * mean.shape[-1] * np.finfo(np.float64).eps * largest]
+    return bool(above.size and above.max() > 1000 * above.min())
+
+
+def _level(ax: Axes, heights: ArrayLike) -> None:
+    """Draw dashed lines at what a fixed point has, those that the axis can show."""
+    for height in np.unique(np.round(np.asarray(heights, dtype=np.float64), 12)):
+        if height > 0 or ax.get_yscale() == "linear":
+            ax.axhline(height, color="black", linestyle="--", linewidth=1.0)
 
 
 def _curves(

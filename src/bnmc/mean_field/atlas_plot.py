@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnmc._extras import import_extra
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mean_field.stability import Stability
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["plot_stability"]
 
 _STYLES = ("-", "--", ":", "-.")
+# What tells activations of one colour apart; the dot of a crossing is none of them.
+_MARKERS = ("", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 
 
 def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None = None) -> Axes:
@@ -24,8 +28,9 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     Parameters
     ----------
     entries : Stability or several
-        As `stability` and `atlas` return them. One colour an activation, one kind of line an
-        eigenvalue; a dot where stability changes, with its batch size.
+        As `stability` and `atlas` return them. One colour an activation, with a marker too where
+        there are more than six; one kind of line an eigenvalue; a dot where stability changes,
+        with its batch size.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure unless given.
 
@@ -47,40 +52,73 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     >>> ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()
     ('log', 'batch size $n$', 'modulus of the eigenvalue')
     """
-    from bnmc.plot import COLOURS, figure
+    from bnmc.plot import COLOURS, figure, plain_ticks
 
+    lines = import_extra("matplotlib.lines", "plot")
     drawn = _several(entries)
     if ax is None:
-        ax = figure()[1][0]
+        made, (ax,) = figure()
+        made.set_size_inches(8.2, 4.8)  # the legend is beside the axes
+    activations, labels = [], max((entry.labels for entry in drawn), key=len)
     for index, entry in enumerate(drawn):
-        colour = COLOURS[index % len(COLOURS)]
+        # Pairs of a colour and a marker repeat after 72 activations.
+        look: dict[str, Any] = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": _MARKERS[index // len(COLOURS) % len(_MARKERS)],
+            "markersize": 4.5,
+        }
+        activations.append(lines.Line2D([], [], label=entry.activation, **look))
         for kind, label in enumerate(entry.labels):
-            exists = np.array([len(point.eigenvalues) > kind for point in entry.points])
+            exists = ~np.isnan(entry.eigenvalues[:, kind])
             ax.plot(
                 entry.batches[exists],
                 np.abs(entry.eigenvalues[exists, kind]),
-                _STYLES[kind % len(_STYLES)],
-                color=colour,
-                label=f"{entry.activation} ${label}$".replace("λ", r"\lambda"),
+                linestyle=_STYLES[kind % len(_STYLES)],
+                label=f"{entry.activation} {_symbol(label)}",
+                **look,
             )
         for crossing in entry.crossings:
             height = abs(crossing.value)
-            ax.plot([crossing.batch], [height], "o", color=colour)
+            ax.plot([crossing.batch], [height], "o", color=look["color"])
             ax.annotate(
                 f"n = {crossing.batch}",
                 (crossing.batch, height),
                 xytext=(0, 6),
                 textcoords="offset points",
                 ha="right",
-                color=colour,
+                color=look["color"],
             )
+    kinds = [
+        lines.Line2D([], [], color="black", linestyle=style, label=_symbol(label))
+        for label, style in zip(labels, _STYLES, strict=False)
+    ]
     ax.axhline(1.0, color="black", linewidth=0.8)
     ax.set_xscale("log")
+    plain_ticks(ax.xaxis, _apart(sorted({int(n) for entry in drawn for n in entry.batches})))
     ax.set_xlabel("batch size $n$")
     ax.set_ylabel("modulus of the eigenvalue")
     ax.set_title(f'Stability of the symmetric fixed point, norm "{drawn[0].norm}"')
-    ax.legend()
+    ax.legend(
+        handles=[*activations, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.0, frameon=False,
+    )  # fmt: skip
     return ax
+
+
+def _symbol(label: str) -> str:
+    """Write the name of an eigenvalue as mathematics."""
+    return f"${label}$".replace("λ", r"\lambda")
+
+
+def _apart(batches: list[int]) -> list[int]:
+    """Leave out batch sizes whose labels would run into that before, on a logarithmic axis."""
+    span = math.log(batches[-1] / batches[0])
+    kept = batches[:1]
+    for batch in batches[1:]:
+        # A digit is about a hundredth of the axis wide.
+        if math.log(batch / kept[-1]) >= span * (0.015 + 0.014 * len(str(batch))):
+            kept.append(batch)
+    return kept
 
 
 def _several(entries: object) -> list[Stability]:

@@ -90,12 +90,13 @@ class Stability:
 
     @property
     def eigenvalues(self) -> FloatArray:
-        """Eigenvalues, shape (batches, kinds); 0 where a batch is too small to have one.
+        """Eigenvalues, shape (batches, kinds); NaN where a batch is too small to have one.
 
-        For norm "batch" the kinds are ``λ_L`` and ``λ_M``, in the order of `FixedPoint`.
+        For norm "batch" the kinds are ``λ_L`` and ``λ_M``, in the order of `FixedPoint`; there is
+        no ``λ_M`` below a batch of 4, and no ``λ_L`` below 3.
         """
         kinds = max(len(point.eigenvalues) for point in self.points)
-        rows = [(*point.eigenvalues, *[0.0] * kinds)[:kinds] for point in self.points]
+        rows = [(*point.eigenvalues, *[np.nan] * kinds)[:kinds] for point in self.points]
         return np.array(rows, dtype=np.float64).reshape(len(rows), kinds)
 
     @property
@@ -111,7 +112,7 @@ class Stability:
         heads = ("batch", *self.labels, "rate")
         lines = [f'{self.activation}, norm "{self.norm}"', "".join(f"{head:>10}" for head in heads)]
         for point, row in zip(self.points, self.eigenvalues, strict=True):
-            numbers = "".join(f"{value:10.6f}" for value in (*row, point.rate))
+            numbers = "".join(_cell(value) for value in (*row, point.rate))
             lines.append(f"{point.batch:10d}{numbers}" + ("" if point.stable else "  unstable"))
         for crossing in self.crossings:
             state = "stable" if crossing.stable else "unstable"
@@ -119,6 +120,11 @@ class Stability:
                 f"{state} from batch {crossing.batch} on ({self.labels[crossing.eigenvalue]})"
             )
         return "\n".join(lines)
+
+
+def _cell(value: float) -> str:
+    """A number of the table; what does not exist is a dash."""
+    return f"{'-':>10}" if np.isnan(value) else f"{value:10.6f}"
 
 
 def stability(
