@@ -295,7 +295,7 @@ def simulate(
         from bnmc.plot import overview
 
         with kept_for_later(failures):
-            save(overview(run), plot)
+            save(overview(run, star.gram), plot)
     table = _summary(run)
     repeat = {
         "seed": seed, "key": str(run.key), "sampler": run.sampler, "dtype": run.dtype,

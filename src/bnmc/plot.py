@@ -16,6 +16,7 @@ from scipy.special import ndtri
 from bnmc import gram as grams
 from bnmc._extras import import_extra
 from bnmc._validate import choice, finite_array, integer, real
+from bnmc.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.trajectory import Trajectory
 
@@ -32,6 +33,7 @@ __all__ = [
     "figure",
     "overview",
     "plain_ticks",
+    "spectrum",
     "style",
     "trajectory",
 ]
@@ -181,6 +183,105 @@ def overview(run: Trajectory, star: Any = None, *, level: float = 0.9) -> Figure
     return drawn
 
 
+def spectrum(run: Trajectory, *, layer: int = -1, star: Any = None, ax: Axes | None = None) -> Axes:
+    r"""Draw the spectrum of one layer beside the law of Marchenko and Pastur.
+
+    A histogram of the n − 1 eigenvalues of each Gram matrix on the directions orthogonal to the
+    ones, over all chains, and the density of `bnmc.random_matrix.MarchenkoPastur` of ratio
+    :math:`\gamma = n/d` and the mean :math:`v` of these eigenvalues,
+
+    .. math:: \frac{\sqrt{(b - x)(x - a)}}{2 \pi v \gamma x}, \qquad a, b = v(1 \mp \sqrt\gamma)^2.
+
+    Parameters
+    ----------
+    run : Trajectory
+        With "gram", of a batch of 2 or more.
+    layer : int, default -1
+        One of ``run.layers``; negative numbers count recorded layers from the last.
+    star : FixedPoint or (batch, batch) array_like, optional
+        A fixed point, whose eigenvalues on these directions are drawn dashed.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        Without Matplotlib.
+    ArgumentError, ArgumentTypeError
+        If `run` is no run or lacks what is drawn, or `layer` or `star` is not allowed.
+
+    Notes
+    -----
+    The law is about that of one layer's fluctuation, without a skip connection: of d independent
+    rows whose covariance is :math:`v` on these directions.  The stationary spectrum is wider, as
+    fluctuations of former layers add up.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=100, batch=10)
+    >>> run = bnmc.simulate(chain, 20, chains=16, rng=0)
+    >>> ax = spectrum(run, star=bnmc.MeanField(chain).fixed_point())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('eigenvalue of $G_{20}$', 'density')
+    """
+    from scipy.linalg import helmert
+
+    from bnmc.random_matrix import MarchenkoPastur
+
+    if not isinstance(run, Trajectory):
+        raise ArgumentTypeError("run", run, "a Trajectory")
+    if "gram" not in run.observables or "layer" not in run.dims["gram"]:
+        raise ArgumentError("run", "one without 'gram' by layer", "a run that recorded it")
+    n, layers = run.chain.batch, run.layers.tolist()
+    if n < 2:
+        raise ArgumentError("run", "one of a batch of 1", "a run of a batch of 2 or more")
+    index = integer("layer", layer)
+    if index >= 0 and index in layers:
+        index = layers.index(index)
+    elif not -len(layers) <= index < 0:
+        raise ArgumentError("layer", layer, "a recorded layer, or the last ones by -1, -2, …")
+    directions = helmert(n)
+
+    def bulk(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.linalg.eigvalsh(directions @ matrices @ directions.T)).ravel()
+
+    values = np.maximum(bulk(run["gram"][:, index]), 0.0)
+    fixed = None if star is None else bulk(_star(star, run))
+    if not values.mean() > 0:
+        raise ArgumentError("run", "a layer of equal samples", "one with a spectrum to draw")
+    law = MarchenkoPastur(n / run.chain.width, variance=float(values.mean()))
+    ends = min(values.min(), law.edges[0]), max(values.max(), law.edges[1])
+    if ax is None:
+        ax = figure()[1][0]
+        networks = "1 network" if run.chains == 1 else f"{run.chains} networks"
+        ax.set_title(f"{_about(run.chain)}: {networks}", fontsize="medium")
+    ax.hist(
+        values, bins=40, range=ends, density=True, color=COLOURS[0], alpha=0.5,
+        label="on directions orthogonal to ones",
+    )  # fmt: skip
+    # Inside the edges: at 0, where the ratio is 1, the density is infinite.
+    x = np.linspace(*law.edges, 402)[1:-1]
+    ax.plot(x, law.pdf(x), color=COLOURS[1], label="Marchenko–Pastur: one layer's fluctuation")
+    if fixed is not None:
+        for number, value in enumerate(np.unique(np.round(fixed, 12))):
+            label = None if number else "fixed point"
+            ax.axvline(value, color="black", linestyle="--", linewidth=1.0, label=label)
+    ax.set_xlabel(f"eigenvalue of $G_{{{layers[index]}}}$")
+    ax.set_ylabel("density")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def _about(chain: Chain) -> str:
+    norm = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
+    return f"{chain.activation.name}, {norm[chain.norm]}, width {chain.width}, batch {chain.batch}"
+
+
 def _title(runs: Sequence[Trajectory], level: float) -> str:
     """Say which chain, if it is one, and what line and band are."""
     numbers = sorted({run.chains for run in runs})
@@ -190,11 +291,7 @@ def _title(runs: Sequence[Trajectory], level: float) -> str:
     chain = runs[0].chain
     if any(run.chain != chain for run in runs):
         return shown[0].upper() + shown[1:]
-    norm = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
-    return (
-        f"{chain.activation.name}, {norm[chain.norm]}, width {chain.width}, batch {chain.batch}: "
-        f"{shown}"
-    )
+    return f"{_about(chain)}: {shown}"
 
 
 def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
