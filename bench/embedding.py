@@ -103,7 +103,7 @@ def add_overheads(report: Report, *, rounds: int) -> None:
 
 def plain_layers() -> Any:
     """For `Candidate.make`: so many layers in one call of the kernel of `simulate`."""
-    from bnmc._kernels import cpu, memory
+    from bnmc._kernels.cpu import layers, memory
 
     sigma, law, _, gram = pieces()
     work = memory.work(BATCH, 1, "float64")
@@ -113,7 +113,7 @@ def plain_layers() -> Any:
 
     def make(times: int) -> Run:
         slots = np.full(times, -1)
-        return lambda: cpu.conditional_layers(
+        return lambda: layers.conditional_layers(
             sigma, law, gram[None], x, kept, 0, 1, slots, np.zeros((1, 0, BATCH, BATCH)), panel,
             np.uint32(7), np.uint32(0), total, work, status,
         )  # fmt: skip

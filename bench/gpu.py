@@ -29,11 +29,11 @@ from numba import float32, float64
 import bnmc
 from bench.report import Cell, Floor, Report, Table
 from bench.roofline import layer_flops, layer_normals
-from bnmc._gpu_samplers import ONE_DEVICE
-from bnmc._kernels.cuda import normals32, normals64
-from bnmc._kernels.target import SIMULATED, cuda, processors, why_not
-from bnmc._samplers import Frames
-from bnmc.initial import Covariance
+from bnmc._kernels.gpu.device import SIMULATED, cuda, processors, why_not
+from bnmc._kernels.gpu.layers import normals32, normals64
+from bnmc.chain.start import Covariance
+from bnmc.simulation.engine.gpu.devices import ONE_DEVICE
+from bnmc.simulation.engine.state import Frames
 
 #: The peers that do not draw weights either.
 SAME_SAMPLER = ("torch, given G", "jax, given G")

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import bnmc
 from bench.report import Cell, Floor, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, interleave
-from bnmc.mixing.contraction import contraction
-from bnmc.mixing.coupling import PILOT_REPLICATES, tv_bound
+from bnmc.mixing.contraction_rate import contraction
+from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.meetings import PILOT_REPLICATES
 
 Float64 = npt.NDArray[np.float64]
 

@@ -29,7 +29,7 @@ import numpy as np
 import bench.startup as startup
 import bnmc
 from bench.report import Cell, Floor, Report, Table
-from bnmc import simulation
+from bnmc.simulation import plan
 
 NAMES = ("kills", "dask", "fuzz", "soak", "overhead", "corruption", "full disk")
 SEED = 2026
@@ -84,13 +84,13 @@ def same(found: bnmc.Trajectory, expected: bnmc.Trajectory) -> bool:
 @contextlib.contextmanager
 def many_tiles() -> Iterator[Path]:
     """A folder for stores, which have many tiles meanwhile."""
-    former = simulation.STORED_TILE_SECONDS
-    simulation.STORED_TILE_SECONDS = TILE_SECONDS
+    former = plan.STORED_TILE_SECONDS
+    plan.STORED_TILE_SECONDS = TILE_SECONDS
     try:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
     finally:
-        simulation.STORED_TILE_SECONDS = former
+        plan.STORED_TILE_SECONDS = former
 
 
 def die_with_parent() -> None:

@@ -23,9 +23,9 @@ import numpy as np
 
 from bench.report import Cell, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, at_once, interleave
-from bnmc._kernels import memory
-from bnmc._kernels.peaks import NORMALS, fill_blocks, fma_kernel, vector_registers
-from bnmc.testing.roofline import layer_flops, layer_normals
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.peaks import NORMALS, fill_blocks, fma_kernel, vector_registers
+from bnmc.testing.machine_limits import layer_flops, layer_normals
 
 DTYPES = ("float32", "float64")
 FMA_LATENCY_CYCLES = 4

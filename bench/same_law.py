@@ -144,7 +144,7 @@ def levels(
     step: Any, chain: bnmc.Chain, seed: int, rows: int | None = None
 ) -> Iterator[tuple[int, float]]:
     """Yield, stage by stage, the calls so far and the least alpha at which the step fails."""
-    from bnmc.invariant.report import judged
+    from bnmc._claims.evidence import judged
     from bnmc.testing import same_law
     from bnmc.testing._evidence import OnOneState
     from bnmc.testing._inputs import inputs

@@ -22,10 +22,12 @@ from pathlib import Path
 import numpy as np
 
 import bnmc
-from bnmc import bounds, cli, files, gram, invariant, mean_field, mixing, random_matrix
+from bnmc import bounds, cli, gram, invariant, mean_field, mixing, random_matrix
 from bnmc import regularity as reg
 from bnmc import testing as tools
+from bnmc.cli import inputs
 from bnmc.errors import BnmcError
+from bnmc.simulation import export
 
 #: What a call may take, in seconds.
 LONGEST = 20.0
@@ -629,9 +631,9 @@ def _files(rng, folder, shown):
         if rng.random() < 0.7:
             options = {"array": rng.choice([None, None, None, "x", "é", 3]),
                        "samples_first": rng.random() < 0.5}  # fmt: skip
-            result = files.read_input(path, **options)
+            result = inputs.read_input(path, **options)
         else:
-            result = files.read_states(path)
+            result = inputs.read_states(path)
             if result.dtype.kind == "O":
                 raise Finding("objects")
             result = None  # what is in it is for others to check
@@ -651,7 +653,7 @@ def _written(rng, folder, shown):
     given[name] = hostile(rng)
     shown += [f"write_run {name}={_shown(given[name])}"]
     run = trajectory() if rng.random() < 0.9 else hostile(rng)
-    files.write_run(run, **given)
+    export.write_run(run, **given)
 
 
 # --- stores ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from scipy import special, stats
 
-from bnmc._kernels import cpu
+from bnmc._kernels.scalar import codes
 
 #: Of a whole test, however many comparisons it makes; sets every threshold.
 FALSE_ALARM = 1e-6
@@ -119,10 +119,10 @@ def words_in_place(elements, rows, draw):
 
 def weights(law, elements, rows, draw, dtype):
     """Unit-variance weights, (elements, rows)."""
-    if law == cpu.GAUSSIAN:
+    if law == codes.GAUSSIAN:
         return normals(elements, rows, draw, dtype)
     high, low = words_in_place(elements, rows, draw)
-    if law == cpu.UNIFORM:
+    if law == codes.UNIFORM:
         return 2 * np.sqrt(LONG(3)) * (uniform(high, low, dtype).astype(LONG) - LONG(0.5))
     return np.where(high < 2**31, 1.0, -1.0)
 
@@ -137,10 +137,10 @@ def projector(batch, inputs=1):
 
 def normalise(h, norm, batch, eps=0.0):
     """N of each row of each group of `batch` columns."""
-    if norm in (cpu.NORM_NONE, "none"):
+    if norm in (codes.NORM_NONE, "none"):
         return h
     groups = h.reshape(*h.shape[:-1], -1, batch)
-    if norm in (cpu.NORM_CENTRED, "batch"):
+    if norm in (codes.NORM_CENTRED, "batch"):
         groups = groups - groups.mean(axis=-1, keepdims=True)
     return (groups / np.sqrt((groups**2).mean(axis=-1, keepdims=True) + eps)).reshape(h.shape)
 

@@ -9,17 +9,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bnmc import (
-    Activation,
-    Chain,
-    Distance,
-    FirstLayer,
-    Observable,
-    SoftRank,
-    _machine,
-    simulate,
-    simulation,
-)
+from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate, simulation
+from bnmc._support import machine
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -30,6 +21,7 @@ from bnmc.errors import (
     UnknownNameError,
     ZeroVarianceError,
 )
+from bnmc.simulation.engine import choice
 
 SIGMA = "leaky_relu"
 CHAIN = Chain(6, 3, SIGMA)
@@ -59,7 +51,7 @@ def nothing_runs(monkeypatch):
     def refuse(*arguments):
         raise AssertionError("work began")
 
-    for sampler in simulation.SAMPLERS.values():
+    for sampler in choice.SAMPLERS.values():
         monkeypatch.setattr(sampler, "__init__", refuse)
 
 
@@ -264,7 +256,7 @@ def test_weights_that_are_not_gaussian_have_no_conditional_sampler(nothing_runs)
 
 
 def test_there_is_no_gpu(nothing_runs):
-    with mock.patch("bnmc._kernels.target.why_not", return_value="no CUDA device"):
+    with mock.patch("bnmc._kernels.gpu.device.why_not", return_value="no CUDA device"):
         error = fails(BackendError, simulate, CHAIN, 1, backend="cuda")
     assert error.backend == "cuda"
     assert isinstance(error, RuntimeError)
@@ -423,7 +415,7 @@ def test_a_width_beyond_what_kernels_count(width, nothing_runs):
 
 
 def test_the_memory_that_is_free_is_known():
-    assert 2**20 < _machine.available_memory() < 2**60
+    assert 2**20 < machine.available_memory() < 2**60
 
 
 # --- rows without variance ------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bnmc import errors
-from bnmc._extras import import_extra
+from bnmc._support.extras import import_extra
 
 # One of each, with the message it must carry and the built-in errors it must be.
 EXAMPLES = [

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import files
+from bnmc.cli import inputs
 from bnmc.errors import ArgumentError, BnmcError
+from bnmc.simulation import export
 
 #: How many calls of each group, and in how many tests.
 COUNTS = {
@@ -88,7 +89,7 @@ def test_payloads_are_not_unpickled(tmp_path, suffix, form):
             np.save(file, payload, allow_pickle=True)
         else:
             np.savez(file, x=payload)
-    for read in (files.read_input, files.read_states):
+    for read in (inputs.read_input, inputs.read_states):
         with pytest.raises(ArgumentError, match="sound"):
             read(path)
     assert not mark.exists()
@@ -117,8 +118,8 @@ def test_payloads_are_not_unpickled(tmp_path, suffix, form):
         lambda: bnmc.Activation(abs, kinks=np.array(0.0)),
         lambda: bnmc.random_matrix.MarchenkoPastur(0.5).rvs(10**400),
         lambda: bnmc.Estimate.from_samples([1e300, -1e300], method="mean"),
-        lambda: files.write_run(fuzzing.trajectory(), None),
-        lambda: files.read_input("a\x00.npy"),
+        lambda: export.write_run(fuzzing.trajectory(), None),
+        lambda: inputs.read_input("a\x00.npy"),
     ],
 )
 def test_what_was_found_is_refused(call):

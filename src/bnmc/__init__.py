@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from bnmc._support.version import __version__
 
 __all__ = [
     "Activation",
@@ -58,29 +58,30 @@ if TYPE_CHECKING:
         regularity,
         testing,
     )
-    from bnmc.activations import Activation
-    from bnmc.chain import Chain
-    from bnmc.estimate import Estimate
-    from bnmc.initial import FirstLayer
+    from bnmc.chain.activations import Activation
+    from bnmc.chain.chain import Chain
+    from bnmc.chain.start import FirstLayer
+    from bnmc.estimate.estimate import Estimate
     from bnmc.mean_field import MeanField
-    from bnmc.observables import Distance, Observable, SoftRank
-    from bnmc.simulation import drawn_weights, simulate
-    from bnmc.trajectory import Trajectory
-    from bnmc.warming import warmup
+    from bnmc.simulation.observables import Distance, Observable, SoftRank
+    from bnmc.simulation.run import drawn_weights, simulate
+    from bnmc.simulation.trajectory import Trajectory
+    from bnmc.simulation.warming import warmup
 
+#: The module of each name, imported when the name is first used.
 _HOMES = {
-    "Activation": "activations",
-    "Chain": "chain",
-    "Distance": "observables",
-    "Estimate": "estimate",
-    "FirstLayer": "initial",
+    "Activation": "chain.activations",
+    "Chain": "chain.chain",
+    "Distance": "simulation.observables",
+    "Estimate": "estimate.estimate",
+    "FirstLayer": "chain.start",
     "MeanField": "mean_field",
-    "Observable": "observables",
-    "SoftRank": "observables",
-    "Trajectory": "trajectory",
-    "drawn_weights": "simulation",
-    "simulate": "simulation",
-    "warmup": "warming",
+    "Observable": "simulation.observables",
+    "SoftRank": "simulation.observables",
+    "Trajectory": "simulation.trajectory",
+    "drawn_weights": "simulation.run",
+    "simulate": "simulation.run",
+    "warmup": "simulation.warming",
 }
 _MODULES = (
     "bounds",

@@ -2,7 +2,7 @@
 
 import sys
 
-from bnmc.cli import main
+from bnmc.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

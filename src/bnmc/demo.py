@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc import plot
-from bnmc._progress import Progress
-from bnmc._validate import integer
-from bnmc.chain import Chain
-from bnmc.files import digits
-from bnmc.initial import FirstLayer
+from bnmc._support.arguments import integer
+from bnmc._support.progress import Progress
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import FirstLayer
+from bnmc.experiments.digits import digits
 from bnmc.mean_field import FixedPoint, MeanField
-from bnmc.observables import Distance
-from bnmc.simulation import simulate
-from bnmc.trajectory import Trajectory
+from bnmc.plot import axes, runs
+from bnmc.plot import runs as plot_runs
+from bnmc.simulation.observables import Distance
+from bnmc.simulation.run import simulate
+from bnmc.simulation.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,13 +39,16 @@ __all__ = [
     "vanilla_error",
 ]
 
+
 WIDTH = 1000
 DIGITS, DIGITS_DEPTH, DIGITS_NETWORKS = 10, 40, 64
+
 #: Of Fig. 1a.
 SAMPLES = 5
+
 #: How many networks without normalization stand beside one with it: their error has heavy tails.
 VANILLA_FACTOR = 5
-LINEAR_COLOUR, VANILLA_COLOUR, RELU_COLOUR = plot.COLOURS[:3]
+LINEAR_COLOUR, VANILLA_COLOUR, RELU_COLOUR = axes.COLOURS[:3]
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ def draw(settling: Settling, comparison: Comparison) -> Figure:
     >>> len(draw(settle(), compare(depth=20, chains=8)).axes)
     2
     """
-    drawn, (left, right) = plot.figure(columns=2)
+    drawn, (left, right) = axes.figure(columns=2)
     _draw_settling(left, settling)
     _draw_comparison(right, comparison)
     return drawn
@@ -244,9 +248,11 @@ def draw(settling: Settling, comparison: Comparison) -> Figure:
 def _draw_settling(ax: Axes, settling: Settling) -> None:
     ax.set_prop_cycle(color=[LINEAR_COLOUR, RELU_COLOUR])
     runs = settling.runs
-    plot.trajectory({"batch norm, linear": runs["linear"], "batch norm, ReLU": runs["relu"]}, ax=ax)
+    plot_runs.trajectory(
+        {"batch norm, linear": runs["linear"], "batch norm, ReLU": runs["relu"]}, ax=ax
+    )
     ax.set_title("Digits settle where the mean field says", loc="left", weight="bold")
-    ax.set_ylabel("distance from the fixed point, " + plot.LABELS["distance"])
+    ax.set_ylabel("distance from the fixed point, " + plot_runs.LABELS["distance"])
     _caption(ax, f"{DIGITS} digits, width {WIDTH}; mean and 90 % of {DIGITS_NETWORKS} networks")
 
 
@@ -254,7 +260,7 @@ def _draw_comparison(ax: Axes, comparison: Comparison) -> None:
     vanilla, normalised = comparison.vanilla, comparison.normalised
     width, n, layers = vanilla.chain.width, vanilla.chain.batch, vanilla.layers
     ax.set_prop_cycle(color=[LINEAR_COLOUR, VANILLA_COLOUR])
-    plot.trajectory({"batch norm": normalised, "no normalization": vanilla}, ax=ax)
+    runs.trajectory({"batch norm": normalised, "no normalization": vanilla}, ax=ax)
     exact = vanilla_error(width, n, layers)
     ax.plot(layers, exact, "k--", linewidth=1.2, label="no normalization, exact r.m.s.")
     scale = np.sqrt(n * (n + 2) / 3)
@@ -265,7 +271,7 @@ def _draw_comparison(ax: Axes, comparison: Comparison) -> None:
     ax.set_title(
         "The error grows without batch norm and stays put with it", loc="left", weight="bold"
     )
-    ax.set_ylabel("error of the mean field, " + plot.LABELS["distance"])
+    ax.set_ylabel("error of the mean field, " + runs.LABELS["distance"])
     _caption(
         ax,
         f"linear, {n} samples, width {width}; mean and 90 % of "

@@ -36,6 +36,7 @@ __all__ = [
     "ZeroVarianceError",
 ]
 
+
 _LONGEST_DESCRIPTION = 80
 
 

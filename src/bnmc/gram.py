@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array, integer, real, result_array
+from bnmc._support.arguments import finite_array, integer, real, result_array
 from bnmc.errors import ArgumentError, SingularGramError
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "soft_rank",
     "validate_gram",
 ]
+
 
 Float64Array = NDArray[np.float64]
 

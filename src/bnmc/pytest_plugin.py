@@ -24,7 +24,8 @@ import pytest
 if TYPE_CHECKING:
     import numpy as np
 
-    from bnmc.testing.roofline import Roofline
+    from bnmc.testing.machine_limits import Roofline
+
 
 _SEED = pytest.StashKey[int]()
 
@@ -67,7 +68,7 @@ def bnmc_rng(request: pytest.FixtureRequest) -> np.random.Generator:
 @pytest.fixture
 def bnmc_roofline(request: pytest.FixtureRequest) -> Callable[..., Roofline]:
     """`bnmc.testing.roofline`, with its result in the report; see `bnmc.pytest_plugin`."""
-    from bnmc.testing.roofline import roofline
+    from bnmc.testing.machine_limits import roofline
 
     benchmark = None
     if request.config.pluginmanager.hasplugin("benchmark"):

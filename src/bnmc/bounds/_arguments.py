@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array
+from bnmc._support.arguments import finite_array
 from bnmc.errors import ArgumentError
 
 __all__ = ["broadcast", "integers", "numbers"]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram
-from bnmc._validate import finite_array
+from bnmc._support.arguments import finite_array
 from bnmc.errors import ArgumentError, SingularGramError
 
 __all__ = ["spectral_deviation", "total_variation"]

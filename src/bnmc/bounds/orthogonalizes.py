@@ -41,7 +41,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array
+from bnmc._support.arguments import finite_array
 from bnmc.bounds._arguments import broadcast, integers, numbers
 from bnmc.errors import ArgumentError
 
@@ -59,6 +59,7 @@ __all__ = [
     "theorem_5",
     "wasserstein_squared",
 ]
+
 
 Float64Array = NDArray[np.float64]
 

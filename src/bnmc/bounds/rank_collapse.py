@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram
-from bnmc._validate import finite_array
+from bnmc._support.arguments import finite_array
 from bnmc.bounds._arguments import broadcast, integers, numbers
 from bnmc.errors import ArgumentError
 
@@ -56,6 +56,7 @@ __all__ = [
     "proposition_8",
     "theorem_14",
 ]
+
 
 Float64Array = NDArray[np.float64]
 

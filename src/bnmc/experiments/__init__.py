@@ -12,10 +12,10 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bnmc._validate import choice
+from bnmc._support.arguments import choice
 
 if TYPE_CHECKING:
-    from bnmc._progress import Progress
+    from bnmc._support.progress import Progress
     from bnmc.experiments._experiment import Experiment, Store, Table
 
 __all__ = ["Experiment", "Table", "describe", "names", "run"]

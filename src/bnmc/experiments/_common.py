@@ -9,18 +9,26 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc.errors import ArgumentTypeError
-from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimate
 from bnmc.experiments._experiment import Variable
-from bnmc.plot import band
+from bnmc.plot.axes import band
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
 __all__ = [
-    "LEVEL", "banded", "chosen", "curve", "draw_band", "ends", "label_widths", "logarithmic",
+    "LEVEL",
+    "banded",
+    "chosen",
+    "curve",
+    "draw_band",
+    "ends",
+    "label_widths",
+    "logarithmic",
     "with_ends",
-]  # fmt: skip
+]
+
 
 #: Level of all intervals.
 LEVEL = 0.95

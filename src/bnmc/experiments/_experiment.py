@@ -13,22 +13,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._extras import import_extra
-from bnmc._json import plain
-from bnmc._progress import Progress, Reporter, as_progress
+from bnmc._support.extras import import_extra
+from bnmc._support.json import plain
+from bnmc._support.keys import draw_key
+from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.errors import ArgumentTypeError
-from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimate
 from bnmc.experiments._kept import opened
-from bnmc.simulation import draw_key
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
 __all__ = [
-    "Experiment", "Parts", "Sources", "Store", "Table", "Variable", "axes_of", "dataset",
-    "estimated", "interval", "label_outer", "rms", "sized", "slope", "split", "with_parameters",
-]  # fmt: skip
+    "Experiment",
+    "Parts",
+    "Sources",
+    "Store",
+    "Table",
+    "Variable",
+    "axes_of",
+    "dataset",
+    "estimated",
+    "interval",
+    "label_outer",
+    "rms",
+    "sized",
+    "slope",
+    "split",
+    "with_parameters",
+]
 
 
 @dataclass(frozen=True)
@@ -149,6 +163,7 @@ class Variable(NamedTuple):
 
 
 _Run = TypeVar("_Run", bound=Callable[..., Experiment])
+
 _Made = TypeVar("_Made")
 
 Store: TypeAlias = str | PathLike[str] | None
@@ -196,7 +211,7 @@ def dataset(
     settings: Mapping[str, Any],
 ) -> xarray.Dataset:
     """Make the data of an experiment; settings are plain values, or sequences of them."""
-    from bnmc import __version__
+    from bnmc._support.version import __version__
 
     xr = import_extra("xarray", "xarray")
 
@@ -397,8 +412,8 @@ def _text(cell: Any) -> str:
 def axes_of(
     figure: Figure, columns: int, rows: int = 1, *, width: float = 5.2, height: float = 4.0
 ) -> NDArray[Any]:
-    """Lay out a figure in the style of `bnmc.plot`; return its axes, (rows, columns)."""
-    from bnmc.plot import style
+    """Lay out a figure in the style of `bnmc.plot.runs`; return its axes, (rows, columns)."""
+    from bnmc.plot.axes import style
 
     if hasattr(figure, "set_size_inches"):
         figure.set_size_inches(width * columns, height * rows)

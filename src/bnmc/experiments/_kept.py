@@ -12,11 +12,11 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from bnmc._kernels.jit import host_cpu
-from bnmc.activations import Activation
-from bnmc.chain import Chain
+from bnmc._kernels.compiling import host_cpu
+from bnmc._support.files import replacing
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
-from bnmc.files import replacing
 
 __all__ = ["KeptParts", "opened"]
 
@@ -43,7 +43,7 @@ def opened(
         return None
     if not isinstance(store, (str, os.PathLike)):
         raise ArgumentTypeError("store", store, "the path of a folder, or None")
-    from bnmc import __version__
+    from bnmc._support.version import __version__
 
     wanted = {
         "experiment": name, "full": str(bool(full)), "seed": str(seed), "version": __version__,
@@ -61,8 +61,8 @@ _KNOWN = {
     # NumPy's former names of the same.
     "numpy.core.multiarray": {"_reconstruct", "scalar"},
     "numpy.core.numeric": {"_frombuffer"},
-    "bnmc.activations": {"_named", "_rebuilt"},
-    "bnmc.experiments.orthogonalizes": {"_sigmoid_half", "_sin_half", "_tanh_half"},
+    "bnmc.chain.activations": {"_named", "_rebuilt"},
+    "bnmc.experiments.orthogonalizes.common": {"_sigmoid_half", "_sin_half", "_tanh_half"},
 }
 
 
@@ -75,7 +75,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name in _KNOWN.get(module, ()):
             return super().find_class(module, name)
-        if (module, name) == ("bnmc.chain", "_rebuilt"):
+        if (module, name) == ("bnmc.chain.chain", "_rebuilt"):
             return _chain
         if module.partition(".")[0] == "bnmc" and "." not in name:
             found = super().find_class(module, name)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnmc._kernels.core.activations import BUILTIN
-from bnmc._machine import available_processors
-from bnmc._progress import Progress
-from bnmc._validate import integer
-from bnmc.chain import Chain
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc._support.arguments import integer
+from bnmc._support.machine import available_processors
+from bnmc._support.progress import Progress
+from bnmc.chain.chain import Chain
 from bnmc.errors import NotMixing
-from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimate
 from bnmc.experiments._experiment import (
     Experiment,
     Parts,
@@ -35,11 +35,11 @@ from bnmc.experiments._experiment import (
     slope,
     with_parameters,
 )
-from bnmc.experiments.bridging import stationary_linear
+from bnmc.experiments.bridging.common import stationary_linear
 from bnmc.mean_field import MeanField, atlas
 from bnmc.mixing import Comparison, compare, contraction
-from bnmc.observables import Distance
-from bnmc.simulation import simulate
+from bnmc.simulation.observables import Distance
+from bnmc.simulation.run import simulate
 
 if TYPE_CHECKING:
     import xarray
@@ -65,6 +65,8 @@ DEFAULT: dict[str, dict[str, Any]] = {
         "batches": (8, 32, 128, 512), "width": 8192, "networks": 4, "deep": 3,
     },
 }  # fmt: skip
+
+
 FULL: dict[str, dict[str, Any]] = {
     "atlas": {
         "activations": tuple(BUILTIN), "measured": ("relu", "tanh", "sigmoid", "silu"),
@@ -77,6 +79,7 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "scale": {"chains": 16, "layers": 100, "width": 32_768, "networks": 8, "deep": 5},
 }  # fmt: skip
+
 
 #: The rows of `bnmc.mixing.compare` but the mean field.
 ESTIMATORS = ("contraction", "tv_bound", "autocorrelation", "spectral", "relaxation")
@@ -189,7 +192,7 @@ def stability_atlas(
 
 
 def _draw_atlas(data: xarray.Dataset, figure: Figure) -> None:
-    from bnmc.plot import COLOURS, estimates, plain_ticks
+    from bnmc.plot.axes import COLOURS, estimates, plain_ticks
 
     left, right = axes_of(figure, 2, width=6.2, height=4.8)[0]
     rate = data["rate"].values
@@ -326,7 +329,7 @@ def _compared(chain: Chain, *, progress: Progress, **settings: Any) -> Compariso
 
 
 def _draw_rates(data: xarray.Dataset, figure: Figure) -> None:
-    from bnmc.plot import COLOURS, estimates, plain_ticks
+    from bnmc.plot.axes import COLOURS, estimates, plain_ticks
 
     names = data["activation"].values
     axes = axes_of(figure, 2, len(names), width=5.6, height=3.2)
@@ -488,7 +491,7 @@ def scale(
 
 
 def _draw_scale(data: xarray.Dataset, figure: Figure) -> None:
-    from bnmc.plot import COLOURS, estimates
+    from bnmc.plot.axes import COLOURS, estimates
 
     left, middle, right = axes_of(figure, 3, width=4.5, height=4.2)[0]
     width, batch = data["width"].values, data["batch"].values

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bnmc.invariant.check import check
-from bnmc.invariant.expectation import expectation
-from bnmc.invariant.report import CheckReport, Claim
-from bnmc.invariant.sample import InvariantSample, sample
+from bnmc._claims.evidence import Claim
+from bnmc.invariant.certified_sample import InvariantSample, sample
+from bnmc.invariant.claim_check import check
+from bnmc.invariant.report import CheckReport
+from bnmc.invariant.stationary_mean import expectation
 
 __all__ = ["CheckReport", "Claim", "InvariantSample", "check", "expectation", "sample"]

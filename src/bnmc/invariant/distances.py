@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 
 from bnmc import gram as gm
 from bnmc import random_matrix
-from bnmc.bounds import bridging, orthogonalizes
-from bnmc.chain import Chain
-from bnmc.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    PartialEstimateError,
-    SingularGramError,
-)
-from bnmc.invariant.report import LEVEL, Claim, reported
+from bnmc._claims.evidence import LEVEL, Claim, reported
+from bnmc.bounds import bridging, distortion, orthogonalizes
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, SingularGramError
 from bnmc.mean_field import FixedPoint, MeanField
 
 __all__ = ["distances"]
@@ -77,7 +72,7 @@ def _epsilon_squared(chain: Chain, star: FixedPoint) -> float | None:
     if chain.norm != "batch":
         return None
     try:
-        gamma = bridging.distortion(chain.activation, chain.batch)
+        gamma = distortion.distortion(chain.activation, chain.batch)
         bound = bridging.lemma_5(
             width=chain.width, batch=chain.batch, star=star.gram, distortion=gamma
         )

@@ -2,63 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from bnmc._claims.evidence import Claim
+from bnmc.chain.chain import Chain
 
-from bnmc.chain import Chain
-from bnmc.estimate import Estimate
-
-__all__ = ["CheckReport", "Claim", "Evidence", "assessed", "judged", "reported"]
-
-FloatArray = NDArray[np.float64]
-
-#: Units in the last place by which two numbers that are equal may differ.
-_ROUNDING = 64
-#: Level of the intervals of claims that are reported.
-LEVEL = 0.95
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One row of a report.
-
-    Attributes
-    ----------
-    claim : str
-        What is claimed.
-    statistic : float
-        A mean over samples.
-    expected : float or None
-        What it should be; None where nothing is known. It may itself be a mean over samples.
-    stderr : float or None
-        Standard error of the difference of the two; None where there is none.
-    interval : tuple of (float, float) or None
-        Of the statistic, at level 0.95, where the claim is not tested.
-    p_value : float or None
-        Two-sided, of the difference; None where the claim is not tested.
-    adjusted : float or None
-        The p-value corrected for all tests of the report (Holm).
-    verdict : str
-        "holds" or "fails", and "reported" where the claim is not tested.
-    count : int
-        Statistics that the row stands for: of several the one with the least p-value is shown, and
-        the p-value is multiplied by their number (Bonferroni).
-    """
-
-    claim: str
-    statistic: float
-    expected: float | None
-    stderr: float | None
-    interval: tuple[float, float] | None = None
-    p_value: float | None = None
-    adjusted: float | None = None
-    verdict: str = "reported"
-    count: int = 1
+__all__ = ["CheckReport"]
 
 
 @dataclass(frozen=True)
@@ -133,88 +83,6 @@ class CheckReport:
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
             ]
         )
-
-
-class Evidence(NamedTuple):
-    """Statistics of samples and what they are expected to be, (samples, k) each.
-
-    `magnitude` is what rounding is relative to: two means that differ by some units of it, and do
-    not vary more than that, are equal.
-    """
-
-    observed: FloatArray
-    expected: FloatArray
-    magnitude: FloatArray
-
-    @classmethod
-    def of(
-        cls,
-        observed: FloatArray,
-        expected: FloatArray | float = 0.0,
-        magnitude: FloatArray | None = None,
-    ) -> Evidence:
-        """Make columns of what may be vectors; the magnitude is that of both unless given."""
-        right = np.broadcast_to(expected, observed.shape)
-        size = np.abs(observed) + np.abs(right) if magnitude is None else magnitude
-        left, right, size = (
-            array[:, None] if array.ndim == 1 else array for array in (observed, right, size)
-        )
-        return cls(left, right, np.broadcast_to(size, left.shape))
-
-    @classmethod
-    def joined(cls, parts: Iterable[Evidence]) -> Evidence:
-        """Put those of several blocks of samples together."""
-        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-
-def assessed(claim: str, evidence: Evidence, rounding: float) -> Claim:
-    """Test that the mean of independent differences is 0; no verdict yet.
-
-    Student's t, corrected for the skewness of the differences by the transformation of Hall (*On
-    the removal of skewness by transformation*, 1992). `rounding` is the unit of rounding.
-    """
-    from scipy.special import stdtr
-
-    difference = evidence.observed - evidence.expected
-    count = len(difference)
-    mean, deviation = difference.mean(axis=0), difference.std(axis=0, ddof=1)
-    floor = _ROUNDING * rounding * evidence.magnitude.max(axis=0)
-    exact = deviation <= floor
-    stderr = deviation / math.sqrt(count)
-    unit = np.where(exact, 1.0, deviation)
-    skewness = np.where(exact, 0.0, ((difference - mean) / unit) ** 3).mean(axis=0)
-    t = math.sqrt(count) * np.where(exact, 0.0, mean / unit)
-    t += skewness * (2 * t**2 + 1) / (6 * math.sqrt(count)) + skewness**2 * t**3 / (27 * count)
-    p = np.where(exact, np.abs(mean) <= floor, 2.0 * stdtr(count - 1, -np.abs(t)))
-    worst = int(p.argmin())
-    return Claim(
-        claim,
-        float(evidence.observed[:, worst].mean()),
-        float(evidence.expected[:, worst].mean()),
-        float(stderr[worst]),
-        p_value=min(1.0, p.size * float(p[worst])),
-        count=p.size,
-    )
-
-
-def reported(claim: str, values: FloatArray, expected: float | None = None) -> Claim:
-    """Report the mean of a statistic (samples,) beside a number."""
-    estimate = Estimate.from_samples(values, level=LEVEL)
-    return Claim(claim, estimate.value, expected, estimate.stderr, estimate.ci)
-
-
-def judged(claims: Iterable[Claim], alpha: float) -> tuple[Claim, ...]:
-    """Adjust the p-values of those that were tested by Holm's method, and give verdicts."""
-    rows = list(claims)
-    order = sorted(
-        (row.p_value, index) for index, row in enumerate(rows) if row.p_value is not None
-    )
-    largest = 0.0
-    for place, (p, index) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - place) * p))
-        verdict = "fails" if largest <= alpha else "holds"
-        rows[index] = replace(rows[index], adjusted=largest, verdict=verdict)
-    return tuple(rows)
 
 
 def _cells(row: Claim) -> tuple[str, ...]:

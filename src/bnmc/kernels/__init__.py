@@ -53,9 +53,9 @@ Thirty layers of a chain, without Python between them:
 True
 """
 
-from bnmc._kernels.cpu import GAUSSIAN, RADEMACHER, UNIFORM, Law
-from bnmc._kernels.jit import Sigma, activate
-from bnmc.kernels._compiled import (
+from bnmc._kernels.compiling import Sigma, activate
+from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, UNIFORM, Law
+from bnmc.kernels.layers import (
     BAD_ARGUMENT,
     NOT_FINITE,
     OK,
@@ -69,12 +69,10 @@ from bnmc.kernels._compiled import (
     gram,
     normalise_activate,
     normalise_activate_row,
-    normals,
-    philox,
-    uniforms,
     weights_layer,
 )
-from bnmc.kernels._values import (
+from bnmc.kernels.random_numbers import normals, philox, uniforms
+from bnmc.kernels.values import (
     activation,
     activations,
     law,

@@ -37,11 +37,11 @@ from numba import types
 from numpy.typing import DTypeLike
 
 from bnmc import kernels
-from bnmc._kernels.jit import Sigma, c_function
-from bnmc._validate import choice
-from bnmc.activations import Activation
-from bnmc.kernels._c_bodies import bodies
-from bnmc.kernels._values import _precision
+from bnmc._kernels.compiling import Sigma, c_function
+from bnmc._support.arguments import choice
+from bnmc.chain.activations import Activation
+from bnmc.kernels.c_functions import bodies
+from bnmc.kernels.values import _precision
 
 __all__ = ["ABI_VERSION", "Table", "function", "header", "table", "write_header"]
 
@@ -252,7 +252,9 @@ _DECLARED = [
     _declared("real activate(real value)", "The activation of a number."),
 ]
 
+
 _REALS = {"float64": "double", "float32": "float"}
+
 _CTYPES: dict[str, Any] = {
     "int32": ctypes.c_int32,
     "int64": ctypes.c_int64,
@@ -261,6 +263,8 @@ _CTYPES: dict[str, Any] = {
     "double": ctypes.c_double,
     "float": ctypes.c_float,
 }
+
+
 _NUMBA: dict[str, Any] = {
     "int32": types.int32,
     "int64": types.int64,

@@ -31,13 +31,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bnmc import kernels
-from bnmc._kernels import cuda as _kernels
-from bnmc._kernels.target import cuda as _cuda
-from bnmc._kernels.target import device_function
-from bnmc._validate import choice
-from bnmc.activations import Activation
-from bnmc.chain import NORMS
-from bnmc.kernels._values import _precision
+from bnmc._kernels.gpu import layers as _kernels
+from bnmc._kernels.gpu.device import cuda as _cuda
+from bnmc._kernels.gpu.device import device_function
+from bnmc._support.arguments import choice
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import NORMS
+from bnmc.kernels.values import _precision
 
 __all__ = ["activation", "normalise_activate_row", "normals", "philox", "uniforms"]
 

@@ -14,13 +14,17 @@ Pennington, Rao, Sohl-Dickstein and Schoenholz, *A mean field theory of batch no
 
 from __future__ import annotations
 
-from bnmc.mean_field.atlas_plot import plot_stability
-from bnmc.mean_field.block_symmetric import BlockFixedPoint, block_symmetric, partial_collapse
+from bnmc.mean_field.blocks.block_fixed_point import (
+    BlockFixedPoint,
+    block_symmetric,
+    partial_collapse,
+)
 from bnmc.mean_field.field import MeanField
-from bnmc.mean_field.limit import Limit, limit
-from bnmc.mean_field.map import MeanFieldTrajectory, Step
-from bnmc.mean_field.stability import Crossing, Stability, atlas, stability
-from bnmc.mean_field.star import FixedPoint
+from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
+from bnmc.mean_field.fixed_point.large_batch import Limit, limit
+from bnmc.mean_field.fixed_point.results import FixedPoint
+from bnmc.mean_field.fixed_point.stability_plot import plot_stability
+from bnmc.mean_field.map.map import MeanFieldTrajectory, Step
 
 __all__ = [
     "BlockFixedPoint",

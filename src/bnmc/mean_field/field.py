@@ -6,11 +6,12 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from bnmc._validate import real
-from bnmc.chain import Chain
+from bnmc._support.arguments import real
+from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentTypeError
-from bnmc.mean_field.fixed_point import FixedPoint, fixed_point
-from bnmc.mean_field.map import MeanFieldTrajectory, Step, step, trajectory
+from bnmc.mean_field.fixed_point.fixed_point import fixed_point
+from bnmc.mean_field.fixed_point.results import FixedPoint
+from bnmc.mean_field.map.map import MeanFieldTrajectory, Step, step, trajectory
 
 __all__ = ["MeanField"]
 
@@ -171,7 +172,7 @@ class MeanField:
         log z gives it to about 1e-15, whatever the spectrum of S; rtol and rng hardly matter.
 
         **Other** σ.  ``F(G)_ij`` is an integral over z and one angle
-        (`bnmc.mean_field.pairwise`), whatever the batch.  It is evaluated on a two-dimensional
+        (`bnmc.mean_field.map.pairwise`), whatever the batch.  It is evaluated on a two-dimensional
         lattice of nodes that is shifted at random, a form of randomised quasi-Monte Carlo: each
         shift is an unbiased estimate, the mean over 8 of them is returned with its standard
         error (7 degrees of freedom), and lattices are refined until that meets `rtol`.  For a

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from bnmc.mixing.autocorrelation import Autocorrelation, autocorrelation
+from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
-from bnmc.mixing.contraction import Contraction, contraction
-from bnmc.mixing.coupling import TVBound, tv_bound
+from bnmc.mixing.contraction_rate import Contraction, contraction
+from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
+from bnmc.mixing.meeting_bound import TVBound
 from bnmc.mixing.rate import RateEstimate
-from bnmc.mixing.relaxation import Relaxation, relaxation
-from bnmc.mixing.spectral import ChapmanKolmogorov, Spectrum, spectral
-from bnmc.mixing.two_inputs import TwoInputs, two_inputs
+from bnmc.mixing.relaxation_curve import Relaxation, relaxation
+from bnmc.mixing.same_network import TwoInputs, two_inputs
 
 __all__ = [
     "Autocorrelation",

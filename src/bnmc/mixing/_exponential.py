@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimate
 from bnmc.mixing._series import Float64Array
 
 __all__ = ["LEAST_LAYERS", "SIGNAL", "Fit", "end_of_interval", "fitted"]
-
 LEAST_LAYERS = 5
+
 #: Standard errors that a deviation must have to stand out.
 SIGNAL = 5.0
-
 _ITERATIONS = 60
 _NEARLY_1 = 1.0 - 1e-9
+
 #: An artanh ρ beyond which a rate is 0 or 1 as far as data can tell.
 _FAR = 7.0
+
 #: Where the search for ρ begins.
 _GRID = np.tanh(np.concatenate([np.linspace(-4.0, -0.05, 50), np.linspace(0.05, 4.0, 80)]))
 

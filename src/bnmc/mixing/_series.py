@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array, integer
+from bnmc._support.arguments import finite_array, integer
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.trajectory import Trajectory
+from bnmc.simulation.trajectory import Trajectory
 
 __all__ = [
     "LEAST_STRETCHES",
@@ -24,21 +23,23 @@ __all__ = [
     "contrast",
     "cuts",
     "gram_of",
-    "half_width",
-    "jackknife",
     "rate_from_artanh",
     "read",
     "read_scalar",
     "sector",
 ]
 
+
 Float64Array = NDArray[np.float64]
+
 Function = Callable[[Float64Array], ArrayLike]
 
 #: An error rests on at least so many stretches of the run, and on no more than it needs.
 LEAST_STRETCHES, STRETCHES = 5, 50
+
 #: A chain that is cut gives stretches of at least so many correlation times.
 STRETCH_TIMES = 10
+
 #: An observable varies by more than so much of its size, or it is constant to rounding.
 _CONSTANT = 1e-12
 _MOST = 1e140
@@ -162,25 +163,6 @@ def cuts(chains: int, layers: int, shortest: float) -> NDArray[np.intp]:
     """
     pieces = max(1, min(int(layers / shortest), -(-STRETCHES // chains)))
     return np.linspace(0, layers, pieces + 1).astype(np.intp)[:-1]
-
-
-def jackknife(full: Any, left_out: Any) -> tuple[Any, Any]:
-    """Estimate without its bias of first order, and standard error, from the values left out.
-
-    `left_out` has, along its first axis, the statistic of all stretches but one; `full` that of
-    all (Efron and Stein 1981).
-    """
-    count = len(left_out)
-    mean = left_out.mean(axis=0)
-    stderr = np.sqrt((count - 1) / count * np.square(left_out - mean).sum(axis=0))
-    return count * full - (count - 1) * mean, stderr
-
-
-def half_width(stderr: float, degrees: float, level: float) -> float:
-    """Return half the length of Student's interval."""
-    from scipy.special import stdtrit  # SciPy is slow to import, and few need this
-
-    return float(stdtrit(degrees, 0.5 + level / 2)) * stderr
 
 
 def rate_from_artanh(

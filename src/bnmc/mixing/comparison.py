@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._executor import as_executor
-from bnmc._progress import Progress, as_progress
-from bnmc._validate import integer, real
-from bnmc.chain import Chain
+from bnmc._support.arguments import integer, real
+from bnmc._support.keys import draw_key
+from bnmc._support.progress import Progress, as_progress
+from bnmc._support.workers import as_executor
+from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
 from bnmc.mean_field import MeanField
 from bnmc.mixing._series import contrast
-from bnmc.mixing.autocorrelation import autocorrelation
-from bnmc.mixing.contraction import contraction
+from bnmc.mixing.autocorrelation_time import autocorrelation
+from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.rate import RateEstimate, timescale
-from bnmc.mixing.relaxation import relaxation
-from bnmc.mixing.spectral import spectral
-from bnmc.observables import Observable
-from bnmc.simulation import draw_key, simulate
+from bnmc.mixing.relaxation_curve import relaxation
+from bnmc.simulation.observables import Observable
+from bnmc.simulation.run import simulate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,12 +35,16 @@ __all__ = ["Comparison", "ComparisonRow", "compare"]
 
 #: Recorded layers of the stationary run, in integrated autocorrelation times, and at least.
 RUN_TIMES, LEAST_LAYERS = 75.0, 200
+
 #: Layers before it, and those of the relaxation, in timescales.
 BURN_IN_TIMES, RELAXATION_TIMES = 12.0, 8.0
+
 #: Chains of the relaxation for each of the stationary run: it is short, and its signal weak.
 RELAXATION_CHAINS = 4
+
 #: The timescale that the runs are planned by where neither theory nor coupled pairs know one.
 TIMESCALE_UNKNOWN = 10.0
+
 #: By how much, at most 1, the start of the relaxation is away from a batch like any other.
 CONTRAST = 0.9
 
@@ -136,7 +141,7 @@ class Comparison:
         MissingExtraError
             Without Matplotlib (extra ``plot``).
         """
-        from bnmc.plot import COLOURS, figure
+        from bnmc.plot.axes import COLOURS, figure
 
         if ax is None:
             ax = figure()[1][0]

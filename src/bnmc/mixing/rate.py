@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bnmc._validate import real
+from bnmc._support.arguments import real
 from bnmc.errors import ArgumentError
-from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimate
 
-__all__ = ["RateEstimate"]
+__all__ = ["RateEstimate", "timescale"]
 
 
 @dataclass(frozen=True)

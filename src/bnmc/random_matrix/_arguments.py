@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._machine import available_memory
-from bnmc._validate import finite_array, host_array
+from bnmc._support.arguments import finite_array, host_array
+from bnmc._support.machine import available_memory
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
 __all__ = ["integers", "points", "require_room", "unit_rule"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import real
+from bnmc._support.arguments import real
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.gram import validate_gram
 from bnmc.random_matrix._arguments import points, unit_rule
@@ -20,8 +20,10 @@ Float64Array = NDArray[np.float64]
 
 # Covariances farther apart than a factor 1e200 would overflow in each other's units.
 _LARGEST_LOG_FACTOR = 200.0 * math.log(10.0)
+
 # 1 − TV is at most exp(−this): nothing, in float64.
 _NO_OVERLAP = 40.0
+
 # Of the contours of `total_variation`, in order of preference, and most halvings of the step.
 _ANGLES = (0.3, 0.15, 0.075, 0.0)
 _HALVINGS = 7

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import finite_array, generator, integer, real
+from bnmc._support.arguments import finite_array, generator, integer, real
 from bnmc.errors import ArgumentError
-from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimate
 from bnmc.random_matrix._arguments import integers, require_room
 
 __all__ = ["lyapunov_ginibre", "lyapunov_residual", "lyapunov_residual_estimate"]
@@ -19,6 +19,7 @@ Float64Array = NDArray[np.float64]
 
 # Integers up to here are float64 numbers.
 _LARGEST_INTEGER = 2**53
+
 # Below this the first term of an expansion in γ² is the whole of it, to rounding.
 _TINY_GAMMA = 1e-100
 _MOST_EXPONENTS = 10**8

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import generator, integer, real
+from bnmc._support.arguments import generator, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.random_matrix._arguments import points, require_room, unit_rule
 

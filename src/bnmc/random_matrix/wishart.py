@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._validate import integer
+from bnmc._support.arguments import integer
 from bnmc.errors import ArgumentError, SingularGramError
 from bnmc.gram import validate_gram
 from bnmc.random_matrix._arguments import integers

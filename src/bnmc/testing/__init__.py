@@ -6,9 +6,8 @@
 the machine could do; `bnmc.pytest_plugin` has fixtures.
 """
 
-from bnmc.testing import examples
 from bnmc.testing.adapters import from_features_last, from_linear_first
-from bnmc.testing.roofline import Roofline, roofline
+from bnmc.testing.machine_limits import Roofline, roofline
 from bnmc.testing.same_law import LawMismatch, assert_same_law
 from bnmc.testing.strategies import activations, batches, chains, gram_matrices
 

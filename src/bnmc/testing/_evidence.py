@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.invariant.claims import Layer
-from bnmc.invariant.report import Claim
+from bnmc._claims.claims import Layer
+from bnmc._claims.evidence import Claim
 
 __all__ = ["OnOneState", "claims"]
 
@@ -61,7 +61,7 @@ class OnOneState:
         self.name, self.layer = name, layer
         values, vectors = np.linalg.eigh(layer.gram[0])
         n = values.size
-        # As in `bnmc.invariant.claims.of_one_step`.
+        # As in `bnmc._claims.claims.of_one_step`.
         self._null = n * max(64 * np.finfo(np.float64).eps, 100 * rounding**2) * values[-1]
         regular = values > self._null
         self._outside = vectors[:, ~regular]

@@ -9,28 +9,34 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.core.activations import BUILTIN
-from bnmc.activations import Activation
-from bnmc.chain import Chain
-from bnmc.initial import normalise
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import normalise
 from bnmc.testing._evidence import OnOneState
 
 __all__ = ["explained"]
 
 FloatArray = NDArray[np.float64]
+
 Norm = Callable[[FloatArray], FloatArray]
 
 #: What is added to the diagonals of all covariances, of their mean: null spaces get a likelihood.
 _RIDGE = 1e-9
 _LEAST = 1e-300
+
 #: Of a fitted scale: below it the ridge is all that is seen.
 _LEAST_VARIANCE = 1e-7
+
 #: Standard errors by which something must be off to be named where other tests fail, too.
 _ERRORS = 8.0
+
 #: Part of the covariances of h' that a cause may leave unexplained.
 _UNEXPLAINED = 0.3
+
 #: log₁₀ of the ε that are tried: then the best one is refined.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
+
 #: Factors of the standard deviation that have a name.
 _SCALES = (
     (math.sqrt(2), "Kaiming's variance 2/width instead of 1/width?"),
@@ -39,6 +45,8 @@ _SCALES = (
         "PyTorch's default, uniform within ±1/sqrt(width), has a third of the variance",
     ),
 )
+
+
 #: Excess kurtosis of laws of weights.
 _KURTOSES = {"Rademacher": -2.0, "uniform": -1.2, "normal, truncated at ±2": -0.6344}
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain import Chain
+from bnmc._claims.claims import Layer
+from bnmc._claims.states import near_a_line
+from bnmc.chain.chain import Chain
 from bnmc.errors import ZeroVarianceError
-from bnmc.invariant._draw import near_a_line
-from bnmc.invariant.claims import Layer
 
 __all__ = ["inputs"]
 
@@ -18,6 +18,7 @@ FloatArray = NDArray[np.float64]
 
 #: Layers of the step under test that lead to the state "iterated".
 ITERATED = 10
+
 #: Decades of the standard deviations of rows.
 TINY, HUGE = (-6.0, -2.0), (3.0, 6.0)
 

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._validate import choice, integer, real
+from bnmc._support.arguments import choice, integer, real
 from bnmc.errors import BackendError
 from bnmc.testing.adapters import from_features_last
 
 __all__ = ["jax_step", "torch_step"]
 
 Step = Callable[[NDArray[np.float64]], Any]
-
 _TORCH_WEIGHTS = ("lecun", "kaiming", "default")
 _JAX_WEIGHTS = ("lecun", "kaiming", "flax")
 

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._executor import ranges
-from bnmc._validate import finite_array, integer, real
-from bnmc.chain import Chain
+from bnmc._claims.claims import Layer, of_one_step
+from bnmc._claims.evidence import COARSE, Claim, Evidence, assessed, judged
+from bnmc._claims.states import LARGEST, rounding_of
+from bnmc._support.arguments import finite_array, integer, real
+from bnmc._support.keys import draw_key
+from bnmc._support.workers import ranges
+from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
-from bnmc.invariant._draw import LARGEST, rounding_of
-from bnmc.invariant.check import COARSE
-from bnmc.invariant.claims import Layer, of_one_step
-from bnmc.invariant.report import Claim, Evidence, assessed, judged
-from bnmc.simulation import draw_key
 from bnmc.testing._evidence import OnOneState, claims
 from bnmc.testing._explain import explained
 from bnmc.testing._inputs import inputs
@@ -26,17 +25,22 @@ from bnmc.testing.adapters import as_numpy
 __all__ = ["LawMismatch", "assert_same_law"]
 
 FloatArray = NDArray[np.float64]
+
 Step = Callable[[FloatArray], Any]
 
 #: Calls on each state, at least, before the first verdict and in the end.
 FEWEST_CALLS, MOST_CALLS = 2, 16
+
 #: The same where the tests rest on the central limit theorem, and the least width they were
 #: measured at.
 FEWEST_CALLS_OF_MOMENTS, LEAST_WIDTH_OF_MOMENTS = 64, 4
+
 #: Calls on each state, and their rows, that an explanation needs.
 CALLS_TO_EXPLAIN, ROWS_TO_EXPLAIN = 16, 2048
+
 #: Numbers that are looked at together.
 BLOCK_NUMBERS = 1 << 18
+
 #: Rows of the table in a message.
 _SHOWN = 6
 

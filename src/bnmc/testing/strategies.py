@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._extras import import_extra
-from bnmc._kernels.core.activations import BUILTIN
-from bnmc._validate import choice, integer
-from bnmc.activations import Activation
-from bnmc.chain import NORMS, WEIGHTS, Chain
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc._support.arguments import choice, integer
+from bnmc._support.extras import import_extra
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import NORMS, WEIGHTS, Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_KINDS", "activations", "batches", "chains", "gram_matrices"]
 
 FloatArray = NDArray[np.float64]
-
 BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
 
 #: Entries are multiples of 1/_UNIT up to _LARGEST / _UNIT in size: floats without rounding.
 _UNIT, _LARGEST = 64, 256
+
 #: Of larger arrays Hypothesis draws some entries, and one number for all others.
 _MOST_DRAWN = 1024
+
 #: Powers of two by which rows, or what tells samples apart, are scaled.
 _POWERS = (10, 40)
 

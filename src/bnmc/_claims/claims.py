@@ -1,0 +1,368 @@
+"""What is claimed of the invariant law, as statistics whose mean is known where a claim is true.
+
+A state y is h over the gain, (samples, width, batch): what a layer normalises.  `Layer` has what a
+layer makes of it.  Everything is a sum over rows, so a sample costs O(d n²).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc import gram as gm
+from bnmc._claims.evidence import Evidence
+from bnmc._claims.states import LARGEST
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import normalise
+from bnmc.errors import NonFiniteError, ZeroVarianceError
+
+__all__ = ["Layer", "invariance", "of_one_step", "of_state", "serial", "uniqueness"]
+
+FloatArray = NDArray[np.float64]
+
+#: A mean square that is nothing but rounding beside a mean square of 1.
+_NOTHING = 1e-10
+
+#: Of the places of rows within a sample, averages over at most so many groups are tested.
+_GROUPS = 64
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A state before its normalization and what becomes of it.
+
+    Attributes
+    ----------
+    y : (samples, width, batch) ndarray of float64
+        h / gain.
+    x, a : (samples, width, batch) ndarray of float64
+        N(h) and σ(N(h)).
+    gram : (samples, batch, batch) ndarray of float64
+        aᵀa / width.
+    square : (samples, batch, batch) ndarray of float64
+        yᵀy / width.
+    """
+
+    y: FloatArray
+    x: FloatArray
+    a: FloatArray
+    gram: FloatArray
+    square: FloatArray
+
+    @classmethod
+    def of(cls, chain: Chain, h: NDArray[np.floating[Any]], first: int) -> Layer:
+        """Apply norm and activation; `first` is the number of the first sample."""
+        states = h.astype(np.float64)
+        try:
+            x = normalise(chain, states[:, None], True)[:, 0]
+        except ZeroVarianceError as error:
+            raise ZeroVarianceError(first + (error.chain or 0), None, error.row) from None
+        a = chain.activation(x)
+        if not (np.abs(a) <= LARGEST).all():
+            raise NonFiniteError(None, None, "activation")
+        y, gram = states / chain.gain, gm.gram(a)
+        vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
+        if vanishes.any():
+            raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
+        return cls(y, x, a, gram, gm.gram(y))
+
+
+def uniqueness(gram: FloatArray, other: FloatArray) -> dict[str, Evidence]:
+    """Compare the observables of two ensembles of Gram matrices, which are independent."""
+    values = _of_gram(other)
+    return {
+        f"uniqueness: {name}": Evidence.of(values[name], expected)
+        for name, expected in _of_gram(gram).items()
+    }
+
+
+def invariance(before: Layer, after: Layer) -> dict[str, Evidence]:
+    """Compare the observables of states with those of later ones."""
+    later = _of_gram(after.gram) | _of_square(after.square)
+    earlier = _of_gram(before.gram) | _of_square(before.square)
+    return {
+        f"invariance: {name}": Evidence.of(later[name], values) for name, values in earlier.items()
+    }
+
+
+def serial(square: FloatArray) -> dict[str, Evidence]:
+    """Correlation of one sample and the next, of the ranks of the observables of hᵀh."""
+    values = np.column_stack(list(_of_square(square).values()))
+    ranks, expected = _ranks(values, axis=0)
+    products = ranks[1:] * ranks[:-1]
+    return {"samples: no serial correlation": Evidence.of(products, expected, _ones(products))}
+
+
+def _of_gram(gram: FloatArray) -> dict[str, FloatArray]:
+    return {
+        "trace of G": _mean_diagonal(gram),
+        "off-diagonal of G": _mean_off_diagonal(gram),
+        "orthogonality gap of G": gm.orthogonality_gap(gram),
+        "largest eigenvalue of G, share": gm.eigenvalues(gram)[:, -1] / np.trace(gram, 0, 1, 2),
+        "rank bound r(G)": gm.rank_bound(gram),
+    }
+
+
+def _of_square(square: FloatArray) -> dict[str, FloatArray]:
+    return {
+        "trace of hᵀh/d, centred": _mean_centred(square),
+        "log trace of hᵀh/d": np.log(np.trace(square, 0, 1, 2)),
+        "orthogonality gap of hᵀh": gm.orthogonality_gap(square),
+    }
+
+
+def of_state(chain: Chain, layer: Layer) -> dict[str, Evidence]:
+    """Claims on the law of a state at stationarity, from states alone."""
+    rows_are_fresh, symmetric = chain.skip == 0.0, _is_symmetric(chain)
+    # A unit that does not see the signs of rows: where these are fair, odd functions keep mean 0.
+    unit = np.sqrt(_mean_diagonal(layer.square))[:, None, None] if symmetric else 1.0
+    rows = layer.y / unit
+    found = _moments(chain, layer)
+    if rows_are_fresh and chain.is_gaussian:
+        found["rows: Gaussian, entries"] = _fourth_moments(rows)
+        found["rows: Gaussian, norms"] = _norms(rows - rows.mean(axis=2, keepdims=True))
+    if rows_are_fresh or symmetric:
+        found["rows: uncorrelated"] = _products(rows)
+        found["samples: uncorrelated"] = _pairs_of_samples(rows)
+    if symmetric:
+        found["rows: sign symmetry"] = _signs(rows)
+    found["rows: exchangeable"] = _places(rows)
+    found["batch: exchangeable"] = _columns(layer)
+    return found
+
+
+def _is_symmetric(chain: Chain) -> bool:
+    """Whether the signs of rows play no role: for symmetric weights, with skip where σ is odd."""
+    if callable(chain.weights) or chain.skip == 0.0:
+        return not callable(chain.weights)
+    grid = np.linspace(0.0, 4.0, 257)
+    return np.allclose(chain.activation(-grid), -chain.activation(grid), rtol=1e-12, atol=1e-12)
+
+
+def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
+    """E yᵀy/d = E G, and with a skip connection E (skip/gain)² xᵀx/d more."""
+    mean = layer.gram
+    if chain.skip != 0.0:
+        mean = mean + (chain.skip / chain.gain) ** 2 * gm.gram(layer.x)
+    size = _mean_diagonal(layer.square) + _mean_diagonal(mean)
+    return {
+        f"E hᵀh/d = gain² E G: {name}": Evidence.of(part(layer.square), part(mean), size)
+        for name, part in (("centred", _mean_centred), ("along 1", _along_ones))
+    }
+
+
+# Of rows with the law N(0, G)^d the matrix yᵀy is a complete sufficient statistic. So a statistic
+# whose mean is 0 for every G has mean 0 given yᵀy, and may be divided by any function of it: by a
+# power of the trace, which makes it scale free and far less skew.
+
+
+def _fourth_moments(rows: FloatArray) -> Evidence:
+    """Σ y_ri⁴ / (Σ y_ri²)² over rows r, whose mean is 3/(d+2): E y⁴ = 3 (E y²)² of entries."""
+    d = rows.shape[1]
+    squares = np.square(rows)
+    sums, fourth = squares.sum(axis=1), np.square(squares).sum(axis=1)
+    expected = 3 * d / (d + 2)
+    known = sums > _NOTHING * d
+    kurtosis = np.where(known, d * fourth / np.where(known, sums, 1.0) ** 2, expected)
+    return Evidence.of(kurtosis.mean(axis=1), expected)
+
+
+def _norms(rows: FloatArray) -> Evidence:
+    """E|y_r|⁴ = E |y_r|²|y_s|² + 2 E (y_r·y_s)² for r ≠ s (Isserlis), over (Σ|y_r|²/d)².
+
+    Sums over all pairs of rows are power sums less their diagonals.
+    """
+    d = rows.shape[1]
+    norms = np.square(rows).sum(axis=2)
+    own, total = np.square(norms).sum(axis=1), norms.sum(axis=1)
+    pairs = total**2 + 2 * _squares(rows.swapaxes(1, 2) @ rows) - 3 * own
+    unit = np.square(np.where(total > _NOTHING * d, total / d, 1.0))
+    return Evidence.of(own / (d * unit), pairs / (d * (d - 1) * unit), np.ones(len(rows)))
+
+
+def _products(rows: FloatArray) -> Evidence:
+    """Inner products of rows of the two halves of a sample, and of neighbours: mean 0."""
+    d = rows.shape[1]
+    first, second = rows[:, : d // 2].sum(axis=1), rows[:, d // 2 :].sum(axis=1)
+    across = 4 / d * (first * second).sum(axis=1)
+    neighbours = np.einsum("krn,krn->k", rows[:, 1:], rows[:, :-1])
+    size = np.square(rows).mean(axis=(1, 2))
+    return Evidence.of(np.column_stack([across, neighbours]) / d, 0.0, size)
+
+
+def _pairs_of_samples(rows: FloatArray) -> Evidence:
+    """Inner products of one sample and the next, in disjoint pairs: mean 0 where independent."""
+    first, second = _disjoint_pairs(rows)
+    size = np.square(first).mean(axis=(1, 2)) + np.square(second).mean(axis=(1, 2))
+    return Evidence.of((first * second).mean(axis=(1, 2)), 0.0, size)
+
+
+def _signs(rows: FloatArray) -> Evidence:
+    """Odd functions of rows: the mean entry, this times the squared norm, entries less the mean."""
+    means, norms = rows.mean(axis=2), np.square(rows).mean(axis=2)
+    entries = rows.mean(axis=1)
+    odd = means.mean(axis=1), (means * norms).mean(axis=1)
+    others = entries - entries.mean(axis=1, keepdims=True)
+    return Evidence.of(np.column_stack([*odd, others]), 0.0, _ones(rows))
+
+
+def _columns(layer: Layer) -> Evidence:
+    """What a sample of the batch has beside the mean of all: of yᵀy and of G."""
+    parts, sizes = [], []
+    for matrix in (layer.square, layer.gram):
+        n = matrix.shape[-1]
+        neighbours = np.roll(matrix, 1, axis=2)[:, range(n), range(n)].mean(axis=1)
+        size = _mean_diagonal(np.abs(matrix))
+        for values in (np.diagonal(matrix, 0, 1, 2), matrix.mean(axis=2)):
+            parts.append(values - values.mean(axis=1, keepdims=True))
+        parts.append((neighbours - _mean_off_diagonal(matrix))[:, None])
+        sizes += [size] * (2 * n + 1)
+    return Evidence.of(np.concatenate(parts, axis=1), 0.0, np.column_stack(sizes))
+
+
+def _places(rows: FloatArray) -> Evidence:
+    """Ranks of the norms of rows in a sample: by place, and times those of the next row."""
+    d = rows.shape[1]
+    ranks, expected = _ranks(np.square(rows).sum(axis=2), axis=1)
+    groups = min(d, _GROUPS)
+    starts = np.arange(groups) * d // groups
+    lengths = np.diff(np.append(starts, d))
+    by_place = np.add.reduceat(ranks, starts, axis=1) / lengths
+    neighbours = (ranks[:, 1:] * ranks[:, :-1]).mean(axis=1)
+    return Evidence.of(
+        np.column_stack([by_place, neighbours]),
+        np.column_stack([np.zeros(by_place.shape), expected]),
+        _ones(rows),
+    )
+
+
+# --- one step
+
+
+def of_one_step(
+    chain: Chain, before: Layer, y: FloatArray, rounding: float
+) -> tuple[dict[str, Evidence], FloatArray]:
+    """Claims on the state y after a given one, and the variance of its whitened spectrum over n/d.
+
+    Given the state, rows of R = (h′ − skip x)/gain are N(0, G): whitened they are standard normal.
+    """
+    d, n = y.shape[1:]
+    rest = y - chain.skip / chain.gain * before.x if chain.skip != 0.0 else y
+    values, vectors = np.linalg.eigh(before.gram)
+    # What is no eigenvalue but rounding: of the Gram matrix, and of what `y` was computed in.
+    null = n * max(64 * np.finfo(np.float64).eps, 100 * rounding**2) * values[:, -1]
+    regular = values > null[:, None]
+    rank = regular.sum(axis=1)
+    scales = np.where(regular, 1 / np.sqrt(np.where(regular, values, 1.0)), 0.0)
+    turned = rest @ vectors
+    z = turned * scales[:, None]
+    square, residual = z.swapaxes(1, 2) @ z, gm.gram(rest)
+    norms = np.square(z).sum(axis=2)
+    own = np.square(norms).sum(axis=1)
+    size = np.sqrt(_mean_diagonal(before.gram))
+    between = (_squares(square) - own) / (d * (d - 1) * rank)
+    products = _products(z).observed
+    outside = np.square(np.where(regular[:, None], 0.0, turned)).mean(axis=(1, 2)) > 10 * null
+    found = {
+        "one step: rows in the range of G": Evidence.of(1.0 - outside, 1.0),
+        "one step: mean 0": Evidence.of(rest.mean(axis=1), 0.0, size),
+        "one step: variance, whitened": Evidence.of(norms.sum(axis=1) / (d * rank), 1.0),
+        "one step: covariance": _shares_of(residual, before.gram, null),
+        "one step: rows independent": Evidence.of(
+            np.column_stack([between, products]), np.array([1.0, 0.0, 0.0]), 1.0 * rank
+        ),
+        "one step: calls independent": _pairs_of_calls(z, rest, rank, size),
+    }
+    if chain.is_gaussian:
+        found["one step: rows Gaussian"] = _norms(z)
+    spread = _squares(square / d) / rank - np.square(np.trace(square, 0, 1, 2) / (d * rank))
+    return found, spread * d / rank
+
+
+def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Evidence:
+    """Variance of rows orthogonal to 1 and along 1, in units of that of G, and their difference."""
+    shares = []
+    for part in (_mean_centred, _along_ones):
+        variance = part(gram)
+        known = variance > null
+        shares.append(np.where(known, part(square) / np.where(known, variance, 1.0), 1.0))
+    columns = np.column_stack([*shares, shares[0] - shares[1]])
+    return Evidence.of(columns, np.array([1.0, 1.0, 0.0]), _ones(square))
+
+
+def _pairs_of_calls(
+    z: FloatArray, rest: FloatArray, rank: NDArray[np.intp], size: FloatArray
+) -> Evidence:
+    """Two calls that share weights have correlated rows: squares show it whatever the signs."""
+    d = z.shape[1]
+    (first, second), (rank1, rank2) = _disjoint_pairs(z), _disjoint_pairs(rank)
+    scale = d * rank1 * rank2
+    squared = _squares(first.swapaxes(1, 2) @ second) / scale
+    expected = _squares(first) * _squares(second) / (d * scale)
+    rest1, rest2 = _disjoint_pairs(rest)
+    size1, size2 = _disjoint_pairs(size)
+    product = (rest1 * rest2).mean(axis=(1, 2)) / (size1 * size2)
+    return Evidence.of(
+        np.column_stack([squared, product]), np.column_stack([expected, 0.0 * product])
+    )
+
+
+# --- helpers
+
+
+def _ones(rows: FloatArray) -> FloatArray:
+    """The magnitude of what has no unit."""
+    return np.ones(len(rows))
+
+
+def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
+    """Ranks along an axis, in [−½, ½], and the mean product of two of them in a random order.
+
+    Equal values share the mean of their ranks: those of two stable sorts, from either end.
+    """
+    count = values.shape[axis]
+    forward, backward = (
+        one.argsort(axis=axis, kind="stable").argsort(axis=axis)
+        for one in (values, np.flip(values, axis))
+    )
+    ranks: FloatArray = (forward + np.flip(backward, axis)) / (2 * (count - 1)) - 0.5
+    product: FloatArray = -np.square(ranks).sum(axis=axis) / (count * (count - 1))
+    return ranks, product
+
+
+def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    even = len(array) // 2 * 2
+    return array[0:even:2], array[1:even:2]
+
+
+def _squares(matrices: FloatArray) -> FloatArray:
+    squares: FloatArray = np.square(matrices).sum(axis=(1, 2))
+    return squares
+
+
+def _mean_diagonal(matrices: FloatArray) -> FloatArray:
+    mean: FloatArray = np.trace(matrices, 0, 1, 2) / matrices.shape[-1]
+    return mean
+
+
+def _mean_off_diagonal(matrices: FloatArray) -> FloatArray:
+    n = matrices.shape[-1]
+    others: FloatArray = matrices.sum(axis=(1, 2)) - np.trace(matrices, 0, 1, 2)
+    others /= n * (n - 1)
+    return others
+
+
+def _along_ones(matrices: FloatArray) -> FloatArray:
+    """1ᵀS1/n, the eigenvalue of 1 in an exchangeable matrix."""
+    along: FloatArray = matrices.sum(axis=(1, 2)) / matrices.shape[-1]
+    return along
+
+
+def _mean_centred(matrices: FloatArray) -> FloatArray:
+    """Tr(PSP)/(n−1), the eigenvalue of the rest in an exchangeable matrix."""
+    rest: FloatArray = np.trace(matrices, 0, 1, 2) - _along_ones(matrices)
+    rest /= matrices.shape[-1] - 1
+    return rest

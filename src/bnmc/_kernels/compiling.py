@@ -1,0 +1,280 @@
+"""How the functions of this folder are compiled, and where the compiled code is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.ccallback import CFunc
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.datamodel.models import OpaqueModel
+from numba.core.lowering import Lower
+from numba.core.pythonapi import NativeValue
+from numba.core.typed_passes import NativeLowering
+from numba.extending import (
+    intrinsic,
+    overload,
+    register_jitable,
+    register_model,
+    typeof_impl,
+    unbox,
+)
+
+
+class WideLower(Lower):
+    """Translates functions whose loops use vectors as wide as the processor has.
+
+    For Intel's processors LLVM takes half of that unless it is told, which costs half the speed.
+    """
+
+    def setup_function(self, fndesc):
+        super().setup_function(fndesc)
+        # `attributes.add` refuses what llvmlite does not know.
+        set.add(self.function.attributes, '"prefer-vector-width"="512"')
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class WideLowering(NativeLowering):
+    _name = "wide_lowering"
+
+    @property
+    def lowering_class(self):
+        return WideLower
+
+
+class WideCompiler(CompilerBase):
+    """Numba's compiler with `WideLower` in its place."""
+
+    def define_pipelines(self):
+        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.passes = [
+            (WideLowering if step is NativeLowering else step, why) for step, why in manager.passes
+        ]
+        manager.finalize()
+        return [manager]
+
+
+#: `contract` alone: sums keep their order, NaN and infinity their meaning.
+OPTIONS: Any = {
+    "error_model": "numpy",
+    "fastmath": {"contract"},
+    "boundscheck": False,
+    "pipeline_class": WideCompiler,
+}
+
+
+# They are called by compiled code alone, so need none of the ways in from C.
+INLINED: Any = {"forceinline": True, "no_cfunc_wrapper": True, **OPTIONS}
+
+#: Functions of one expression that a GPU has an instruction for.  Put in place by LLVM, as others
+#: are, they cost loops over normals a fifth of their speed.
+EXPRESSIONS = ("product", "root32")
+
+
+@cache
+def source_digest() -> str:
+    """Return a digest of every source file of this folder, and of its public face."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for part in (folder, folder.parent / "kernels"):
+        for path in sorted(part.rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def host_cpu() -> str:
+    """Return the processor's name and features that compiled code depends on, as one line."""
+    import llvmlite.binding as llvm
+
+    features = [name for name, on in sorted(llvm.get_host_cpu_features().items()) if on]
+    digest = hashlib.sha256(",".join(features).encode()).hexdigest()[:8]
+    return f"{llvm.get_host_cpu_name()}-{digest}"
+
+
+class KernelCache(FunctionCache):
+    """Numba's cache on disk, which here notices an edit in any file of the folder.
+
+    Numba stamps an entry with the file of the compiled function alone, and would go on using a
+    kernel whose callees in other files have changed.
+    """
+
+    def __init__(self, function):
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=(self._impl.locator.get_source_stamp(), source_digest()),
+        )
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
+    dispatcher = njit(nogil=True, **OPTIONS)(function)
+    # Without compilation (NUMBA_DISABLE_JIT) there is nothing to keep, and without a writable
+    # place, as in a read-only installation, each process compiles for itself.
+    if dispatcher is not function:
+        with suppress(RuntimeError):
+            dispatcher._cache = KernelCache(function)
+    return dispatcher
+
+
+def c_function(signature: Any, function: Callable[..., Any]) -> Any:
+    """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
+    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
+    types_of = signature.args, signature.return_type
+    compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
+    with suppress(RuntimeError):
+        compiled._cache = KernelCache(function)
+    compiled.compile()
+    return compiled
+
+
+def inlined(function):
+    """Let compiled code call the plain `function`, as if its text stood there."""
+    options = {**INLINED, "inline": "always"} if function.__name__ in EXPRESSIONS else INLINED
+    return register_jitable(**options)(function)
+
+
+@cache
+def inline_module(module):
+    """Apply `inlined` to every function that `module` defines."""
+    for _, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__module__ == module.__name__:
+            inlined(function)
+
+
+class Sigma:
+    """An activation as an argument of kernels: each has a Numba type, so a kernel, of its own.
+
+    Parameters
+    ----------
+    digest : str
+        What identifies the compiled code.  Two activations with one digest share kernels, in
+        memory and on disk.
+    functions : dict
+        The scalar function for "float32" and "float64".
+    """
+
+    known: ClassVar[dict[str, Sigma]] = {}
+
+    def __init__(self, digest: str, functions: dict[str, Callable[[Any], Any]]) -> None:
+        self.digest = digest
+        self.functions = functions
+        Sigma.known[digest] = self
+
+
+class SigmaType(types.Opaque):
+    """Numba's name for the type of one `Sigma`."""
+
+    def __init__(self, digest):
+        self.digest = digest
+        super().__init__(name=f"Sigma({digest})")
+
+
+register_model(SigmaType)(OpaqueModel)
+
+
+@typeof_impl.register(Sigma)
+def _type_of_sigma(value, context):
+    return SigmaType(value.digest)
+
+
+@unbox(SigmaType)
+def _unbox_sigma(typ, obj, c):
+    return NativeValue(c.context.get_dummy_value())
+
+
+def activate(sigma, x):
+    """Return the activation `sigma` of the scalar `x`, in the dtype of x."""
+    return x.dtype.type(sigma.functions[x.dtype.name](x))
+
+
+@overload(activate, jit_options=INLINED)
+def _activate(sigma, x):
+    function = Sigma.known[sigma.digest].functions[str(x)]
+    compiled = njit(**INLINED)(function)
+    cast = types.float32 if x == types.float32 else types.float64
+    return lambda sigma, x: cast(compiled(x))
+
+
+class Apart(NamedTuple):
+    """An activation as an argument of kernels that are compiled once, for all activations.
+
+    `address` is that of a kernel which `compiled_apart` has compiled for the activation alone.
+    """
+
+    address: int
+
+
+def compiled_apart(function: Any, sigma: Sigma, arguments: tuple[types.Type, ...]) -> Any:
+    """Compile a kernel of an activation and `arguments`; return what stands for the activation.
+
+    That is an `Apart`, or the `Sigma` itself where nothing is compiled (NUMBA_DISABLE_JIT).
+    """
+    if not hasattr(function, "overloads"):
+        return sigma
+    signature = (SigmaType(sigma.digest), *arguments)
+    if signature not in function.overloads:
+        function.compile(signature)
+    made = function.overloads[signature]
+    return Apart(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+
+
+def calls_apart(function: Any) -> Any:
+    """Return `function`, a kernel of an activation and more, for a kernel that may get an `Apart`.
+
+    Called with one, it goes to the kernel at that address, which must return nothing and have been
+    compiled for the same types; what is raised there is raised here.
+    """
+
+    def call(sigma, *arguments):
+        function(sigma, *arguments)
+
+    @intrinsic
+    def call_address(typing_context, address, arguments):
+        known = (SigmaType("any"), *arguments.types)
+
+        def codegen(context, builder, signature, values):
+            convention = context.call_conv
+            kind = convention.get_function_type(types.none, known)
+            address, packed = values
+            pointer = builder.inttoptr(address, kind.as_pointer())
+            given = [context.get_dummy_value(), *cgutils.unpack_tuple(builder, packed)]
+            status, _ = convention.call_function(builder, pointer, types.none, known, given)
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return context.get_dummy_value()
+
+        return types.none(address, arguments), codegen
+
+    def implementation(sigma, *arguments):
+        if isinstance(sigma, SigmaType):
+            return lambda sigma, *arguments: function(sigma, *arguments)
+        return lambda sigma, *arguments: call_address(sigma.address, arguments)
+
+    overload(call, jit_options=INLINED, strict=False)(implementation)
+    return call
+
+
+def by_precision(name, single, double):
+    """Return a function of a floating array and more that is `single` or `double` by its dtype."""
+
+    def choose(out, *arguments):
+        return (single if out.itemsize == 4 else double)(out, *arguments)
+
+    choose.__name__ = choose.__qualname__ = name
+
+    def implementation(out, *arguments):
+        return single if out.dtype == types.float32 else double
+
+    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    return choose

@@ -1,0 +1,12 @@
+"""The CPU kernels, compiled by Numba.
+
+Rows of a layer are worked on in blocks, kept as (column, row), so that neighbouring lanes of a
+vector are neighbouring rows.  The package knows arrays and numbers, never a `Chain`; it may import
+`_kernels.scalar` and `_kernels.compiling`.  Read `layers.py` first, then `rows.py`.
+"""
+
+from bnmc._kernels.compiling import inline_module
+from bnmc._kernels.scalar import cholesky, elementary, gamma, normal, philox
+
+for _module in (philox, elementary, normal, gamma, cholesky):
+    inline_module(_module)

@@ -1,0 +1,259 @@
+"""TODO-DOC bnmc._kernels.cpu.layers.blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu import vectors
+from bnmc._kernels.cpu.numbers import BLOCK
+from bnmc._kernels.cpu.vectors import (
+    keep_order,
+    load_narrow,
+    load_wide,
+    multiply_add,
+    scale_add,
+    store,
+    store_sums,
+    zero_narrow,
+    zero_wide,
+)
+
+
+@kernel
+def multiply_triangular(factor, columns, block, rows):
+    """Replace the columns of a block by factor @ block, for a lower triangular factor.
+
+    `factor` and `block` are padded with zeros to a multiple of four columns; `block` is flat,
+    (columns, BLOCK).  The result takes the place of the argument: a column of it depends on
+    earlier columns alone, so the last ones come first.
+    """
+    strip = vectors.WIDE_BYTES // block.itemsize
+    for row in range(0, rows, strip):
+        for tile in range((columns + 3) // 4 - 1, -1, -1):
+            i = 4 * tile
+            if i + 2 >= columns:
+                # One or two columns are left over: half a tile.
+                sum0 = zero_wide(block)
+                sum1 = zero_wide(block)
+                for k in range(columns):
+                    lanes = load_wide(block, k * BLOCK + row)
+                    sum0 = scale_add(factor[i, k], lanes, sum0)
+                    sum1 = scale_add(factor[i + 1, k], lanes, sum1)
+                store(block, i * BLOCK + row, sum0)
+                store(block, (i + 1) * BLOCK + row, sum1)
+                continue
+            sum0 = zero_wide(block)
+            sum1 = zero_wide(block)
+            sum2 = zero_wide(block)
+            sum3 = zero_wide(block)
+            for k in range(min(i + 4, columns)):
+                lanes = load_wide(block, k * BLOCK + row)
+                sum0 = scale_add(factor[i, k], lanes, sum0)
+                sum1 = scale_add(factor[i + 1, k], lanes, sum1)
+                sum2 = scale_add(factor[i + 2, k], lanes, sum2)
+                sum3 = scale_add(factor[i + 3, k], lanes, sum3)
+            store(block, i * BLOCK + row, sum0)
+            store(block, (i + 1) * BLOCK + row, sum1)
+            store(block, (i + 2) * BLOCK + row, sum2)
+            store(block, (i + 3) * BLOCK + row, sum3)
+
+
+@kernel
+def add_product(factor, start, columns, tile, depth, block, rows):
+    """Add factor[:, start : start + depth] @ tile to the columns of a block."""
+    strip = vectors.WIDE_BYTES // block.itemsize
+    tiles = (columns + 3) // 4
+    for row in range(0, rows, strip):
+        for quad in range(tiles):
+            i = 4 * quad
+            sum0 = load_wide(block, i * BLOCK + row)
+            sum1 = load_wide(block, (i + 1) * BLOCK + row)
+            sum2 = load_wide(block, (i + 2) * BLOCK + row)
+            sum3 = load_wide(block, (i + 3) * BLOCK + row)
+            for k in range(depth):
+                lanes = load_wide(tile, k * BLOCK + row)
+                sum0 = scale_add(factor[i, start + k], lanes, sum0)
+                sum1 = scale_add(factor[i + 1, start + k], lanes, sum1)
+                sum2 = scale_add(factor[i + 2, start + k], lanes, sum2)
+                sum3 = scale_add(factor[i + 3, start + k], lanes, sum3)
+            store(block, i * BLOCK + row, sum0)
+            store(block, (i + 1) * BLOCK + row, sum1)
+            store(block, (i + 2) * BLOCK + row, sum2)
+            store(block, (i + 3) * BLOCK + row, sum3)
+
+
+@kernel
+def add_gram(block, columns, rows, partial, sums):
+    """Add the Gram matrix of a block to `sums`, kept as 4 x 4 tiles of the lower triangle.
+
+    Within a block sums are in the block's dtype, one a lane; across blocks in float64.
+    """
+    strip = vectors.NARROW_BYTES // block.itemsize
+    tiles = (columns + 3) // 4
+    position = 0
+    for tile_i in range(tiles):
+        i = 4 * tile_i * BLOCK
+        for tile_j in range(tile_i + 1):
+            j = 4 * tile_j * BLOCK
+            s00, s01, s02, s03 = (
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+            )
+            s10, s11, s12, s13 = (
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+            )
+            s20, s21, s22, s23 = (
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+            )
+            s30, s31, s32, s33 = (
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+                zero_narrow(block),
+            )
+            if tile_i == tile_j:
+                # Half of a tile on the diagonal is the mirror image of the other half.
+                for row in range(0, rows, strip):
+                    keep_order()
+                    x0 = load_narrow(block, i + row)
+                    x1 = load_narrow(block, i + BLOCK + row)
+                    x2 = load_narrow(block, i + 2 * BLOCK + row)
+                    x3 = load_narrow(block, i + 3 * BLOCK + row)
+                    s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
+                    s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
+                    s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
+                    s31, s22 = multiply_add(x3, x1, s31), multiply_add(x2, x2, s22)
+                    s32, s33 = multiply_add(x3, x2, s32), multiply_add(x3, x3, s33)
+            else:
+                for row in range(0, rows, strip):
+                    keep_order()
+                    x0 = load_narrow(block, i + row)
+                    x1 = load_narrow(block, i + BLOCK + row)
+                    x2 = load_narrow(block, i + 2 * BLOCK + row)
+                    x3 = load_narrow(block, i + 3 * BLOCK + row)
+                    y = load_narrow(block, j + row)
+                    s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
+                    s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
+                    y = load_narrow(block, j + BLOCK + row)
+                    s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
+                    s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
+                    y = load_narrow(block, j + 2 * BLOCK + row)
+                    s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
+                    s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
+                    y = load_narrow(block, j + 3 * BLOCK + row)
+                    s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
+                    s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
+            store_sums(
+                partial,
+                0,
+                (
+                    s00,
+                    s01,
+                    s02,
+                    s03,
+                    s10,
+                    s11,
+                    s12,
+                    s13,
+                    s20,
+                    s21,
+                    s22,
+                    s23,
+                    s30,
+                    s31,
+                    s32,
+                    s33,
+                ),
+            )
+            # Unsigned, so that the compiler need not look for negative indices.
+            at = np.uintp(position)
+            for k in range(16):
+                sums[at + np.uintp(k)] += partial[k]
+            position += 16
+
+
+@kernel
+def clear_rows(block, first_column, last_column, first_row, last_row):
+    """Write zeros to a range of rows of a range of columns of a block."""
+    for i in range(first_column, last_column):
+        for at in range(np.uintp(i * BLOCK + first_row), np.uintp(i * BLOCK + last_row)):
+            block[at] = 0.0
+
+
+@kernel
+def repeat_first_row(block, columns, first_row, last_row):
+    """Write the first row of a block to a range of its rows."""
+    for i in range(columns):
+        value = block[i * BLOCK]
+        for at in range(np.uintp(i * BLOCK + first_row), np.uintp(i * BLOCK + last_row)):
+            block[at] = value
+
+
+@kernel
+def add_columns(factor, x, first_row, columns, rows, block):
+    """Add factor * x to the columns of a block whose rows begin at `first_row`."""
+    factor = block.dtype.type(factor)
+    for i in range(columns):
+        values = block[i * BLOCK : i * BLOCK + rows]
+        others = x[i, first_row : first_row + rows]
+        for row in range(rows):
+            values[row] += factor * others[row]
+
+
+@kernel
+def scale_columns(factor, columns, rows, block):
+    """Multiply the columns of a block by a number of its dtype."""
+    for i in range(columns):
+        for at in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
+            block[at] *= factor
+
+
+@kernel
+def keep_columns(block, columns, rows, first_row, out):
+    """Write the columns of a block to rows of `out`, (>= columns, >= first_row + rows)."""
+    for i in range(columns):
+        values = block[i * BLOCK : i * BLOCK + rows]
+        kept = out[i, first_row : first_row + rows]
+        for row in range(rows):
+            kept[row] = values[row]
+
+
+@kernel
+def copy_matrix(matrix, out):
+    """Write a matrix to another of its shape.
+
+    An assignment of arrays would compile for seconds what it has to say of unequal shapes.
+    """
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            out[i, j] = matrix[i, j]
+
+
+@kernel
+def unpack_gram(sums, law, gram):
+    """Write tiles of sums over rows, divided by the width, as a symmetric matrix.
+
+    Returns whether all of it is finite.
+    """
+    finite = True
+    position = 0
+    for tile_i in range((law.columns + 3) // 4):
+        for tile_j in range(tile_i + 1):
+            for k in range(16):
+                i, j = 4 * tile_i + k // 4, 4 * tile_j + k % 4
+                if j <= i < law.columns:
+                    value = sums[position + k] / law.width
+                    gram[i, j] = value
+                    gram[j, i] = value
+                    finite = finite and np.isfinite(value)
+            position += 16
+    return finite

@@ -1,0 +1,221 @@
+"""Linear chains without a skip connection, many side by side: one chain a lane.
+
+A layer of such a chain is cheap (a Gram matrix of order 10 and 32 rows), too small for the blocks
+of rows of `cpu`.  So a vector holds one number of `LANES` chains here, and every sum is a sum of
+vectors.  Arrays are flat, with the lane as their last axis.
+
+Of the Gram matrix G = L Lᵀ of a layer only the spectrum matters to the next one: a rotation of the
+samples commutes with the chain.  So rows are drawn as z L, with covariance Lᵀ L, in place of z Lᵀ.
+That is a step of Rutishauser's LR iteration, which sorts the directions by size and makes G graded,
+G_ij of the order of sqrt(G_ii G_jj) or less.  The factor of a graded matrix is accurate relative to
+each of its columns (Demmel and Veselić, 1992), so directions that come and go are followed however
+small they get, where a Gram matrix in a fixed basis loses them for good at 1e-16 of the trace.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu.numbers import group_of_normals
+from bnmc._kernels.cpu.vectors import (
+    WIDE_BYTES,
+    fill_like,
+    load_wide,
+    multiply_add,
+    square_root,
+    store,
+    zero_wide,
+)
+from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+
+#: Chains side by side, and those of one call of the generator.
+LANES = WIDE_BYTES // 8
+PART = 16
+
+#: Rows that one call of the generator makes.
+QUAD = 4
+
+#: The stream of the normals; the column is in the lower bits.
+STREAM_LANES = np.uint32(0xE0000000)
+
+
+class Shape(NamedTuple):
+    """What a kernel needs to know of a chain: x is (width, order), a row's mean square over batch.
+
+    `shrink` is batch times eps, in units of the rows as they are drawn.
+    """
+
+    width: int
+    order: int
+    batch: int
+    shrink: float
+
+
+@kernel
+def linear_layers(
+    shape, gram, group, first_layer, every, sums, grams, key0, key1, words, normals, factor, x
+):
+    """Take a group of chains through layers, and measure every so many of them.
+
+    Parameters
+    ----------
+    shape : Shape
+    gram : (order * order * LANES,) float64
+        The state, brought up to date; symmetric.
+    group, first_layer : int
+        Which chains, and the number of the first layer: addresses of the random numbers.
+    every : int
+        Layers up to a measured one, that included.
+    sums : (slots, 3, LANES) float64
+        Receives what `moments` writes; there are slots * every layers.
+    grams : (slots or 0, order * order * LANES) float64
+        Receives the Gram matrices of measured layers, if it has slots.
+    words : (QUAD * PART,), normals : (order * QUAD * LANES,), factor : as gram, x : float64
+        Work space; x is (width rounded up to quads * order * LANES,).
+    """
+    width, order = shape.width, shape.order
+    row_size = order * LANES
+    for step in range(every * sums.shape[0]):
+        factorise(gram, order, factor)
+        gram[:] = 0.0
+        for quad in range((width + QUAD - 1) // QUAD):
+            fill_normals(order, quad, group, first_layer + step, key0, key1, words, normals)
+            rows = x[quad * QUAD * row_size : (quad + 1) * QUAD * row_size]
+            draw_rows(shape, factor, normals, rows)
+            for row in range(min(QUAD, width - quad * QUAD)):
+                add_row(rows, row, order, gram)
+        finish_gram(shape, gram)
+        if (step + 1) % every == 0:
+            slot = step // every
+            moments(shape, gram, x, sums[slot])
+            if grams.shape[0] > 0:
+                grams[slot] = gram
+
+
+@kernel
+def measure(shape, x, gram, sums):
+    """Write the Gram matrix of rows x, (width * order * LANES,), and what `moments` writes."""
+    gram[:] = 0.0
+    for row in range(shape.width):
+        add_row(x, row, shape.order, gram)
+    finish_gram(shape, gram)
+    moments(shape, gram, x, sums)
+
+
+@kernel
+def factorise(gram, order, factor):
+    """Write the Cholesky factor of each lane; a pivot that is zero to rounding has no column."""
+    size = order * LANES
+    for k in range(order):
+        for i in range(k, order):
+            removed = zero_wide(gram)
+            for j in range(k):
+                removed = multiply_add(
+                    load_wide(factor, i * size + j * LANES),
+                    load_wide(factor, k * size + j * LANES),
+                    removed,
+                )
+            at = i * size + k * LANES
+            store(factor, at, load_wide(gram, at) - removed)
+        at = k * size + k * LANES
+        for lane in range(LANES):
+            pivot = factor[at + lane]
+            regular = pivot > PIVOT_UNITS * order * gram[at + lane]
+            inverse = 1.0 / np.sqrt(pivot) if regular else 0.0
+            for i in range(k, order):
+                factor[i * size + k * LANES + lane] *= inverse
+
+
+@kernel
+def fill_normals(order, quad, group, layer, key0, key1, words, normals):
+    """Write the normals of four rows: (order, QUAD, LANES)."""
+    for column in range(order):
+        stream = np.uint32(STREAM_LANES | np.uint32(column))
+        for part in range(LANES // PART):
+            chains = group * (LANES // PART) + part
+            group_of_normals(words, np.uintp(0), quad, chains, layer, stream, key0, key1)
+            for row in range(QUAD):
+                at = (column * QUAD + row) * LANES + part * PART
+                for lane in range(PART):
+                    normals[at + lane] = words[row * PART + lane]
+
+
+@kernel
+def draw_rows(shape, factor, normals, x):
+    """Write four normalised rows z L to x, (QUAD * order * LANES,)."""
+    order = shape.order
+    total = fill_like(zero_wide(x), float(shape.batch))
+    shrink = fill_like(total, shape.shrink)
+    for row in range(QUAD):
+        square = zero_wide(x)
+        for j in range(order):
+            value = zero_wide(x)
+            for i in range(j, order):
+                value = multiply_add(
+                    load_wide(factor, (i * order + j) * LANES),
+                    load_wide(normals, (i * QUAD + row) * LANES),
+                    value,
+                )
+            store(x, (row * order + j) * LANES, value)
+            square = multiply_add(value, value, square)
+        scale = square_root(total / (square + shrink))
+        for j in range(order):
+            at = (row * order + j) * LANES
+            store(x, at, load_wide(x, at) * scale)
+
+
+@kernel
+def add_row(x, row, order, gram):
+    """Add the products of a row of x to the lower triangle of the Gram matrix."""
+    for j in range(order):
+        own = load_wide(x, (row * order + j) * LANES)
+        for i in range(j + 1):
+            at = (j * order + i) * LANES
+            other = load_wide(x, (row * order + i) * LANES)
+            store(gram, at, multiply_add(own, other, load_wide(gram, at)))
+
+
+@kernel
+def finish_gram(shape, gram):
+    """Divide sums of products by the width, and fill the upper triangle."""
+    order = shape.order
+    inverse = fill_like(zero_wide(gram), 1.0 / shape.width)
+    for j in range(order):
+        for i in range(j + 1):
+            value = load_wide(gram, (j * order + i) * LANES) * inverse
+            store(gram, (j * order + i) * LANES, value)
+            store(gram, (i * order + j) * LANES, value)
+
+
+@kernel
+def moments(shape, gram, x, sums):
+    """Write ‖M‖², Tr M³ and Tr diag(M²)² of M = x xᵀ / batch to sums, (3, LANES).
+
+    With S = xᵀ x = width G: (M²)_rr = x_r S x_rᵀ / batch², and Tr M³ is the sum of ‖x_r S‖² over
+    rows, / batch³.
+    """
+    width, order = shape.width, shape.order
+    norm, cubes, squares = zero_wide(gram), zero_wide(gram), zero_wide(gram)
+    for row in range(width):
+        first = row * order
+        of_row = zero_wide(gram)
+        for j in range(order):
+            product = zero_wide(gram)
+            for i in range(order):
+                product = multiply_add(
+                    load_wide(gram, (j * order + i) * LANES),
+                    load_wide(x, (first + i) * LANES),
+                    product,
+                )
+            of_row = multiply_add(product, load_wide(x, (first + j) * LANES), of_row)
+            cubes = multiply_add(product, product, cubes)
+        norm = norm + of_row
+        squares = multiply_add(of_row, of_row, squares)
+    ratio = width / shape.batch
+    of_square = ratio / shape.batch
+    store(sums[0], 0, norm * fill_like(norm, of_square))
+    store(sums[1], 0, cubes * fill_like(norm, ratio * of_square))
+    store(sums[2], 0, squares * fill_like(norm, of_square * of_square))

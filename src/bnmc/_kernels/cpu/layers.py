@@ -1,0 +1,255 @@
+"""The CPU kernels: layers of an ensemble of chains.
+
+Rows of a layer are worked on in blocks of `BLOCK`, kept as (column, row) so that neighbouring
+lanes of a vector are neighbouring rows.  A block of rows is drawn given the Gram matrix
+(`draw_rows`), or multiplied by weights that exist one tile at a time (`multiply_rows`); then it
+is normalised and activated in place, and its Gram matrix is added to that of its panel.  Panels,
+which are what threads share a wide layer by, are merged in order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu.blocks import add_gram, copy_matrix, unpack_gram
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP
+from bnmc._kernels.cpu.rows import draw_rows, factorise, multiply_rows
+from bnmc._kernels.scalar.codes import (
+    NORM_NONE,
+    NOT_FINITE,
+    RESOLVED_PIVOT,
+    STREAM_ROWS,
+    STREAM_WEIGHTS,
+    UNRESOLVED,
+    ZERO_VARIANCE,
+    Draw,
+    Law,
+)
+
+
+@kernel
+def conditional_layers(
+    sigma, law, grams, xs, activations, first_chain, first_layer, slots, record, panel, key0, key1,
+    total, work, status,
+):  # fmt: skip
+    """Take chains through layers, each drawn given the Gram matrix of the one before.
+
+    Parameters
+    ----------
+    grams : (chains, columns, columns) float64
+        The state, brought up to date.
+    xs : (chains, columns, >= width), or (1, 1, 1) without a skip connection
+        The representations, brought up to date.
+    activations : (chains, 2, padded columns, >= width), or (1, 2, 0, 0)
+        Where the activations are wanted, as those of layer 0 by weights, receives them in [:, 0].
+    slots : (layers,) int64
+        Where in `record` each layer goes, or -1.
+    record : (chains, slots, columns, columns) float64
+    panel : int
+        Rows of a panel.
+    status : (chains, 3) int64
+        What happened, in which layer, to which row; a chain stops where something happens.  One
+        that stops as UNRESOLVED stops before that layer: its Gram matrix has pivots that float32
+        rows would not resolve, so the layer is for float64.
+    """
+    block, means, scales, partial, sums = (
+        work.block,
+        work.means,
+        work.scales,
+        work.partial,
+        work.sums,
+    )
+    covariance, group_means, diagonal = work.covariance, work.group_means, work.diagonal
+    columns, twin, factor, regular = work.panel, work.twin, work.factor, work.regular
+    guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
+    for chain in range(grams.shape[0]):
+        gram = grams[chain]
+        x = xs[chain if law.skip != 0.0 else 0]
+        kept = activations[chain if activations.shape[0] > 1 else 0, 0]
+        stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
+        for step in range(slots.shape[0]):
+            draw = Draw(first_layer + step, stream, key0, key1)
+            least_pivot = factorise(
+                gram,
+                law,
+                covariance,
+                group_means,
+                diagonal,
+                columns,
+                twin,
+                factor,
+                regular,
+            )
+            if guarded and least_pivot < RESOLVED_PIVOT:
+                status[chain, 0] = UNRESOLVED
+                status[chain, 1] = first_layer + step
+                break
+            total[:] = 0.0
+            degenerate = -1
+            for first_row in range(0, law.width, panel):
+                last_row = min(first_row + panel, law.width)
+                degenerate = draw_rows(
+                    sigma,
+                    law,
+                    x,
+                    kept,
+                    first_row,
+                    last_row,
+                    draw,
+                    block,
+                    means,
+                    scales,
+                    partial,
+                    sums,
+                    factor,
+                    regular,
+                )
+                if degenerate >= 0:
+                    break
+                for k in range(total.shape[0]):
+                    total[k] += sums[k]
+            finite = unpack_gram(total, law, gram)
+            if not finite or degenerate >= 0:
+                status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
+                status[chain, 1] = first_layer + step
+                status[chain, 2] = degenerate
+                break
+            if slots[step] >= 0:
+                copy_matrix(gram, record[chain, slots[step]])
+
+
+@kernel
+def weighted_layers(
+    sigma, law, weights, given, grams, xs, activations, first_chain, first_layer, slots, record,
+    panel, key0, key1, total, work, status,
+):  # fmt: skip
+    """Take chains through layers whose weights are drawn.
+
+    Parameters are those of `conditional_layers`, and
+
+    activations : (chains, 2, padded columns, >= width)
+        The state: activations of even and of odd layers.
+    given : (1, 1)
+        Nothing.
+    """
+    for chain in range(activations.shape[0]):
+        gram = grams[chain]
+        x = xs[chain if law.skip != 0.0 else 0]
+        stream = np.uint32(STREAM_WEIGHTS | np.uint32(first_chain + chain))
+        for step in range(slots.shape[0]):
+            layer = first_layer + step
+            draw = Draw(layer, stream, key0, key1)
+            a = activations[chain, (layer + 1) % 2]
+            following = activations[chain, layer % 2]
+            total[:] = 0.0
+            degenerate = -1
+            for first_row in range(0, law.width, panel):
+                last_row = min(first_row + panel, law.width)
+                degenerate = multiply_rows(
+                    sigma,
+                    law,
+                    weights,
+                    given,
+                    a,
+                    x,
+                    following,
+                    first_row,
+                    last_row,
+                    draw,
+                    work,
+                )
+                if degenerate >= 0:
+                    break
+                for k in range(total.shape[0]):
+                    total[k] += work.sums[k]
+            finite = unpack_gram(total, law, gram)
+            if not finite or degenerate >= 0:
+                status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
+                status[chain, 1] = layer
+                status[chain, 2] = degenerate
+                break
+            if slots[step] >= 0:
+                copy_matrix(gram, record[chain, slots[step]])
+
+
+@kernel
+def gram_of_rows(a, width, work, gram):
+    """Write the Gram matrix of activations a, (columns, >= width) and zero beyond, to `gram`.
+
+    Only the fields of `law` that the sums need are known here, so they are passed apart.
+    """
+    law = Law(width, gram.shape[0], gram.shape[0], NORM_NONE, 0.0, 1.0, 0.0)
+    work.sums[:] = 0.0
+    for start in range(0, width, BLOCK):
+        rows = (min(BLOCK, width - start) + GROUP - 1) // GROUP * GROUP
+        for k in range(law.columns):
+            values, others = work.block[k * BLOCK : k * BLOCK + rows], a[k, start : start + rows]
+            for row in range(rows):
+                values[row] = others[row]
+        add_gram(work.block, law.columns, rows, work.partial, work.sums)
+    return unpack_gram(work.sums, law, gram)
+
+
+@kernel
+def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work, panel_sums):
+    """Draw panels of one layer, whose factor is in `work`; return a row without variance, or -1.
+
+    panel_sums : (panels, sums) float64
+        Receives the sums of each panel.
+    """
+    for number in range(first_panel, last_panel):
+        first_row = number * panel
+        last_row = min(first_row + panel, law.width)
+        degenerate = draw_rows(
+            sigma, law, x, kept, first_row, last_row, draw, work.block, work.means, work.scales,
+            work.partial, work.sums, work.factor, work.regular,
+        )  # fmt: skip
+        if degenerate >= 0:
+            return degenerate
+        panel_sums[number] = work.sums
+    return -1
+
+
+@kernel
+def multiply_panels(
+    sigma, law, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
+    panel_sums,
+):  # fmt: skip
+    """Like `draw_panels`, by weights."""
+    for number in range(first_panel, last_panel):
+        first_row = number * panel
+        last_row = min(first_row + panel, law.width)
+        degenerate = multiply_rows(
+            sigma, law, weights, given, a, x, following, first_row, last_row, draw, work
+        )
+        if degenerate >= 0:
+            return degenerate
+        panel_sums[number] = work.sums
+    return -1
+
+
+@kernel
+def merge_panels(panel_sums, law, total, gram):
+    """Add the sums of panels in their order; return whether the Gram matrix is finite."""
+    total[:] = 0.0
+    for number in range(panel_sums.shape[0]):
+        for k in range(total.shape[0]):
+            total[k] += panel_sums[number, k]
+    return unpack_gram(total, law, gram)
+
+
+@kernel
+def update_moments(values, count, mean, squares):
+    """Add rows of `values`, one after the other, to running moments (Welford).
+
+    values : (rows, items) float64; mean, squares : (items,) float64
+        `squares` is the sum of squared deviations.  Returns the new count.
+    """
+    for row in range(values.shape[0]):
+        count += 1
+        for item in range(values.shape[1]):
+            deviation = values[row, item] - mean[item]
+            mean[item] += deviation / count
+            squares[item] += deviation * (values[row, item] - mean[item])
+    return count

@@ -1,0 +1,69 @@
+"""Buffers for the kernels, aligned to cache lines: vectors that straddle two load slowly."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bnmc._kernels.cpu.numbers import BLOCK, TILE, Work
+
+ALIGNMENT = 64
+
+
+def padded(columns: int) -> int:
+    """Return `columns` rounded up to a multiple of four."""
+    return (columns + 3) // 4 * 4
+
+
+def stride(width: int) -> int:
+    """Return `width` rounded up to whole blocks."""
+    return (width + BLOCK - 1) // BLOCK * BLOCK
+
+
+def panel_rows(width: int, columns: int) -> int:
+    """Return the rows of a panel, for a panel's work to be worth a thread's attention.
+
+    Whole blocks of about 20,000 numbers in all, and at most 256 panels in a layer.
+    """
+    blocks = max(1, min(8, 20_480 // (BLOCK * columns)))
+    return max(blocks * BLOCK, stride((width + 255) // 256))
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return zeros whose first element begins a cache line."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % ALIGNMENT
+    return raw[offset : offset + size].view(dtype).reshape(shape)
+
+
+def shapes(batch: int, columns: int) -> tuple[Any, ...]:
+    """Return the shapes of the fields of a `Work`."""
+    inputs, whole = columns // batch, padded(columns)
+    tiles = whole // 4
+    return (
+        (whole * BLOCK,),
+        (TILE * BLOCK,),
+        (inputs * BLOCK,),
+        (inputs * BLOCK,),
+        (16,),
+        (tiles * (tiles + 1) // 2 * 16,),
+        (columns, columns),
+        (inputs, columns),
+        (columns,),
+        (4, columns),
+        (columns,),
+        (whole, whole),
+        (columns,),
+    )
+
+
+def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
+    """Return the buffers of one thread."""
+    rows, double = dtype, np.float64
+    dtypes = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
+    of_fields = zip(shapes(batch, batch * inputs), dtypes, strict=True)
+    return Work(*(aligned_zeros(shape, kind) for shape, kind in of_fields))

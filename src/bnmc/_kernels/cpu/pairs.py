@@ -1,0 +1,356 @@
+"""Pairs of chains that are coupled so as to meet, and then are one chain.
+
+Each of the two has the law of the chain, given the Gram matrix of the one before rows N(0, S).  As
+long as they are apart both are driven by the same normals, which contracts them where the chain
+forgets its start.  Once a maximal coupling is likely to succeed it is tried: the rows of the first
+are kept for the second with probability min(1, p'/p), and otherwise the second is drawn from what
+its law has left, by rejection.  So they meet exactly, in finite time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu.blocks import (
+    add_gram,
+    clear_rows,
+    copy_matrix,
+    multiply_triangular,
+    unpack_gram,
+)
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.rows import factorise, finish_block
+from bnmc._kernels.scalar.codes import (
+    NORM_CENTRED,
+    NORM_NONE,
+    NORM_UNCENTRED,
+    NOT_FINITE,
+    SECOND_WORD,
+    ZERO_VARIANCE,
+    Draw,
+    Law,
+)
+from bnmc._kernels.scalar.normal import uniform64
+from bnmc._kernels.scalar.philox import philox4x32
+
+# Whose rows are drawn.
+AHEAD, BEHIND, BOTH = 1, 2, 3
+
+#: A pair one of whose Gram matrices has lost rank, so that it cannot meet the other.
+DEGENERATE = 4
+
+#: Layers in a row without a common range after which rank counts as lost. From collinear samples
+#: an activation that is not odd gains it back within a few.
+PATIENCE = 64
+
+# Streams, as those of `cpu`: rows of the start of the chain behind, rows of its residual law, and
+# the uniforms that decide.
+STREAM_START = np.uint32(0x80000000)
+STREAM_RESIDUAL = np.uint32(0xA0000000)
+STREAM_COIN = np.uint32(0xC0000000)
+
+#: Rejections from the residual law after which the elements of the counter would repeat.
+MOST_ELEMENTS = 2**32 - 1
+
+
+class Pair(NamedTuple):
+    """Buffers of one thread that couples: what belongs to neither of the two chains."""
+
+    relative: np.ndarray  # float64 (columns, columns): C = L^-1 L'
+    inverse: np.ndarray  # float64 (columns, columns)
+    wishart: np.ndarray  # float64 (columns, columns): Z^T Z / width
+    normals: np.ndarray  # as `Work.block`: Z
+    sums: np.ndarray  # as `Work.sums`: those of Z^T Z
+
+
+@kernel
+def coupled_layers(
+    sigma, law, stream, grams, met, tries, first_replicate, first_layer, layers, alone, until,
+    threshold, record, trace, key0, key1, works, pair, status,
+):  # fmt: skip
+    """Take pairs of chains through layers, until they meet.
+
+    Parameters
+    ----------
+    stream : uint32
+        The stream of the rows.
+    grams : (replicates, 2, columns, columns) float64
+        The state: Gram matrices of the chain ahead, and of the one behind.
+    met : (replicates,) int64
+        The layer of the chain ahead at which a pair met; -1 of a pair that has not.
+    tries : (replicates, 3) int64
+        How many maximal couplings were tried, how many of them refused, and for how many layers the
+        two Gram matrices have had different ranges.
+    first_layer, layers : int
+        The chain ahead goes to `first_layer` first, and through so many layers.
+    alone : int
+        Up to this layer, the lag, the chain ahead moves alone.
+    until : int
+        Pairs that have met go on, as one, up to this layer.
+    threshold : float64
+        A maximal coupling is tried where the logarithm of p'/p has at most this standard deviation.
+    record : (replicates, layers or 0, 2, columns, columns) float64
+        Receives the state after each layer, unless it has no layers.
+    trace : (traced replicates, layers, 2) float64
+        Of the first replicates, receives the distance |L^-1 S' L^-T - I| before each layer (of the
+        regular part, at the best scale) and the least relative pivot of the two.
+    works : (Work, Work)
+        Buffers of the chain ahead, and of the one behind.
+    pair : Pair
+    status : (replicates, 3) int64
+        What ended a pair, in which layer, at which row.
+    """
+    first, second = works
+    nothing = pair.sums[:0]
+    for replicate in range(grams.shape[0]):
+        if status[replicate, 0] != 0:
+            continue
+        number = np.uint32(first_replicate + replicate)
+        ahead, behind = grams[replicate, 0], grams[replicate, 1]
+        for step in range(layers):
+            layer = first_layer + step
+            apart = met[replicate] < 0
+            if not apart and layer > until:
+                break
+            sides, squares = AHEAD, nothing
+            for side in range(2 if apart and layer > alone else 1):
+                work = works[side]
+                least = factorise(
+                    grams[replicate, side], law, work.covariance, work.group_means, work.diagonal,
+                    work.panel, work.twin, work.factor, work.regular,
+                )  # fmt: skip
+                if replicate < trace.shape[0]:
+                    trace[replicate, step, 1] = min(least, trace[replicate, step, 1])
+            if apart and layer > alone:
+                distance = np.nan
+                if same_range(law, first, second):
+                    distance = relative_factor(law, first, second, pair.relative)
+                if replicate < trace.shape[0]:
+                    trace[replicate, step, 0] = distance
+                tries[replicate, 2] = 0 if distance >= 0.0 else tries[replicate, 2] + 1
+                if tries[replicate, 2] > PATIENCE:
+                    status[replicate, 0] = DEGENERATE
+                    status[replicate, 1] = layer - PATIENCE
+                    break
+                sides = BOTH
+                if np.sqrt(0.5 * law.width) * distance <= threshold:
+                    sides, squares = AHEAD, pair.sums
+                    tries[replicate, 0] += 1
+
+            draw = Draw(layer, np.uint32(stream | number), key0, key1)
+            attempt = 0
+            while True:
+                element = attempt * law.columns % MOST_ELEMENTS
+                row = draw_layer(sigma, law, element, draw, sides, works, pair.normals, squares)
+                finite = True
+                if sides & AHEAD:
+                    finite = unpack_gram(first.sums, law, ahead)
+                if sides & BEHIND:
+                    finite = unpack_gram(second.sums, law, behind) and finite
+                if row >= 0 or not finite or squares.size == 0:
+                    break
+                unpack_gram(squares, law, pair.wishart)
+                if sides == AHEAD:
+                    if _is_kept(law, draw, number, first.regular, pair):
+                        met[replicate] = layer
+                        break
+                    # What the law of the second has left, p' - p where that is positive, is drawn
+                    # from by rejection: from p', with other normals.
+                    tries[replicate, 1] += 1
+                    sides = BEHIND
+                    draw = Draw(layer, np.uint32(STREAM_RESIDUAL | number), key0, key1)
+                else:
+                    attempt += 1
+                    if _is_residual(law, draw, number, attempt, first.regular, pair):
+                        break
+            if row >= 0 or not finite:
+                status[replicate, 0] = ZERO_VARIANCE if finite else NOT_FINITE
+                status[replicate, 1] = layer
+                status[replicate, 2] = row
+                break
+            if met[replicate] >= 0:
+                copy_matrix(ahead, behind)
+            if record.shape[1] > 0:
+                copy_matrix(ahead, record[replicate, step, 0])
+                copy_matrix(behind, record[replicate, step, 1])
+
+
+@kernel
+def draw_layer(sigma, law, element, draw, sides, works, normals, squares):
+    """Draw rows of one chain or both with the same normals, whose elements begin at `element`.
+
+    The sums of each work receive the Gram matrix of the activations, times the width, and
+    `squares`, unless it has no length, that of the normals. Returns a row without variance, or -1.
+    """
+    # Rows drawn with the covariance P G P are centred already.
+    norm = NORM_UNCENTRED if law.norm == NORM_CENTRED else law.norm
+    rows_law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+    works[0].sums[:] = 0.0
+    works[1].sums[:] = 0.0
+    squares[:] = 0.0
+    nowhere = normals[:0].reshape((0, 1))
+    for start in range(0, law.width, BLOCK):
+        count = min(BLOCK, law.width - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        fill_normals(normals, 0, element, law.columns, start, rows, draw)
+        for side in range(2):
+            if not sides & (1 << side):
+                continue
+            work = works[side]
+            block = work.block
+            for k in range(law.columns):
+                for at in range(np.uintp(k * BLOCK), np.uintp(k * BLOCK + rows)):
+                    block[at] = normals[at]
+            multiply_triangular(work.factor, law.columns, block, rows)
+            degenerate = finish_block(
+                sigma, rows_law, start, count, nowhere, nowhere, block, work.means, work.scales
+            )
+            if degenerate >= 0:
+                return degenerate
+            add_gram(block, law.columns, rows, work.partial, work.sums)
+        if squares.size > 0:
+            clear_rows(normals, 0, law.columns, count, rows)
+            add_gram(normals, law.columns, rows, works[0].partial, squares)
+    return -1
+
+
+@kernel
+def same_range(law, first, second):
+    """Whether the covariances of two factors have one range.
+
+    They have if nothing is missing but what copies of samples leave out in both, and, of a centred
+    batch, the last sample that is no copy: the others determine it.
+    """
+    last = -1
+    for k in range(law.columns - 1, -1, -1):
+        if first.regular[k] != second.regular[k] or first.twin[k] != second.twin[k]:
+            return False
+        if (k + 1) % law.batch == 0:
+            last = -1
+        is_copy = first.twin[k] != k
+        if law.norm == NORM_CENTRED and last < 0 and not is_copy:
+            last = k
+        if not first.regular[k] and not is_copy and k != last:
+            return False
+    return True
+
+
+@kernel
+def relative_factor(law, first, second, relative):
+    """Write C = L^-1 L', in the rows and columns that are regular; return |C C^T - I|.
+
+    A normalization does not see the scale of L', which is then chosen to make that least.
+    """
+    columns, regular = law.columns, first.regular
+    relative[:, :] = 0.0
+    size = 0.0
+    order = 0
+    for i in range(columns):
+        if not regular[i]:
+            continue
+        order += 1
+        for j in range(i + 1):
+            if not regular[j]:
+                continue
+            entry = second.factor[i, j]
+            for k in range(j, i):
+                entry -= first.factor[i, k] * relative[k, j]
+            relative[i, j] = entry / first.factor[i, i]
+            size += relative[i, j] * relative[i, j]
+    if law.norm != NORM_NONE and law.eps == 0.0:
+        square = 0.0
+        for i in range(columns):
+            for j in range(i + 1):
+                entry = _product(relative, i, j)
+                square += entry * entry if i == j else 2.0 * entry * entry
+        # The least of |s C C^T - I| is at s = tr(C C^T) / |C C^T|^2.
+        root = np.sqrt(size / square)
+        for i in range(columns):
+            for j in range(i + 1):
+                relative[i, j] *= root
+    deviation = 0.0
+    for i in range(columns):
+        if regular[i]:
+            for j in range(i + 1):
+                entry = _product(relative, i, j) - (1.0 if i == j else 0.0)
+                deviation += entry * entry if i == j else 2.0 * entry * entry
+    return np.sqrt(deviation)
+
+
+@kernel
+def _product(lower, i, j):
+    """Return entry (i, j), j <= i, of C C^T."""
+    entry = 0.0
+    for k in range(j + 1):
+        entry += lower[i, k] * lower[j, k]
+    return entry
+
+
+@kernel
+def _is_kept(law, draw, number, regular, pair):
+    """Whether the rows of the first chain serve the second: with probability min(1, p'/p)."""
+    _invert(law, regular, pair.relative, pair.inverse)
+    log_ratio = -_half_excess(law, regular, pair.inverse, pair.wishart)
+    log_ratio -= _log_determinant(law, regular, pair.relative)
+    return np.log(_coin(draw, number, 0)) <= law.width * log_ratio
+
+
+@kernel
+def _is_residual(law, draw, number, attempt, regular, pair):
+    """Whether rows drawn from p' are kept for the residual: with probability 1 - min(1, p/p')."""
+    log_ratio = _log_determinant(law, regular, pair.relative)
+    log_ratio -= _half_excess(law, regular, pair.relative, pair.wishart)
+    return np.log(_coin(draw, number, attempt)) > law.width * log_ratio
+
+
+@kernel
+def _coin(draw, number, attempt):
+    """Return the uniform that decides an attempt of a layer."""
+    stream = np.uint32(STREAM_COIN | number)
+    high = philox4x32(np.uint32(attempt), 0, draw.layer, stream, draw.key0, draw.key1)[0]
+    again = np.uint32(stream | SECOND_WORD)
+    low = philox4x32(np.uint32(attempt), 0, draw.layer, again, draw.key0, draw.key1)[0]
+    return uniform64(high, low)
+
+
+@kernel
+def _invert(law, regular, lower, out):
+    """Write the inverse of a lower triangular matrix, in the rows and columns that are regular."""
+    out[:, :] = 0.0
+    for i in range(law.columns):
+        if not regular[i]:
+            continue
+        for j in range(i + 1):
+            if not regular[j]:
+                continue
+            entry = 1.0 if i == j else 0.0
+            for k in range(j, i):
+                entry -= lower[i, k] * out[k, j]
+            out[i, j] = entry / lower[i, i]
+
+
+@kernel
+def _half_excess(law, regular, lower, wishart):
+    """Return half the trace of (C^T C - I) Z^T Z, divided by the width as the last factor is."""
+    total = 0.0
+    for i in range(law.columns):
+        if regular[i]:
+            for j in range(i + 1):
+                if regular[j]:
+                    entry = -1.0 if i == j else 0.0
+                    for k in range(i, law.columns):
+                        entry += lower[k, i] * lower[k, j]
+                    total += entry * wishart[i, j] * (0.5 if i == j else 1.0)
+    return total
+
+
+@kernel
+def _log_determinant(law, regular, lower):
+    total = 0.0
+    for k in range(law.columns):
+        if regular[k]:
+            total += np.log(lower[k, k])
+    return total

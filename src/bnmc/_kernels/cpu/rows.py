@@ -1,0 +1,272 @@
+"""TODO-DOC bnmc._kernels.cpu.layers.rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from bnmc._kernels.compiling import Sigma, activate, calls_apart, compiled_apart, kernel
+from bnmc._kernels.cpu import vectors
+from bnmc._kernels.cpu.blocks import (
+    add_columns,
+    add_gram,
+    add_product,
+    clear_rows,
+    copy_matrix,
+    keep_columns,
+    multiply_triangular,
+    repeat_first_row,
+    scale_columns,
+)
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, TILE, fill_normals, fill_weights
+from bnmc._kernels.cpu.vectors import (
+    all_greater,
+    fill_like,
+    load_wide,
+    multiply_add,
+    square_root,
+    store,
+    zero_wide,
+)
+from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
+from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, Law
+
+
+@kernel
+def measure_rows(block, rows, law, means, scales):
+    """Write what the normalization subtracts from each row, and what it multiplies it by.
+
+    means, scales : (inputs * BLOCK,), in the block's dtype
+        One of each for each row of each input batch.
+
+    Returns a row without variance, or -1.
+    """
+    batch = law.batch
+    number = block.dtype.type
+    # The mean of equal entries need not equal them: a variance within its rounding is zero.
+    unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
+    strip = vectors.WIDE_BYTES // block.itemsize
+    zero = zero_wide(block)
+    one = fill_like(zero, number(1.0))
+    ratio = fill_like(zero, number(1.0 / batch))
+    rounding = fill_like(zero, number((batch * unit) ** 2))
+    eps = fill_like(zero, number(law.eps))
+    for group in range(law.columns // batch):
+        first = group * batch
+        for row in range(0, rows, strip):
+            mean = zero
+            scale = one
+            if law.norm == NORM_CENTRED:
+                for i in range(first, first + batch):
+                    mean = mean + load_wide(block, i * BLOCK + row)
+                mean = mean * ratio
+            if law.norm != NORM_NONE:
+                variance = zero
+                for i in range(first, first + batch):
+                    deviation = load_wide(block, i * BLOCK + row) - mean
+                    variance = multiply_add(deviation, deviation, variance)
+                variance = variance * ratio
+                if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
+                    return row_without_variance(block, first, row, rows, law)
+                scale = one / square_root(variance + eps)
+            store(means, group * BLOCK + row, mean)
+            store(scales, group * BLOCK + row, scale)
+    return -1
+
+
+@kernel
+def row_without_variance(block, first, start, rows, law):
+    """Return the row from `start` on with the least variance, as a part of its squared mean.
+
+    `first` is the first column of the batch.  Called where a strip of rows has one whose variance
+    is zero to rounding, or not a number.
+    """
+    found, least = start, np.inf
+    for row in range(start, rows):
+        mean = 0.0
+        if law.norm == NORM_CENTRED:
+            for i in range(first, first + law.batch):
+                mean += block[i * BLOCK + row] / law.batch
+        variance = 0.0
+        for i in range(first, first + law.batch):
+            variance += (block[i * BLOCK + row] - mean) ** 2 / law.batch
+        relative = variance / (mean * mean) if mean != 0.0 else variance
+        if least == least and not relative >= least:
+            found, least = row, relative
+    return found
+
+
+@kernel
+def activate_columns(sigma, block, columns, batch, rows, means, scales):
+    """Normalise the rows of a block, and apply the activation."""
+    for i in range(columns):
+        # Unsigned, so that the compiler need not look for negative indices.
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            value = (block[column + row] - means[group + row]) * scales[group + row]
+            block[column + row] = activate(sigma, value)
+
+
+#: `activate_columns`, by its address where that is what `sigma` is.
+activate_block = calls_apart(activate_columns)
+
+
+@cache
+def activation(sigma: Sigma, dtype: str) -> Any:
+    """Return the activation as the kernels of a dtype take it from Python.
+
+    They are compiled once, and for each activation `activate_columns` alone: a tenth of the time,
+    for one indirect call a block of rows.
+    """
+    values = types.Array(types.float32 if dtype == "float32" else types.float64, 1, "C")
+    number = types.int64
+    return compiled_apart(activate_columns, sigma, (values, number, number, number, values, values))
+
+
+@kernel
+def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
+    """Turn the rows W a of a block into activations; return a row without variance, or -1.
+
+    The block holds `count` rows from `first_row` on, and arbitrary finite numbers up to the next
+    multiple of `GROUP`, which become zeros: they count for nothing in the Gram matrix.  With a
+    skip connection x holds the representation, (columns, >= width), and is brought up to date.
+    The activations are written to `kept`, of the same shape, unless that has no rows.
+    """
+    rows = (count + GROUP - 1) // GROUP * GROUP
+    if law.skip != 0.0:
+        add_columns(law.skip, x, first_row, law.columns, rows, block)
+    # Rows of no one, which may lack variance, would end the normalization of the others.
+    repeat_first_row(block, law.columns, count, rows)
+    degenerate = measure_rows(block, rows, law, means, scales)
+    if degenerate >= 0:
+        return first_row + degenerate
+    if law.skip != 0.0:
+        keep_normalised(block, law, rows, means, scales, first_row, x)
+    activate_block(sigma, block, law.columns, law.batch, rows, means, scales)
+    clear_rows(block, 0, law.columns, count, rows)
+    if kept.shape[0] > 0:
+        keep_columns(block, law.columns, rows, first_row, kept)
+    return -1
+
+
+@kernel
+def keep_normalised(block, law, rows, means, scales, first_row, out):
+    """Write the normalised rows of a block to `out`, (>= columns, >= first_row + rows)."""
+    for i in range(law.columns):
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // law.batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            value = (block[column + row] - means[group + row]) * scales[group + row]
+            out[i, first_row + row] = value
+
+
+@kernel
+def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor, regular):
+    """Write the factor of the covariance of the rows of W a to `factor`.
+
+    Under a normalization that does not see the scale of a row, the scale is brought to about 1.
+    Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
+    The last arguments are fields of a `Work`.
+    """
+    columns = law.columns
+    # With a skip connection too, since the representation that is added is centred.
+    centred = law.norm == NORM_CENTRED
+    if centred:
+        centre(gram, law.batch, group_means, covariance)
+    else:
+        copy_matrix(gram, covariance)
+    for i in range(columns):
+        diagonal[i] = covariance[i, i]
+    scale = law.gain
+    if law.norm != NORM_NONE and law.skip == 0.0 and law.eps == 0.0:
+        scale = scale_of(diagonal)
+    for first in range(0, columns, law.batch):
+        mean = 0.0
+        for i in range(first, first + law.batch):
+            diagonal[i] = gram[i, i]
+            mean += gram[i, i]
+        mean /= law.batch
+        if centred:
+            # Centring rounds to the precision of the means, which may exceed a sample's own.
+            for i in range(first, first + law.batch):
+                diagonal[i] = max(diagonal[i], mean)
+            # The others determine the last sample of a batch, so its pivot is zero.
+            diagonal[first + law.batch - 1] = np.inf
+    # Centring tells apart copies in batches whose other samples differ.
+    find_twins(covariance, twin)
+    cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
+    least = 1.0
+    for k in range(columns):
+        if twin[k] == k and not (centred and (k + 1) % law.batch == 0):
+            least = min(least, diagonal[k])
+    return least
+
+
+@kernel
+def draw_rows(
+    sigma, law, x, kept, first_row, last_row, draw, block, means, scales, partial, sums, factor,
+    regular,
+):  # fmt: skip
+    """Draw rows of a layer given the factor of its covariance; sum their Gram matrix.
+
+    Returns a row without variance, or -1.  `sums` receives the Gram matrix times width.  The last
+    arguments are fields of a `Work`, one by one: a tuple of arrays would cost a reference count
+    of each at every call, which a small layer feels.
+    """
+    sums[:] = 0.0
+    # Rows drawn with the covariance P G P are centred already, but for what a skip connection
+    # would let rounding add up to.
+    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    norm = NORM_UNCENTRED if centred else law.norm
+    law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+    for start in range(first_row, last_row, BLOCK):
+        count = min(BLOCK, last_row - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        k = 0
+        while k < law.columns:
+            end = k + 1
+            while end < law.columns and regular[end] == regular[k]:
+                end += 1
+            if regular[k]:
+                fill_normals(block, k, k, end - k, start, rows, draw)
+            else:
+                clear_rows(block, k, end, 0, rows)
+            k = end
+        multiply_triangular(factor, law.columns, block, rows)
+        degenerate = finish_block(sigma, law, start, count, x, kept, block, means, scales)
+        if degenerate >= 0:
+            return degenerate
+        add_gram(block, law.columns, rows, partial, sums)
+    return -1
+
+
+@kernel
+def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_row, draw, work):
+    """Multiply rows of the weights, a tile at a time, by the activations a; sum the Gram matrix.
+
+    `given` holds the weights of a panel, (panel, width), where they are not drawn here.
+    `a` and `following`, which receives the next activations, are (padded columns, >= width).
+    Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
+    """
+    block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
+    means, scales = work.means, work.scales
+    sums[:] = 0.0
+    scale = block.dtype.type(law.gain / np.sqrt(law.width))
+    for start in range(first_row, last_row, BLOCK):
+        count = min(BLOCK, last_row - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        clear_rows(block, 0, law.columns, 0, rows)
+        for element in range(0, law.width, TILE):
+            depth = min(TILE, law.width - element)
+            fill_weights(weights, given, tile, element, depth, start, rows, draw)
+            add_product(a, element, law.columns, tile, depth, block, rows)
+        scale_columns(scale, law.columns, rows, block)
+        degenerate = finish_block(sigma, law, start, count, x, following, block, means, scales)
+        if degenerate >= 0:
+            return degenerate
+        add_gram(block, law.columns, rows, partial, sums)
+    return -1

@@ -1,0 +1,122 @@
+"""TODO-DOC bnmc._kernels.cpu.layers.wishart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
+from bnmc._kernels.scalar.gamma import chi
+
+
+@kernel
+def factor_layers(
+    law, factors, exponents, log_start, first_chain, first_layer, slots, record, log_scales,
+    log_pivots, key0, key1, work,
+):  # fmt: skip
+    """Take linear chains without normalization through layers, by the factor of a Wishart matrix.
+
+    With G = F^T F, F upper triangular, the next Gram matrix is (T F)^T (T F) gain^2 / width, where
+    T is the upper trapezoidal factor of a Wishart matrix (Bartlett): chi variables on the
+    diagonal, normals above it.  T F is triangular again, so nothing is ever factored, and the
+    cost does not depend on the width.
+
+    Parameters
+    ----------
+    factors : (chains, columns, columns) float64
+        The state, brought up to date: row i of F is factors[i] * 2 ** exponents[i].
+    exponents : (chains, columns) float64
+        Whole numbers.  Each row has its own, since their ratios under- and overflow with depth.
+    log_start : (chains,) float64
+        What the factor of layer 0 leaves out: G_0 = exp(log_start) F^T F.
+    record : (chains, slots, columns, columns) float64
+        Receives G times exp(-log_scale), of trace n.
+    log_scales : (chains, slots) float64
+    log_pivots : (chains, slots, columns) float64
+        Receives log F_ii^2, whose growth rates are twice the Lyapunov exponents; -inf where the
+        rank is less.
+    """
+    columns = factors.shape[1]
+    block = work.block
+    rank = min(law.width, columns)
+    for chain in range(factors.shape[0]):
+        factor, exponent = factors[chain], exponents[chain]
+        stream = np.uint32(STREAM_FACTOR | np.uint32(first_chain + chain))
+        stream_chi = np.uint32(STREAM_CHI | np.uint32(first_chain + chain))
+        for step in range(slots.shape[0]):
+            layer = first_layer + step
+            draw = Draw(layer, stream, key0, key1)
+            for i in range(columns):
+                # Row i of T F needs rows k >= i of F alone, so it can take the place of row i.
+                # The row i of T: a chi variable and the normals of the elements k > i.
+                if i % BLOCK == 0:
+                    rows = (min(BLOCK, columns - i) + GROUP - 1) // GROUP * GROUP
+                    fill_normals(block, 0, 0, columns, i, rows, draw)
+                row = work.panel[0]
+                row[:] = 0.0
+                largest = -np.inf
+                for k in range(i, columns):
+                    if np.any(factor[k] != 0.0):
+                        largest = max(largest, exponent[k])
+                if i < rank and largest > -np.inf:
+                    for k in range(i, columns):
+                        if k == i:
+                            entry = chi(law.width - i, i, layer, stream_chi, key0, key1)
+                        else:
+                            entry = block[k * BLOCK + i % BLOCK]
+                        entry *= 2.0 ** max(exponent[k] - largest, -1100.0)
+                        for j in range(k, columns):
+                            row[j] += entry * factor[k, j]
+                size = 0.0
+                for j in range(columns):
+                    size = max(size, abs(row[j]))
+                shift = np.floor(np.log2(size)) if size > 0.0 else 0.0
+                for j in range(columns):
+                    factor[i, j] = row[j] * 2.0**-shift
+                exponent[i] = largest + shift if size > 0.0 else 0.0
+            if slots[step] >= 0:
+                common = log_of_factors(law, log_start[chain], layer)
+                write_factor(
+                    factor, exponent, common, record[chain, slots[step]], log_scales[chain],
+                    log_pivots[chain], slots[step],
+                )  # fmt: skip
+
+
+@kernel
+def log_of_factors(law, log_start, layer):
+    """Return the logarithm of what multiplies F^T F: each layer has a factor gain^2 / width."""
+    return log_start + layer * (2.0 * np.log(abs(law.gain)) - np.log(law.width))
+
+
+@kernel
+def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
+    """Write the scaled Gram matrix of a factor, its log-scale and its log-pivots.
+
+    `common` is the logarithm of what multiplies F^T F.
+    """
+    columns = factor.shape[0]
+    largest = -np.inf
+    for k in range(columns):
+        if np.any(factor[k] != 0.0):
+            largest = max(largest, exponent[k])
+    gram[:, :] = 0.0
+    for k in range(columns):
+        pivot = abs(factor[k, k])
+        log_pivots[slot, k] = -np.inf
+        if pivot > 0.0:
+            log_pivots[slot, k] = common + 2.0 * (np.log(pivot) + exponent[k] * LOG_2)
+        if np.any(factor[k] != 0.0):
+            scale = 2.0 ** max(exponent[k] - largest, -1100.0)
+            for i in range(k, columns):
+                for j in range(k, columns):
+                    gram[i, j] += (scale * factor[k, i]) * (scale * factor[k, j])
+    trace = 0.0
+    for i in range(columns):
+        trace += gram[i, i] / columns
+    log_scales[slot] = -np.inf
+    if trace > 0.0:
+        log_scales[slot] = common + 2.0 * largest * LOG_2 + np.log(trace)
+        for i in range(columns):
+            for j in range(columns):
+                gram[i, j] /= trace

@@ -1,0 +1,182 @@
+"""The buffers of `cpu` carved from one array of the caller, for code that must not allocate.
+
+A workspace begins with a header, of whole numbers of 64 bits: what it was laid out for, then what
+happened last.  Fields follow, each at the start of a cache line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.core.imputils import lower_constant
+from numba.extending import intrinsic, overload
+
+from bnmc._kernels.compiling import INLINED, SigmaType, inlined, kernel
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.numbers import Work
+
+LINE = memory.ALIGNMENT
+
+#: Says that a workspace is laid out.
+MAGIC = 0x626E6D632D303031
+
+#: Numbers of the header, and where in it the status is (what, in which layer, to which row), and
+#: the bytes that the workspace needs.
+HEADER, STATUS, NEEDED = 8, 4, 7
+
+
+for function in (memory.padded, memory.stride, memory.panel_rows, memory.shapes):
+    inlined(function)
+
+
+class Scratch(NamedTuple):
+    """A `Work`, and what kernels take beside it for one layer of one chain."""
+
+    work: Work
+    total: np.ndarray  # float64, as work.sums
+    slots: np.ndarray  # int64 (1,), -1: nothing is recorded
+    status: np.ndarray  # int64 (1, 3)
+    record: np.ndarray  # float64 (1, 1, 1, 1)
+    no_x: np.ndarray  # (1, 1, 1)
+    no_activations: np.ndarray  # (1, 2, 0, 0)
+    no_weights: np.ndarray  # (1, 1)
+
+
+@lower_constant(SigmaType)
+def _constant_sigma(context, builder, typ, value):
+    """Let compiled code refer to an activation that is a global or a closure variable."""
+    return context.get_dummy_value()
+
+
+@intrinsic
+def _pointer(typing_context, address):
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+
+    return types.voidptr(types.uintp), codegen
+
+
+@intrinsic
+def _number(typing_context, pointer):
+    def codegen(context, builder, signature, arguments):
+        return builder.ptrtoint(arguments[0], ir.IntType(64))
+
+    return types.uintp(pointer), codegen
+
+
+def address_of(pointer):
+    """Return a pointer as a number; Python has numbers for pointers."""
+    return pointer or 0
+
+
+def at(address, shape, dtype):
+    """Return the array that is at an address; nobody counts references to it."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    if size == 0:
+        return np.empty(shape, dtype)
+    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype).reshape(shape)
+
+
+overload(address_of, jit_options=INLINED)(lambda pointer: lambda pointer: _number(pointer))
+
+
+overload(at, jit_options=INLINED)(
+    lambda address, shape, dtype: (
+        lambda address, shape, dtype: carray(_pointer(np.uintp(address)), shape, dtype)
+    )
+)
+
+
+@inlined
+def lines(size):
+    """Return a number of bytes rounded up to cache lines."""
+    return (np.int64(size) + LINE - 1) // LINE * LINE
+
+
+@inlined
+def header_of(workspace):
+    """Return the header of a workspace, whose first line may be a part of one."""
+    return at(lines(workspace.ctypes.data), (HEADER,), np.int64)
+
+
+@kernel
+def workspace_bytes(batch, columns, itemsize):
+    """Return the bytes of a workspace, wherever it begins."""
+    s = memory.shapes(batch, columns)
+    of_rows = lines(s[0][0] * itemsize) + lines(s[1][0] * itemsize)
+    of_rows += lines(s[2][0] * itemsize) + lines(s[3][0] * itemsize) + lines(s[4][0] * itemsize)
+    of_rows += lines(s[11][0] * s[11][1] * itemsize)
+    of_sums = 2 * lines(s[5][0] * 8) + lines(s[6][0] * s[6][1] * 8) + lines(s[7][0] * s[7][1] * 8)
+    of_sums += lines(s[8][0] * 8) + lines(s[9][0] * s[9][1] * 8)
+    # The header, four small fields, and what aligns the first.
+    return LINE + (1 + 4) * LINE + of_rows + of_sums + lines(s[10][0] * 8) + lines(s[12][0])
+
+
+@kernel
+def lay_out(workspace, batch, columns):
+    """Zero a workspace that is laid out for something else; return whether it is large enough."""
+    if workspace.nbytes < 2 * LINE:
+        return False
+    header = header_of(workspace)
+    if (
+        header[0] == MAGIC
+        and header[1] == batch
+        and header[2] == columns
+        and header[3] == workspace.itemsize
+    ):
+        return workspace.nbytes >= header[NEEDED]
+    needed = workspace_bytes(batch, columns, workspace.itemsize)
+    if workspace.nbytes < needed:
+        return False
+    workspace[:] = 0.0
+    header[0], header[1], header[2], header[3] = MAGIC, batch, columns, workspace.itemsize
+    header[NEEDED] = needed
+    return True
+
+
+@inlined
+def carve(workspace, batch, columns):
+    """Return the fields of a workspace that is laid out."""
+    s = memory.shapes(batch, columns)
+    rows, size = workspace.dtype, workspace.itemsize
+    header = lines(workspace.ctypes.data)
+    block = header + LINE
+    tile = block + lines(s[0][0] * size)
+    means = tile + lines(s[1][0] * size)
+    scales = means + lines(s[2][0] * size)
+    partial = scales + lines(s[3][0] * size)
+    factor = partial + lines(s[4][0] * size)
+    sums = factor + lines(s[11][0] * s[11][1] * size)
+    total = sums + lines(s[5][0] * 8)
+    covariance = total + lines(s[5][0] * 8)
+    group_means = covariance + lines(s[6][0] * s[6][1] * 8)
+    diagonal = group_means + lines(s[7][0] * s[7][1] * 8)
+    panel = diagonal + lines(s[8][0] * 8)
+    twin = panel + lines(s[9][0] * s[9][1] * 8)
+    regular = twin + lines(s[10][0] * 8)
+    small = regular + lines(s[12][0])
+    slots = at(small, (1,), np.int64)
+    slots[0] = -1
+    status = at(header + 8 * STATUS, (1, 3), np.int64)
+    status[0, 0], status[0, 1], status[0, 2] = 0, 0, -1
+    return Scratch(
+        Work(
+            at(block, s[0], rows), at(tile, s[1], rows), at(means, s[2], rows),
+            at(scales, s[3], rows), at(partial, s[4], rows), at(sums, s[5], np.float64),
+            at(covariance, s[6], np.float64), at(group_means, s[7], np.float64),
+            at(diagonal, s[8], np.float64), at(panel, s[9], np.float64),
+            at(twin, s[10], np.int64), at(factor, s[11], rows), at(regular, s[12], np.bool_),
+        ),
+        at(total, s[5], np.float64),
+        slots,
+        status,
+        at(small + LINE, (1, 1, 1, 1), np.float64),
+        at(small + 2 * LINE, (1, 1, 1), rows),
+        at(small + 2 * LINE, (1, 2, 0, 0), rows),
+        at(small + 3 * LINE, (1, 1), rows),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The GPU kernels, compiled by Numba's CUDA target."""

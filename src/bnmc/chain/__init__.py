@@ -1,0 +1,21 @@
+"""The specification of a chain as a value: width, batch, activation, norm, weights, start.
+
+Everything here is known before any random number is drawn.  The package may import `_support`,
+`_kernels` and `errors`.  Read `chain.py` first, then `norms.py` and `activations.py`.
+"""
+
+from __future__ import annotations
+
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.chain import NORMS, WEIGHTS, Chain, WeightSampler
+from bnmc.chain.start import FirstLayer
+
+__all__ = [
+    "NORMS",
+    "WEIGHTS",
+    "Activation",
+    "Chain",
+    "FirstLayer",
+    "WeightSampler",
+    "as_activation",
+]

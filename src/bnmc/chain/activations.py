@@ -1,0 +1,391 @@
+"""Activations: the functions that a network applies to every entry of its hidden state.
+
+The named ones are, with Φ the distribution function of a standard normal:
+
+============ ==========================================================
+name         σ(x)
+============ ==========================================================
+linear       x
+relu         max(x, 0)
+leaky_relu   x where x > 0, else x / 100
+abs          −x where x < 0, else x
+tanh         tanh x
+sigmoid      1 / (1 + exp(−x))
+sin          sin x
+erf          2/√π ∫₀ˣ exp(−t²) dt
+elu, celu    x where x > 0, else exp(x) − 1  (α = 1, where the two agree)
+selu         s x where x > 0, else s α (exp(x) − 1), with the published s and α
+gelu         x Φ(x), the exact form
+silu         x / (1 + exp(−x))
+============ ==========================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc._support.arguments import choice, host_array, items, real
+from bnmc.chain.code_digest import ScalarFunction, _digest, _frozen, _is_importable
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from bnmc._kernels.compiling import Sigma
+
+__all__ = ["Activation", "as_activation"]
+
+# Hidden states are normalised, so this is where nearly all of them are.
+_CHECKED = np.linspace(-4.0, 4.0, 801)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Activation:
+    """A scalar function that is applied to every entry of the hidden state.
+
+    Parameters
+    ----------
+    function : callable
+        Maps one real number to one; anything that Numba can compile.  What it refers to (closure
+        and global variables) is taken as it is now: later changes have no effect.
+    kinks : iterable of float, default ()
+        The points where the function or its derivative jumps.  Quadrature splits there; a kink
+        that is not declared costs time, not correctness.
+    name : str, optional
+        For messages and tables; by default the function's own.
+
+    Attributes
+    ----------
+    name : str
+    kinks : tuple of float
+        In increasing order.
+    digest : str
+        What identifies the compiled code: the name of a named activation, else a SHA-256 of the
+        bytecode and of everything it refers to.  The same in every process that runs the same
+        Python version and source.
+    function : callable
+        The function that was given.
+    builtin : bool
+        Whether it is one of the named activations.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `function` is not callable, `kinks` not real numbers or `name` not a string.
+    ArgumentError
+        If a kink is not finite.
+
+    See Also
+    --------
+    as_activation : From a name, a function or an activation.
+
+    Notes
+    -----
+    Two activations are equal when digest, kinks and name are.  They can be pickled: a named one
+    by its name, a function of an importable module by reference, any other (a lambda, a closure)
+    by value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> swish = Activation(lambda x: x / (1 + np.exp(-2 * x)), name="swish")
+    >>> swish(np.array([-1.0, 0.0, 1.0])).round(6)
+    array([-0.119203,  0.      ,  0.880797])
+    >>> Activation.named("relu").kinks
+    (0.0,)
+    """
+
+    name: str
+    kinks: tuple[float, ...]
+    digest: str
+    function: ScalarFunction = field(compare=False)
+    builtin: bool = field(compare=False)
+    _scalars: dict[str, ScalarFunction] = field(compare=False)
+
+    def __init__(
+        self, function: ScalarFunction, *, kinks: Iterable[float] = (), name: str | None = None
+    ) -> None:
+        if not callable(function) or isinstance(function, Activation):
+            hint = f"Activation.named({function!r})" if isinstance(function, str) else ""
+            allowed = "a function of one real number"
+            raise ArgumentTypeError("function", function, allowed, hint)
+        if name is None:
+            name = str(getattr(function, "__name__", type(function).__name__))
+        elif not isinstance(name, str):
+            raise ArgumentTypeError("name", name, "a string")
+        frozen = _frozen(function)
+        self._set(
+            name=name,
+            kinks=_checked_kinks(kinks),
+            digest=_digest(frozen, name),
+            function=function,
+            builtin=False,
+            _scalars={"float32": frozen, "float64": frozen},
+        )
+
+    def _set(self, **values: object) -> None:
+        for attribute, value in values.items():
+            object.__setattr__(self, attribute, value)
+
+    @classmethod
+    def named(cls, name: str) -> Activation:
+        """Return the activation of a name; the module's table lists them.
+
+        Parameters
+        ----------
+        name : str
+
+        Returns
+        -------
+        Activation
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none of that name; the message proposes the nearest.
+
+        Examples
+        --------
+        >>> Activation.named("tahn")
+        Traceback (most recent call last):
+            ...
+        bnmc.errors.UnknownNameError: activation: got 'tahn', allowed: linear, relu, leaky_relu,
+        abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu, silu (did you mean 'tanh'?)
+        """
+        return _named(choice("activation", name, BUILTIN))
+
+    def scalar(self, dtype: DTypeLike) -> ScalarFunction:
+        """Return the plain Python function of a scalar that kernels of a dtype compile.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32 or float64.
+
+        Returns
+        -------
+        callable
+
+        Raises
+        ------
+        ArgumentError
+            If the dtype is another.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> float(Activation.named("relu").scalar("float32")(np.float32(-1)))
+        0.0
+        """
+        allowed = ", ".join(self._scalars)
+        try:
+            name = np.dtype(dtype).name
+        except (TypeError, ValueError):
+            raise ArgumentTypeError("dtype", dtype, allowed) from None
+        scalar = self._scalars.get(name)
+        if scalar is None:
+            raise ArgumentError("dtype", name, allowed)
+        return scalar
+
+    def __call__(self, x: ArrayLike) -> Any:
+        """Apply the function to every entry.
+
+        Parameters
+        ----------
+        x : array_like of real numbers
+
+        Returns
+        -------
+        ndarray or scalar
+            Of the shape of `x`; float32 where `x` is, else float64.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `x` is not of real numbers.
+        ArgumentError
+            If Numba cannot compile the function.
+
+        Examples
+        --------
+        >>> Activation.named("abs")([[1, -2]])
+        array([[1., 2.]])
+        """
+        given = host_array("x", x)
+        if given.dtype.kind not in "biuf":
+            raise ArgumentTypeError("x", x, "real numbers")
+        dtype = np.float32 if given.dtype == np.float32 else np.float64
+        with np.errstate(over="ignore"):  # what exceeds float64 is infinite
+            result = np.array(given, dtype=dtype, order="C", subok=False)
+        apply, sigma = _compiled(self, result.dtype.name)
+        apply(sigma, result.reshape(-1))
+        return result[()]
+
+    def check(self) -> None:
+        """Verify that the function can be compiled, and is real and finite on [−4, 4].
+
+        Raises
+        ------
+        ArgumentError
+            If not; the message says why.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> Activation(np.log).check()
+        Traceback (most recent call last):
+            ...
+        bnmc.errors.ArgumentError: activation: got 'log', allowed: a function that is finite on
+        [-4, 4] (it is nan at -4)
+        """
+        if self.builtin:
+            return
+        allowed = "a function that is finite on [-4, 4]"
+        _compiled(self, "float64")
+        try:
+            values = self(_CHECKED)
+        except Exception as error:  # the user's function may raise anything
+            raise ArgumentError(
+                "activation", self.name, allowed, f"it raises {type(error).__name__}: {error}"
+            ) from error
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            hint = f"it is {values[wrong][0]} at {_CHECKED[wrong][0]:.6g}"
+            raise ArgumentError("activation", self.name, allowed, hint)
+
+    def __repr__(self) -> str:
+        if self.builtin:
+            return f"Activation.named({self.name!r})"
+        return f"<Activation {self.name!r}, kinks={self.kinks}, digest {self.digest[:8]}>"
+
+    def __reduce__(self) -> tuple[Callable[..., Activation], tuple[Any, ...]]:
+        if self.builtin:
+            return _named, (self.name,)
+        if _is_importable(self.function):
+            return _rebuilt, (self.function, self.kinks, self.name)
+        return _unpickled, (self._by_value(), self.kinks, self.name)
+
+    def _by_value(self) -> bytes:
+        from numba import cloudpickle
+
+        try:
+            dumps: Any = cloudpickle.dumps
+            pickled: bytes = dumps(self._scalars["float64"])
+        except Exception as error:  # whatever the function refers to decides what is raised
+            allowed = "a function that can be pickled, to send it to another process"
+            hint = f"{type(error).__name__}: {error}"
+            raise ArgumentError("activation", self.name, allowed, hint) from error
+        return pickled
+
+
+def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
+    """Return the activation that a name, a function or an activation stands for.
+
+    Parameters
+    ----------
+    spec : str, callable or Activation
+
+    Returns
+    -------
+    Activation
+
+    Raises
+    ------
+    UnknownNameError
+        If it is a name that is not known.
+    ArgumentTypeError
+        If it is something else.
+
+    Examples
+    --------
+    >>> as_activation("tanh")
+    Activation.named('tanh')
+    >>> as_activation(lambda x: x * x)
+    <Activation '<lambda>', kinks=(), digest ...>
+    """
+    if isinstance(spec, Activation):
+        return spec
+    if isinstance(spec, str):
+        return Activation.named(spec)
+    if callable(spec):
+        return Activation(spec)
+    raise ArgumentTypeError("activation", spec, "a name, a function or an Activation")
+
+
+def _checked_kinks(kinks: Iterable[float]) -> tuple[float, ...]:
+    given = items("kinks", kinks, "a sequence of real numbers")
+    return tuple(sorted({real("kinks", kink) for kink in given}))
+
+
+@cache
+def _named(name: str) -> Activation:
+    entry = BUILTIN[name]
+    activation = Activation.__new__(Activation)
+    activation._set(
+        name=name,
+        kinks=entry.kinks,
+        digest=name,
+        function=entry.function64,
+        builtin=True,
+        _scalars={"float32": entry.function32, "float64": entry.function64},
+    )
+    return activation
+
+
+# --- compilation
+
+
+class _Apply(Protocol):
+    def __call__(self, sigma: Sigma, values: np.ndarray[Any, Any]) -> None: ...
+
+
+@lru_cache(maxsize=256)
+def _compiled(activation: Activation, dtype: str) -> tuple[_Apply, Sigma]:
+    """Return the kernel that applies an activation, compiled for a dtype, and its argument."""
+    from bnmc._kernels.compiling import Sigma
+    from bnmc._kernels.cpu.elementwise import apply
+
+    sigma = Sigma(activation.digest, activation._scalars)
+    try:
+        apply(sigma, np.empty(0, dtype))
+    except Exception as error:  # Numba raises more than its own errors
+        allowed = "a function of one real number, to one, that Numba can compile"
+        hint = _complaint(activation.scalar(dtype), dtype) or _first_line(error)
+        raise ArgumentError("activation", activation.name, allowed, hint) from error
+    return apply, sigma
+
+
+def _complaint(function: ScalarFunction, dtype: str) -> str:
+    """What Numba says about the function alone, without the kernel around it."""
+    import numba
+
+    compiled: Any = numba.njit(function)
+    try:
+        compiled.compile((numba.from_dtype(np.dtype(dtype)),))
+    except Exception as error:  # as above
+        return _first_line(error)
+    returned = compiled.nopython_signatures[0].return_type
+    return f"it returns {returned}"
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error that says something, without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines()]
+    return next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
+
+
+def _rebuilt(function: ScalarFunction, kinks: tuple[float, ...], name: str) -> Activation:
+    return Activation(function, kinks=kinks, name=name)
+
+
+def _unpickled(pickled: bytes, kinks: tuple[float, ...], name: str) -> Activation:
+    from numba import cloudpickle
+
+    return Activation(cloudpickle.loads(pickled), kinks=kinks, name=name)

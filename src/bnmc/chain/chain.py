@@ -1,0 +1,201 @@
+"""The Markov chain that a network is, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.arguments import choice, integer, real
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.errors import ArgumentError
+
+__all__ = ["NORMS", "WEIGHTS", "Chain", "WeightSampler"]
+NORMS = ("batch", "batch-uncentred", "none")
+WEIGHTS = ("gaussian", "uniform", "rademacher")
+
+#: The largest width: whole numbers up to it are float64 numbers.
+MOST_WIDTH = 2**53
+
+#: A law of weights: called with a generator and a shape, it returns i.i.d. numbers of mean 0 and
+#: variance 1.
+WeightSampler = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Chain:
+    r"""Which Markov chain: everything but its start and its random numbers.
+
+    With width d and batch n, the representation :math:`x_l \in R^{d \times n}` goes to
+
+    .. math:: x_{l+1} = N(\mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l)),
+              \qquad G_l = \sigma(x_l)^T \sigma(x_l) / d,
+
+    where the entries of :math:`W_l` are i.i.d. with mean 0 and variance 1/d, and N acts on each
+    row (Joudaki, Daneshmand and Bach, arXiv:2205.13076, eq. (2), is skip = 0, gain = 1).
+
+    Parameters
+    ----------
+    width : int
+        d >= 1 and at most 2**53, neurons of a layer.
+    batch : int
+        n >= 1, samples of a batch; at least 2 where `norm` is "batch".
+    activation : str, Activation or callable
+        :math:`\sigma`: a built-in name, or a scalar function that Numba can compile.
+    norm : {"batch", "batch-uncentred", "none"}
+        N of a row r: (r - mean r) / sqrt(Var r + eps) with the variance divided by n; or
+        r / sqrt(mean(r^2) + eps); or r.
+    skip : float
+        Factor of the skip connection; 0 for none.
+    gain : float
+        Factor of the weights, not 0.
+    weights : {"gaussian", "uniform", "rademacher"} or callable
+        Law of the entries of W times sqrt(d): of mean 0 and variance 1.  A callable receives a
+        `numpy.random.Generator` and a shape, and returns an array of that shape; it is called
+        from several threads.
+    eps : float
+        Added to the variance, >= 0.  The papers have 0, layers in practice 1e-5.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For a value that is not allowed; the message names it.
+
+    Examples
+    --------
+    >>> Chain(width=1000, batch=10, activation="relu")
+    Chain(width=1000, batch=10, activation='relu')
+    >>> Chain.bn_residual(width=32, batch=32, gamma=0.1).gain
+    0.5656854249492381
+    """
+
+    width: int
+    batch: int
+    activation: Activation
+    norm: str
+    skip: float
+    gain: float
+    weights: str | WeightSampler
+    eps: float
+
+    def __init__(
+        self,
+        width: int,
+        batch: int,
+        activation: str | Activation | Callable[[Any], Any] = "linear",
+        *,
+        norm: str = "batch",
+        skip: float = 0.0,
+        gain: float = 1.0,
+        weights: str | WeightSampler = "gaussian",
+        eps: float = 0.0,
+    ) -> None:
+        def settle(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        settle("norm", choice("norm", norm, NORMS))
+        settle("width", integer("width", width, low=1, high=MOST_WIDTH))
+        least = 2 if norm == "batch" else 1
+        settle("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
+        settle("activation", as_activation(activation))
+        settle("skip", real("skip", skip))
+        settle("gain", real("gain", gain))
+        if self.gain == 0.0:
+            raise ArgumentError("gain", gain, "a finite real number other than 0")
+        settle("weights", weights if callable(weights) else choice("weights", weights, WEIGHTS))
+        settle("eps", real("eps", eps, low=0.0))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {name: getattr(self, name) for name in ("norm", "skip", "gain", "eps")}
+        weights = self.weights if isinstance(self.weights, str) else _by_value(self.weights)
+        return _rebuilt, (self.width, self.batch, self.activation, weights, options)
+
+    def __repr__(self) -> str:
+        shown = [
+            f"width={self.width}",
+            f"batch={self.batch}",
+            f"activation={self.activation.name!r}",
+        ]
+        defaults: dict[str, Any] = {
+            "norm": "batch", "skip": 0.0, "gain": 1.0, "weights": "gaussian", "eps": 0.0
+        }  # fmt: skip
+        for name, default in defaults.items():
+            value = getattr(self, name)
+            if value != default:
+                shown.append(f"{name}={value!r}")
+        return f"Chain({', '.join(shown)})"
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether the weights are Gaussian, so that rows can be drawn given the Gram matrix."""
+        return isinstance(self.weights, str) and self.weights == "gaussian"
+
+    @property
+    def is_vanilla_linear(self) -> bool:
+        """Whether the Gram matrix is a product of Wishart factors: linear, no norm, no skip."""
+        linear = self.activation.name == "linear" and self.activation.builtin
+        return self.is_gaussian and linear and self.norm == "none" and self.skip == 0.0
+
+    @classmethod
+    def bn_mlp(
+        cls, width: int, batch: int, activation: str | Activation | Callable[..., Any]
+    ) -> Self:
+        """Return the chain of *On bridging …*, eq. (2): BN before a nonlinear activation."""
+        return cls(width, batch, activation)
+
+    @classmethod
+    def bn_linear(cls, width: int, batch: int) -> Self:
+        """Return the chain of *Batch normalization orthogonalizes …*: linear, uncentred BN."""
+        return cls(width, batch, "linear", norm="batch-uncentred")
+
+    @classmethod
+    def bn_residual(
+        cls,
+        width: int,
+        batch: int,
+        activation: str | Activation | Callable[..., Any] = "linear",
+        *,
+        gamma: float,
+    ) -> Self:
+        """Return the chain of *… avoids rank collapse*: x + gamma W x, uncentred BN.
+
+        There W has unit variance, so the gain is gamma sqrt(width).  gamma = inf stands for no
+        skip connection.
+        """
+        gamma = real("gamma", gamma, above=0.0, finite=False)
+        width = integer("width", width, low=1, high=MOST_WIDTH)
+        skip, gain = (0.0, 1.0) if gamma == np.inf else (1.0, gamma * float(np.sqrt(width)))
+        return cls(width, batch, activation, norm="batch-uncentred", skip=skip, gain=gain)
+
+    @classmethod
+    def vanilla(
+        cls, width: int, batch: int, activation: str | Activation | Callable[..., Any] = "linear"
+    ) -> Self:
+        """Return the chain without normalization."""
+        return cls(width, batch, activation, norm="none")
+
+
+def _by_value(weights: WeightSampler) -> bytes:
+    """Pickle a sampler of weights, a lambda too, for another process."""
+    from numba import cloudpickle
+
+    dumps: Callable[[object], bytes] = cloudpickle.dumps
+    try:
+        return dumps(weights)
+    except Exception as error:  # whatever the function refers to decides what is raised
+        allowed = "a function that can be pickled, to send it to another process"
+        hint = f"{type(error).__name__}: {error}"
+        raise ArgumentError("weights", weights, allowed, hint) from error
+
+
+def _rebuilt(
+    width: int, batch: int, activation: Activation, weights: str | bytes, options: dict[str, Any]
+) -> Chain:
+    if isinstance(weights, str):
+        return Chain(width, batch, activation, weights=weights, **options)
+    from numba import cloudpickle
+
+    return Chain(width, batch, activation, weights=cloudpickle.loads(weights), **options)

@@ -1,0 +1,49 @@
+"""TODO-DOC bnmc.chain.chain.compiled."""
+
+from __future__ import annotations
+
+from bnmc._kernels.compiling import Sigma
+from bnmc._kernels.scalar import codes
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
+
+__all__ = ["law_of", "sigma_of", "weight_code"]
+_NORM_CODES = {
+    "none": codes.NORM_NONE,
+    "batch-uncentred": codes.NORM_UNCENTRED,
+    "batch": codes.NORM_CENTRED,
+}
+
+
+_WEIGHT_CODES = {
+    "gaussian": codes.GAUSSIAN,
+    "uniform": codes.UNIFORM,
+    "rademacher": codes.RADEMACHER,
+}
+
+
+def sigma_of(activation: Activation) -> Sigma:
+    """Return the activation as kernels take it."""
+    known = Sigma.known.get(activation.digest)
+    if known is None:
+        functions = {name: activation.scalar(name) for name in ("float32", "float64")}
+        known = Sigma(activation.digest, functions)
+    return known
+
+
+def weight_code(chain: Chain) -> int:
+    """Return how kernels call the law of the weights."""
+    return _WEIGHT_CODES[chain.weights] if isinstance(chain.weights, str) else codes.GIVEN
+
+
+def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
+    """Return the chain as kernels take it, with so many batches side by side."""
+    return codes.Law(
+        chain.width,
+        chain.batch,
+        chain.batch * inputs,
+        _NORM_CODES[chain.norm],
+        chain.skip,
+        chain.gain,
+        chain.eps,
+    )

@@ -1,0 +1,167 @@
+"""Where a chain starts: arrays, and laws that are drawn inside the kernels.
+
+A named law, and a first layer of another width, are Gaussian rows with a given covariance of the
+samples.  So they are drawn as every conditional layer is, and no (width, batch) array exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._support.arguments import choice, finite_array, host_array
+from bnmc._support.device_arrays import is_device_array
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import normalise
+from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
+
+__all__ = ["INITIAL_LAWS", "Covariance", "FirstLayer", "Representation", "prepare", "shape_of"]
+
+#: Variance of what distinguishes the samples of the law "collinear", beside 1 for what they share.
+COLLINEAR_VARIANCE = 1e-6
+INITIAL_LAWS = ("gaussian", "collinear")
+
+
+class FirstLayer:
+    r"""Inputs whose feature count is not the width: a Gaussian layer takes them there.
+
+    Each chain starts from :math:`x_0 = N(W x)` with W of shape (width, features) and i.i.d.
+    entries N(0, 1/features).
+
+    Parameters
+    ----------
+    x : (features, batch) array_like, or (inputs, features, batch)
+        Finite real numbers.
+
+    Attributes
+    ----------
+    x : (features, batch) or (inputs, features, batch) ndarray of float64
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `x` is not such an array.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> start = bnmc.FirstLayer([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]])
+    >>> run = bnmc.simulate(bnmc.Chain(100, 2, "linear", norm="none"), 3, initial=start, rng=0)
+    >>> run.gram.shape
+    (1, 4, 2, 2)
+    """
+
+    def __init__(self, x: ArrayLike) -> None:
+        features = ("features", "batch")
+        shape = ("inputs", *features) if len(shape_of(x)) == 3 else features
+        self.x = finite_array("x", x, shape=shape).astype(np.float64)
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Return the shape of what may be an array, () for what is none."""
+    if is_device_array(value):
+        return tuple(getattr(value, "shape", ()))
+    try:
+        return host_array("initial", value).shape
+    except ArgumentTypeError:  # which `finite_array` will raise, too
+        return ()
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Layer 0 has rows N(0, matrix) before its normalization; matrix is (columns, columns)."""
+
+    matrix: NDArray[np.float64]
+
+    def part(self, first: int, last: int) -> Covariance:
+        """Return the start of some chains: the same."""
+        return self
+
+
+@dataclass(frozen=True)
+class Representation:
+    """Layer 0 is known: x_0 and its activations, (chains or 1, width, columns)."""
+
+    x: NDArray[np.float64]
+    a: NDArray[np.float64]
+
+    def part(self, first: int, last: int) -> Representation:
+        """Return the start of some chains."""
+        if len(self.x) == 1:
+            return self
+        return Representation(self.x[first:last], self.a[first:last])
+
+
+def prepare(
+    chain: Chain, initial: object, chains: int, inputs: int | None
+) -> Covariance | Representation:
+    """Turn what a user may pass as `initial` into one of two starts, or raise a typed error."""
+    columns = chain.batch * (inputs or 1)
+    if isinstance(initial, str):
+        choice("initial", initial, INITIAL_LAWS)
+        shared = 0.0 if initial == "gaussian" else 1.0
+        own = 1.0 if initial == "gaussian" else COLLINEAR_VARIANCE
+        return Covariance(shared + own * np.eye(columns))
+    if isinstance(initial, FirstLayer):
+        return _through_first_layer(chain, initial, inputs)
+    if initial is None or callable(initial):
+        raise ArgumentTypeError(
+            "initial", initial, f"an array, a FirstLayer, or one of {', '.join(INITIAL_LAWS)}"
+        )
+    return _from_array(chain, initial, chains, inputs)
+
+
+def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) -> Covariance:
+    x = start.x
+    expected = (chain.batch,) if inputs is None else (inputs, chain.batch)
+    actual = x.shape[-1:] if x.ndim == 2 else (x.shape[0], x.shape[2])
+    if actual != expected or (x.ndim == 3) != (inputs is not None):
+        axes = "(features, batch)" if inputs is None else "(inputs, features, batch)"
+        raise ArgumentError(
+            "initial", x.shape, f"a FirstLayer of shape {axes}, batch = {chain.batch}"
+        )
+    stacked = _stack(x[None] if inputs is None else x)
+    if chain.norm != "none" and chain.eps == 0.0:
+        _require_variance(chain, stacked)
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = stacked.T @ stacked / stacked.shape[0]
+    if not np.isfinite(covariance).all():
+        largest = float(np.abs(x).max())
+        raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
+    return Covariance(covariance)
+
+
+def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
+    """Refuse samples that are all equal (all zero): every row of W x would lack variance."""
+    groups = stacked.reshape(stacked.shape[0], -1, chain.batch)
+    reference = groups[..., :1] if chain.norm == "batch" else np.zeros(())
+    if (groups == reference).all(axis=(0, 2)).any():
+        raise ZeroVarianceError(None, None, 0)
+
+
+def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> Representation:
+    axes = ("width", "batch") if inputs is None else ("inputs", "width", "batch")
+    lengths = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
+    x = finite_array("initial", initial, shape=(..., *axes))
+    own = x.ndim == len(axes) + 1
+    if x.shape not in (lengths, (chains, *lengths)):
+        wanted = f"{lengths} or {(chains, *lengths)}, that is (chains, {', '.join(axes)})"
+        hint = ""
+        if x.shape[-1] == chain.batch and x.ndim == len(axes):
+            hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
+        raise ArgumentError("initial", x.shape, wanted, hint)
+    full = x.astype(np.float64).reshape(-1, inputs or 1, chain.width, chain.batch)
+    normalised = normalise(chain, full, own)
+    with np.errstate(all="ignore"):
+        activated = np.asarray(chain.activation(normalised), dtype=np.float64)
+    return Representation(
+        np.stack([_stack(one) for one in normalised]), np.stack([_stack(one) for one in activated])
+    )
+
+
+def _stack(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Put batches (inputs, rows, batch) side by side: (rows, inputs * batch)."""
+    return np.ascontiguousarray(x.transpose(1, 0, 2).reshape(x.shape[1], -1))

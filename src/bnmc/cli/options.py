@@ -1,0 +1,95 @@
+"""Options of the command line that say which chain, and how to report: one grammar for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "Activation",
+    "Batch",
+    "Eps",
+    "Force",
+    "Gain",
+    "Json",
+    "Norm",
+    "Plot",
+    "ProgressFlag",
+    "Seed",
+    "Skip",
+    "Store",
+    "Threads",
+    "Timeout",
+    "Weights",
+    "Width",
+]
+
+
+Width = Annotated[int, typer.Option(help="Neurons of a layer.")]
+
+Batch = Annotated[int, typer.Option(help="Samples of a batch.")]
+
+Activation = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu or "
+        "silu.",
+    ),
+]
+
+
+Norm = Annotated[str, typer.Option(metavar="NAME", help="batch, batch-uncentred or none.")]
+
+Skip = Annotated[float, typer.Option(help="Factor of the skip connection.")]
+
+Gain = Annotated[float, typer.Option(help="Factor of the weights.")]
+
+Weights = Annotated[str, typer.Option(metavar="LAW", help="gaussian, uniform or rademacher.")]
+
+Eps = Annotated[float, typer.Option(help="Added to the variance; layers have 1e-5.")]
+
+Seed = Annotated[
+    int | None, typer.Option(help="Repeats a run. Default: a new one, which is printed.")
+]
+
+
+Threads = Annotated[
+    int | None, typer.Option(help="All processors unless given. Results do not depend on it.")
+]
+
+
+Plot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .pdf, .svg.")
+]
+
+
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
+
+Store = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep what is finished in a .zarr store, and go on from there if the same command was "
+        "interrupted.",
+    ),
+]
+
+
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Stop then, with what is finished.")
+]
+
+
+ProgressFlag = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show progress on standard error. Default: if that is a terminal.",
+        show_default=False,
+    ),
+]

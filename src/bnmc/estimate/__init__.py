@@ -1,0 +1,10 @@
+"""A number with its standard error and interval, and how intervals are computed.
+
+The package may import `_support` and `errors`.  Read `estimate.py` first.
+"""
+
+from __future__ import annotations
+
+from bnmc.estimate.estimate import Estimate
+
+__all__ = ["Estimate"]

@@ -1,0 +1,207 @@
+"""`expectation`: stationary expectations without the bias of a start, from coupled pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._support.arguments import integer, real
+from bnmc._support.machine import available_processors
+from bnmc._support.progress import Progress, Reporter
+from bnmc._support.workers import ranges, run_tasks, sendable, shares_memory
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import Covariance, FirstLayer, Representation
+from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
+from bnmc.estimate.estimate import Estimate
+from bnmc.mixing.meetings import PILOT_REPLICATES, Couplings
+from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
+from bnmc.simulation.engine.state import MOST_CHAINS, Frames
+from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
+
+__all__ = ["expectation"]
+
+#: Layers that are averaged after the burn-in, in units of it.
+LENGTH = 5
+
+
+def expectation(
+    chain: Chain,
+    f: str | Observable | Callable[[NDArray[np.float64]], ArrayLike],
+    *,
+    replicates: int = 1000,
+    burn_in: int | None = None,
+    length: int | None = None,
+    lag: int | None = None,
+    initial: str | ArrayLike | FirstLayer = "gaussian",
+    rng: Any = None,
+    level: float = 0.95,
+    max_layers: int = 4000,
+    executor: Executor | None = None,
+    progress: bool | Progress = False,
+) -> Estimate:
+    r"""Estimate the expectation of a function of the Gram matrix under the invariant law.
+
+    Parameters
+    ----------
+    chain : Chain
+        As in `bnmc.mixing.tv_bound`.
+    f : str, Observable or callable
+        A number for each Gram matrix: the name of an observable such as "orthogonality_gap", an
+        `Observable`, or a function of an (n, n) array.
+    replicates : int, default 1000
+        Number of independent estimates that are averaged, >= 2.
+    burn_in, length : int, optional
+        First layer k of the average, >= 0, and how many layers are averaged, >= 1. They change the
+        variance and the cost, never the expectation. Chosen by a pilot run unless given: the layers
+        within which nine of ten pairs meet, and five times that.
+    lag : int, optional
+        Layers by which one chain of a pair is ahead, >= 1; `burn_in` unless given, at least 1.
+    initial, rng, level, max_layers, executor, progress
+        As in `bnmc.mixing.tv_bound`.
+
+    Returns
+    -------
+    Estimate
+        Student's interval over replicates; ``n`` is their number.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For an argument that is not allowed, and for an `f` that is not a number.
+    NotMixing
+        As `bnmc.mixing.tv_bound`; a replicate whose pair does not meet has no estimate, and leaving
+        it out would bring the bias back.
+
+    Notes
+    -----
+    With X ahead of Y by L layers until they meet at layer τ of X, the average over l = k … m of
+
+    .. math:: f(X_l) + \sum_{j \ge 1,\, l + jL < \tau} \bigl(f(X_{l+jL}) - f(Y_{l+(j-1)L})\bigr)
+
+    has the expectation of f under the invariant law (Jacob, O'Leary and Atchadé, *Unbiased Markov
+    chain Monte Carlo methods with couplings*, 2020; for L > 1 Biswas, Jacob and Vanetti, 2019).
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=300, batch=4, activation="relu")
+    >>> mean = bnmc.invariant.expectation(chain, "orthogonality_gap", replicates=100, rng=0)
+    >>> mean.n, bool(mean.stderr < 0.01)
+    (100, True)
+    """
+    couplings = Couplings(chain, initial, rng, max_layers, executor, progress)
+    observable = _as_number(f, chain)
+    if not shares_memory(couplings.executor):
+        sendable("f", f, f)
+    replicates = integer("replicates", replicates, low=2, high=MOST_CHAINS - PILOT_REPLICATES)
+    level = real("level", level, above=0.0, below=1.0)
+    if burn_in is None or length is None or lag is None:
+        typical = couplings.choose_lag(replicates)
+        burn_in = typical if burn_in is None else burn_in
+        length = LENGTH * typical if length is None else length
+        lag = max(1, typical) if lag is None else lag
+    first = integer("burn_in", burn_in, low=0, high=2**20)
+    last = first + integer("length", length, low=1, high=2**20) - 1
+    lag = integer("lag", lag, low=1, high=2**20)
+    processors = available_processors()
+    tasks = [
+        (chain, couplings.start, lag, a, b, couplings.key, first, last, max_layers,
+         f if isinstance(f, str) else observable)
+        for a, b in ranges(replicates, max(1, min(64, replicates // (4 * processors))))
+    ]  # fmt: skip
+    with Reporter(couplings.progress, "expectation", "tasks") as report:
+        parts = run_tasks(_replicates, tasks, couplings.executor, processors, report)
+    values = np.concatenate([part[0] for part in parts])
+    unmet = np.flatnonzero(np.concatenate([part[1] for part in parts]))
+    if unmet.size:
+        found = couplings.finding(couplings.run(lag, int(unmet[0]), int(unmet[0]) + 1), None)
+        raise NotMixing(
+            f"{unmet.size} of {replicates} pairs have not met in {max_layers} layers, and without "
+            f"them the mean over the others is biased; of the first of these, {found.reason}",
+            None, found.exponent, found.pivot_trend,
+        )  # fmt: skip
+    if not np.isfinite(values).all():
+        value = float(values[~np.isfinite(values)][0])
+        raise ArgumentError("f", value, "a function whose values are finite")
+    return Estimate.from_samples(values, level=level, method="coupled chains, unbiased")
+
+
+def _as_number(f: object, chain: Chain) -> Observable:
+    """Return f as an observable, which must be one number."""
+    if not isinstance(f, (str, Observable)) and not callable(f):
+        raise ArgumentTypeError("f", f, "a name, an Observable or a function of a Gram matrix")
+    wanted: Any = f if isinstance(f, (str, Observable)) else Observable(f, name="f")
+    (observable,) = as_observables(wanted, False)
+    shape = _evaluate(observable, chain, np.eye(chain.batch)[None, None]).shape
+    if shape != (1, 1):
+        raise ArgumentError("f", shape[2:], "a function that returns one number")
+    return observable
+
+
+def _evaluate(
+    observable: Observable, chain: Chain, grams: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Values for Gram matrices (pairs, layers, n, n): (pairs, layers), and more for an array."""
+    frames = Frames(grams, np.zeros(grams.shape[:2]), np.zeros((*grams.shape[:2], 0)))
+    view = View.of(chain, 1, frames, 0, np.zeros(grams.shape[1], np.int64))
+    values = observable.evaluate(view)
+    # One value for all inputs, or one for each; here there is one input.
+    return values if values.ndim == 2 else values[:, :, 0]
+
+
+def _replicates(
+    chain: Chain,
+    start: Covariance | Representation,
+    lag: int,
+    first_pair: int,
+    last_pair: int,
+    key: int,
+    first: int,
+    last: int,
+    max_layers: int,
+    f: str | Observable,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """One unbiased estimate a pair, and which pairs have none, as they have not met."""
+    # A built-in observable goes to another process by its name.
+    observable = OBSERVABLES[f] if isinstance(f, str) else f
+    pairs = Pairs(chain, start, lag, first_pair, last_pair, key)
+    count = last_pair - first_pair
+    total = np.zeros(count)
+    if first == 0:
+        total += _evaluate(observable, chain, pairs.grams[:, :1, :, :])[:, 0]
+    end = lag + max_layers
+    while (pairs.layer < last or pairs.waiting.any()) and pairs.layer < max(end, last):
+        before = pairs.layer
+        layers = min(BLOCK_LAYERS, max(end, last) - before)
+        grams, _ = pairs.advance(layers, until=last, record=True)
+        numbers = before + 1 + np.arange(layers)
+        regular = pairs.status[:, :1] == 0
+        averaged = (numbers >= first) & (numbers <= last) & regular
+        total += _sum(observable, chain, grams[:, :, 0], averaged)
+        # How often X_t − Y_{t−L} appears in the estimates of layers first to last.
+        weight = np.maximum(
+            (numbers - first) // lag - (np.maximum(lag, numbers - last) + lag - 1) // lag + 1, 0
+        )
+        apart = (pairs.met[:, None] < 0) | (numbers < pairs.met[:, None])
+        weights = np.where(apart & regular & (numbers >= lag), weight, 0)
+        total += _sum(observable, chain, grams[:, :, 0], weights)
+        total -= _sum(observable, chain, grams[:, :, 1], weights)
+    return total / (last - first + 1), pairs.met < 0
+
+
+def _sum(
+    observable: Observable,
+    chain: Chain,
+    grams: NDArray[np.float64],
+    weights: NDArray[Any],
+) -> NDArray[np.float64]:
+    """Sum over layers of weights times values, evaluated where the weight is not 0."""
+    out = np.zeros(weights.shape)
+    chosen = weights != 0
+    if chosen.any():
+        out[chosen] = weights[chosen] * _evaluate(observable, chain, grams[chosen][None])[0]
+    return np.asarray(out.sum(axis=1))

@@ -1,0 +1,160 @@
+"""TODO-DOC bnmc.kernels.random_numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnmc._kernels.compiling import by_precision, inlined
+from bnmc._kernels.cpu.numbers import GROUP, LANES, fill_normals
+from bnmc._kernels.scalar.codes import SECOND_WORD
+from bnmc._kernels.scalar.codes import Draw as _Draw
+from bnmc._kernels.scalar.normal import uniform32, uniform64
+from bnmc._kernels.scalar.philox import philox4x32
+from bnmc.kernels.layers import (
+    _MOST_CHAINS,
+    _MOST_LAYERS,
+    _MOST_ROWS,
+    BAD_ARGUMENT,
+    OK,
+    Rows,
+    _compiled,
+    _high,
+    _low,
+)
+
+
+@_compiled
+def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
+    """Return the four words of Philox4x32-10 for a counter and a key.
+
+    Salmon, Moraes, Dror and Shaw, *Parallel random numbers: as easy as 1, 2, 3* (SC 2011).
+
+    Parameters
+    ----------
+    c0, c1, c2, c3, k0, k1 : int
+        Words of 32 bits.
+
+    Returns
+    -------
+    tuple of four words
+
+    Examples
+    --------
+    >>> [hex(word) for word in philox(0, 0, 0, 0, 0, 0)]
+    ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    """
+    words: tuple[int, int, int, int] = philox4x32(c0, c1, c2, c3, k0, k1)
+    return words
+
+
+@_compiled
+def normals(
+    out: Rows, element: int, first_row: int, layer: int, chain: int, key: np.uint64, stream: int
+) -> int:
+    """Write standard normals: those of one element of the rows of a layer.
+
+    With the key of a run they are the numbers that its layers are made of; for numbers of your own
+    take another key.
+
+    Parameters
+    ----------
+    out : (rows,) float32 or float64
+        A multiple of 64.  float32 numbers are the float64 ones, rounded, but for the far tail.
+    element : int
+        Column of the random matrix: >= 0, below 2**32.
+    first_row : int
+        Row of ``out[0]``, >= 0, a multiple of 64.
+    layer, chain, key
+        As in `conditional_layer`.
+    stream : int
+        `ROWS` or `WEIGHTS`.
+
+    Returns
+    -------
+    int
+        `OK` or `BAD_ARGUMENT`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc import kernels
+    >>> out = np.zeros(64)
+    >>> kernels.normals(out, 0, 0, 1, 0, np.uint64(7), kernels.ROWS)
+    0
+    >>> bool(abs(out.mean()) < 1.0)
+    True
+    """
+    if not _is_address(out.shape[0], element, first_row, layer, chain):
+        return BAD_ARGUMENT
+    draw = _Draw(layer, np.uint32(np.uint32(stream) | np.uint32(chain)), _low(key), _high(key))
+    fill_normals(out, 0, element, 1, first_row, out.shape[0], draw)
+    return OK
+
+
+@_compiled
+def uniforms(
+    out: Rows, element: int, first_row: int, layer: int, chain: int, key: np.uint64, stream: int
+) -> int:
+    """Write uniform numbers of the open interval (0, 1), addressed as `normals`.
+
+    Parameters
+    ----------
+    out : (rows,) float32 or float64
+    element, first_row, layer, chain, key, stream
+        As in `normals`.
+
+    Returns
+    -------
+    int
+        `OK` or `BAD_ARGUMENT`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc import kernels
+    >>> out = np.zeros(64)
+    >>> kernels.uniforms(out, 0, 0, 1, 0, np.uint64(7), kernels.WEIGHTS)
+    0
+    >>> bool((out > 0.0).all() and (out < 1.0).all())
+    True
+    """
+    if not _is_address(out.shape[0], element, first_row, layer, chain):
+        return BAD_ARGUMENT
+    first = np.uint32(np.uint32(stream) | np.uint32(chain))
+    second = np.uint32(first | SECOND_WORD)
+    k0, k1 = _low(key), _high(key)
+    for start in range(0, out.shape[0], GROUP):
+        for lane in range(LANES):
+            row = (first_row + start) // GROUP * LANES + lane
+            high = philox4x32(element, row, layer, first, k0, k1)
+            low = philox4x32(element, row, layer, second, k0, k1)
+            at = start + lane
+            out[at] = _uniform(out, high[0], low[0])
+            out[at + LANES] = _uniform(out, high[1], low[1])
+            out[at + 2 * LANES] = _uniform(out, high[2], low[2])
+            out[at + 3 * LANES] = _uniform(out, high[3], low[3])
+    return OK
+
+
+def _single(out, high, low):
+    return uniform32(high)
+
+
+def _double(out, high, low):
+    return uniform64(high, low)
+
+
+_uniform = by_precision("_uniform", _single, _double)
+
+
+@inlined
+def _is_address(rows, element, first_row, layer, chain):
+    return (
+        rows % GROUP == 0
+        and first_row >= 0
+        and first_row % GROUP == 0
+        and first_row + rows <= _MOST_ROWS
+        and 0 <= element < _MOST_LAYERS
+        and 0 <= layer < _MOST_LAYERS
+        and 0 <= chain < _MOST_CHAINS
+    )

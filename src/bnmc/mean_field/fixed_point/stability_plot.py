@@ -1,0 +1,138 @@
+"""The picture of the stability atlas; needs the extra ``plot``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnmc._support.extras import import_extra
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.mean_field.fixed_point.crossings import Stability
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_stability"]
+_STYLES = ("-", "--", ":", "-.")
+
+# What tells activations of one colour apart; the dot of a crossing is none of them.
+_MARKERS = ("", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+
+
+def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None = None) -> Axes:
+    """Draw the moduli of the eigenvalues against the batch size, and where they cross 1.
+
+    Parameters
+    ----------
+    entries : Stability or several
+        As `stability` and `atlas` return them. One colour an activation, with a marker too where
+        there are more than six; one kind of line an eigenvalue; a dot where stability changes,
+        with its batch size.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure unless given.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        Without Matplotlib.
+    ArgumentError, ArgumentTypeError
+        If `entries` are no such results, none at all, or of different norms.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field.stability import atlas
+    >>> ax = plot_stability(atlas(["relu", "silu"], [4, 8, 16, 32, 64]))
+    >>> ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()
+    ('log', 'batch size $n$', 'modulus of the eigenvalue')
+    """
+    from bnmc.plot.axes import COLOURS, figure, plain_ticks
+
+    lines = import_extra("matplotlib.lines", "plot")
+    drawn = _several(entries)
+    if ax is None:
+        made, (ax,) = figure()
+        made.set_size_inches(8.2, 4.8)  # the legend is beside the axes
+    activations, labels = [], max((entry.labels for entry in drawn), key=len)
+    for index, entry in enumerate(drawn):
+        # Pairs of a colour and a marker repeat after 72 activations.
+        look: dict[str, Any] = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": _MARKERS[index // len(COLOURS) % len(_MARKERS)],
+            "markersize": 4.5,
+        }
+        activations.append(lines.Line2D([], [], label=entry.activation, **look))
+        for kind, label in enumerate(entry.labels):
+            exists = ~np.isnan(entry.eigenvalues[:, kind])
+            ax.plot(
+                entry.batches[exists],
+                np.abs(entry.eigenvalues[exists, kind]),
+                linestyle=_STYLES[kind % len(_STYLES)],
+                label=f"{entry.activation} {_symbol(label)}",
+                **look,
+            )
+        for crossing in entry.crossings:
+            height = abs(crossing.value)
+            ax.plot([crossing.batch], [height], "o", color=look["color"])
+            ax.annotate(
+                f"n = {crossing.batch}",
+                (crossing.batch, height),
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="right",
+                color=look["color"],
+            )
+    kinds = [
+        lines.Line2D([], [], color="black", linestyle=style, label=_symbol(label))
+        for label, style in zip(labels, _STYLES, strict=False)
+    ]
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    ax.set_xscale("log")
+    plain_ticks(ax.xaxis, _apart(sorted({int(n) for entry in drawn for n in entry.batches})))
+    ax.set_xlabel("batch size $n$")
+    ax.set_ylabel("modulus of the eigenvalue")
+    ax.set_title(f'Stability of the symmetric fixed point, norm "{drawn[0].norm}"')
+    ax.legend(
+        handles=[*activations, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.0, frameon=False,
+    )  # fmt: skip
+    return ax
+
+
+def _symbol(label: str) -> str:
+    """Write the name of an eigenvalue as mathematics."""
+    return f"${label}$".replace("λ", r"\lambda")
+
+
+def _apart(batches: list[int]) -> list[int]:
+    """Leave out batch sizes whose labels would run into that before, on a logarithmic axis."""
+    span = math.log(batches[-1] / batches[0])
+    kept = batches[:1]
+    for batch in batches[1:]:
+        # A digit is about a hundredth of the axis wide.
+        if math.log(batch / kept[-1]) >= span * (0.015 + 0.014 * len(str(batch))):
+            kept.append(batch)
+    return kept
+
+
+def _several(entries: object) -> list[Stability]:
+    several = [entries] if isinstance(entries, Stability) else entries
+    if not isinstance(several, Iterable):
+        raise ArgumentTypeError("entries", entries, "a Stability or several")
+    checked = []
+    for entry in several:
+        if not isinstance(entry, Stability):
+            raise ArgumentTypeError("entries", entry, "a Stability or several")
+        checked.append(entry)
+    if not checked:
+        raise ArgumentError("entries", entries, "at least one Stability")
+    norms = sorted({entry.norm for entry in checked})
+    if len(norms) > 1:
+        raise ArgumentError("entries", norms, "results of one norm")
+    return checked

@@ -1,0 +1,4 @@
+"""Integrals over spheres and Gaussians, with an error estimate.
+
+Read `sphere.py` first.
+"""

@@ -1,0 +1,234 @@
+"""`contraction`: how fast two chains that are driven by the same normals approach each other."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._kernels.cpu import pairs as cpu_pairs
+from bnmc._support.arguments import integer, real
+from bnmc._support.keys import draw_key
+from bnmc._support.machine import available_processors
+from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.workers import as_executor, ranges, run_tasks
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
+from bnmc.errors import ArgumentTypeError, NotMixing
+from bnmc.mixing.rate import RateEstimate
+from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
+
+__all__ = ["Contraction", "contraction"]
+
+#: The range of distances in which the exponent is measured: small enough for the distance to change
+#: by a linear map of it, in the direction that shrinks most slowly, and well above rounding.
+NEAR, NEAREST = 1e-4, 1e-10
+
+#: Layers that a pair goes between two looks at whether all are near.
+BLOCK_LAYERS = 64
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """The contraction of pairs of chains under common normals.
+
+    Attributes
+    ----------
+    rate_estimate : RateEstimate
+        exp(exponent), with its error.
+    exponent, exponent_stderr : float
+        The finite-width Lyapunov exponent: mean change, by a layer, of the natural logarithm of a
+        small distance; −inf where one layer forgets everything.
+    distance : (pairs, layers) ndarray of float64
+        ``‖L⁻¹S′L⁻ᵀ − I‖_F`` at the best scale of S′, before each layer from layer 1 on, with
+        S = LLᵀ and S′ the covariances of the rows of the two; NaN once it is below 1e-10.
+    """
+
+    rate_estimate: RateEstimate
+    exponent: float
+    exponent_stderr: float
+    distance: NDArray[np.float64]
+
+    @property
+    def rate(self) -> float:
+        """`rate_estimate.rate`: the factor per layer."""
+        return self.rate_estimate.rate
+
+    @property
+    def alpha(self) -> float:
+        """``1 − rate``."""
+        return 1.0 - self.rate
+
+
+def contraction(
+    chain: Chain,
+    *,
+    pairs: int = 32,
+    initial: str | ArrayLike | FirstLayer = "gaussian",
+    rng: Any = None,
+    level: float = 0.95,
+    max_layers: int = 4000,
+    executor: Executor | None = None,
+    progress: bool | Progress = False,
+) -> Contraction:
+    r"""Measure how fast two Gram chains under common normals approach each other.
+
+    Parameters
+    ----------
+    chain : Chain
+        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+    pairs : int, default 32
+        Independent pairs, >= 2.
+    initial, rng, level, executor, progress
+        As in `tv_bound`. The two chains of a pair start independently; from a given batch the
+        second starts a layer later.
+    max_layers : int, default 4000
+        Layers after which a pair that is not near yet is given up.
+
+    Returns
+    -------
+    Contraction
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As `tv_bound`.
+    NotMixing
+        If some pairs do not come near within `max_layers`, or lose rank.
+
+    Notes
+    -----
+    Both chains draw their rows as L z and L′z, L and L′ the Cholesky factors of their covariances.
+    Near each other their distance changes by a random linear map a layer, whose top Lyapunov
+    exponent is estimated by the ratio of sums, over pairs, of the change of the logarithm from the
+    first layer below 1e-4 to the first below 1e-10, and of the layers this took; its standard error
+    is that of a ratio of means of independent pairs. At infinite width exp(exponent) is the rate
+    of the mean-field fixed point (``bnmc.MeanField(chain).fixed_point().rate``).
+
+    Two inputs through one network, which share weights, do not contract like this: that is another
+    coupling, `two_inputs`.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=2000, batch=5, activation="relu")
+    >>> found = bnmc.mixing.contraction(chain, rng=0)
+    >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 0.02
+    True
+    """
+    if not isinstance(chain, Chain):
+        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
+    require_coupling(chain)
+    pairs = integer("pairs", pairs, low=2, high=2**20)
+    level = real("level", level, above=0.0, below=1.0)
+    max_layers = integer("max_layers", max_layers, low=1, high=2**30)
+    executor = as_executor(executor)
+    chain.activation.check()
+    start = prepare(chain, initial, 1, None)
+    key = draw_key(rng)
+    processors = available_processors()
+    tasks = [
+        (chain, start, first, last, key, max_layers)
+        for first, last in ranges(pairs, -(-pairs // (4 * processors)))
+    ]
+    with Reporter(as_progress(progress), "contraction", "tasks") as report:
+        parts = run_tasks(_approach, tasks, executor, processors, report)
+    return _summary(_stacked([part[0] for part in parts]), _stacked([p[1] for p in parts]), level)
+
+
+def _approach(
+    chain: Chain,
+    start: Covariance | Representation,
+    first: int,
+    last: int,
+    key: int,
+    max_layers: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return distance and least pivot of pairs, (pairs, layers), until all are near."""
+    pairs = Pairs(chain, start, 1, first, last, key, threshold=APART)
+    pairs.advance(1)
+    traces: list[NDArray[np.float64]] = []
+    near = np.zeros(last - first, np.bool_)
+    while pairs.layer <= max_layers and not near.all():
+        layers = min(BLOCK_LAYERS, 1 + max_layers - pairs.layer)
+        trace = pairs.advance(layers, traced=last - first)[1]
+        traces.append(trace)
+        near |= (trace[..., 0] < NEAREST).any(axis=1) | (pairs.status[:, 0] == cpu_pairs.DEGENERATE)
+    trace = np.concatenate(traces, axis=1)
+    return trace[..., 0], trace[..., 1]
+
+
+def _stacked(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Stack (pairs, layers) arrays of different numbers of layers, NaN where they have none."""
+    longest = max(part.shape[1] for part in parts)
+    return np.concatenate(
+        [
+            np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=np.nan)
+            for part in parts
+        ]
+    )
+
+
+def _summary(
+    distance: NDArray[np.float64], pivot: NDArray[np.float64], level: float
+) -> Contraction:
+    from scipy.special import stdtrit
+
+    count = len(distance)
+    nearest = distance < NEAREST
+    if not nearest.any(axis=1).all():
+        raise _finding(distance, pivot)
+    # What comes later is rounding.
+    last = nearest.argmax(axis=1)
+    layers = np.arange(distance.shape[1])
+    distance = np.where(layers <= last[:, None], distance, np.nan)[:, : last.max() + 1]
+    first = (distance < NEAR).argmax(axis=1)
+    rows = np.arange(count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fall = np.log(distance[rows, last]) - np.log(distance[rows, first])
+    took = (last - first).astype(np.float64)
+    method = "common normals"
+    if not np.isfinite(fall).all() or took.sum() == 0.0:
+        # One layer forgets everything: what is left of the distance is rounding.
+        at_once = RateEstimate(0.0, 0.0, (0.0, 0.0), count, method, level)
+        return Contraction(at_once, -math.inf, 0.0, distance)
+    exponent = float(fall.sum() / took.sum())
+    stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(count) / took.mean())
+    half = float(stdtrit(count - 1, 0.5 + level / 2)) * stderr
+    rate = math.exp(exponent)
+    estimate = RateEstimate(
+        rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
+        count, method, level,
+    )  # fmt: skip
+    return Contraction(estimate, exponent, stderr, distance)
+
+
+def _finding(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
+    count = len(distance)
+    apart = ~(distance < NEAREST).any(axis=1)
+    with np.errstate(divide="ignore"):
+        exponent = _mean_slope(np.log(distance[apart]))
+        trend = _mean_slope(np.log10(pivot[apart]))
+    return NotMixing(
+        f"{np.count_nonzero(apart)} of {count} pairs do not come near in {distance.shape[1]} "
+        f"layers: their distance changes by a factor of e^{exponent:.2g} a layer, the least pivot "
+        f"of their Gram matrices by 10^{trend:.2g}",
+        distance,
+        exponent,
+        trend,
+    )
+
+
+def _mean_slope(values: NDArray[np.float64]) -> float:
+    """Mean change by a layer, from the first to the last finite value of each row."""
+    change, layers = 0.0, 0
+    for row in values:
+        kept = np.flatnonzero(np.isfinite(row))
+        if kept.size > 1:
+            change += float(row[kept[-1]] - row[kept[0]])
+            layers += int(kept[-1] - kept[0])
+    return change / layers if layers else math.nan

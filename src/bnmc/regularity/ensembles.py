@@ -1,0 +1,209 @@
+"""TODO-DOC bnmc.regularity.ergodic.ensembles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc import gram
+from bnmc._kernels.cpu import lanes as kernels
+from bnmc._kernels.cpu import memory
+from bnmc._support.machine import available_memory
+from bnmc.chain.chain import Chain
+from bnmc.errors import ResultTooLargeError
+from bnmc.simulation.engine.state import State
+from bnmc.simulation.run import simulate
+
+__all__ = ["PACE", "ROUND_LAYERS", "Float64Array"]
+
+Float64Array = NDArray[np.float64]
+
+#: Layers from one measured layer to the next without a skip connection.  Autocorrelation times are
+#: 2 to 3 layers for α and 2 to 6 for r, at widths 4 to 32.
+PACE = 4
+
+#: Layers of a call of a kernel, after which dead directions are left out.
+ROUND_LAYERS = 32
+
+#: The share of the trace below which a direction is dead, if it is so in all lanes.
+DEAD = 1e-20
+_MOMENTS = ("squared_norm", "cubes", "squares")
+
+
+class Ensemble(Protocol):
+    """Independent chains, at some layer."""
+
+    def measured(
+        self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
+    ) -> Mapping[str, Float64Array]:
+        """Go through slots * every layers; measure the last of every `every`.
+
+        Returns sums over the measured layers, (chains,), by name; with `tau` those of ranks too.
+        """
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that is known of the start stands in the way of an estimate."""
+        ...
+
+
+def is_fused(chain: Chain) -> bool:
+    linear = chain.activation.name == "linear" and chain.activation.builtin
+    return linear and chain.is_gaussian and chain.skip == 0.0
+
+
+class FusedEnsemble:
+    """Linear chains without a skip connection: kernels of their own, in groups of lanes."""
+
+    def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
+        self.chains = chains
+        # Rows that are centred have no part along the ones: all is in the space orthogonal to them.
+        dimensions = chain.batch - 1 if chain.norm == "batch" else chain.batch
+        self.most = min(chain.width, dimensions)
+        self.rank = min(self.most, 3 * math.ceil(math.sqrt(chain.width)) + 8)
+        count = -(-chains // kernels.LANES)
+        matrices = count + (2 + ROUND_LAYERS // PACE) * min(threads, count)
+        numbers = matrices * self.rank**2 + min(threads, count) * (chain.width + 8) * self.rank
+        size, available = 8 * kernels.LANES * numbers, available_memory()
+        if size > available:
+            raise ResultTooLargeError("chain", size, available, "a smaller width, or fewer chains=")
+        self.groups = [_Group(chain, self.rank, number, key) for number in range(count)]
+
+    def measured(
+        self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
+    ) -> Mapping[str, Float64Array]:
+        parts = list(pool.map(lambda group: group.measured(every, slots, tau), self.groups))
+        return {
+            name: np.concatenate([part[name] for part in parts])[: self.chains] for name in parts[0]
+        }
+
+    @property
+    def settled(self) -> bool:
+        return self.rank == self.most or all(group.order < self.rank for group in self.groups)
+
+
+class _Group:
+    """Chains side by side, a lane each; of their Gram matrices only the spectrum is meant."""
+
+    def __init__(self, chain: Chain, rank: int, number: int, key: int) -> None:
+        self.chain = chain
+        self.number = number
+        self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        self.layer = 0
+        self.order = rank
+        self.gram = np.repeat(np.eye(rank), kernels.LANES)
+
+    def measured(self, every: int, slots: int, tau: float | None) -> dict[str, Float64Array]:
+        """As of an ensemble."""
+        chain, order, lanes = self.chain, self.order, kernels.LANES
+        shape = kernels.Shape(
+            chain.width, order, chain.batch, chain.batch * chain.eps / chain.gain**2
+        )
+        quads = -(-chain.width // kernels.QUAD)
+        moments = np.empty((slots, len(_MOMENTS), lanes))
+        grams = np.empty((0 if tau is None else slots, self.gram.size))
+        kernels.linear_layers(
+            shape, self.gram, self.number, self.layer, every, moments, grams, *self.key_words,
+            np.empty(kernels.QUAD * kernels.PART), np.empty(order * kernels.QUAD * lanes),
+            np.empty_like(self.gram), np.empty(quads * kernels.QUAD * order * lanes),
+        )  # fmt: skip
+        self.layer += every * slots
+        self._bury()
+        return _summed(moments, grams.reshape(-1, order, order, lanes), chain, tau)
+
+    def _bury(self) -> None:
+        """Leave out the last directions, sorted as they are, where they are dead in every lane."""
+        matrices = self.gram.reshape(self.order, self.order, kernels.LANES)
+        sizes = np.einsum("iil->il", matrices)
+        shares = (sizes / sizes.sum(axis=0)).max(axis=1)
+        self.order = int(np.flatnonzero(shares > DEAD)[-1]) + 1
+        self.gram = matrices[: self.order, : self.order].flatten()
+
+
+class SimulatedEnsemble:
+    """All other chains: `bnmc.simulate` takes them on, and the rows of measured layers are kept."""
+
+    def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
+        self.chain = chain
+        self.chains = chains
+        self.threads = threads
+        run = simulate(
+            chain, 0, chains=chains, rng=np.random.default_rng(key), observables=(), threads=threads
+        )
+        self.state = run.final_state
+
+    def measured(
+        self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
+    ) -> Mapping[str, Float64Array]:
+        sums: dict[str, Float64Array] = {}
+        for _ in range(slots):
+            self.state = self._taken(self.state, every)
+            for name, values in self._moments(pool, tau).items():
+                sums[name] = sums.get(name, 0.0) + values
+        return sums
+
+    @property
+    def settled(self) -> bool:
+        return True
+
+    def _taken(self, state: State, layers: int) -> State:
+        run = simulate(
+            state.chain, layers, initial=state, every=layers, observables=(), threads=self.threads
+        )
+        return run.final_state
+
+    def _rows(self) -> Float64Array:
+        """Return x of a layer of the invariant law: (chains, batch, width)."""
+        state = self.state
+        if self.chain.skip == 0.0:
+            # The states of these chains have no x.  A layer with a skip connection from x = 0 is a
+            # layer without one, has the law of the next layer of the chain, and keeps its x.
+            chain = self.chain
+            with_skip = Chain(
+                chain.width, chain.batch, "linear", norm=chain.norm, skip=1.0, gain=chain.gain,
+                weights=chain.weights, eps=chain.eps,
+            )  # fmt: skip
+            x = np.zeros((self.chains, chain.batch, memory.stride(chain.width)))
+            arrays = {**state.arrays, "x": x}
+            state = self._taken(replace(state, chain=with_skip, arrays=arrays), 1)
+        rows: Float64Array = state.arrays["x"][:, :, : self.chain.width]
+        return rows
+
+    def _moments(self, pool: ThreadPoolExecutor, tau: float | None) -> dict[str, Float64Array]:
+        width, order = self.chain.width, self.chain.batch
+        shape = kernels.Shape(width, order, order, 0.0)
+
+        def of_group(x: Float64Array) -> dict[str, Float64Array]:
+            lanes = np.zeros((width, order, kernels.LANES))
+            lanes[:, :, : len(x)] = x.transpose(2, 1, 0)
+            gram_, moments = np.empty(order**2 * kernels.LANES), np.empty((1, 3, kernels.LANES))
+            kernels.measure(shape, lanes.reshape(-1), gram_, moments[0])
+            grams = gram_.reshape(1, order, order, kernels.LANES)[..., : len(x)]
+            return _summed(moments[..., : len(x)], grams, self.chain, tau)
+
+        x = self._rows()
+        groups = [x[first : first + kernels.LANES] for first in range(0, len(x), kernels.LANES)]
+        parts = list(pool.map(of_group, groups))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _summed(
+    moments: Float64Array, grams: Float64Array, chain: Chain, tau: float | None
+) -> dict[str, Float64Array]:
+    """Sums over slots of moments, (slots, 3, lanes), and of ranks, if tau is given."""
+    sums = dict(zip(_MOMENTS, moments.sum(axis=0), strict=True))
+    if tau is not None:
+        order = grams.shape[1]
+        matrices = np.moveaxis(grams, -1, 1)
+        sums["rank_bound"] = gram.rank_bound(matrices).sum(axis=0)
+        # A threshold is in units of the batch, which here has been rotated into fewer samples.
+        soft_ranks = gram.soft_rank(matrices, tau * chain.batch / order, width=chain.width)
+        sums["soft_rank"] = soft_ranks.sum(axis=0).astype(np.float64)
+    return sums

@@ -1,0 +1,25 @@
+"""Ensembles of chains in depth: `simulate`, its plan, its workers, its stores, its result.
+
+Data runs one way: arguments become a `Plan`, a plan becomes segments or tiles, these call the
+samplers of `engine`, and what they record goes to sinks or a store and comes out as a `Trajectory`.
+The package may import `chain`, `gram`, `estimate`, `kernels` and lower levels.  Read `run.py`
+first, then `plan.py` and `engine/sampler.py`.
+"""
+
+from __future__ import annotations
+
+from bnmc.simulation.observables import Distance, Observable, SoftRank
+from bnmc.simulation.run import drawn_weights, simulate
+from bnmc.simulation.trajectory import Moments, Trajectory
+from bnmc.simulation.warming import warmup
+
+__all__ = [
+    "Distance",
+    "Moments",
+    "Observable",
+    "SoftRank",
+    "Trajectory",
+    "drawn_weights",
+    "simulate",
+    "warmup",
+]

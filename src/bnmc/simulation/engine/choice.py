@@ -1,0 +1,37 @@
+"""TODO-DOC bnmc.simulation.run.engine.choice."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError
+from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.engine.wishart import FactorSampler
+
+__all__ = ["SAMPLERS", "choose_sampler"]
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    sampler.path: sampler for sampler in (ConditionalSampler, WeightsSampler, FactorSampler)
+}
+
+
+def choose_sampler(chain: Chain, inputs: int | None, wanted: str, dtype: str) -> type[Sampler]:
+    """Return the cheapest valid sampler, or the wanted one; raise if that is not valid."""
+    if wanted == "weights":
+        return WeightsSampler
+    if not chain.is_gaussian:
+        if wanted == "conditional":
+            raise ArgumentError(
+                "sampler", wanted, "'weights' or 'auto' unless the weights are Gaussian"
+            )
+        return WeightsSampler
+    if chain.is_vanilla_linear:
+        return FactorSampler
+    if wanted == "conditional":
+        return ConditionalSampler
+    columns = chain.batch * (inputs or 1)
+    candidates: list[type[Sampler]] = [ConditionalSampler, WeightsSampler]
+    return min(candidates, key=lambda sampler: sampler.seconds(chain, columns, np.dtype(dtype)))

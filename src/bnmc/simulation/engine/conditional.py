@@ -1,0 +1,65 @@
+"""TODO-DOC bnmc.simulation.run.engine.conditional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import layers, rows
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.sampler import FloatArray
+from bnmc.simulation.engine.state import Frames
+
+__all__ = ["ConditionalSampler"]
+
+
+class ConditionalSampler(RowSampler):
+    """Draws each layer given the Gram matrix of the one before; no weights exist."""
+
+    name = path = "conditional"
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        arrays = {"gram": self.grams, "wide": self.wide, **self.precision_arrays}
+        return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        each = (0.6e-9 + 1e-11 * columns) * dtype.itemsize / 4
+        return 1e-6 + chain.width * columns * each + 1e-10 * columns**3
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        self._draw(self.law, first, last, layer, slots, frames.gram[first:last])
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        dtype = np.dtype(np.float64) if self.wide[index] else self.dtype
+        own = self.work(dtype)
+        least_pivot = rows.factorise(
+            self.grams[index], self.law, own.covariance, own.group_means, own.diagonal, own.panel,
+            own.twin, own.factor, own.regular,
+        )  # fmt: skip
+        if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < codes.RESOLVED_PIVOT:
+            self.wide[index] = True
+            return self._layer_task(index, layer, x, panel_sums)
+        draw = self._addressed(layer, codes.STREAM_ROWS, index)
+        x = x.astype(dtype, copy=False)
+        kept = self._activations(index, index + 1, dtype)[0, 0]
+        sigma = self.activation(dtype)
+
+        def make(first: int, last: int) -> int:
+            work = self.work(dtype)._replace(factor=own.factor, regular=own.regular)
+            degenerate: int = layers.draw_panels(
+                sigma, self.law, x, kept, first, last, self.panel, draw, work, panel_sums
+            )
+            return degenerate
+
+        return make

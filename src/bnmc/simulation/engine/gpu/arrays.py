@@ -1,0 +1,81 @@
+"""TODO-DOC bnmc.simulation.run.engine.gpu.arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from bnmc._kernels.gpu.device import (
+    cuda as numba_cuda,
+)
+from bnmc._kernels.gpu.device import (
+    current_device,
+    free_memory,
+    is_out_of_memory,
+)
+from bnmc._support.device_arrays import as_device_array
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
+
+__all__ = ["DeviceRows", "device_memory", "device_result"]
+
+
+class DeviceRows:
+    """Layer 0 before its normalization, in the memory of a GPU.
+
+    Attributes
+    ----------
+    array : (chains or 1, width, batch) array of the device
+        Not a copy.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    @classmethod
+    def of(cls, initial: Any, chain: Chain, chains: int, inputs: int | None) -> DeviceRows:
+        """Take any array of a device, or raise a typed error."""
+        array = _taken("initial", initial)
+        lengths = (chain.width, chain.batch)
+        if inputs is not None:
+            raise ArgumentError("inputs", inputs, "None for an initial array of a device")
+        if array.shape not in (lengths, (chains, *lengths)):
+            wanted = f"{lengths} or {(chains, *lengths)}, that is (chains, width, batch)"
+            raise ArgumentError("initial", array.shape, wanted)
+        if array.dtype not in (np.float32, np.float64):
+            raise ArgumentTypeError("initial", str(array.dtype), "float32 or float64")
+        if not array.is_c_contiguous():
+            raise ArgumentError("initial", "strides", "a C-contiguous array of a device")
+        return cls(array.reshape(chains if array.ndim == 3 else 1, *lengths))
+
+
+def device_result(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return the user's array for the Gram matrices of all chains, or raise a typed error."""
+    result = _taken("out", array)
+    if result.dtype != np.float64:
+        raise ArgumentTypeError("out", str(result.dtype), "a float64 array for 'gram'")
+    if tuple(result.shape) != shape or not result.is_c_contiguous():
+        raise ArgumentError("out", tuple(result.shape), f"a C-contiguous array {shape} for 'gram'")
+    return result
+
+
+def _taken(name: str, array: Any) -> Any:
+    """Return an array of any library as Numba has it."""
+    return numba_cuda.as_cuda_array(as_device_array(name, array, current_device()))
+
+
+@contextmanager
+def device_memory(name: str, size: int, hint: str) -> Iterator[None]:
+    """Turn a want of device memory, of `size` bytes for an argument, into a typed error."""
+    free = free_memory()
+    if size > free:
+        raise ResultTooLargeError(name, size, free, hint)
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise ResultTooLargeError(name, size, free_memory(), hint) from error
+        raise

@@ -1,0 +1,165 @@
+"""Pairs of coupled chains on GPUs, a block a pair: they are divided among devices.
+
+On a device they go in ranges that its memory has room for.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.gpu import layers as gpu_layers
+from bnmc._kernels.gpu.device import cuda as numba_cuda
+from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
+from bnmc._kernels.scalar import codes
+from bnmc._support.workers import ranges
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import BackendError
+from bnmc.simulation.engine.gpu.arrays import device_memory
+from bnmc.simulation.engine.gpu.devices import device_threads, on_each
+from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
+
+__all__ = ["GpuPairs", "meet_on_devices"]
+
+#: Part of the free memory of a device that a range of pairs may take.
+SHARE_OF_MEMORY = 0.5
+
+#: Pairs of a range, at most, for what the host has of them to be small.
+MOST_OF_RANGE = 1 << 17
+
+
+class GpuPairs(Pairs):
+    """`Pairs` whose layers a GPU makes; what becomes of a pair is that of the CPU to rounding.
+
+    Gram matrices stay on the device: only who has met, and why others stopped, comes back.
+    """
+
+    def _allocate(self) -> None:
+        n, pairs = self.chain.batch, len(self.met)
+        self._kernels = gpu_layers.kernels(
+            gpu_layers.Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
+        )
+        if self._kernels.shape.bytes > shared_memory():
+            raise BackendError(
+                "cuda", f"a batch of {n} needs {self._kernels.shape.bytes} bytes of shared memory"
+            )
+        with _room(pairs * bytes_of_pair(n)):
+            self._grams = numba_cuda.device_array((pairs, 2, n, n), np.float64)
+            self._work = (
+                numba_cuda.device_array((pairs, 2, n, n), np.float64),
+                numba_cuda.device_array((pairs, 2, n), np.float64),
+                numba_cuda.device_array((pairs, 2, n), np.int64),
+                numba_cuda.device_array((pairs, 3, n, n), np.float64),
+            )
+            self._grams.copy_to_device(np.zeros(self._grams.shape))
+
+    @property
+    def grams(self) -> NDArray[np.float64]:
+        """The Gram matrices of all pairs, (pairs, 2, n, n): a copy."""
+        copy: NDArray[np.float64] = self._grams.copy_to_host()
+        return copy
+
+    @grams.setter
+    def grams(self, matrices: NDArray[np.float64]) -> None:
+        self._grams.copy_to_device(np.ascontiguousarray(matrices))
+
+    def _renew(self, matrix: NDArray[np.float64]) -> None:
+        with _room(matrix.nbytes):
+            launch(
+                self._kernels.renew, len(self.met), self._kernels.shape.threads, 0, 0, self._grams,
+                numba_cuda.to_device(np.ascontiguousarray(matrix)),
+            )  # fmt: skip
+
+    def _run(
+        self,
+        law: codes.Law,
+        stream: np.uint32,
+        first_layer: int,
+        layers: int,
+        until: int,
+        trace: NDArray[np.float64],
+        record: NDArray[np.float64],
+    ) -> None:
+        kernels, pairs = self._kernels, len(self.met)
+        small = [self.met, self.tries, self.status, record, trace]
+        with _room(sum(values.nbytes for values in small)):
+            # Without elements there is nothing to be a pointer to.
+            there = [
+                numba_cuda.to_device(values if values.size else np.zeros((1,) * values.ndim))
+                for values in small
+            ]
+            met, tries, status, recorded, traced = there
+            launch(
+                kernels.couple, pairs, kernels.shape.threads, kernels.shape.bytes, 0,
+                np.uint32(stream), self._grams, *self._work, met, tries, self.first, first_layer,
+                layers, self.lag, until, self.threshold, recorded, pairs if record.size else 0,
+                traced, len(trace), *self._key, status,
+                numba_cuda.device_array((1, 1), np.float64), law.width, law.gain, law.eps,
+            )  # fmt: skip
+            for values, array in zip(small, there, strict=True):
+                if values.size:
+                    values[...] = array.copy_to_host()
+
+
+def _room(size: int) -> AbstractContextManager[None]:
+    return device_memory("replicates", size, "let fewer pairs meet at a time, or on the CPU")
+
+
+def bytes_of_pair(batch: int) -> int:
+    """Return what a pair takes of a device: matrices, pivots and twins, and where it has got."""
+    return 8 * (7 * batch**2 + 4 * batch + 7)
+
+
+def meet_on_devices(
+    chain: Chain,
+    start: Covariance | Representation,
+    lag: int,
+    first: int,
+    last: int,
+    key: int,
+    most_layers: int,
+) -> Meetings:
+    """Let pairs meet on all devices at once; of the first there is the trace.
+
+    Random numbers are addressed by the number of the pair, so that nothing depends on the division.
+    """
+    numbers = devices()[: last - first]
+    bounds = [first + (last - first) * k // len(numbers) for k in range(len(numbers) + 1)]
+    task = partial(_meet_on_device, chain, start, lag, first, key, most_layers)
+    if len(numbers) == 1:
+        return task(first, last)
+    threads = device_threads(numbers)
+    try:
+        return joined(on_each(threads, task, list(pairwise(bounds))))
+    finally:
+        for thread in threads:
+            thread.shutdown()
+
+
+def _meet_on_device(
+    chain: Chain,
+    start: Covariance | Representation,
+    lag: int,
+    traced: int,
+    key: int,
+    most_layers: int,
+    first: int,
+    last: int,
+) -> Meetings:
+    """Let pairs meet on the device of this thread, of which the pair `traced` leaves a trace."""
+    most = int(SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
+    size = max(1, min(most, MOST_OF_RANGE))
+    return joined(
+        [
+            meet(
+                chain, start, lag, first + a, first + b, key, most_layers,
+                int(first + a == traced), GpuPairs,
+            )
+            for a, b in ranges(last - first, size)
+        ]
+    )  # fmt: skip

@@ -1,0 +1,531 @@
+"""The samplers on GPUs: their state is on a device, and only what is recorded leaves it.
+
+Chains are divided among devices.  On each they go in chunks, whose frames have two buffers: while
+the kernels fill one, the other is copied to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.layers import gram_of_rows
+from bnmc._kernels.gpu import layers
+from bnmc._kernels.gpu.device import (
+    cuda as numba_cuda,
+)
+from bnmc._kernels.gpu.device import (
+    free_memory,
+    launch,
+    processors,
+    ready,
+    shared_memory,
+)
+from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar import measures as numbers_of
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import weight_code
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
+from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
+from bnmc.simulation.engine.precision import EXPONENT_OF_STATE, in_range
+from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
+from bnmc.simulation.engine.state import Frames, Measure, State
+from bnmc.simulation.engine.weights import WeightsSampler
+
+__all__ = ["GpuConditionalSampler", "GpuWeightsSampler", "T"]
+T = TypeVar("T")
+
+#: Parts of the free memory that the frames of a block of layers may take.
+SHARE_OF_MEMORY = 0.25
+
+#: Chains of one launch, at most: they are an axis of the grid.
+MOST_OF_GRID = 65_535
+
+#: Blocks of a multiprocessor that a layer of few chains is split over.
+BLOCKS_OF_PROCESSOR = 2
+
+#: Bytes of a buffer from which frames are copied, and the chains that a multiprocessor has to have
+#: in a chunk whatever they take: fewer would leave it idle.
+STAGING_BYTES = 1 << 26
+LEAST_OF_PROCESSOR = 12
+FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
+
+
+class _Target(NamedTuple):
+    """Where kernels record layers; see `cuda.kernels`."""
+
+    record: Any
+    values: Any
+    kinds: Any
+    stars: Any
+
+
+class GpuSampler(ScaledSampler):
+    """What the samplers share that make a layer row by row, of chains `offset` and on."""
+
+    divisible = False
+    frame_factor = 16
+    source = layers.DRAWN
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        chain, chains = self.chain, self.chains
+        self.kernels = self._kernels(self.source, self.dtype.name)
+        stride = memory.stride(chain.width)
+        itemsize = self.dtype.itemsize
+        of_x = (chains, self.columns, stride) if self.skipped else (1, 1, 1)
+        of_a = (chains, 2, stride, self.columns) if self.keeps_a else (1, 2, 1, 1)
+        size = 8 * chains * self.columns**2 + itemsize * int(np.prod(of_x) + np.prod(of_a))
+        with device_memory("chains", size, FEWER_CHAINS):
+            self.stream, self.copying = numba_cuda.stream(), numba_cuda.stream()
+            self.grams = self._zeros((chains, self.columns, self.columns), np.float64)
+            self.xs = self._zeros(of_x, self.dtype)
+            self.activations = self._zeros(of_a, self.dtype)
+            self._exponents = self._zeros((chains,), np.int64)
+        #: Where frames stay on the device, if they do.
+        self.results: Any = None
+        #: Which of its slots were last written.
+        self._written = slice(0, 0)
+        # Made once: whether to pin memory or to free it, the driver waits for kernels.
+        self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
+        self._buffers_of_frames: list[tuple[Any, Any]] = []
+        self.measure(())
+
+    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
+        # Kernels know nothing of a scale that was split off.
+        return not (self.is_scaled and any(one.kind == numbers_of.DISTANCE for one in wanted))
+
+    def measure(self, wanted: tuple[Measure, ...]) -> None:
+        super().measure(wanted)
+        n = self.chain.batch
+        kinds = np.array([one.kind for one in wanted] or [numbers_of.NOTHING])
+        stars = np.zeros((len(kinds), n, n))
+        for star, one in zip(stars, wanted, strict=False):
+            if one.star is not None:
+                star[:] = one.star
+        self._wanted = numba_cuda.to_device(kinds), numba_cuda.to_device(stars)
+
+    @property
+    def _shape_of_frame(self) -> tuple[int, int]:
+        """What is recorded of a layer of a chain."""
+        if self.measures:
+            return len(self.measures), self.inputs or 1
+        return self.columns, self.columns
+
+    def _target(self, frames: Any) -> _Target:
+        """Return where kernels write, given the array of it on the device."""
+        if self.measures:
+            return _Target(self._nothing(4, "float64"), frames, *self._wanted)
+        return _Target(frames, self._nothing(4, "float64"), *self._wanted)
+
+    def _host(self, frames: Frames) -> NDArray[np.float64]:
+        return frames.values if self.measures else frames.gram
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the representation is part of the state."""
+        return self.chain.skip != 0.0
+
+    @property
+    def keeps_a(self) -> bool:
+        """Whether the activations of all rows are part of the state."""
+        return self.source == layers.MULTIPLIED
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state, on the host and as the CPU has it."""
+        arrays: dict[str, NDArray[Any]] = {"gram": self.grams.copy_to_host()}
+        if self.keeps_a:
+            rows = self.activations.copy_to_host().transpose(0, 1, 3, 2)
+            shape = (*rows.shape[:2], memory.padded(self.columns), rows.shape[3])
+            arrays["activations"] = memory.aligned_zeros(shape, self.dtype)
+            arrays["activations"][:, :, : self.columns] = rows
+        else:
+            arrays["wide"] = self.wide
+        if self.is_scaled:
+            arrays["exponent"] = self.exponents
+        if self.skipped:
+            arrays["x"] = self.xs.copy_to_host()
+        return arrays
+
+    def take(self, state: State) -> None:
+        self.layer = state.layer
+        self.grams.copy_to_device(state.arrays["gram"])
+        if self.keeps_a:
+            rows = state.arrays["activations"][:, :, : self.columns]
+            self.activations.copy_to_device(np.ascontiguousarray(rows.transpose(0, 1, 3, 2)))
+        else:
+            self.wide[:] = state.arrays["wide"]
+        if self.is_scaled:
+            self.exponents[:] = state.arrays["exponent"]
+            self._exponents.copy_to_device(self.exponents)
+        if self.skipped:
+            self.xs.copy_to_device(np.ascontiguousarray(state.arrays["x"]))
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        if isinstance(start, Covariance):
+            self.grams.copy_to_device(
+                np.broadcast_to(start.matrix, self.grams.shape).astype(np.float64)
+            )
+            # Neither the gain nor what x was before has a part in layer 0: x is zero.
+            law = self.law._replace(gain=1.0)
+            self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
+        elif isinstance(start, DeviceRows):
+            self._rows(layers.GIVEN, self.law, 0, self.chains, 0, start.array)
+        else:
+            self._copy_start(start)
+        self.record(frames)
+
+    def record(self, frames: Frames) -> None:
+        self._written = slice(0, 1)
+        if self.results is None and not self.measures:
+            frames.gram[:, 0] = self.grams.copy_to_host()
+            return
+        there = self.results
+        if there is None:
+            there = numba_cuda.device_array((self.chains, 1, *self._shape_of_frame), np.float64)
+        launch(
+            self.kernels.observe, self.chains, self.kernels.shape.threads,
+            self.kernels.shape.bytes, self.stream, self.grams, *self._target(there),
+        )  # fmt: skip
+        self.stream.synchronize()
+        if self.results is None:
+            frames.values[:, :1] = there.copy_to_host()
+
+    def settle(self, frames: Frames) -> None:
+        if self.is_scaled:
+            if frames.gram.size:
+                in_range(frames.gram, frames.log_scale, self.exponents)
+            self._rescale()
+        elif self.chain.norm == "none":
+            self.require_scale(self.grams.copy_to_host())
+
+    def _rescale(self) -> None:
+        """Divide the state by powers of 2; multiply what stays on the device by what it lacks."""
+        status = numba_cuda.to_device(np.full(self.chains, layers.RUNNING), stream=self.stream)
+        stay = self._nothing(4, "float64") if self.results is None else self.results
+        first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
+        launch(
+            self.kernels.settle, self.chains, self.kernels.shape.threads, 0, self.stream,
+            self.grams, self.xs, self.activations, self._exponents, stay, first, last,
+            EXPONENT_OF_STATE, status,
+        )  # fmt: skip
+        self.stream.synchronize()
+        self.exponents[:] = self._exponents.copy_to_host()
+        large = np.flatnonzero(status.copy_to_host() != layers.RUNNING)
+        if large.size:
+            chain = self.offset + int(large[0])
+            raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
+
+    def _copy_start(self, start: Representation) -> None:
+        """Bring a known layer 0 to the device."""
+        width, shared = self.chain.width, len(start.x) == 1
+        work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
+        rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
+        grams = np.zeros(self.grams.shape)
+        for index in range(1 if shared else self.chains):
+            rows[:, :width] = start.a[index].T
+            if not gram_of_rows(rows, width, work, grams[index]):
+                raise NonFiniteError(None if shared else self.offset + index, 0, "Gram matrix")
+        if shared:
+            grams[1:] = grams[0]
+        self.grams.copy_to_device(grams)
+        with np.errstate(over="ignore"):
+            if self.skipped:
+                xs = np.zeros(self.xs.shape, self.dtype)
+                xs[:, :, :width] = start.x.transpose(0, 2, 1)
+                self._send(xs, self.xs, shared)
+            if self.keeps_a:
+                activations = np.zeros(self.activations.shape, self.dtype)
+                activations[:, 0, :width] = start.a
+                self._send(activations, self.activations, shared)
+
+    def _send(self, values: FloatArray, to: Any, shared: bool) -> None:
+        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if not finite.all():
+            index = int(np.flatnonzero(~finite)[0])
+            chain = None if shared else self.offset + index
+            raise NonFiniteError(chain, 0, f"{self.dtype} representation")
+        to.copy_to_device(values)
+
+    def _kernels(self, source: int, dtype: str, kept: bool = False) -> layers.Kernels:
+        spec = layers.Spec(
+            self.columns, self.chain.batch, self.law.norm, self.skipped,
+            kept or self.keeps_a, dtype, self.sigma.digest, source,
+            weight_code(self.chain) if source == layers.MULTIPLIED else 0,
+        )  # fmt: skip
+        kernels = layers.kernels(spec)
+        if kernels.shape.bytes > shared_memory():
+            raise BackendError(
+                "cuda",
+                f"{self.columns} columns in {dtype} need {kernels.shape.bytes} bytes of shared "
+                f"memory, the device has {shared_memory()}",
+            )
+        return kernels
+
+    def _zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        array = numba_cuda.device_array(shape, dtype)
+        array.copy_to_device(np.zeros(shape, dtype))
+        return array
+
+    def _draw(
+        self,
+        law: codes.Law,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        record: NDArray[np.float64] | None,
+        kept: bool = False,
+    ) -> None:
+        """Take chains first:last through layers, each drawn given the one before.
+
+        As on the CPU, a float32 chain that float32 rows do not resolve goes on in float64.
+        """
+        narrow = np.flatnonzero(~self.wide[first:last]) + first
+        for a, b in _ranges(narrow):
+            status = self._go(law, a, b, layer, slots, record, self.dtype.name, kept)
+            stopped = (status & ((1 << layers.STEP_BITS) - 1)) == layers.UNRESOLVED
+            for index in (a + np.flatnonzero(stopped & (status != layers.RUNNING))).tolist():
+                done = int(status[index - a] >> layers.STEP_BITS)
+                self.wide[index] = True
+                status[index - a] = layers.RUNNING
+                self._go_wide(law, index, layer + done, slots[done:], record)
+            self._check(status, a, layer)
+        wide = np.setdiff1d(np.arange(first, last), narrow)
+        for index in wide.tolist():
+            self._go_wide(law, index, layer, slots, record)
+
+    def _go_wide(
+        self, law: codes.Law, index: int, layer: int, slots: NDArray[np.int64], record: Any
+    ) -> None:
+        status = self._go(law, index, index + 1, layer, slots, record, "float64", False)
+        self._check(status, index, layer)
+
+    def _go(
+        self,
+        law: codes.Law,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        record: NDArray[np.float64] | None,
+        dtype: str,
+        kept: bool,
+    ) -> NDArray[np.int64]:
+        """Take chains through layers in chunks; `record` has the frames that go to the host."""
+        wanted = np.flatnonzero(slots >= 0)
+        self._written = slice(0, 0)
+        if wanted.size:
+            self._written = slice(int(slots[wanted[0]]), int(slots[wanted[-1]]) + 1)
+        # A chain that goes on in float64 has recorded some layers already.
+        base = int(slots[wanted[0]]) if wanted.size else 0
+        stay = self.results is not None
+        leave = record is not None and wanted.size > 0 and not stay
+        shape = (wanted.size, *self._shape_of_frame) if leave else (1, 1, 1)
+        numbers = int(np.prod(shape))
+        most = min(last - first, self._most_of_chunk(8 * numbers if leave else 0))
+        own = np.where(slots >= 0, slots if stay else slots - base, -1)
+        found = np.full(last - first, layers.RUNNING)
+        pending: list[Callable[[], None] | None] = [None, None]
+        with device_memory("chains", self._size_of_buffers(most * numbers), FEWER_CHAINS):
+            buffers = self._two_buffers(most * numbers)
+            for number, a in enumerate(range(first, last, most)):
+                b = min(last, a + most)
+                finish = pending[number % 2]
+                if finish is not None:
+                    finish()
+                there, here = (
+                    flat[: (b - a) * numbers].reshape(b - a, *shape) for flat in buffers[number % 2]
+                )
+                target = self._target(self.results[a:b] if stay else there)
+                status, held = self._chunk(law, a, b, layer, own, target, dtype, kept)
+                noted = self._noted[number % 2][: b - a]
+                computed, copied = numba_cuda.event(), numba_cuda.event()
+                computed.record(self.stream)
+                computed.wait(self.copying)
+                status.copy_to_host(noted, stream=self.copying)
+                if leave:
+                    there.copy_to_host(here, stream=self.copying)
+                copied.record(self.copying)
+
+                def take(
+                    a: int = a, b: int = b, here: Any = here, noted: Any = noted,
+                    copied: Any = copied, held: Any = (status, held),
+                ) -> None:  # fmt: skip
+                    # What the kernels work on is held until they have ended.
+                    copied.synchronize()
+                    found[a - first : b - first] = noted
+                    if leave and record is not None:
+                        record[a:b, base : base + wanted.size] = here
+
+                pending[number % 2] = take
+            for finish in pending:
+                if finish is not None:
+                    finish()
+        return found
+
+    def _most_of_chunk(self, size: int, kernels: layers.Kernels | None = None) -> int:
+        """Return how many chains a chunk has, whose frames take so many bytes a chain."""
+        kernels = self.kernels if kernels is None else kernels
+        shape = kernels.shape
+        tiles = shape.tiles(self.chain.width)
+        by_rows = kernels.layers is None or tiles > layers.MOST_RANGES
+        sums = 8 * min(tiles, layers.MOST_RANGES) * shape.entries if by_rows else 0
+        most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
+        if size:
+            most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
+        return max(1, most)
+
+    def _size_of_buffers(self, numbers: int) -> int:
+        """Return the bytes that two buffers of so many numbers take beyond those that exist."""
+        held = self._buffers_of_frames[0][0].size if self._buffers_of_frames else 0
+        return 2 * 8 * numbers if numbers > held else 0
+
+    def _two_buffers(self, numbers: int) -> list[tuple[Any, Any]]:
+        """Return two buffers of frames, each on the device and, not paged, on the host."""
+        if self._size_of_buffers(numbers):
+            self._buffers_of_frames = []
+            self._buffers_of_frames = [
+                (
+                    numba_cuda.device_array(numbers, np.float64),
+                    numba_cuda.pinned_array(numbers, np.float64),
+                )
+                for _ in range(2)
+            ]
+        return self._buffers_of_frames
+
+    def _chunk(
+        self, law: codes.Law, first: int, last: int, layer: int, slots: NDArray[np.int64],
+        target: _Target, dtype: str, kept: bool,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Start the kernels; return the array of what they note, and what they need until then."""
+        kernels = self._kernels(self.source if not kept else layers.DRAWN, dtype, kept)
+        tiles = kernels.shape.tiles(self.chain.width)
+        parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
+        if kernels.layers is None or parts > 1 or tiles > layers.MOST_RANGES:
+            return self._by_rows(kernels, law, first, last, layer, slots, target, parts, dtype)
+        return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
+
+    def _by_chain(
+        self, kernels: layers.Kernels, law: codes.Law, first: int, last: int, layer: int,
+        slots: NDArray[np.int64], target: _Target, dtype: str,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Give each chain a block."""
+        status = numba_cuda.to_device(np.full(last - first, layers.RUNNING), stream=self.stream)
+        steps = numba_cuda.to_device(slots, stream=self.stream)
+        x = self._x(first, last, dtype)
+        launch(
+            kernels.layers, last - first, kernels.shape.threads, kernels.shape.bytes, self.stream,
+            self.grams[first:last], x, *target, steps, status, law.width, law.skip, law.gain,
+            law.eps, self.offset + first, layer, *self.key_words,
+        )  # fmt: skip
+        return status, (steps, x, target)
+
+    def _by_rows(
+        self, kernels: layers.Kernels, law: codes.Law, first: int, last: int, layer: int,
+        slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Split the rows of each layer over blocks."""
+        count = last - first
+        status = numba_cuda.to_device(np.full(count, layers.RUNNING), stream=self.stream)
+        ranges = min(kernels.shape.tiles(law.width), layers.MOST_RANGES)
+        parts = min(parts, ranges)
+        sums = numba_cuda.device_array((count, ranges, kernels.shape.entries), np.float64)
+        arrived = numba_cuda.to_device(np.zeros(count, np.int32), stream=self.stream)
+        kept = self.activations[first:last] if self.keeps_a else self._nothing(4, dtype)
+        given = self._nothing(3, dtype) if given is None else given
+        x = self._x(first, last, dtype)
+        before = self.grams[first:last], x, kept, given, sums, arrived, *target
+        after = status, law.width, law.skip, law.gain, law.eps, self.offset + first
+        # Prepared once: a layer may take no longer than Python does to launch a kernel.
+        start = ready(
+            kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes, self.stream,
+            (*before, 0, *after, layer, 0, *self.key_words),
+        )  # fmt: skip
+        for step, slot in enumerate(slots.tolist()):
+            start(*before, slot, *after, layer + step, step, *self.key_words)
+        return status, (sums, arrived, kept, given, x, target)
+
+    def _rows(
+        self, source: int, law: codes.Law, first: int, last: int, layer: int, given: Any
+    ) -> None:
+        """Make layer 0 of rows that are given."""
+        kernels = self._kernels(source, self.dtype.name)
+        most = self._most_of_chunk(0, kernels)
+        for a in range(first, last, most):
+            b = min(last, a + most)
+            own = given[a:b] if given.shape[0] > 1 else given
+            with device_memory("chains", 0, FEWER_CHAINS):
+                status, _ = self._by_rows(
+                    kernels, law, a, b, layer, np.full(1, -1),
+                    self._target(self._nothing(4, "float64")), layers.MOST_RANGES, self.dtype.name,
+                    own,
+                )  # fmt: skip
+                self.stream.synchronize()
+            self._check(status.copy_to_host(), a, layer)
+
+    def _x(self, first: int, last: int, dtype: str) -> Any:
+        return self.xs[first:last] if self.skipped else self._nothing(3, dtype)
+
+    def _nothing(self, axes: int, dtype: str) -> Any:
+        shape = (1, 2, 1, 1) if axes == 4 else (1, 1, 1)
+        return numba_cuda.device_array(shape, dtype)
+
+    def _check(self, status: NDArray[np.int64], first: int, layer: int) -> None:
+        """Raise what a kernel noted of the first chain that stopped."""
+        stopped = np.flatnonzero(status != layers.RUNNING)
+        if stopped.size:
+            noted = int(status[stopped[0]])
+            at, row = layer + (noted >> layers.STEP_BITS), noted & ((1 << layers.STEP_BITS) - 1)
+            chain = self.offset + first + int(stopped[0])
+            if row == layers.NOT_FINITE:
+                raise NonFiniteError(chain, at, "Gram matrix")
+            raise ZeroVarianceError(chain, at, row)
+
+
+class GpuConditionalSampler(GpuSampler):
+    """`ConditionalSampler` on a GPU."""
+
+    name = path = ConditionalSampler.path
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        return 1e-9 + chain.width * columns * (2 + 0.05 * columns) * 1e-12 * dtype.itemsize / 4
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        self._draw(self.law, first, last, layer, slots, self._host(frames))
+
+
+class GpuWeightsSampler(GpuSampler):
+    """`WeightsSampler` on a GPU."""
+
+    name = path = WeightsSampler.path
+    source = layers.MULTIPLIED
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        return 1e-9 + chain.width**2 * (2 + 0.05 * columns) * 1e-12 * dtype.itemsize / 4
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        record = self._host(frames)
+        status = self._go(self.law, first, last, layer, slots, record, self.dtype.name, False)
+        self._check(status, first, layer)
+
+
+def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the ranges of neighbours that increasing numbers make up."""
+    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, breaks) if part.size]

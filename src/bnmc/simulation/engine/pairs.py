@@ -1,0 +1,269 @@
+"""Pairs of coupled chains, one ahead of the other by a lag, until they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import memory, pairs, rows
+from bnmc._kernels.cpu import pairs as cpu_pairs
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
+from bnmc.simulation.engine.state import MOST_ROWS
+
+__all__ = [
+    "APART",
+    "BLOCK_LAYERS",
+    "THRESHOLD",
+    "Meetings",
+    "Pairs",
+    "joined",
+    "meet",
+    "require_coupling",
+]
+
+
+#: A maximal coupling is tried where the logarithm of the ratio of the two densities has at most
+#: this standard deviation s; it is refused with probability 0.4 s. A refusal costs the layers of a
+#: whole contraction, and so does waiting, less: near this value the sum of both is flat.
+THRESHOLD = 0.3
+
+#: In its place: no maximal coupling, ever.
+APART = -1.0
+
+#: Layers after which it is looked up which pairs have met.
+BLOCK_LAYERS = 32
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """What became of a range of pairs.
+
+    Attributes
+    ----------
+    layers : (replicates,) ndarray of int
+        The layer of the chain ahead at which a pair met; -1 where it has not.
+    tries, refusals : (replicates,) ndarray of int
+        Maximal couplings that were tried, and refused.
+    distance, pivot : (traced, layers) ndarray of float64
+        Of the first pairs: the distance of the two covariances before each layer, and the least
+        relative pivot of their factors. NaN where a pair was not coupled.
+    degenerate : (replicates,) ndarray of int
+        The layer at which a Gram matrix had lost rank; 0 where none had.
+    """
+
+    layers: NDArray[np.int64]
+    tries: NDArray[np.int64]
+    refusals: NDArray[np.int64]
+    distance: NDArray[np.float64]
+    pivot: NDArray[np.float64]
+    degenerate: NDArray[np.int64]
+
+
+def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
+    """Refuse a chain for which the coupling is not defined, and say what to do instead."""
+    if chain.norm == "none":
+        raise ArgumentError(
+            "norm", chain.norm, '"batch" or "batch-uncentred"',
+            "without normalization there is no invariant law",
+        )  # fmt: skip
+    if chain.skip != 0.0:
+        raise ArgumentError(
+            "skip", chain.skip, "0",
+            f"with a skip connection the Gram matrix is no state; {instead}",
+        )  # fmt: skip
+    if not chain.is_gaussian:
+        raise ArgumentError(
+            "weights", chain.weights, '"gaussian"',
+            f"rows given the Gram matrix have a density then; {instead}",
+        )  # fmt: skip
+    if chain.width > MOST_ROWS:
+        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
+    if chain.batch < 2:
+        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample is no chain")
+
+
+class Pairs:
+    """A range of pairs and how far they have got.
+
+    What becomes of a pair depends on the key and its number alone, never on the others.
+
+    Parameters
+    ----------
+    chain : Chain
+        One that `require_coupling` accepts.
+    start : Covariance or Representation
+        The law of layer 0 of both, which start independently.
+    lag : int
+        Layers by which the first is ahead, >= 1.
+    first, last : int
+        The numbers of the pairs.
+    key : int
+        Of 64 bits.
+    threshold : float
+        When a maximal coupling is tried.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        start: Covariance | Representation,
+        lag: int,
+        first: int,
+        last: int,
+        key: int,
+        threshold: float = THRESHOLD,
+    ) -> None:
+        n, count = chain.batch, last - first
+        self.chain, self.lag, self.first = chain, lag, first
+        self.threshold = threshold
+        self.layer = 0
+        self.met = np.full(count, -1, np.int64)
+        self.tries = np.zeros((count, 3), np.int64)
+        self.status = np.zeros((count, 3), np.int64)
+        self._law = law_of(chain)
+        self._sigma = sigma_of(chain.activation)
+        self._key = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        self._works = memory.work(n, 1, np.float64), memory.work(n, 1, np.float64)
+        self._pair = pairs.Pair(
+            relative=np.zeros((n, n)),
+            inverse=np.zeros((n, n)),
+            wishart=np.zeros((n, n)),
+            normals=memory.aligned_zeros(self._works[0].block.shape, np.float64),
+            sums=np.zeros_like(self._works[0].sums),
+        )
+        self._allocate()
+        self._begin(start)
+
+    def _allocate(self) -> None:
+        """Make the Gram matrices of all pairs."""
+        self.grams = np.zeros((len(self.met), 2, self.chain.batch, self.chain.batch))
+
+    def _begin(self, start: Covariance | Representation) -> None:
+        if isinstance(start, Representation):
+            a = start.a[0]
+            for _ in range(2):
+                self._renew(a.T @ a / self.chain.width)
+            return
+        # Rows with a covariance, as if it were the Gram matrix of a layer -1. The gain has no part
+        # in layer 0.
+        law = self._law._replace(gain=1.0)
+        for stream in (pairs.STREAM_START, codes.STREAM_ROWS):
+            self._renew(start.matrix)
+            self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
+        self._check()
+
+    def _renew(self, matrix: NDArray[np.float64]) -> None:
+        """Make the first chains' matrices those of the second, and give the first a new one."""
+        self.grams[:, 1] = self.grams[:, 0]
+        self.grams[:, 0] = matrix
+
+    @property
+    def waiting(self) -> NDArray[np.bool_]:
+        """Which pairs have neither met nor lost rank."""
+        apart: NDArray[np.bool_] = (self.met < 0) & (self.status[:, 0] == 0)
+        return apart
+
+    def advance(
+        self, layers: int, *, until: int = 0, record: bool = False, traced: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Take all pairs through layers; return what was recorded, and the trace.
+
+        Parameters
+        ----------
+        layers : int
+        until : int
+            Pairs that have met go on up to this layer of the chain ahead; others do not stop.
+        record : bool
+            Whether both Gram matrices are wanted after each layer: (pairs, layers, 2, n, n).
+        traced : int
+            Of how many pairs distance and pivot are wanted: (traced, layers, 2).
+        """
+        n = self.chain.batch
+        recorded = self._no_record
+        if record:
+            recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
+        trace = np.full((traced, layers, 2), np.nan)
+        trace[..., 1] = np.inf
+        self._run(self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
+        self.layer += layers
+        self._check()
+        return recorded, trace
+
+    def _run(
+        self,
+        law: codes.Law,
+        stream: np.uint32,
+        first_layer: int,
+        layers: int,
+        until: int,
+        trace: NDArray[np.float64],
+        record: NDArray[np.float64],
+    ) -> None:
+        pairs.coupled_layers(
+            rows.activation(self._sigma, "float64"), law, stream, self.grams, self.met, self.tries,
+            self.first, first_layer, layers, self.lag, until, self.threshold, record, trace,
+            *self._key, self._works, self._pair, self.status,
+        )  # fmt: skip
+
+    @property
+    def _no_record(self) -> NDArray[np.float64]:
+        n = self.chain.batch
+        return np.zeros((len(self.met), 0, 2, n, n))
+
+    def _check(self) -> None:
+        ended = np.flatnonzero(~np.isin(self.status[:, 0], (0, pairs.DEGENERATE)))
+        if ended.size:
+            what, layer, row = (int(value) for value in self.status[ended[0]])
+            number = self.first + int(ended[0])
+            if what == codes.ZERO_VARIANCE:
+                raise ZeroVarianceError(number, layer, row)
+            raise NonFiniteError(number, layer, "Gram matrix")
+
+
+def meet(
+    chain: Chain,
+    start: Covariance | Representation,
+    lag: int,
+    first: int,
+    last: int,
+    key: int,
+    most_layers: int,
+    traced: int = 0,
+    kind: type[Pairs] = Pairs,
+) -> Meetings:
+    """Let pairs meet; those that have not after `most_layers` layers together are left apart."""
+    pairs = kind(chain, start, lag, first, last, key)
+    traces: list[NDArray[np.float64]] = [np.zeros((traced, 0, 2))]
+    end = lag + most_layers
+    while pairs.layer < end and pairs.waiting.any():
+        ahead = min(lag if pairs.layer == 0 else BLOCK_LAYERS, end - pairs.layer)
+        traces.append(pairs.advance(ahead, traced=traced)[1])
+    trace = np.concatenate(traces, axis=1)
+    lost = pairs.status[:, 0] == cpu_pairs.DEGENERATE
+    return Meetings(
+        layers=pairs.met,
+        tries=pairs.tries[:, 0],
+        refusals=pairs.tries[:, 1],
+        distance=trace[..., 0],
+        pivot=trace[..., 1],
+        degenerate=np.where(lost, pairs.status[:, 1], 0),
+    )
+
+
+def joined(parts: Sequence[Meetings]) -> Meetings:
+    """Return what became of consecutive ranges of pairs, of which the first has the trace."""
+    return Meetings(
+        layers=np.concatenate([part.layers for part in parts]),
+        tries=np.concatenate([part.tries for part in parts]),
+        refusals=np.concatenate([part.refusals for part in parts]),
+        distance=parts[0].distance,
+        pivot=parts[0].pivot,
+        degenerate=np.concatenate([part.degenerate for part in parts]),
+    )

@@ -1,0 +1,216 @@
+"""TODO-DOC bnmc.simulation.run.engine.rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import layers, memory
+from bnmc._kernels.scalar import codes
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.simulation.engine.precision import in_range, least_pivots, rescale
+from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
+from bnmc.simulation.engine.state import Frames
+
+__all__ = []
+
+#: The relative pivot of a Gram matrix below which float32 rows have lost what tells samples apart:
+#: rounding moves a sample by 2**-24 and more of its size, which is 0.05 % and more of its distance
+#: from the span of the others there, layer after layer.
+LOST_PIVOT = 2.0**-26
+
+
+class RowSampler(ScaledSampler):
+    """A sampler whose layers are made row by row."""
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        chain, chains = self.chain, self.chains
+        self.panel = memory.panel_rows(chain.width, self.rows_are_worth)
+        self.grams = np.zeros((chains, self.columns, self.columns))
+        stride = memory.stride(chain.width)
+        keeps_x = chain.skip != 0.0
+        of_x = (chains, self.columns, stride) if keeps_x else (1, 1, 1)
+        self.xs = memory.aligned_zeros(of_x, self.dtype)
+        of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
+        self.activations = memory.aligned_zeros(of_a, self.dtype)
+        self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
+
+    @property
+    def precision_arrays(self) -> dict[str, NDArray[Any]]:
+        """The part of the state that says how precise it is."""
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.is_scaled:
+            arrays["exponent"] = self.exponents
+        if self.is_watched:
+            arrays["unresolved"] = self.unresolved
+        return arrays
+
+    def settle(self, frames: Frames) -> None:
+        if self.is_scaled:
+            in_range(frames.gram, frames.log_scale, self.exponents)
+            rows = [self.xs] if self.chain.skip != 0.0 else []
+            rescale(self.grams, rows + [self.activations] * self.keeps_a, self.exponents)
+        elif self.chain.norm == "none":
+            self.require_scale(self.grams)
+        if self.is_watched:
+            n, centred = self.chain.batch, self.chain.norm == "batch"
+            for first in range(0, self.columns, n):
+                own = frames.gram[..., first : first + n, first : first + n]
+                least = least_pivots(own, centred, self.chain.width)
+                self.unresolved |= (least < LOST_PIVOT).any(axis=1)
+
+    @property
+    def keeps_a(self) -> bool:
+        """Whether the activations of all rows are part of the state."""
+        return False
+
+    @property
+    def rows_are_worth(self) -> int:
+        """Numbers that a row costs."""
+        return self.columns
+
+    @property
+    def panels(self) -> int:
+        return -(-self.chain.width // self.panel)
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        if isinstance(start, Covariance):
+            self._draw_start(start, first, last)
+        else:
+            self._copy_start(start, first, last)
+        frames.gram[first:last, 0] = self.grams[first:last]
+
+    def record(self, frames: Frames) -> None:
+        frames.gram[:, 0] = self.grams
+
+    def _draw_start(self, start: Covariance, first: int, last: int) -> None:
+        """Draw rows with a covariance, as if it were the Gram matrix of a layer -1."""
+        self.grams[first:last] = start.matrix
+        # Neither the gain nor what x was before has a part in layer 0: x is zero.
+        law = self.law._replace(gain=1.0)
+        self._draw(law, first, last, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)))
+
+    def _draw(
+        self,
+        law: codes.Law,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        record: NDArray[np.float64],
+    ) -> None:
+        """Take chains first:last through layers, each drawn given the one before.
+
+        A float32 chain whose Gram matrix float32 rows do not resolve goes on in float64, for good:
+        its small eigenvalues are then neither lost in rounding nor made of it.
+        """
+        if last - first > 1 and self.wide[first:last].any():
+            for index in range(first, last):
+                one = slice(index - first, index - first + 1)
+                self._draw(law, index, index + 1, layer, slots, record[one])
+            return
+        dtype = np.dtype(np.float64) if self.wide[first] else self.dtype
+        status = np.zeros((last - first, 3), np.int64)
+        work = self.work(dtype)
+        layers.conditional_layers(
+            self.activation(dtype), law, self.grams[first:last], self._xs(first, last, dtype),
+            self._activations(first, last, dtype), self.offset + first, layer, slots, record,
+            self.panel,
+            *self.key_words, np.zeros_like(work.sums), work, status,
+        )  # fmt: skip
+        for index in (first + np.flatnonzero(status[:, 0] == codes.UNRESOLVED)).tolist():
+            self.wide[index] = True
+            one = slice(index - first, index - first + 1)
+            done = int(status[index - first, 1]) - layer
+            status[one] = 0
+            self._draw(law, index, index + 1, layer + done, slots[done:], record[one])
+        self.check(status, first)
+
+    def _copy_start(self, start: Representation, first: int, last: int) -> None:
+        width, shared = self.chain.width, len(start.x) == 1
+        work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
+        rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
+        for index in range(first, first + 1 if shared else last):
+            rows[:, :width] = start.a[0 if shared else index].T
+            if not layers.gram_of_rows(rows, width, work, self.grams[index]):
+                chain = None if shared else self.offset + index
+                raise NonFiniteError(chain, 0, "Gram matrix")
+        if shared:
+            self.grams[first + 1 : last] = self.grams[first]
+
+        some = slice(1) if shared else slice(first, last)
+        kept = []
+        with np.errstate(over="ignore"):
+            if self.chain.skip != 0.0:
+                kept.append(self.xs[first:last, :, :width])
+                kept[-1][...] = start.x[some].swapaxes(1, 2)
+            if self.keeps_a:
+                kept.append(self.activations[first:last, 0, : self.columns, :width])
+                kept[-1][...] = start.a[some].swapaxes(1, 2)
+        for values in kept:
+            finite = np.isfinite(values).all(axis=(1, 2))
+            if not finite.all():
+                chain = None if shared else self.offset + first + int(finite.argmin())
+                raise NonFiniteError(chain, 0, f"{self.dtype} representation")
+
+    def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
+        if self.chain.skip != 0.0:
+            return self.xs[first:last]
+        return self.xs.astype(dtype, copy=False)
+
+    def _activations(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
+        if self.keeps_a:
+            return self.activations[first:last]
+        return self.activations.astype(dtype, copy=False)
+
+    def advance_together(
+        self,
+        executor: Executor,
+        threads: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+    ) -> None:
+        parts = min(threads, self.panels)
+        bounds = [self.panels * k // parts for k in range(parts + 1)]
+
+        def share(make: Callable[[int, int], int]) -> list[int]:
+            others = pairwise(bounds[1:])
+            tasks = [executor.submit(make, *part) for part in others]
+            return [make(bounds[0], bounds[1]), *(task.result() for task in tasks)]
+
+        for index in range(self.chains):
+            for step, slot in enumerate(slots):
+                self._one_layer(index, layer + step, share)
+                if slot >= 0:
+                    frames.gram[index, slot] = self.grams[index]
+
+    def _one_layer(
+        self, index: int, layer: int, share: Callable[[Callable[[int, int], int]], list[int]]
+    ) -> None:
+        """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
+        sums = self.work().sums.size
+        panel_sums = np.zeros((self.panels, sums))
+        x = self.xs[index if self.chain.skip != 0.0 else 0]
+        degenerate = share(self._layer_task(index, layer, x, panel_sums))
+        finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
+        rows = [row for row in degenerate if row >= 0]
+        if not finite:
+            raise NonFiniteError(self.offset + index, layer, "Gram matrix")
+        if rows:
+            raise ZeroVarianceError(self.offset + index, layer, min(rows))
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        """Return a function of a range of panels that makes them, for one layer of one chain."""
+        raise NotImplementedError

@@ -1,0 +1,188 @@
+"""The ways to take an ensemble of chains through layers, all with one law.
+
+A sampler owns the state of every chain of an ensemble.  `begin` brings a range of chains to layer
+0, `advance` takes a range on; both write the Gram matrices of the layers that are recorded.  What
+they write depends on key, chain and layer alone, never on how chains and layers were grouped.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import memory, numbers, rows
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.simulation.engine.precision import exponents_of, is_homogeneous, layers_of_scale
+from bnmc.simulation.engine.state import Frames, Measure, State
+
+__all__ = ["FloatArray", "Sampler", "ScaledSampler"]
+
+FloatArray = NDArray[np.floating[Any]]
+
+
+class Sampler:
+    """What the samplers share: the law, the key, the threads' buffers, and how they fail."""
+
+    #: What a user calls it, and which of the ways it is.
+    name: str
+    path: str
+    #: Whether threads may each advance a part of the chains.
+    divisible = True
+    #: How much larger than usual the frames of a block of layers may be.
+    frame_factor = 1
+
+    def __init__(
+        self,
+        chain: Chain,
+        chains: int,
+        inputs: int | None,
+        dtype: str,
+        key: int,
+        offset: int = 0,
+    ) -> None:
+        self.chain = chain
+        self.chains = chains
+        #: The number of the first chain, where these are a part of an ensemble.
+        self.offset = offset
+        self.inputs = inputs
+        self.dtype = np.dtype(dtype)
+        self.key = key
+        self.columns = chain.batch * (inputs or 1)
+        self.sigma = sigma_of(chain.activation)
+        self.law = law_of(chain, inputs or 1)
+        self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        #: Which float32 chains have gone on in float64.
+        self.wide = np.zeros(chains, np.bool_)
+        #: Which chains have, or had, recorded Gram matrices that float32 rows do not resolve.
+        self.unresolved = np.zeros(chains, np.bool_)
+        #: Where a state was taken up; 0 otherwise.
+        self.layer = 0
+        #: What it records in place of Gram matrices.
+        self.measures: tuple[Measure, ...] = ()
+        self._buffers = threading.local()
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Make the arrays of all chains: the last step of making a sampler."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The state of all chains, by name."""
+        raise NotImplementedError
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        """Return a guess of what a layer of one chain takes one thread."""
+        raise NotImplementedError
+
+    def take(self, state: State) -> None:
+        """Go on from a state, which is not changed."""
+        for name, values in self.arrays.items():
+            values[...] = state.arrays.get(name, 0)  # a GPU has less to say
+        self.layer = state.layer
+
+    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
+        """Return whether its kernels can record these numbers in place of Gram matrices."""
+        return False
+
+    def measure(self, wanted: tuple[Measure, ...]) -> None:
+        """Record numbers in place of Gram matrices, if there are any; it has to be able to."""
+        self.measures = wanted
+
+    @property
+    def panels(self) -> int:
+        """In how many parts a layer of one chain can be shared among threads."""
+        return 1
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        """Bring chains first:last to layer 0 and record it in slot 0."""
+        raise NotImplementedError
+
+    def record(self, frames: Frames) -> None:
+        """Record the layer that the state has got to, of all chains, in slot 0."""
+        raise NotImplementedError
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        """Take chains first:last from `layer` - 1 through len(slots) layers."""
+        raise NotImplementedError
+
+    def advance_together(
+        self,
+        executor: Executor,
+        threads: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+    ) -> None:
+        """Like `advance`, for all chains, with all threads on each layer."""
+        raise NotImplementedError
+
+    @property
+    def most_layers(self) -> int:
+        """How many layers it may advance before it is to `settle`."""
+        return 1 << 62
+
+    def settle(self, frames: Frames) -> None:
+        """See to the precision of all chains, after each block and of what it recorded."""
+
+    def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
+        """Return the buffers of the calling thread, for rows of a dtype."""
+        name = (dtype or self.dtype).name
+        if not hasattr(self._buffers, name):
+            setattr(self._buffers, name, memory.work(self.chain.batch, self.inputs or 1, name))
+        buffers: numbers.Work = getattr(self._buffers, name)
+        return buffers
+
+    def activation(self, dtype: np.dtype[Any] | None = None) -> Any:
+        """Return the activation as the kernels take it, for rows of a dtype."""
+        return rows.activation(self.sigma, (dtype or self.dtype).name)
+
+    def _addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
+        """Return where the random numbers of a layer of a chain begin."""
+        return codes.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
+
+    def check(self, status: NDArray[np.int64], first: int) -> None:
+        """Raise what a kernel reported of the first chain that stopped."""
+        stopped = np.flatnonzero(status[:, 0])
+        if stopped.size:
+            what, layer, row = (int(v) for v in status[stopped[0]])
+            chain = self.offset + first + int(stopped[0])
+            if what == codes.ZERO_VARIANCE:
+                raise ZeroVarianceError(chain, layer, row)
+            raise NonFiniteError(chain, layer, "Gram matrix")
+
+
+class ScaledSampler(Sampler):
+    """A sampler of Gram matrices, whose scale is split off where the chain may have any."""
+
+    def _allocate(self) -> None:
+        #: The state is in units of 2**exponents, where a chain may have any scale.
+        self.exponents = np.zeros(self.chains, np.int64)
+        self.is_scaled = is_homogeneous(self.chain)
+
+    @property
+    def most_layers(self) -> int:
+        if not self.is_scaled:
+            return super().most_layers
+        return layers_of_scale(self.chain, self.dtype.name)
+
+    def require_scale(self, grams: NDArray[np.float64]) -> None:
+        """Refuse Gram matrices so small that float64 rounds them, or makes them zero."""
+        # Of the activations of the library none but those whose scale is split off are ever zero.
+        zero = self.chain.activation.builtin & ~grams.any(axis=(1, 2))
+        small = np.flatnonzero(zero | (exponents_of(grams) < -960))
+        if small.size:
+            chain = self.offset + int(small[0])
+            raise NonFiniteError(chain, None, "Gram matrix, too small for float64, is")

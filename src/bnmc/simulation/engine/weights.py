@@ -1,0 +1,155 @@
+"""TODO-DOC bnmc.simulation.run.engine.weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import layers, numbers
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import weight_code
+from bnmc.errors import ArgumentError
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.sampler import FloatArray
+from bnmc.simulation.engine.state import Frames
+
+__all__ = ["WeightsSampler"]
+
+
+class WeightsSampler(RowSampler):
+    """Draws the weights, a tile at a time, and multiplies: for every law of weights."""
+
+    name = path = "weights"
+
+    @property
+    def keeps_a(self) -> bool:
+        return True
+
+    @property
+    def rows_are_worth(self) -> int:
+        return max(self.columns, self.chain.width)
+
+    @property
+    def weight_code(self) -> int:
+        """How kernels call the law of the weights."""
+        return weight_code(self.chain)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        arrays = {
+            "gram": self.grams, "activations": self.activations, **self.precision_arrays
+        }  # fmt: skip
+        return {**arrays, "x": self.xs} if self.chain.skip != 0.0 else arrays
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        return 1e-6 + chain.width**2 * (0.5e-9 + 1e-11 * columns) * dtype.itemsize / 4
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        if self.weight_code == codes.GIVEN:
+            self._advance_given(first, last, layer, slots, frames)
+            return
+        status = np.zeros((last - first, 3), np.int64)
+        work = self.work()
+        layers.weighted_layers(
+            self.activation(), self.law, self.weight_code, np.zeros((1, 1), self.dtype),
+            self.grams[first:last], self._xs(first, last, self.dtype),
+            self.activations[first:last], self.offset + first, layer, slots,
+            frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
+            status,
+        )  # fmt: skip
+        self.check(status, first)
+
+    def _advance_given(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        """Let the user's sampler draw the weights, one panel at a time."""
+        for index in range(first, last):
+            for step, slot in enumerate(slots):
+                self._one_layer(index, layer + step, lambda make: [make(0, self.panels)])
+                if slot >= 0:
+                    frames.gram[index, slot] = self.grams[index]
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        a = self.activations[index, (layer + 1) % 2]
+        following = self.activations[index, layer % 2]
+        draw = self._addressed(layer, codes.STREAM_WEIGHTS, index)
+
+        def multiply(given: FloatArray, first: int, last: int) -> int:
+            degenerate: int = layers.multiply_panels(
+                self.activation(), self.law, self.weight_code, given, a, x, following, first,
+                last, self.panel, draw, self.work(), panel_sums,
+            )  # fmt: skip
+            return degenerate
+
+        def make(first: int, last: int) -> int:
+            if self.weight_code != codes.GIVEN:
+                return multiply(np.zeros((1, 1), self.dtype), first, last)
+            for panel in range(first, last):
+                degenerate = multiply(self._given(index, layer, panel), panel, panel + 1)
+                if degenerate >= 0:
+                    return degenerate
+            return -1
+
+        return make
+
+    def drawn(self, layer: int) -> FloatArray:
+        """Return the weights W of a layer of the first chain, (width, width)."""
+        width = self.chain.width
+        weights = np.zeros((width, width), self.dtype)
+        if self.weight_code == codes.GIVEN:
+            for panel in range(self.panels):
+                rows = slice(panel * self.panel, min(width, (panel + 1) * self.panel))
+                weights[rows] = self._given(0, layer, panel)[: rows.stop - rows.start]
+        else:
+            self._fill(weights, layer)
+        weights /= np.sqrt(self.dtype.type(width))
+        return weights
+
+    def _fill(self, weights: FloatArray, layer: int) -> None:
+        """Write unit-variance weights as the kernels draw them, tile by tile."""
+        width = self.chain.width
+        draw = self._addressed(layer, codes.STREAM_WEIGHTS, 0)
+        none = np.zeros((1, 1), self.dtype)
+        tile = self.work().tile
+        for row in range(0, width, numbers.BLOCK):
+            for column in range(0, width, numbers.TILE):
+                part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
+                rows, columns = part.shape
+                numbers.fill_weights(
+                    self.weight_code, none, tile, column, columns, row, numbers.BLOCK, draw
+                )
+                part[:] = tile.reshape(numbers.TILE, numbers.BLOCK)[:columns, :rows].T
+
+    def _given(self, index: int, layer: int, panel: int) -> FloatArray:
+        """Draw a panel of unit-variance weights by the user's sampler.
+
+        The generator depends on key, chain, layer and panel alone.
+        """
+        assert callable(self.chain.weights)
+        width = self.chain.width
+        rows = min(self.panel, width - panel * self.panel)
+        counter = [0, panel, layer, self.offset + index]
+        generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
+        returned = self.chain.weights(generator, (rows, width))
+        try:
+            drawn = np.asarray(returned)
+        except ValueError:  # a ragged sequence
+            allowed = f"a sampler of real numbers of shape {(rows, width)}"
+            raise ArgumentError("weights", returned, allowed) from None
+        if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
+            got = f"{drawn.dtype} of shape {drawn.shape}"
+            raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")
+        if not np.isfinite(drawn).all():
+            raise ArgumentError("weights", "a sample that is not finite", "finite real numbers")
+        weights = np.zeros((self.panel, width), self.dtype)
+        weights[:rows] = drawn
+        return weights

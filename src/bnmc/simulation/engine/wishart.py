@@ -1,0 +1,94 @@
+"""TODO-DOC bnmc.simulation.run.engine.wishart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import wishart
+from bnmc._support.linalg import semidefinite_root
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import Covariance, Representation
+from bnmc.simulation.engine.sampler import FloatArray, Sampler
+from bnmc.simulation.engine.state import Frames
+
+__all__ = ["FactorSampler"]
+
+
+class FactorSampler(Sampler):
+    """Multiplies triangular Wishart factors: linear chains without normalization, any width."""
+
+    name, path = "conditional", "factor"
+
+    def _allocate(self) -> None:
+        # Whole matrices are a few numbers: they are always float64.
+        self.dtype = np.dtype(np.float64)
+        self.factors = np.zeros((self.chains, self.columns, self.columns))
+        self.exponents = np.zeros((self.chains, self.columns))
+        self.log_starts = np.zeros(self.chains)
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "factor": self.factors,
+            "exponent": self.exponents,
+            "log_start": self.log_starts,
+        }
+
+    @staticmethod
+    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
+        return 1e-6 + 1e-7 * columns**2 + 1e-9 * columns**3
+
+    def begin(
+        self, start: Covariance | Representation, first: int, last: int, frames: Frames
+    ) -> None:
+        if isinstance(start, Representation):
+            for index in range(first, last):
+                a = start.a[0 if len(start.a) == 1 else index]
+                self.factors[index] = triangular_factor(a / np.sqrt(self.chain.width))
+            slots = np.zeros(0, np.int64)
+        else:
+            self.factors[first:last] = triangular_factor(semidefinite_root(start.matrix))
+            # The rows of layer 0 are drawn: its Gram matrix is W^T W / width for W of a Wishart
+            # factor, without a gain.
+            self.log_starts[first:last] = -np.log(self.chain.width)
+            slots = np.full(1, -1)
+        self._run(first, last, 0, slots, frames)
+        self._record(first, last, 0, frames)
+
+    def record(self, frames: Frames) -> None:
+        self._record(0, self.chains, self.layer, frames)
+
+    def _record(self, first: int, last: int, layer: int, frames: Frames) -> None:
+        for index in range(first, last):
+            common = wishart.log_of_factors(self.law, self.log_starts[index], layer)
+            wishart.write_factor(
+                self.factors[index], self.exponents[index], common, frames.gram[index, 0],
+                frames.log_scale[index], frames.log_pivots[index], 0,
+            )  # fmt: skip
+
+    def advance(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        self._run(first, last, layer, slots, frames)
+
+    def _run(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        wishart.factor_layers(
+            self.law, self.factors[first:last], self.exponents[first:last],
+            self.log_starts[first:last], self.offset + first, layer, slots, frames.gram[first:last],
+            frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
+            self.work(),
+        )  # fmt: skip
+
+
+def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
+    """Return the square upper triangular R with RᵀR = aᵀa and a diagonal that is not negative."""
+    columns = a.shape[1]
+    r = np.zeros((columns, columns))
+    reduced: FloatArray = np.linalg.qr(np.asarray(a, dtype=np.float64), mode="r")  # type: ignore[assignment]
+    r[: reduced.shape[0]] = reduced
+    return r * np.where(np.diag(r) < 0.0, -1.0, 1.0)[:, None]

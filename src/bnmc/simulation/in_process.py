@@ -1,0 +1,65 @@
+"""TODO-DOC bnmc.simulation.run.in_process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.compiling import host_cpu
+from bnmc.simulation.engine.state import State
+from bnmc.simulation.segment import Leg, Sink
+from bnmc.simulation.tiles import Origin
+
+__all__ = []
+
+
+class InProcessRun:
+    """A run in this process, all chains together: threads share the chains, or a layer."""
+
+    cpu = host_cpu()
+
+    def __init__(self, leg: Leg, start: Origin, sink: Sink) -> None:
+        self.leg = leg
+        self.start = start
+        self.sink = sink
+        #: How many layers are recorded.
+        self.slots = 0
+        self._state: State | None = None
+
+    def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
+        """Go through the layers, until there are no more or it is to stop."""
+        recorded, leg = self.leg.job.recorded, self.leg
+        leg.begin(self.start, self.sink)
+        first = leg.layer
+        self._note()
+        while leg.layer < recorded.last and not stopped():
+            self._state = None
+            leg.advance(recorded.last, self.sink)
+            self._note()
+            report(leg.layer - first, recorded.last - first)
+
+    def _note(self) -> None:
+        self.slots = self.leg.job.recorded.before(self.leg.layer + 1)
+        self._state = self.leg.state
+
+    @property
+    def state(self) -> State | None:
+        """Where the chains have got to; None in the middle of a block, or before the first."""
+        return self._state
+
+    @property
+    def widened(self) -> list[int]:
+        """The chains that have gone on in float64."""
+        return _numbers(self.leg.sampler.wide)
+
+    @property
+    def unresolved(self) -> list[int]:
+        """The chains whose Gram matrices float32 rows did not resolve."""
+        return _numbers(self.leg.sampler.unresolved)
+
+
+def _numbers(chosen: NDArray[np.bool_]) -> list[int]:
+    found: list[int] = np.flatnonzero(chosen).tolist()
+    return found

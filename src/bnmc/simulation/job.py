@@ -1,0 +1,111 @@
+"""TODO-DOC bnmc.simulation.run.job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.chain.chain import Chain
+from bnmc.simulation.engine.choice import SAMPLERS
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.observables import Observable, View
+
+__all__ = ["Job", "Recorded"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Which layers are recorded: first, first + every, … and always the last."""
+
+    first: int
+    every: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return -(-(self.last - self.first) // self.every) + 1
+
+    def layer(self, slot: int) -> int:
+        """Return the layer of a slot, the number of a recorded layer."""
+        return min(self.first + slot * self.every, self.last)
+
+    def layers(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return the layers of slots first:last."""
+        return np.minimum(self.first + np.arange(first, last) * self.every, self.last)
+
+    def before(self, layer: int) -> int:
+        """Return how many recorded layers are below a layer, the slot of that if it is one."""
+        if layer > self.last:
+            return self.count
+        return max(0, -(-(layer - self.first) // self.every))
+
+    def slots(self, layers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return, for successive layers, 0, 1, … for those recorded and -1 for the others."""
+        due = (layers >= self.first) & ((layers - self.first) % self.every == 0)
+        due |= layers == self.last
+        return np.where(due, np.cumsum(due) - 1, -1)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all parts of a run have in common."""
+
+    chain: Chain
+    path: str
+    backend: str
+    key: int
+    inputs: int | None
+    dtype: str
+    observables: tuple[Observable, ...]
+    recorded: Recorded
+    #: Whether what is recorded stays on the device.
+    stays: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Samples of all inputs."""
+        return self.chain.batch * (self.inputs or 1)
+
+    def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
+        """Return the state of chains of this run at a layer."""
+        return State(self.chain, self.path, self.key, layer, self.inputs, self.dtype, arrays)
+
+    def sampler(self, first: int, last: int) -> Sampler:
+        """Return the sampler of chains first:last."""
+        sampler = self._kinds()[self.path](
+            self.chain, last - first, self.inputs, self.dtype, self.key, first
+        )
+        measured = tuple(one.measure for one in self.observables if one.measure is not None)
+        if len(measured) == len(self.observables) and sampler.can_measure(measured):
+            sampler.measure(measured)
+        return sampler
+
+    def _kinds(self) -> Mapping[str, Callable[..., Sampler]]:
+        if self.backend == "cpu":
+            return SAMPLERS
+        from bnmc.simulation.engine.gpu.devices import GPU_SAMPLERS, ONE_DEVICE
+
+        return ONE_DEVICE if self.stays else GPU_SAMPLERS
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one value of each observable, found by evaluating it once."""
+        pivots = self.columns if self.path == "factor" else 0
+        none = np.zeros((1, 1))
+        frames = Frames(np.eye(self.columns)[None, None], none, np.zeros((1, 1, pivots)))
+        view = View.of(self.chain, self.inputs or 1, frames, 0, np.zeros(1, np.int64))
+        return {one.name: self.values(one, view).shape[2:] for one in self.observables}
+
+    def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
+        """Evaluate an observable; without `inputs` the axis of inputs goes."""
+        values = observable.evaluate(view)
+        if self.inputs is None and "input" in observable.dims(True):
+            values = values[:, :, 0]
+        return values

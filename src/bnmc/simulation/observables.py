@@ -1,0 +1,339 @@
+"""What is recorded of a layer: functions of its Gram matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc import gram as grams
+from bnmc._kernels.scalar import measures
+from bnmc._support.arguments import choice, finite_array, host_array, integer, items, real
+from bnmc.chain.chain import Chain
+from bnmc.chain.code_digest import digest_of
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from bnmc.simulation.engine.state import Frames, Measure
+from bnmc.simulation.trajectory import Trajectory
+
+__all__ = ["OBSERVABLES", "Distance", "Observable", "SoftRank", "View", "as_observables"]
+
+
+@dataclass(frozen=True)
+class View:
+    """A block of layers as observables see it.
+
+    Attributes
+    ----------
+    chain : Chain
+    scaled : (chains, layers, inputs, n, n) ndarray of float64
+        Gram matrices times exp(-log_scale), one of each input batch.
+    cross : (chains, layers, inputs, inputs, n, n) ndarray of float64
+        The same, with those between input batches.
+    log_scale : (chains, layers) ndarray of float64
+    log_pivots : (chains, layers, n) ndarray of float64
+    first_chain, layers : int, (layers,) ndarray of int
+        Where the block is, for messages.
+    """
+
+    chain: Chain
+    scaled: NDArray[np.float64]
+    cross: NDArray[np.float64]
+    log_scale: NDArray[np.float64]
+    log_pivots: NDArray[np.float64]
+    first_chain: int
+    layers: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, chain: Chain, inputs: int, frames: Frames, first_chain: int, layers: NDArray[np.int64]
+    ) -> View:
+        """Return the view of frames whose columns are `inputs` batches side by side."""
+        n = chain.batch
+        blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
+        cross = blocks.swapaxes(3, 4)
+        same = np.arange(inputs)
+        return cls(
+            chain, cross[:, :, same, same], cross, frames.log_scale, frames.log_pivots,
+            first_chain, layers,
+        )  # fmt: skip
+
+    def rescaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return values times exp(log_scale), or raise if that overflows.
+
+        What is too small for a float64 becomes zero, as it does when it is written down.
+        """
+        if not self.log_scale.any():
+            return values
+        extreme = np.argwhere(self.log_scale > 690.0)
+        if extreme.size:
+            chain, layer = extreme[0]
+            raise NonFiniteError(
+                self.first_chain + int(chain),
+                int(self.layers[layer]),
+                "Gram matrix (record 'scaled_gram' and 'log_scale' instead), whose scale is",
+            )
+        shape = self.log_scale.shape + (1,) * (values.ndim - 2)
+        return values * np.exp(np.maximum(self.log_scale, -745.2)).reshape(shape)
+
+    @property
+    def gram(self) -> NDArray[np.float64]:
+        """The Gram matrices themselves."""
+        return self.rescaled(self.scaled)
+
+
+def _name(name: object) -> str:
+    """Return a name that a result can have: an identifier that means nothing else."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError("name", name, "an identifier, to call the result by")
+    taken = name in Trajectory.__dataclass_fields__ or hasattr(Trajectory, name)
+    if not name.isidentifier() or taken or name in ("layer", "input"):
+        raise ArgumentError("name", name, "an identifier that a Trajectory does not use itself")
+    return name
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, (tuple, list)):
+        raise ArgumentTypeError("shape", shape, "a tuple of integers")
+    return tuple(integer("shape", length, low=0) for length in shape)
+
+
+class Observable:
+    """A function of the Gram matrix that is recorded at each recorded layer.
+
+    Parameters
+    ----------
+    function : callable
+        Takes G, an (n, n) array, and returns a number or an array of `shape`.  It must be pure:
+        it is called in any order, from several threads.
+    shape : tuple of int, default ()
+        Shape of what it returns.
+    name : str, optional
+        What the result is called; the function's name if that has one.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `function` is not callable, or nothing names the result; and from a run, if the
+        function returns another shape.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> trace = bnmc.Observable(np.trace, name="trace")
+    >>> run = bnmc.simulate(bnmc.Chain(100, 3), 2, observables=["gram", trace], rng=0)
+    >>> run["trace"].shape
+    (1, 3)
+    """
+
+    #: What it depends on beside the Gram matrix.
+    parameters: tuple[Any, ...] = ()
+    #: How kernels compute it themselves, where they do.
+    measure: Measure | None = None
+
+    def __init__(
+        self,
+        function: Callable[[NDArray[np.float64]], ArrayLike],
+        shape: tuple[int, ...] = (),
+        name: str | None = None,
+    ) -> None:
+        if not callable(function):
+            raise ArgumentTypeError("function", function, "a callable that takes a Gram matrix")
+        self.function = function
+        self.shape = _shape(shape)
+        self.name = _name(getattr(function, "__name__", "") if name is None else name)
+
+    def __repr__(self) -> str:
+        return f"Observable({self.name!r}, shape={self.shape})"
+
+    @property
+    def digest(self) -> str:
+        """What tells it from others of its name: a digest of its code and values."""
+        return digest_of((self.function, self.shape))
+
+    def evaluate(self, view: View) -> NDArray[np.float64]:
+        """Return values of shape ``(chains, layers, inputs, *shape)``."""
+        # A view of its own, which a function cannot write to: others see the same numbers.
+        matrices = view.gram.view()
+        matrices.flags.writeable = False
+        out = np.empty(matrices.shape[:3] + self.shape)
+        for index in np.ndindex(*matrices.shape[:3]):
+            out[index] = self._checked(self.function(matrices[index]))
+        return out
+
+    def _checked(self, value: ArrayLike) -> NDArray[Any]:
+        """Return what the function returned as an array of real numbers of the declared shape."""
+        about = f"observable {self.name}"
+        array = host_array(about, value, "real numbers")
+        if array.dtype.kind not in "biuf":
+            raise ArgumentTypeError(about, value, "real numbers")
+        if array.shape != self.shape:
+            raise ArgumentError(about, array.shape, f"the declared shape {self.shape}")
+        return array
+
+    def dims(self, has_inputs: bool) -> tuple[str, ...]:
+        """Return the names of the axes after chain and layer."""
+        own = tuple(f"{self.name}_{axis}" for axis in range(len(self.shape)))
+        return (("input",) if has_inputs else ()) + own
+
+
+class _Builtin(Observable):
+    """An observable of the library: vectorised, and with named axes."""
+
+    def __init__(
+        self,
+        name: str,
+        compute: Callable[[View], NDArray[np.float64]],
+        axes: tuple[str, ...] = (),
+        per_input: bool = True,
+        measure: Measure | None = None,
+    ) -> None:
+        self.name = name
+        self.measure = measure
+        self.compute = compute
+        self.axes = axes
+        self.per_input = per_input
+
+    def __repr__(self) -> str:
+        return f"Observable({self.name!r})"
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.parameters)
+
+    def evaluate(self, view: View) -> NDArray[np.float64]:
+        return self.compute(view)
+
+    def dims(self, has_inputs: bool) -> tuple[str, ...]:
+        return (("input",) if has_inputs and self.per_input else ()) + self.axes
+
+
+class SoftRank(_Builtin):
+    """The soft rank of the activations: how many squared singular values are at least tau n.
+
+    Parameters
+    ----------
+    tau : float
+        Threshold > 0; see `bnmc.gram.soft_rank`.
+    name : str, default "soft_rank"
+        What the result is called.
+    """
+
+    def __init__(self, tau: float = 0.5, name: str = "soft_rank") -> None:
+        tau = real("tau", tau, above=0.0)
+        self.tau = tau
+        self.parameters = (tau,)
+        super().__init__(
+            _name(name),
+            lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
+        )
+
+
+class Distance(_Builtin):
+    """The Frobenius distance of the Gram matrix from a given one.
+
+    Parameters
+    ----------
+    star : (n, n) array_like
+        Such as the Gram matrix of a fixed point.
+    name : str, default "distance"
+        What the result is called.
+    """
+
+    def __init__(self, star: ArrayLike, name: str = "distance") -> None:
+        fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
+        self.star = fixed
+        self.parameters = (fixed,)
+        super().__init__(
+            _name(name),
+            lambda view: grams.distance(view.gram, fixed),
+            measure=Measure(measures.DISTANCE, fixed),
+        )
+
+
+def _log_scale(view: View) -> NDArray[np.float64]:
+    return view.log_scale
+
+
+def _log_pivots(view: View) -> NDArray[np.float64]:
+    if view.log_pivots.shape[-1] == 0:
+        raise ArgumentError(
+            "observables",
+            "log_pivots",
+            "other ones for this chain, as only Wishart factors have it",
+        )
+    return view.log_pivots
+
+
+OBSERVABLES: dict[str, Observable] = {
+    observable.name: observable
+    for observable in (
+        _Builtin("gram", lambda view: view.gram, ("sample_i", "sample_j")),
+        _Builtin("scaled_gram", lambda view: view.scaled, ("sample_i", "sample_j")),
+        _Builtin(
+            "cross_gram",
+            lambda view: view.rescaled(view.cross),
+            ("input_i", "input_j", "sample_i", "sample_j"),
+            per_input=False,
+        ),
+        _Builtin(
+            "eigenvalues", lambda view: view.rescaled(grams.eigenvalues(view.scaled)), ("mode",)
+        ),
+        _Builtin("log_scale", _log_scale, per_input=False),
+        _Builtin("log_pivots", _log_pivots, ("column",), per_input=False),
+        _Builtin(
+            "orthogonality_gap",
+            lambda view: grams.orthogonality_gap(view.scaled),
+            measure=Measure(measures.GAP),
+        ),
+        _Builtin(
+            "rank_bound",
+            lambda view: grams.rank_bound(view.scaled),
+            measure=Measure(measures.RANK_BOUND),
+        ),
+        SoftRank(),
+    )
+}
+
+
+_ALLOWED = "names, Observables or functions of G"
+
+
+def as_observables(
+    wanted: str | Observable | Iterable[str | Observable] | Mapping[str, Any], has_inputs: bool
+) -> tuple[Observable, ...]:
+    """Turn what a user may pass as `observables` into a tuple without equal names."""
+    if isinstance(wanted, (str, Observable)):
+        wanted = [wanted]
+    elif callable(wanted):
+        wanted = [Observable(wanted)]
+    if isinstance(wanted, Mapping):
+        wanted = [_named(name, value) for name, value in wanted.items()]
+    chosen: dict[str, Observable] = {}
+    for one in items("observables", wanted, _ALLOWED):
+        if isinstance(one, str):
+            one = OBSERVABLES[choice("observables", one, OBSERVABLES)]
+        elif callable(one):
+            one = Observable(one)
+        if not isinstance(one, Observable):
+            raise ArgumentTypeError("observables", one, _ALLOWED)
+        if one.name == "cross_gram" and not has_inputs:
+            raise ArgumentError("observables", "cross_gram", "other ones unless inputs= is given")
+        if chosen.get(one.name, one) is not one:
+            raise ArgumentError("observables", one.name, "each name once")
+        chosen[one.name] = one
+    return tuple(chosen.values())
+
+
+def _named(name: str, value: Any) -> Observable:
+    """Return the observable of one item of a mapping: a function, or (function, shape)."""
+    if isinstance(value, Observable):
+        if value.name != name:
+            raise ArgumentError("observables", name, f"the observable's own name, {value.name!r}")
+        return value
+    if isinstance(value, tuple) and len(value) != 2:
+        raise ArgumentError("observables", value, "a function, or (function, shape), for each name")
+    function, shape = value if isinstance(value, tuple) else (value, ())
+    return Observable(function, shape, name)

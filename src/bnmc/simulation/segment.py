@@ -1,0 +1,203 @@
+"""Some chains of a run on their way through its layers, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import ArgumentError
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.job import Job
+from bnmc.simulation.observables import View
+
+__all__ = ["Leg", "Pool", "Sink"]
+
+#: What a task of one thread should take, in seconds: short enough for Ctrl-C and for progress.
+TASK_SECONDS = 0.2
+
+#: What the frames of a block of layers may take, in bytes.
+FRAME_BYTES = 1 << 25
+
+#: The time of a layer from which on threads share it, in seconds.
+SHARED_LAYER_SECONDS = 3e-4
+
+
+class Sink(Protocol):
+    """Where recorded values go."""
+
+    def room(self, first: int, last: int) -> dict[str, NDArray[np.float64]]:
+        """Return arrays (chains, slots, ...) by name, for slots first:last to be written to."""
+
+    def filled(self, first: int, last: int, arrays: dict[str, NDArray[np.float64]]) -> None:
+        """Take what `room` returned, once it is written."""
+
+
+class Leg:
+    """Chains first:last of a run, and the layer that they have got to.
+
+    Parameters
+    ----------
+    job : Job
+    sampler : Sampler
+        As the job makes it, of these chains.
+    threads : int
+    pool : Pool
+        Of so many threads.
+    """
+
+    def __init__(self, job: Job, sampler: Sampler, threads: int, pool: Pool) -> None:
+        self.job = job
+        self.sampler = sampler
+        self.threads = threads
+        self.pool = pool
+        self.chains = sampler.chains
+        self.layer = 0
+
+    def begin(self, start: Covariance | Representation | State, sink: Sink) -> None:
+        """Go to layer 0 or to that of a state, and record it if it is due."""
+        frames = self._frames(1)
+        if isinstance(start, State):
+            self.resume(start)
+            self.sampler.record(frames)
+        else:
+            law = start
+            self._spread(lambda a, b: self.sampler.begin(law, a, b, frames), self.sampler.divisible)
+        self.sampler.settle(frames)
+        if self.job.recorded.first == self.layer:
+            self._take(frames, np.zeros(1, np.int64), sink)
+
+    def resume(self, state: State) -> None:
+        """Go on from a state, whose layer was recorded before."""
+        self.layer = state.layer
+        self.sampler.take(state)
+
+    def advance(self, last: int, sink: Sink) -> None:
+        """Go through a block of layers, as long as threads should take, at most to `last`."""
+        block = min(self._layers_of_block(), last - self.layer)
+        slots = self.job.recorded.slots(np.arange(self.layer + 1, self.layer + block + 1))
+        count = int(np.count_nonzero(slots >= 0))
+        before = self.job.recorded.before(self.layer + 1)
+        frames = self._frames(count)
+        if self.job.stays:
+            slots[slots >= 0] += before
+        self._go(self.layer + 1, slots, frames)
+        self.layer += block
+        self.sampler.settle(frames)
+        self._take(frames, np.arange(before, before + count), sink)
+
+    @property
+    def state(self) -> State:
+        """All that is needed to go on from here; a view of what the sampler has."""
+        return self.job.state(self.layer, self.sampler.arrays)
+
+    def _frames(self, layers: int) -> Frames:
+        columns = self.sampler.columns
+        measures = len(self.sampler.measures)
+        if measures or self.job.stays:
+            none = np.zeros((0, 0))
+            values = np.zeros((self.chains, layers, measures, self.job.inputs or 1))
+            return Frames(none[:, :, None, None], none, none[:, :, None], values)
+        pivots = columns if self.job.path == "factor" else 0
+        return Frames(
+            np.zeros((self.chains, layers, columns, columns)),
+            np.zeros((self.chains, layers)),
+            np.zeros((self.chains, layers, pivots)),
+        )
+
+    def _go(self, layer: int, slots: NDArray[np.int64], frames: Frames) -> None:
+        seconds = self._seconds()
+        shared = self.threads > 1 and self.sampler.panels > 1
+        if shared and self.chains < self.threads and seconds > SHARED_LAYER_SECONDS:
+            self.sampler.advance_together(self.pool.executor, self.threads, layer, slots, frames)
+            return
+        self._spread(
+            lambda a, b: self.sampler.advance(a, b, layer, slots, frames), self.sampler.divisible
+        )
+
+    def _spread(self, task: Callable[[int, int], None], divisible: bool = True) -> None:
+        """Run a task on ranges of chains, on all threads."""
+        parts = min(self.threads, self.chains) if divisible else 1
+        self.pool.map(task, [self.chains * k // parts for k in range(parts + 1)])
+
+    def _take(self, frames: Frames, slots: NDArray[np.int64], sink: Sink) -> None:
+        """Evaluate the observables of recorded layers."""
+        if slots.size == 0 or self.job.stays:
+            return
+        first, last = int(slots[0]), int(slots[-1]) + 1
+        layers = self.job.recorded.layers(first, last)
+        results = sink.room(first, last)
+
+        def evaluate(a: int, b: int) -> None:
+            part = Frames(*(values[a:b] for values in frames))
+            view = View.of(
+                self.job.chain, self.job.inputs or 1, part, self.sampler.offset + a, layers
+            )
+            for one in self.job.observables:
+                results[one.name][a:b] = self.job.values(one, view)
+
+        if self.sampler.measures:
+            self._sort(frames.values, results)
+        else:
+            self._spread(evaluate)
+        sink.filled(first, last, results)
+
+    def _sort(self, values: NDArray[np.float64], results: dict[str, NDArray[np.float64]]) -> None:
+        """Put what kernels have measured in the arrays of the observables."""
+        if np.isnan(values).any():
+            raise ArgumentError("G", 0.0, "matrices of positive trace")
+        for index, one in enumerate(self.job.observables):
+            measured = values[:, :, index]
+            results[one.name][...] = measured if self.job.inputs is not None else measured[:, :, 0]
+
+    def _seconds(self) -> float:
+        """Return a guess of the time of one layer of one chain on one thread."""
+        return self.sampler.seconds(self.job.chain, self.sampler.columns, self.sampler.dtype)
+
+    def _layers_of_block(self) -> int:
+        chains = -(-self.chains // (self.threads if self.sampler.divisible else 1))
+        by_time = TASK_SECONDS / (chains * self._seconds())
+        numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
+        by_memory = FRAME_BYTES / (8 * self.chains * numbers)
+        by_memory *= self.sampler.frame_factor
+        return max(1, int(min(by_time, by_memory, 100_000, self.sampler.most_layers)))
+
+
+class Pool:
+    """Threads that are started when first needed, and stopped whatever happens."""
+
+    def __init__(self, stack: ExitStack, threads: int) -> None:
+        self._stack = stack
+        self._threads = threads
+        self._executor: ThreadPoolExecutor | None = None
+
+    @property
+    def executor(self) -> Executor:
+        """The threads."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="bnmc")
+            self._stack.push(self._end)
+        return self._executor
+
+    def _end(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._executor is not None
+        # After Ctrl-C a layer that takes long is left to itself.
+        wait = kind is None or not issubclass(kind, KeyboardInterrupt)
+        self._executor.shutdown(wait=wait, cancel_futures=True)
+
+    def map(self, task: Callable[[int, int], None], bounds: list[int]) -> None:
+        """Run a task on the ranges between bounds; the first error in their order is raised."""
+        ranges = list(pairwise(bounds))
+        if len(ranges) == 1:
+            task(*ranges[0])
+            return
+        futures: list[Future[None]] = [self.executor.submit(task, *one) for one in ranges]
+        for future in futures:
+            future.result()

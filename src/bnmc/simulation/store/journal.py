@@ -1,0 +1,92 @@
+"""TODO-DOC bnmc.simulation.run.store.journal."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+from bnmc.errors import StoreInUseError
+
+__all__ = []
+
+
+class Journal:
+    """The finished tiles: a line each, with a checksum of its own, of which the last one counts."""
+
+    def __init__(self, path: Path) -> None:
+        self.entries: dict[tuple[int, int], dict[str, Any]] = {}
+        sound = 0
+        for line in path.read_bytes().splitlines(keepends=True):
+            entry = self._parsed(line)
+            if entry is None:  # the end of a line that was being written
+                break
+            self.entries[entry["part"], entry["block"]] = entry
+            sound += len(line)
+        self._file = path.open("r+b")
+        self._file.truncate(sound)
+        self._file.seek(sound)
+
+    @staticmethod
+    def _parsed(line: bytes) -> dict[str, Any] | None:
+        checksum, _, text = line.partition(b" ")
+        if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
+            return None
+        entry: dict[str, Any] = json.loads(text)
+        return entry
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Enter a tile."""
+        text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        self._file.write(b"%08x " % zlib.crc32(text) + text)
+        self._file.flush()
+        self.entries[entry["part"], entry["block"]] = entry
+
+    def close(self) -> None:
+        # What is left in the buffer of a full disk is lost, as its tile is: it is made again.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class Lock:
+    """A lock on a file that the kernel drops when the process ends, however it ends."""
+
+    _held: set[tuple[int, str]] = set()  # noqa: RUF012
+    _guard = threading.Lock()
+
+    def __init__(self, path: Path, store: Path) -> None:
+        # Locks are of processes: two threads of one would both get it.
+        self._key = (os.getpid(), os.path.realpath(path))
+        with self._guard:
+            if self._key in self._held:
+                raise StoreInUseError(str(store))
+            self._file = path.open("r+b")
+            try:
+                _lock_file(self._file)
+            except OSError:
+                self._file.close()
+                raise StoreInUseError(str(store)) from None
+            self._held.add(self._key)
+
+    def release(self) -> None:
+        """Let others have it."""
+        with self._guard:
+            self._file.close()
+            self._held.discard(self._key)
+
+
+def _lock_file(file: io.BufferedRandom) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

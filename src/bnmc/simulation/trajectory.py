@@ -1,0 +1,218 @@
+"""What a simulation returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.extras import import_extra
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, UnknownNameError
+
+if TYPE_CHECKING:
+    import xarray
+
+    from bnmc.simulation.engine.state import State
+
+__all__ = ["Moments", "Trajectory"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and variance of an observable over chains, layers or both.
+
+    Attributes
+    ----------
+    count : int
+        How many values each mean is of.
+    mean, variance : ndarray of float64
+        The variance is divided by count - 1; NaN for a single value.
+    """
+
+    count: int
+    mean: NDArray[np.float64]
+    variance: NDArray[np.float64]
+
+    @property
+    def stderr(self) -> NDArray[np.float64]:
+        """Standard error of the mean, if the values were independent (chains are)."""
+        return np.sqrt(self.variance / self.count)
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """Observables that are in a store."""
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the store as a dataset."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The recorded layers of an ensemble of chains.
+
+    An observable is an item, ``run["gram"]``, and an attribute, ``run.gram``: an array of shape
+    (chains, layers, ...), with an axis of inputs after these if there were several.  Where a run
+    was reduced it is in `moments` instead.
+
+    Attributes
+    ----------
+    chain : Chain
+    layers : (layers,) ndarray of int
+        Which layers are recorded.
+    observables : dict of ndarray
+        Values by name.
+    moments : dict of Moments
+        Means and variances by name, of a run with ``reduce=``.
+    dims : dict of tuple of str
+        The names of the axes of each observable.
+    key : int
+        The 64-bit key of all random numbers: ``rng=numpy.random.default_rng(seed)`` draws it.
+    sampler : str
+        "conditional" or "weights".
+    dtype : str
+        Precision of the rows, "float64" or "float32"; results are float64.
+    backend : str
+        "cpu".
+    cpu : str
+        The kind of processor: on the same kind, the same key gives the same bits.
+    chains : int
+    widened : tuple of int
+        The chains of a float32 run whose Gram matrix float32 rows did not resolve (nearly equal
+        samples, say), and that went on in float64.
+    unresolved : tuple of int
+        The chains of a float32 run with a skip connection or with weights whose recorded Gram
+        matrices float32 rows did not resolve: samples are nearly dependent, or exactly.
+    inputs : int or None
+        Number of input batches, None for one without an axis of its own.
+    complete : bool
+        Whether it got to the last layer; False where `timeout` or Ctrl-C ended it.
+    state : State or None
+        Where the chains have got to; None where the run was ended in the middle of a layer.
+    """
+
+    chain: Chain
+    layers: NDArray[np.int64]
+    observables: Mapping[str, NDArray[np.float64]]
+    moments: Mapping[str, Moments]
+    dims: Mapping[str, tuple[str, ...]]
+    key: int
+    sampler: str
+    dtype: str
+    backend: str
+    cpu: str
+    chains: int
+    widened: tuple[int, ...]
+    unresolved: tuple[int, ...]
+    inputs: int | None
+    complete: bool
+    state: State | None = field(repr=False)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        if name in self.observables:
+            return self.observables[name]
+        if name in self.moments:
+            raise ArgumentError("name", name, f"run.moments[{name!r}], as the run was reduced")
+        raise UnknownNameError("name", name, [*self.observables, *self.moments])
+
+    def __getattr__(self, name: str) -> NDArray[np.float64]:
+        if not name.startswith("_") and name in self.__dict__.get("observables", {}):
+            return self.observables[name]
+        raise AttributeError(f"{name!r} was not recorded; add it to observables=")
+
+    def __repr__(self) -> str:
+        span = f" ({self.layers[0]} to {self.layers[-1]})" if len(self.layers) else ""
+        recorded = ", ".join([*self.observables, *(f"{name} (moments)" for name in self.moments)])
+        return (
+            f"<Trajectory of {self.chains} chains, {len(self.layers)} layers{span}"
+            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.chain}>"
+        )
+
+    @property
+    def final_state(self) -> State:
+        """What continues the run: ``simulate(run.chain, more, initial=run.final_state)``."""
+        if self.state is None:
+            raise ArgumentError("run", "ended in the middle of a layer", "a run with a final state")
+        return self.state
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return the mean of an observable over chains, (layers, ...).
+
+        Of a run with ``reduce=`` it is the mean over what the run was reduced over.
+        """
+        return self._over_chains(name).mean
+
+    def stderr(self, name: str) -> NDArray[np.float64]:
+        """Return the standard error of that mean, as if what it is over were independent.
+
+        Chains are; layers of one chain are not.  Of a single chain it is not known: NaN.
+        """
+        return self._over_chains(name).stderr
+
+    def _over_chains(self, name: str) -> Moments:
+        if name in self.moments:
+            return self.moments[name]
+        values = self[name]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            squares = np.square(values - values.mean(axis=0)).sum(axis=0)
+            variance = squares / (len(values) - 1) if len(values) > 1 else squares * np.nan
+        return Moments(len(values), values.mean(axis=0), variance)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the run as an `xarray.Dataset`; needs the extra ``xarray``.
+
+        Moments become variables ``name_mean`` and ``name_variance``.  Chain, key and versions are
+        attributes.  Of a run in a store, values are read when they are asked for.
+        """
+        xr = import_extra("xarray", "xarray")
+        if isinstance(self.observables, Stored):
+            return self.observables.to_xarray().assign_attrs(self.attributes())
+        variables: dict[str, Any] = {
+            name: (self.dims[name], values) for name, values in self.observables.items()
+        }
+        for name, moments in self.moments.items():
+            variables[f"{name}_mean"] = (self.dims[name], moments.mean)
+            variables[f"{name}_variance"] = (self.dims[name], moments.variance)
+        used = {axis for axes, _ in variables.values() for axis in axes}
+        coordinates: dict[str, Any] = {}
+        if "layer" in used:
+            coordinates["layer"] = self.layers
+        if "chain" in used:
+            coordinates["chain"] = np.arange(self.chains)
+        dataset: xarray.Dataset = xr.Dataset(variables, coordinates, self.attributes())
+        return dataset
+
+    def to_datatree(self) -> xarray.DataTree:
+        """Return the run as an `xarray.DataTree` with the group ``run``, as ArviZ has them."""
+        xr = import_extra("xarray", "xarray")
+        tree: xarray.DataTree = xr.DataTree.from_dict({"run": self.to_xarray()})
+        return tree
+
+    def attributes(self) -> dict[str, Any]:
+        """Return what says how to repeat the run, as plain values."""
+        from bnmc._support.version import __version__
+
+        chain = self.chain
+        return {
+            "bnmc_version": __version__,
+            "chain": repr(chain),
+            "width": chain.width,
+            "batch": chain.batch,
+            "activation": chain.activation.name,
+            "norm": chain.norm,
+            "skip": chain.skip,
+            "gain": chain.gain,
+            "weights": chain.weights if isinstance(chain.weights, str) else "user",
+            "eps": chain.eps,
+            "key": str(self.key),
+            "sampler": self.sampler,
+            "dtype": self.dtype,
+            "backend": self.backend,
+            "cpu": self.cpu,
+            "chains": self.chains,
+            "inputs": 0 if self.inputs is None else self.inputs,
+        }

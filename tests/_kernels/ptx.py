@@ -1,0 +1,110 @@
+"""Compile GPU kernels to PTX without a GPU: `python ptx.py FOLDER`, in a process of its own.
+
+Numba's simulator, which the tests run in, cannot compile.  Writes FOLDER/<name>.<cc>.ptx, of each
+of which the first line is a comment with the registers that a thread may have.
+"""
+
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numba.cuda.dispatcher
+from numba import types
+
+from bnmc._kernels.gpu import layers as kernels
+from bnmc._kernels.gpu.device import cuda
+from bnmc.chain.activations import Activation
+from bnmc.chain.compiled import sigma_of
+
+ARRAY = {"float32": types.float32, "float64": types.float64}
+BOTH = (80, 90)
+#: name: (kernel, columns, dtype, source, compute capabilities); the second one costs little, as
+#: what Numba makes of the device functions is kept.
+KERNELS = {
+    "layers-10-float32": ("layers", 10, "float32", kernels.DRAWN, BOTH),
+    "layers-10-float64": ("layers", 10, "float64", kernels.DRAWN, (90,)),
+    "couple-10-float64": ("couple", 10, "float64", kernels.DRAWN, BOTH),
+    "layers-64-float32": ("layers", 64, "float32", kernels.DRAWN, (90,)),
+    "observe-10-float32": ("observe", 10, "float32", kernels.DRAWN, BOTH),
+    "renew-10-float64": ("renew", 10, "float64", kernels.DRAWN, BOTH),
+    "settle-10-float32": ("settle", 10, "float32", kernels.MULTIPLIED, BOTH),
+    "rows-10-float32": ("rows", 10, "float32", kernels.DRAWN, BOTH),
+    "rows-16-float32-weights": ("rows", 16, "float32", kernels.MULTIPLIED, BOTH),
+    "rows-10-float32-given": ("rows", 10, "float32", kernels.GIVEN, BOTH),
+}
+#: What the table of the benchmark has besides.
+MORE = {
+    "couple-64-float64": ("couple", 64, "float64", kernels.DRAWN, (90,)),
+    "layers-64-float64": ("layers", 64, "float64", kernels.DRAWN, (90,)),
+    "rows-64-float32": ("rows", 64, "float32", kernels.DRAWN, (90,)),
+    "rows-16-float64-weights": ("rows", 16, "float64", kernels.MULTIPLIED, (90,)),
+    "rows-64-float32-weights": ("rows", 64, "float32", kernels.MULTIPLIED, (90,)),
+}
+
+
+def signature(kernel, dtype):
+    """Types of the arguments of a kernel."""
+    number, whole, word, double = ARRAY[dtype], types.int64, types.uint32, types.float64
+
+    def array(kind, axes):
+        return types.Array(kind, axes, "C")
+
+    grams, record = array(double, 3), array(double, 4)
+    status = array(whole, 1)
+    law = (whole, double, double, double)
+    recorded = (record, array(double, 4), array(whole, 1), array(double, 3))
+    if kernel == "couple":
+        return types.void(
+            word, array(double, 4), array(double, 4), array(double, 3), array(whole, 3),
+            array(double, 4), status, array(whole, 2), whole, whole, whole, whole, whole, double,
+            array(double, 5), whole, array(double, 3), whole, word, word, array(whole, 2),
+            array(double, 2), whole, double, double,
+        )  # fmt: skip
+    if kernel == "renew":
+        return types.void(array(double, 4), array(double, 2))
+    if kernel == "observe":
+        return types.void(grams, *recorded)
+    if kernel == "settle":
+        rows = array(number, 3), array(number, 4)
+        return types.void(grams, *rows, array(whole, 1), record, whole, whole, whole, status)
+    if kernel == "layers":
+        slots = array(whole, 1)
+        return types.void(
+            grams, array(number, 3), *recorded, slots, status, *law, whole, whole, word, word
+        )
+    return types.void(
+        grams, array(number, 3), array(number, 4), array(number, 3), array(double, 3),
+        array(types.int32, 1), *recorded, whole, status, *law, whole, whole, whole, word, word,
+    )  # fmt: skip
+
+
+def spec_of(columns, dtype, source):
+    """Centred relu chains of one batch."""
+    sigma = sigma_of(Activation.named("relu"))
+    return kernels.Spec(
+        columns, columns, kernels.NORM_CENTRED, False, source == kernels.MULTIPLIED, dtype,
+        sigma.digest, source,
+    )  # fmt: skip
+
+
+def compile_all(folder, wanted):
+    """Write the PTX of kernels to files."""
+    for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
+        compiled = kernels.kernels(spec_of(columns, dtype, source))
+        for capability in capabilities:
+            cc = divmod(capability, 10)
+            # Device functions ask the current device for its capability.
+            device = mock.Mock(compute_capability=cc)
+            with mock.patch.object(
+                numba.cuda.dispatcher, "get_current_device", return_value=device
+            ):
+                function = getattr(compiled, kernel)
+                ptx, _ = cuda.compile_ptx(function.py_func, signature(kernel, dtype), cc=cc)
+            registers = function.targetoptions["max_registers"]
+            heading = f"// registers {registers}, threads {compiled.shape.threads}, "
+            heading += f"shared {compiled.shape.bytes}\n"
+            (Path(folder) / f"{name}.{capability}.ptx").write_text(heading + ptx)
+
+
+if __name__ == "__main__":
+    compile_all(sys.argv[1], {**KERNELS, **(MORE if "--all" in sys.argv else {})})

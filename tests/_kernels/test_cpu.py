@@ -1,0 +1,1080 @@
+"""The CPU kernels against NumPy oracles, as machine code and as the Python that it is made from.
+
+Matrix kernels are exact on integers; elsewhere errors are counted in units of rounding of the
+dtype, times the length of the sums.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from numba import njit
+from oracle import FORMULAS, gram, normalise, normals, projector, semidefinite_cholesky, weights
+
+from bnmc._kernels.compiling import OPTIONS, Apart
+from bnmc._kernels.cpu import blocks as cpu_blocks
+from bnmc._kernels.cpu import layers as cpu_layers
+from bnmc._kernels.cpu import memory, numbers, wishart
+from bnmc._kernels.cpu import rows as cpu_rows
+from bnmc._kernels.cpu.vectors import (
+    all_greater,
+    fill_like,
+    keep_order,
+    load_narrow,
+    load_wide,
+    multiply_add,
+    scale_add,
+    square_root,
+    store,
+    store_sums,
+    zero_narrow,
+    zero_wide,
+)
+from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar.gamma import chi
+from bnmc.chain.activations import Activation
+from bnmc.chain.compiled import sigma_of
+
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
+NORMS = pytest.mark.parametrize("norm", [codes.NORM_NONE, codes.NORM_UNCENTRED, codes.NORM_CENTRED])
+KEY = np.uint32(123456789), np.uint32(987654321)
+CHAIN = 77
+
+
+def body_of(kernel, body):
+    return kernel if body == "compiled" else kernel.py_func
+
+
+def activation_of(name, dtype, body="compiled"):
+    """An activation as samplers give it to kernels, or for Python that applies it itself."""
+    sigma = sigma_of(Activation.named(name))
+    return sigma if body == "python" else cpu_rows.activation(sigma, np.dtype(dtype).name)
+
+
+def columns_of(body):
+    """Column counts to test: all of interest, or a few where Python is slow."""
+    return range(1, 41) if body == "compiled" else (1, 2, 4, 5, 9)
+
+
+def law_of(width, batch, inputs=1, norm=codes.NORM_CENTRED, skip=0.0, gain=1.0, eps=0.0):
+    return codes.Law(width, batch, batch * inputs, norm, skip, gain, eps)
+
+
+def blocked(rows, columns, dtype, seed, integers=False):
+    """A flat block whose rows beyond `rows` are a mark, and its values (columns, rows)."""
+    generator = np.random.default_rng(seed)
+    block = memory.aligned_zeros((memory.padded(columns) * numbers.BLOCK,), dtype)
+    view = block.reshape(-1, numbers.BLOCK)
+    shape = (columns, rows)
+    values = generator.integers(-9, 10, shape) if integers else generator.standard_normal(shape)
+    view[:columns, :rows] = values
+    view[:columns, rows:] = 55.0
+    return block, view[:columns, :rows].astype(np.float64)
+
+
+def padded_factor(columns, dtype, seed, width=None, integers=False):
+    """A factor padded with zeros, and its values: lower triangular unless it has a width."""
+    generator = np.random.default_rng(seed)
+    shape = (columns, width or columns)
+    values = generator.integers(-9, 10, shape) if integers else generator.standard_normal(shape)
+    values = values if width else np.tril(values)
+    n = memory.padded(columns)
+    factor = memory.aligned_zeros((n, width or n), dtype)
+    factor[:columns, : shape[1]] = values
+    return factor, factor[:columns, : shape[1]].astype(np.float64)
+
+
+def assert_close(actual, exact, sizes, terms, dtype):
+    """Errors of sums of `terms` products, whose absolute values add up to `sizes`."""
+    assert np.all(np.abs(actual - exact) <= terms * np.finfo(dtype).eps * (sizes + 1e-300))
+
+
+# --- vectors
+
+
+def wide_program(array, out, scalar):
+    """Every operation on wide vectors, whose results go to `out` one after the other."""
+    lanes = 256 // array.itemsize
+    x, y = load_wide(array, 1), load_wide(array, lanes + 3)
+    store(out, 0, multiply_add(x, y, x))
+    store(out, lanes, scale_add(scalar, x, y))
+    store(out, 2 * lanes, fill_like(zero_wide(array), scalar) + x)
+    keep_order()
+    store(out, 3 * lanes, square_root(x * x) - y)
+    store(out, 4 * lanes, x / y)
+    # Where an entry is equal or not a number, not all are greater.
+    nan = fill_like(x, scalar) / zero_wide(array) * zero_wide(array)
+    ones = fill_like(x, scalar) / fill_like(x, scalar)
+    return all_greater(x + ones, x), all_greater(x, x), all_greater(nan, x), all_greater(x, nan)
+
+
+def narrow_program(array, out):
+    """Sums over the lanes of 16 vectors."""
+    lanes = 64 // array.itemsize
+    v = load_narrow(array, 2)
+    z = zero_narrow(array)
+    w = multiply_add(v, v, z)
+    u = load_narrow(array, lanes + 5)
+    store_sums(out, 4, (v, w, z, u, u, v, w, z, v * u, v + u, v - u, w, w, u, z, v))
+
+
+@DTYPES
+def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
+    """On integers, where no operation but the quotient rounds."""
+    array = np.random.default_rng(1).integers(1, 9, 400).astype(dtype)
+    results, sums = np.full((2, 6 * 64), 7, dtype), np.full((2, 24), 7, dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        flags = wide_program(array, results[0], dtype(3))
+    assert flags == (True, False, False, False)
+    assert njit(error_model="numpy")(wide_program)(array, results[1], dtype(3)) == flags
+    np.testing.assert_array_equal(results[0], results[1])
+    lanes = 256 // array.itemsize
+    x, y = array[1 : 1 + lanes], array[lanes + 3 : 2 * lanes + 3]
+    exact = np.concatenate([x * y + x, 3 * x + y, 3 + x, x - y, x / y])
+    np.testing.assert_array_equal(results[0, : exact.size], exact)
+    assert np.all(results[:, 5 * lanes :] == 7)
+    narrow_program(array, sums[0])
+    njit(narrow_program)(array, sums[1])
+    np.testing.assert_array_equal(sums[0], sums[1])
+    n = lanes // 4
+    v, u = array[2 : 2 + n].sum(), array[n + 5 : 2 * n + 5].sum()
+    assert sums[0, [4, 7, 13]].tolist() == [v, u, v + u]
+    assert np.all(sums[:, :4] == 7)
+    assert np.all(sums[:, 20:] == 7)
+
+
+# --- matrix products of a block
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("integers", [True, False])
+def test_multiply_triangular(dtype, body, integers):
+    kernel = body_of(cpu_blocks.multiply_triangular, body)
+    for columns in columns_of(body):
+        for rows in (64, 192, numbers.BLOCK):
+            block, values = blocked(rows, columns, dtype, columns, integers)
+            factor, exact_factor = padded_factor(columns, dtype, rows, None, integers)
+            kernel(factor, columns, block, rows)
+            view = block.reshape(-1, numbers.BLOCK)
+            exact = exact_factor @ values
+            if integers:
+                np.testing.assert_array_equal(view[:columns, :rows], exact)
+            else:
+                sizes = np.abs(exact_factor) @ np.abs(values)
+                assert_close(view[:columns, :rows], exact, sizes, columns, dtype)
+            assert np.all(view[:columns, rows:] == 55.0)
+            assert not view[columns:].any()
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("integers", [True, False])
+def test_add_product(dtype, body, integers):
+    kernel = body_of(cpu_blocks.add_product, body)
+    start = 3
+    for columns in columns_of(body):
+        for rows, depth in ((64, 1), (128, 32), (192, 7), (numbers.BLOCK, 31)):
+            block, before = blocked(rows, columns, dtype, columns, integers)
+            tile, values = blocked(rows, numbers.TILE, dtype, columns + 1, integers)
+            factor, exact_factor = padded_factor(columns, dtype, rows, 40, integers)
+            kernel(factor, start, columns, tile, depth, block, rows)
+            view = block.reshape(-1, numbers.BLOCK)
+            part = exact_factor[:, start : start + depth]
+            exact = before + part @ values[:depth]
+            if integers:
+                np.testing.assert_array_equal(view[:columns, :rows], exact)
+            else:
+                sizes = np.abs(before) + np.abs(part) @ np.abs(values[:depth])
+                assert_close(view[:columns, :rows], exact, sizes, depth + 1, dtype)
+            assert np.all(view[:columns, rows:] == 55.0)
+
+
+def symmetric(sums, columns):
+    """The lower tiles of a symmetric matrix, put together."""
+    n = memory.padded(columns)
+    out = np.zeros((n, n))
+    tiles = iter(sums.reshape(-1, 4, 4))
+    for i in range(0, n, 4):
+        for j in range(0, i + 1, 4):
+            out[i : i + 4, j : j + 4] = next(tiles)
+    return np.tril(out)[:columns, :columns] + np.tril(out, -1)[:columns, :columns].T
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("integers", [True, False])
+def test_add_gram(dtype, body, integers):
+    kernel = body_of(cpu_blocks.add_gram, body)
+    for columns in columns_of(body):
+        for rows in (64, 192, numbers.BLOCK):
+            block, values = blocked(rows, columns, dtype, columns, integers)
+            sums = np.zeros_like(memory.work(columns, 1, dtype).sums)
+            partial = memory.aligned_zeros((16,), dtype)
+            kernel(block, columns, rows, partial, sums)
+            if integers:
+                np.testing.assert_array_equal(symmetric(sums, columns), values @ values.T)
+                kernel(block, columns, rows, partial, sums)
+                np.testing.assert_array_equal(symmetric(sums, columns), 2 * values @ values.T)
+            else:
+                sizes = np.abs(values) @ np.abs(values).T
+                exact = values @ values.T
+                # Each lane adds few of the rows, so errors stay far below rows units.
+                assert_close(symmetric(sums, columns), exact, sizes, rows / 4, dtype)
+
+
+@BODIES
+@DTYPES
+def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body):
+    """Columns and rows computed together or apart have the same bits."""
+    block, _ = blocked(256, 7, dtype, 1)
+    factor, _ = padded_factor(7, dtype, 2)
+    parts = block.copy()
+    body_of(cpu_blocks.multiply_triangular, body)(factor, 7, block, 256)
+    narrow = factor[:4].copy()
+    body_of(cpu_blocks.multiply_triangular, body)(narrow, 4, parts, 64)
+    whole = block.reshape(-1, numbers.BLOCK)[:4, :64]
+    np.testing.assert_array_equal(parts.reshape(-1, numbers.BLOCK)[:4, :64], whole)
+
+
+# --- normalization
+
+
+def normalise_block(body, block, rows, law):
+    """Normalise the rows of a block in place; return a row without variance, or -1.
+
+    The kernels measure the rows, and normalise where they activate: here with no activation.
+    """
+    work = memory.work(law.batch, law.columns // law.batch, block.dtype)
+    degenerate = body_of(cpu_rows.measure_rows, body)(block, rows, law, work.means, work.scales)
+    if degenerate < 0:
+        linear = sigma_of(Activation.named("linear"))
+        body_of(cpu_rows.activate_columns, body)(
+            linear, block, law.columns, law.batch, rows, work.means, work.scales
+        )
+    return degenerate
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.5])
+def test_normalise(dtype, body, norm, eps):
+    shapes = [(2, 1), (3, 1), (5, 2), (8, 1), (4, 3), (40, 1)]
+    for batch, inputs in shapes if body == "compiled" else shapes[:3]:
+        for rows in (64, 192):
+            block, values = blocked(rows, batch * inputs, dtype, batch)
+            law = law_of(256, batch, inputs, norm, eps=eps)
+            assert normalise_block(body, block, rows, law) == -1
+            # The kernel knows eps in the dtype of its rows.
+            exact = normalise(values.T, norm, batch, float(dtype(eps))).T
+            view = block.reshape(-1, numbers.BLOCK)
+            # A centred row loses digits where its variance is small beside its mean.
+            of_groups = values.reshape(inputs, batch, rows)
+            condition = np.sqrt((of_groups**2).mean(axis=1)) / of_groups.std(axis=1)
+            units = (8 + batch) * np.repeat(condition, batch, axis=0)
+            error = np.abs(view[: batch * inputs, :rows] - exact)
+            assert np.all(error <= units * np.finfo(dtype).eps * math.sqrt(batch))
+            assert np.all(view[: batch * inputs, rows:] == 55.0)
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("power", [-40, 40])
+def test_a_row_may_have_any_scale(dtype, body, power):
+    """Powers of two change no bit."""
+    law = law_of(256, 5, norm=codes.NORM_CENTRED)
+    block, _ = blocked(64, 5, dtype, 3)
+    scaled = block * dtype(2.0**power)
+    for one in (block, scaled):
+        assert normalise_block(body, one, 64, law) == -1
+    rows = np.s_[:5, :64]
+    np.testing.assert_array_equal(
+        block.reshape(-1, numbers.BLOCK)[rows], scaled.reshape(-1, numbers.BLOCK)[rows]
+    )
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("row", [0, 63, 64, 130])
+def test_a_row_without_variance_is_named(dtype, body, row):
+    for norm, values in (
+        (codes.NORM_CENTRED, [1 / 3] * 5),
+        (codes.NORM_CENTRED, [0.0] * 5),
+        (codes.NORM_UNCENTRED, [0.0] * 5),
+        (codes.NORM_UNCENTRED, [1.0, np.nan, 0.0, 0.0, 0.0]),
+        (codes.NORM_CENTRED, [1.0, 2.0, np.inf, 0.0, 0.0]),
+    ):
+        block, _ = blocked(192, 5, dtype, 3)
+        block.reshape(-1, numbers.BLOCK)[:5, row] = values
+        with np.errstate(invalid="ignore"):
+            assert normalise_block(body, block, 192, law_of(256, 5, norm=norm)) == row
+
+
+@BODIES
+@DTYPES
+def test_the_second_batch_may_lack_variance_too(dtype, body):
+    block, _ = blocked(128, 6, dtype, 3)
+    block.reshape(-1, numbers.BLOCK)[3:6, 100] = 7.0
+    assert normalise_block(body, block, 128, law_of(256, 3, 2, codes.NORM_CENTRED)) == 100
+
+
+@BODIES
+@DTYPES
+def test_eps_makes_a_constant_row_zero(dtype, body):
+    block, _ = blocked(64, 4, dtype, 3)
+    view = block.reshape(-1, numbers.BLOCK)
+    view[:4, 9] = 0.25
+    law = law_of(256, 4, norm=codes.NORM_CENTRED, eps=1e-5)
+    assert normalise_block(body, block, 64, law) == -1
+    assert not view[:4, 9].any()
+
+
+@DTYPES
+@pytest.mark.parametrize("batch", [2, 5, 40])
+def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
+    """What is more than rounding of the mean counts as variance."""
+    block, values = blocked(64, batch, dtype, 8)
+    view = block.reshape(-1, numbers.BLOCK)
+    size = 1000 * batch * np.finfo(dtype).eps
+    view[:batch, :64] = 1 + size * values
+    assert normalise_block("compiled", block, 64, law_of(256, batch)) == -1
+    assert np.abs((view[:batch, :64] ** 2).mean(axis=0) - 1).max() < 0.01
+
+
+@BODIES
+@DTYPES
+@NORMS
+@pytest.mark.parametrize("skip", [0.0, 1.0, -0.5])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_finish_block(dtype, body, norm, skip, keeps):
+    """x = N(skip x + W a), then activations, and zeros from the last row on."""
+    width, first_row, count = 600, 512, 88
+    batch, inputs = 3, 2
+    law = law_of(width, batch, inputs, norm, skip)
+    work = memory.work(batch, inputs, dtype)
+    block, values = blocked(128, 6, dtype, 5)
+    work.block[:] = block
+    stride = memory.stride(width)
+    x = memory.aligned_zeros((6, stride) if skip else (1, 1), dtype)
+    if skip:
+        x[:] = np.random.default_rng(6).standard_normal(x.shape)
+    before = x.astype(np.float64)
+    kept = memory.aligned_zeros((8, stride) if keeps else (0, 0), dtype)
+    sigma = activation_of("tanh", dtype, body)
+    kernel = body_of(cpu_rows.finish_block, body)
+    finishing = work.block, work.means, work.scales
+    assert kernel(sigma, law, first_row, count, x, kept, *finishing) == -1
+    here = np.s_[:, first_row : first_row + count]
+    h = values[:, :count] + (skip * before[here] if skip else 0.0)
+    exact_x = normalise(h.T, norm, batch).T
+    tolerance = 3000 * np.finfo(dtype).eps
+    view = work.block.reshape(-1, numbers.BLOCK)
+    np.testing.assert_allclose(view[:6, :count], np.tanh(exact_x), rtol=0, atol=tolerance)
+    assert not view[:6, count:128].any()
+    if skip:
+        np.testing.assert_allclose(x[here], exact_x, rtol=0, atol=tolerance)
+        np.testing.assert_array_equal(x[:, :first_row], before[:, :first_row].astype(dtype))
+    if keeps:
+        np.testing.assert_array_equal(kept[:6, first_row : first_row + 128], view[:6, :128])
+        assert not kept[:, :first_row].any()
+        assert not kept[:, first_row + 128 :].any()
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
+@pytest.mark.parametrize("count", [1, 20, 63, 65, 88])
+def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
+    """They fill up a block, and all-zero ones must not end the normalization of those before."""
+    law = law_of(600, 3, 2, norm)
+    work = memory.work(3, 2, dtype)
+    block, values = blocked(128, 6, dtype, 5)
+    work.block[:] = block
+    work.block.reshape(-1, numbers.BLOCK)[:, count:] = 0.0
+    sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
+    kernel = body_of(cpu_rows.finish_block, body)
+    finishing = nothing, work.block, work.means, work.scales
+    assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), *finishing) == -1
+    view = work.block.reshape(-1, numbers.BLOCK)
+    exact = np.tanh(normalise(values[:, :count].T, norm, 3).T)
+    np.testing.assert_allclose(view[:6, :count], exact, rtol=0, atol=3000 * np.finfo(dtype).eps)
+
+
+@BODIES
+@DTYPES
+def test_finish_block_names_a_row_of_the_layer(dtype, body):
+    law = law_of(600, 5)
+    work = memory.work(5, 1, dtype)
+    work.block[:], _ = blocked(128, 5, dtype, 5)
+    work.block.reshape(-1, numbers.BLOCK)[:5, 70] = 0.25
+    sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
+    finishing = np.zeros((1, 1), dtype), nothing, work.block, work.means, work.scales
+    kernel = body_of(cpu_rows.finish_block, body)
+    assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
+    # The same row beyond the width is no one's.
+    work.block[:], _ = blocked(128, 5, dtype, 5)
+    work.block.reshape(-1, numbers.BLOCK)[:5, 70] = 0.25
+    assert kernel(sigma, law, 512, 70, *finishing) == -1
+
+
+# --- layers
+
+
+def start_of(law, chains, dtype, seed=0):
+    """Well-conditioned representations of random networks: x, a and G, and the kernels' arrays."""
+    generator = np.random.default_rng(seed)
+    x = generator.standard_normal((chains, law.width, law.columns)) + 0.3
+    x = normalise(x, law.norm, law.batch).astype(dtype).astype(np.float64)
+    a = np.tanh(x).astype(dtype).astype(np.float64)
+    return x, a, gram(a)
+
+
+def factorise(g, law, work):
+    return cpu_rows.factorise(
+        g, law, work.covariance, work.group_means, work.diagonal, work.panel, work.twin,
+        work.factor, work.regular,
+    )  # fmt: skip
+
+
+class Layers:
+    """Arrays of a few chains, as kernels take them, and a run of either sampler's kernel."""
+
+    def __init__(self, law, x, a, grams, dtype, keeps, panel=numbers.BLOCK):
+        chains, stride = len(x), memory.stride(law.width)
+        self.law, self.dtype, self.panel = law, dtype, panel
+        self.grams = grams.copy()
+        shape = (chains, law.columns, stride) if law.skip else (1, 1, 1)
+        self.xs = memory.aligned_zeros(shape, dtype)
+        if law.skip:
+            self.xs[:, :, : law.width] = x.swapaxes(1, 2)
+        shape = (chains, 2, memory.padded(law.columns), stride) if keeps else (1, 2, 0, 0)
+        self.activations = memory.aligned_zeros(shape, dtype)
+        if keeps:
+            self.activations[:, 0, : law.columns, : law.width] = a.swapaxes(1, 2)
+        self.work = memory.work(law.batch, law.columns // law.batch, dtype)
+        self.status = np.zeros((chains, 3), np.int64)
+
+    def run(self, kernel, slots, first_layer=1, sigma="tanh", weights=()):
+        slots = np.array(slots)
+        columns = self.law.columns
+        record = np.full((len(self.grams), np.count_nonzero(slots >= 0), columns, columns), np.nan)
+        kernel(
+            activation_of(sigma, self.dtype), self.law, *weights, self.grams, self.xs,
+            self.activations, CHAIN, first_layer, slots, record, self.panel, *KEY,
+            np.zeros_like(self.work.sums), self.work, self.status,
+        )  # fmt: skip
+        return record
+
+
+def draw_of(layer, chain, stream):
+    return codes.Draw(layer, np.uint32(stream | np.uint32(CHAIN + chain)), *KEY)
+
+
+def conditional_layer(law, x, g, draw, dtype, sigma=np.tanh):
+    """x and G of the next layer: rows L z, z the normals of the row's address."""
+    centred = law.norm == codes.NORM_CENTRED
+    p = projector(law.batch, law.columns // law.batch) if centred else np.eye(law.columns)
+    factor = semidefinite_cholesky(p @ g @ p)
+    z = normals(np.arange(law.columns), np.arange(law.width), draw, dtype).astype(np.float64)
+    h = law.skip * x + law.gain * (factor @ z).T
+    x = normalise(h, law.norm, law.batch, law.eps)
+    return x, gram(sigma(x))
+
+
+def weighted_layer(law, x, a, w, sigma=np.tanh):
+    """x, activations and G of the next layer, for unit-variance weights w (width, width)."""
+    h = law.skip * x + law.gain / math.sqrt(law.width) * w @ a
+    x = normalise(h, law.norm, law.batch, law.eps)
+    return x, sigma(x), gram(sigma(x))
+
+
+LAYER_CASES = pytest.mark.parametrize(
+    ("width", "batch", "inputs", "skip", "gain", "eps"),
+    [
+        (300, 5, 1, 0.0, 1.0, 0.0),
+        (300, 5, 1, 0.7, -0.4, 0.0),
+        (64, 3, 2, 0.0, 1.5, 1e-3),
+        (600, 4, 2, 1.0, 0.5, 0.0),
+        # An odd width: with two samples and signs for weights, rows of even ones may be zero.
+        (21, 2, 1, 0.0, 1.0, 0.0),
+    ],
+)
+
+
+@DTYPES
+@NORMS
+@LAYER_CASES
+def test_conditional_layers(dtype, norm, width, batch, inputs, skip, gain, eps):
+    """One layer, of two chains, to a few units of rounding, and the next ones from there."""
+    law = law_of(width, batch, inputs, norm, skip, gain, eps)
+    x, a, g = start_of(law, 2, dtype)
+    layers = Layers(law, x, a, g, dtype, keeps=False)
+    record = layers.run(cpu_layers.conditional_layers, [0, -1, 1], first_layer=4)
+    assert not layers.status.any()
+    for chain in range(2):
+        xc, gc = x[chain], g[chain]
+        for layer, slot in ((4, 0), (5, None), (6, 1)):
+            draw = draw_of(layer, chain, codes.STREAM_ROWS)
+            xc, gc = conditional_layer(law, xc, gc, draw, dtype)
+            if slot is not None:
+                units = 60 if layer == 4 else 2000
+                np.testing.assert_allclose(
+                    record[chain, slot], gc, rtol=0, atol=units * np.finfo(dtype).eps * gc.max()
+                )
+        np.testing.assert_array_equal(layers.grams[chain], record[chain, 1])
+        np.testing.assert_array_equal(layers.grams[chain], layers.grams[chain].T)
+        if skip:
+            kept = layers.xs[chain, :, :width].T
+            np.testing.assert_allclose(kept, xc, rtol=0, atol=5000 * np.finfo(dtype).eps)
+
+
+WEIGHT_LAWS = pytest.mark.parametrize(
+    "law_of_weights", [codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER]
+)
+
+
+@DTYPES
+@NORMS
+@WEIGHT_LAWS
+@LAYER_CASES
+def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip, gain, eps):
+    law = law_of(width, batch, inputs, norm, skip, gain, eps)
+    x, a, g = start_of(law, 2, dtype)
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    given = np.zeros((1, 1), dtype)
+    record = layers.run(cpu_layers.weighted_layers, [0, 1], weights=(law_of_weights, given))
+    assert not layers.status.any()
+    everything = np.arange(width)
+    for chain in range(2):
+        xc, ac = x[chain], a[chain]
+        for layer in (1, 2):
+            draw = draw_of(layer, chain, codes.STREAM_WEIGHTS)
+            w = weights(law_of_weights, everything, everything, draw, dtype).T.astype(np.float64)
+            xc, ac, gc = weighted_layer(law, xc, ac, w)
+            tolerance = (60 if layer == 1 else 2000) * np.finfo(dtype).eps
+            np.testing.assert_allclose(
+                record[chain, layer - 1], gc, rtol=0, atol=tolerance * gc.max()
+            )
+            kept = layers.activations[chain, layer % 2, : law.columns, :width].T
+            np.testing.assert_allclose(kept, ac, rtol=0, atol=100 * tolerance)
+            # Padding stays zero, or the next product would see it.
+            assert not layers.activations[chain, :, law.columns :].any()
+            assert not layers.activations[chain, :, :, width:].any()
+
+
+@DTYPES
+def test_weights_that_are_given(dtype):
+    """A panel at a time, as `multiply_panels` takes them; rows of the last panel are missing."""
+    width, panel_rows = 2 * numbers.BLOCK + 88, numbers.BLOCK
+    law = law_of(width, 4, 1, codes.NORM_CENTRED, 0.5, 0.8)
+    x, a, g = start_of(law, 1, dtype)
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    w = np.random.default_rng(3).standard_normal((width, width)).astype(dtype)
+    sums = np.zeros((3, layers.work.sums.size))
+    for panel in range(3):
+        given = np.zeros((panel_rows, width), dtype)
+        rows = w[panel * panel_rows : (panel + 1) * panel_rows]
+        given[: len(rows)] = rows
+        degenerate = cpu_layers.multiply_panels(
+            activation_of("tanh", dtype), law, codes.GIVEN, given, layers.activations[0, 0],
+            layers.xs[0], layers.activations[0, 1], panel, panel + 1, panel_rows,
+            draw_of(1, 0, codes.STREAM_WEIGHTS), layers.work, sums,
+        )  # fmt: skip
+        assert degenerate == -1
+    assert cpu_layers.merge_panels(sums, law, np.zeros(sums.shape[1]), layers.grams[0])
+    _, following, exact = weighted_layer(law, x[0], a[0], w.astype(np.float64))
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(layers.grams[0], exact, rtol=0, atol=60 * eps)
+    kept = layers.activations[0, 1, :4, :width].T
+    np.testing.assert_allclose(kept, following, rtol=0, atol=2000 * eps)
+
+
+@DTYPES
+@pytest.mark.parametrize("panel", [numbers.BLOCK, 2 * numbers.BLOCK])
+def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
+    """Rows are shared among threads by panels, and what panels there are is part of the law."""
+    law = law_of(2 * numbers.BLOCK + 200, 3)
+    x, a, g = start_of(law, 1, dtype)
+    sigma = activation_of("tanh", dtype)
+    conditional = Layers(law, x, a, g, dtype, keeps=False, panel=panel)
+    weighted = Layers(law, x, a, g, dtype, keeps=True, panel=panel)
+    one = conditional.run(cpu_layers.conditional_layers, [0])[0, 0]
+    given = np.zeros((1, 1), dtype)
+    other = weighted.run(cpu_layers.weighted_layers, [0], weights=(codes.GAUSSIAN, given))[0, 0]
+    again = Layers(law, x, a, g, dtype, keeps=True)
+    work, panels = again.work, -(-law.width // panel)
+    sums = np.zeros((panels, work.sums.size))
+    out = np.zeros((3, 3))
+    factorise(g[0], law, work)
+    draw = draw_of(1, 0, codes.STREAM_ROWS)
+    for first in range(panels):
+        kept = np.zeros((0, 0), dtype)
+        cpu_layers.draw_panels(
+            sigma, law, again.xs[0], kept, first, first + 1, panel, draw, work, sums
+        )  # fmt: skip
+    cpu_layers.merge_panels(sums, law, np.zeros(work.sums.size), out)
+    np.testing.assert_array_equal(out, one)
+    draw = draw_of(1, 0, codes.STREAM_WEIGHTS)
+    for first, last in ((1, panels), (0, 1)):
+        cpu_layers.multiply_panels(
+            sigma, law, codes.GAUSSIAN, given, again.activations[0, 0], again.xs[0],
+            again.activations[0, 1], first, last, panel, draw, work, sums,
+        )  # fmt: skip
+    cpu_layers.merge_panels(sums, law, np.zeros(work.sums.size), out)
+    np.testing.assert_array_equal(out, other)
+    np.testing.assert_array_equal(again.activations[0, 1], weighted.activations[0, 1])
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
+def test_where_a_chain_stops(dtype, norm, body):
+    """The second of three chains has equal (or no) samples: its rows have no variance."""
+    law = law_of(100, 4, 1, norm)
+    x, a, g = start_of(law, 3, dtype)
+    a[1] = 1 / 3 if norm == codes.NORM_CENTRED else 0.0
+    g[1] = gram(a[1])
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    given = np.zeros((1, 1), dtype)
+    kernel = body_of(cpu_layers.weighted_layers, body)
+    record = layers.run(kernel, [0, 1], weights=(codes.GAUSSIAN, given))
+    np.testing.assert_array_equal(
+        layers.status, [[0, 0, 0], [codes.ZERO_VARIANCE, 1, 0], [0, 0, 0]]
+    )
+    assert np.isfinite(record[[0, 2]]).all()
+    conditional = Layers(law, x, a, g, np.float64, keeps=False)
+    record = conditional.run(body_of(cpu_layers.conditional_layers, body), [0, 1])
+    np.testing.assert_array_equal(conditional.status, layers.status)
+    assert np.isfinite(record[[0, 2]]).all()
+
+
+@BODIES
+@pytest.mark.parametrize("conditional", [True, False])
+def test_where_a_chain_leaves_the_range(conditional, body):
+    law = law_of(10, 2, 1, codes.NORM_NONE, 0.0, 1e60)
+    x, a, g = start_of(law, 1, np.float64)
+    layers = Layers(law, x, a, g, np.float64, keeps=not conditional)
+    kernel = body_of(
+        cpu_layers.conditional_layers if conditional else cpu_layers.weighted_layers, body
+    )
+    choice = () if conditional else (codes.GAUSSIAN, np.zeros((1, 1)))
+    layers.run(kernel, [-1] * 9, sigma="relu", weights=choice)
+    # 1e60 each layer: the squares of layer 3 are beyond 1e308.
+    assert layers.status[0, :2].tolist() == [codes.NOT_FINITE, 3]
+
+
+@BODIES
+@DTYPES
+def test_what_float32_does_not_resolve_stops_before_the_layer(dtype, body):
+    """A pivot below 2^-13 of its entry is for float64 rows; a chain that has none goes on."""
+    law = law_of(100, 3, 1, codes.NORM_UNCENTRED)
+    x, a, g = start_of(law, 2, dtype)
+    g[1] = 1.0 + np.diag([0.0, 1e-5, 1.0])
+    layers = Layers(law, x, a, g, dtype, keeps=False)
+    before = layers.grams[1].copy()
+    layers.run(body_of(cpu_layers.conditional_layers, body), [0, 1], first_layer=8)
+    assert not layers.status[0].any()
+    if dtype == np.float32:
+        assert layers.status[1, :2].tolist() == [codes.UNRESOLVED, 8]
+        np.testing.assert_array_equal(layers.grams[1], before)
+    else:
+        assert not layers.status[1].any()
+
+
+@BODIES
+@DTYPES
+def test_rows_without_variance_end_panels(dtype, body):
+    """The sixth row of the weights is zero: row 5 of the block, 5 or more of the layer."""
+    law = law_of(2 * numbers.BLOCK, 3)
+    x, a, g = start_of(law, 1, dtype)
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    work, sums, kept = layers.work, np.zeros((2, layers.work.sums.size)), np.zeros((0, 0), dtype)
+    sigma, draw = activation_of("tanh", dtype), draw_of(1, 0, 0)
+    w = np.ones((numbers.BLOCK, law.width), dtype)
+    w[5] = 0.0
+    matrices = codes.GIVEN, w, layers.activations[0, 0], layers.xs[0], layers.activations[0, 1]
+    multiply_rows = body_of(cpu_rows.multiply_rows, body)
+    assert (
+        multiply_rows(sigma, law, *matrices, numbers.BLOCK, law.width, draw, work)
+        == numbers.BLOCK + 5
+    )
+    multiply_panels = body_of(cpu_layers.multiply_panels, body)
+    assert multiply_panels(sigma, law, *matrices, 0, 2, numbers.BLOCK, draw, work, sums) == 5
+    # Equal samples, centred: no row has any.
+    factorise(np.ones((3, 3)), law, work)
+    rows = sigma, law, layers.xs[0], kept
+    draw_panels = body_of(cpu_layers.draw_panels, body)
+    assert draw_panels(*rows, 1, 2, numbers.BLOCK, draw, work, sums) == numbers.BLOCK
+    fields = (
+        work.block, work.means, work.scales, work.partial, work.sums, work.factor, work.regular
+    )  # fmt: skip
+    assert body_of(cpu_rows.draw_rows, body)(*rows, 64, 128, draw, *fields) == 64
+
+
+@BODIES
+@DTYPES
+def test_helpers_of_a_block(dtype, body):
+    """Each against the line of NumPy that it stands for, and nothing beyond its range touched."""
+    rows, columns, first = 128, 5, 64
+    block, values = blocked(rows, columns, dtype, 4, integers=True)
+    x = np.random.default_rng(5).integers(-9, 10, (columns, 300)).astype(dtype)
+
+    def after(kernel, *arguments):
+        """The block that a kernel leaves, as (columns, rows), and its arguments after it."""
+        mine = block.copy()
+        body_of(kernel, body)(*(mine if one is block else one for one in arguments))
+        view = mine.reshape(-1, numbers.BLOCK)
+        assert np.all(view[:columns, rows:] == 55.0)
+        assert not view[columns:].any()
+        return view[:columns, :rows]
+
+    cleared = values.copy()
+    cleared[1:4, 30:100] = 0.0
+    np.testing.assert_array_equal(after(cpu_blocks.clear_rows, block, 1, 4, 30, 100), cleared)
+    repeated = values.copy()
+    repeated[:, 100:] = repeated[:, :1]
+    np.testing.assert_array_equal(after(cpu_blocks.repeat_first_row, block, 5, 100, 128), repeated)
+    added = values + 2.0 * x[:, first : first + rows]
+    np.testing.assert_array_equal(
+        after(cpu_blocks.add_columns, 2.0, x, first, columns, rows, block), added
+    )
+    np.testing.assert_array_equal(
+        after(cpu_blocks.scale_columns, dtype(0.5), columns, rows, block), values / 2
+    )
+    out = x.copy()
+    after(cpu_blocks.keep_columns, block, columns, rows, first, out)
+    np.testing.assert_array_equal(out[:, first : first + rows], values)
+    np.testing.assert_array_equal(out[:, :first], x[:, :first])
+    law = law_of(300, 5)
+    means = np.arange(numbers.BLOCK).astype(dtype)
+    scales = np.full(numbers.BLOCK, 2.0, dtype)
+    after(cpu_rows.keep_normalised, block, law, rows, means, scales, first, out)
+    np.testing.assert_array_equal(out[:, first : first + rows], 2 * (values - means[:rows]))
+
+
+@BODIES
+def test_the_row_that_is_named_has_the_least_variance_beside_its_mean(body):
+    block, _ = blocked(64, 4, np.float64, 4)
+    view = block.reshape(-1, numbers.BLOCK)
+    view[:4, 20] = [1.0, 1.0, 1.0, 1.0 + 1e-12]
+    view[:4, 40] = [1e6, 1e6, 1e6, 1e6 + 1e-9]
+    named = body_of(cpu_rows.row_without_variance, body)
+    assert named(block, 0, 0, 64, law_of(64, 4)) == 40
+    assert named(block, 0, 0, 32, law_of(64, 4)) == 20
+    view[2, 50] = np.nan
+    assert named(block, 0, 0, 64, law_of(64, 4)) == 50
+    assert named(block, 0, 0, 64, law_of(64, 4, norm=codes.NORM_UNCENTRED)) == 50
+
+
+@BODIES
+def test_unpack_gram(body):
+    """Tiles of the lower triangle become a symmetric matrix, divided by the width."""
+    law = law_of(8, 6)
+    full = np.random.default_rng(1).integers(-9, 10, (8, 8)).astype(float)
+    tiles = [full[i : i + 4, j : j + 4] for i in (0, 4) for j in range(0, i + 1, 4)]
+    sums, out = np.concatenate(tiles).ravel(), np.zeros((6, 6))
+    assert body_of(cpu_blocks.unpack_gram, body)(sums, law, out)
+    np.testing.assert_array_equal(out, symmetric(sums, 6) / 8)
+    # What belongs to padding does not count; what belongs to a column does.
+    sums[47] = np.nan
+    assert body_of(cpu_blocks.unpack_gram, body)(sums, law, out)
+    sums[32] = np.inf
+    assert not body_of(cpu_blocks.unpack_gram, body)(sums, law, out)
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("width", [1, 63, 64, 300, 700])
+def test_gram_of_rows(dtype, body, width):
+    for columns in (1, 4, 5, 11):
+        a = memory.aligned_zeros((columns, memory.stride(width)), dtype)
+        values = np.random.default_rng(width).integers(-9, 10, (columns, width))
+        a[:, :width] = values
+        out = np.full((columns, columns), np.nan)
+        work = memory.work(columns, 1, dtype)
+        assert body_of(cpu_layers.gram_of_rows, body)(a, width, work, out)
+        np.testing.assert_array_equal(out, values @ values.T / width)
+    a[0, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        assert not body_of(cpu_layers.gram_of_rows, body)(a, width, work, out)
+
+
+# --- the factors of linear chains without normalization
+
+
+def bartlett(law, layer, chain):
+    """The upper trapezoidal factor T of a Wishart matrix, from its addresses."""
+    columns = law.columns
+    every = np.arange(columns)
+    draw = draw_of(layer, chain, codes.STREAM_FACTOR)
+    t = np.triu(normals(every, every, draw, np.float64).T.astype(np.float64), 1)
+    stream = np.uint32(codes.STREAM_CHI | np.uint32(CHAIN + chain))
+    for i in range(min(law.width, columns)):
+        t[i, i] = chi(law.width - i, i, layer, stream, *KEY)
+    t[law.width :] = 0.0
+    return t
+
+
+def run_factors(body, law, factors, layers, log_start=0.25, exponents=None):
+    chains, columns = factors.shape[:2]
+    exponents = np.zeros((chains, columns)) if exponents is None else exponents
+    slots = np.arange(layers)
+    record = np.full((chains, layers, columns, columns), np.nan)
+    log_scales, log_pivots = np.zeros((chains, layers)), np.zeros((chains, layers, columns))
+    body_of(wishart.factor_layers, body)(
+        law, factors, exponents, np.full(chains, log_start), CHAIN, 1, slots, record, log_scales,
+        log_pivots, *KEY, memory.work(columns, 1, np.float64),
+    )  # fmt: skip
+    return record, log_scales, log_pivots
+
+
+@BODIES
+@pytest.mark.parametrize(
+    ("width", "columns", "gain"), [(1, 1, 1.0), (50, 4, 1.0), (3, 6, -0.5), (1, 3, 2.0), (9, 9, 1)]
+)
+def test_factor_layers(body, width, columns, gain):
+    """G = e^log_start (gain² / width)^l Fᵀ F, F = T_l ... T_1 F_0, of trace n and a log-scale."""
+    law = law_of(width, columns, norm=codes.NORM_NONE, gain=float(gain))
+    start = np.triu(np.random.default_rng(1).standard_normal((2, columns, columns)))
+    start[0] *= 2.0**-100
+    record, log_scales, log_pivots = run_factors(body, law, start.copy(), 3)
+    for chain in range(2):
+        f = start[chain]
+        for layer in range(3):
+            f = bartlett(law, layer + 1, chain) @ f
+            common = math.exp(0.25) * (gain**2 / width) ** (layer + 1)
+            exact = common * f.T @ f
+            scaled = record[chain, layer]
+            assert np.trace(scaled) == pytest.approx(columns, rel=1e-14)
+            np.testing.assert_allclose(
+                scaled * np.exp(log_scales[chain, layer]),
+                exact,
+                rtol=1e-9,
+                atol=1e-13 * exact.max(),
+            )
+            pivots = np.full(columns, -np.inf)
+            rank = min(width, columns)
+            pivots[:rank] = np.log(common * np.diag(f)[:rank] ** 2)
+            np.testing.assert_allclose(log_pivots[chain, layer], pivots, rtol=1e-11, atol=1e-11)
+
+
+def test_factors_of_more_columns_than_a_block_has_rows():
+    law = law_of(400, 260, norm=codes.NORM_NONE)
+    record, log_scales, _ = run_factors("compiled", law, np.eye(260)[None].copy(), 1)
+    t = bartlett(law, 1, 0)
+    exact = math.exp(0.25) / 400 * t.T @ t
+    np.testing.assert_allclose(record[0, 0] * np.exp(log_scales[0, 0]), exact, rtol=0, atol=1e-12)
+
+
+def test_factors_neither_over_nor_underflow():
+    """Depth 20,000 of width 2: log-pivots fall by thousands, and add up as logarithms do."""
+    law = law_of(2, 2, norm=codes.NORM_NONE)
+    depth = 20_000
+    record, log_scales, log_pivots = run_factors(
+        "compiled", law, np.eye(2)[None].copy(), depth, 0.0
+    )
+    assert np.isfinite(record).all()
+    steps = np.array([np.diag(bartlett(law, layer, 0)) for layer in range(1, 201)])
+    exact = np.cumsum(2 * np.log(steps) - math.log(2), axis=0)
+    np.testing.assert_allclose(log_pivots[0, :200], exact, rtol=0, atol=1e-10)
+    assert log_pivots[0, -1].max() < -5000
+    assert np.all(np.diff(log_pivots[0], axis=0)[-100:] != 0)
+    # The larger row dominates the trace, up to the element beside it.
+    assert np.all(log_scales[0] >= log_pivots[0].max(axis=1) - math.log(2) - 1e-9)
+
+
+@BODIES
+def test_a_factor_of_zero_stays_zero(body):
+    law = law_of(5, 2, norm=codes.NORM_NONE)
+    record, log_scales, log_pivots = run_factors(body, law, np.zeros((1, 2, 2)), 2)
+    assert not record.any()
+    assert np.all(log_scales == -np.inf)
+    assert np.all(log_pivots == -np.inf)
+
+
+@BODIES
+def test_write_factor(body):
+    """Rows with exponents of their own, some so small beside others that they vanish."""
+    factor = np.triu(np.random.default_rng(2).standard_normal((3, 3)))
+    exponent = np.array([3.0, -5.0, -2000.0])
+    gram_, log_scales, log_pivots = np.zeros((3, 3)), np.zeros(2), np.zeros((2, 3))
+    kernel = body_of(wishart.write_factor, body)
+    kernel(factor, exponent, 0.7, gram_, log_scales, log_pivots, 1)
+    rows = factor[:2] * 2.0 ** exponent[:2, None]
+    exact = math.exp(0.7) * rows.T @ rows
+    assert np.trace(gram_) == pytest.approx(3)
+    np.testing.assert_allclose(gram_ * np.exp(log_scales[1]), exact, rtol=1e-12)
+    expected = 0.7 + 2 * (np.log(np.abs(np.diag(factor))) + exponent * math.log(2))
+    np.testing.assert_allclose(log_pivots[1], expected, rtol=1e-13)
+    assert not log_pivots[0].any()
+    assert log_scales[0] == 0.0
+
+
+@BODIES
+def test_log_of_factors(body):
+    law = law_of(50, 4, gain=-3.0)
+    expected = 0.5 + 7 * math.log(9 / 50)
+    assert body_of(wishart.log_of_factors, body)(law, 0.5, 7) == pytest.approx(expected, rel=1e-14)
+
+
+# --- moments
+
+
+@BODIES
+def test_update_moments(body):
+    """Welford's update in two parts, of values whose mean is large beside their deviation."""
+    values = 1e6 + np.random.default_rng(3).standard_normal((500, 4))
+    count, mean, squares = 0, np.zeros(4), np.zeros(4)
+    for part in (values[:1], values[1:200], values[200:]):
+        count = body_of(cpu_layers.update_moments, body)(part, count, mean, squares)
+    assert count == 500
+    np.testing.assert_allclose(mean, values.mean(axis=0), rtol=1e-14)
+    np.testing.assert_allclose(squares / 499, values.var(axis=0, ddof=1), rtol=1e-8)
+
+
+# --- the Python that layers are compiled from
+
+
+@DTYPES
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+@pytest.mark.parametrize("panel", [256, 512])
+def test_python_bodies_of_layers_agree_with_their_machine_code(dtype, skip, panel):
+    law = law_of(300, 3, 1, codes.NORM_CENTRED, skip)
+    x, a, g = start_of(law, 2, dtype)
+    tolerance = {"rtol": 0, "atol": 200 * np.finfo(dtype).eps}
+    pairs = [Layers(law, x, a, g, dtype, keeps=False, panel=panel) for _ in range(2)]
+    runs = [
+        pairs[0].run(cpu_layers.conditional_layers, [0, 1]),
+        pairs[1].run(cpu_layers.conditional_layers.py_func, [0, 1]),
+    ]
+    np.testing.assert_allclose(*runs, **tolerance)
+    for choice in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER):
+        pairs = [Layers(law, x, a, g, dtype, keeps=True, panel=panel) for _ in range(2)]
+        given = (choice, np.zeros((1, 1), dtype))
+        runs = [
+            pairs[0].run(cpu_layers.weighted_layers, [0, 1], weights=given),
+            pairs[1].run(cpu_layers.weighted_layers.py_func, [0, 1], weights=given),
+        ]
+        np.testing.assert_allclose(*runs, **tolerance)
+
+
+@DTYPES
+def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
+    law = law_of(300, 3)
+    x, a, g = start_of(law, 1, dtype)
+    sigma = activation_of("tanh", dtype)
+    w = np.zeros((512, 300), dtype)
+    w[:300] = np.random.default_rng(3).standard_normal((300, 300))
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    work, kept = layers.work, np.zeros((0, 0), dtype)
+    results = []
+    for body in ("compiled", "python"):
+        drawn, multiplied = np.zeros((2, 2, work.sums.size))
+        factorise(g[0], law, work)
+        body_of(cpu_layers.draw_panels, body)(
+            sigma, law, layers.xs[0], kept, 0, 2, 256, draw_of(1, 0, 0), work, drawn
+        )
+        for choice, given in ((codes.GAUSSIAN, w[:1, :1]), (codes.GIVEN, w)):
+            body_of(cpu_layers.multiply_panels, body)(
+                sigma, law, choice, given, layers.activations[0, 0], layers.xs[0],
+                layers.activations[0, 1], 0, 2, 256, draw_of(1, 0, 0), work, multiplied,
+            )  # fmt: skip
+        for sums in (drawn, multiplied):
+            out = np.zeros((3, 3))
+            assert body_of(cpu_layers.merge_panels, body)(sums, law, np.zeros(sums.shape[1]), out)
+            results.append(out)
+    np.testing.assert_array_equal(results[:2], results[2:])
+
+
+@DTYPES
+def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
+    law = law_of(300, 3)
+    x, a, g = start_of(law, 1, dtype)
+    sigma = activation_of("tanh", dtype)
+    layers = Layers(law, x, a, g, dtype, keeps=True)
+    work, kept = layers.work, np.zeros((0, 0), dtype)
+    draw = draw_of(1, 0, 0)
+    w = np.random.default_rng(3).standard_normal((512, 300)).astype(dtype)
+    sums = []
+    for body in ("compiled", "python"):
+        factorise(g[0], law, work)
+        degenerate = body_of(cpu_rows.draw_rows, body)(
+            sigma, law, layers.xs[0], kept, 0, 300, draw, work.block, work.means, work.scales,
+            work.partial, work.sums, work.factor, work.regular,
+        )  # fmt: skip
+        assert degenerate == -1
+        sums.append(work.sums.copy())
+        for choice in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER, codes.GIVEN):
+            given = w if choice == codes.GIVEN else w[:1, :1].copy()
+            degenerate = body_of(cpu_rows.multiply_rows, body)(
+                sigma, law, choice, given, layers.activations[0, 0], layers.xs[0],
+                layers.activations[0, 1], 0, 300, draw, work,
+            )  # fmt: skip
+            assert degenerate == -1
+            sums.append(work.sums.copy())
+            tile = np.zeros((2, work.tile.size), dtype)
+            numbers.fill_weights(choice, given, tile[0], 5, 7, 256, 64, draw)
+            numbers.fill_weights.py_func(choice, given, tile[1], 5, 7, 256, 64, draw)
+            np.testing.assert_array_equal(tile[0], tile[1])
+    half = len(sums) // 2
+    np.testing.assert_allclose(sums[:half], sums[half:], rtol=0, atol=3e5 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", sorted(FORMULAS))
+@DTYPES
+def test_activations_inside_a_layer(dtype, name):
+    """Every activation as layers call it, on one block."""
+    law = law_of(128, 4, norm=codes.NORM_UNCENTRED)
+    work = memory.work(4, 1, dtype)
+    block, values = blocked(128, 4, dtype, 9)
+    work.block[:] = block
+    sigma = activation_of(name, dtype)
+    finishing = np.zeros((0, 0), dtype), work.block, work.means, work.scales
+    assert cpu_rows.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *finishing) == -1
+    exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
+    actual = work.block.reshape(-1, numbers.BLOCK)[:4, :128]
+    np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
+
+
+@DTYPES
+def test_an_activation_by_its_address_is_the_activation(dtype):
+    """Kernels compiled for one activation, and for all, have the same bits."""
+    law, nowhere = law_of(128, 4), np.zeros((0, 0), dtype)
+    blocks = []
+    for sigma in (sigma_of(Activation.named("gelu")), activation_of("gelu", dtype)):
+        work = memory.work(4, 1, dtype)
+        work.block[:], _ = blocked(128, 4, dtype, 9)
+        finishing = nowhere, nowhere, work.block, work.means, work.scales
+        assert cpu_rows.finish_block(sigma, law, 0, 128, *finishing) == -1
+        blocks.append(work.block)
+    np.testing.assert_array_equal(*blocks)
+    assert isinstance(sigma, Apart)
+
+
+def test_what_an_activation_raises_comes_through():
+    def picky(x):
+        if x > 1.0:
+            raise ValueError("too large")
+        return x
+
+    law, nowhere, work = law_of(128, 4), np.zeros((0, 0)), memory.work(4, 1, np.float64)
+    work.block[:], _ = blocked(128, 4, np.float64, 9)
+    sigma = cpu_rows.activation(sigma_of(Activation(picky)), "float64")
+    with pytest.raises(ValueError, match="too large"):
+        cpu_rows.finish_block(
+            sigma, law, 0, 128, nowhere, nowhere, work.block, work.means, work.scales
+        )
+
+
+def test_loops_are_compiled_for_the_widest_vectors():
+    # LLVM takes half the width on Intel's processors unless told: 1.4 to 2.8 times the time.
+    def scale(x):
+        for i in range(len(x)):
+            x[i] *= 2.0
+
+    compiled = njit(**OPTIONS)(scale)
+    compiled(np.ones(4))
+    (text,) = compiled.inspect_llvm().values()
+    assert '"prefer-vector-width"="512"' in text

@@ -1,0 +1,348 @@
+"""Laws of the generated numbers: moments, distribution functions, tails, independence.
+
+Seeds are fixed.  Each test fails for an ideal generator with probability at most
+`oracle.FALSE_ALARM` (1e-6), from exact or proven bounds where they exist.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from numba import njit
+from oracle import (
+    FALSE_ALARM,
+    binomial_range,
+    ks_threshold,
+    normal_threshold,
+)
+from scipy import special, stats
+
+from bnmc._kernels.compiling import OPTIONS, inline_module
+from bnmc._kernels.cpu import memory, numbers
+from bnmc._kernels.scalar import codes, gamma, normal, philox
+
+for module in (philox, normal, gamma):
+    inline_module(module)
+
+KEY = np.uint32(2026), np.uint32(11)
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+ELEMENTS = 64
+MOST_WORD = 0xFFFFFFFF
+
+#: Draws whose distribution function is compared, and draws whose tails are counted.
+DRAWS = ELEMENTS * numbers.BLOCK * 16 * 200
+TAIL_DRAWS = 16 * DRAWS
+#: Cells of equal probability.
+CELLS = 1 << 20
+
+
+def draw_of(layer, chain=0, stream=codes.STREAM_ROWS):
+    return codes.Draw(layer, np.uint32(stream | np.uint32(chain)), *KEY)
+
+
+@njit(**OPTIONS)
+def count_cells(values, scale, counts, powers):
+    """Count scaled values in cells of equal probability, and add up their powers 1 to 6."""
+    cells = counts.size
+    sums = np.zeros(6)
+    for value in values:
+        z = scale * np.float64(value)
+        cell = int(0.5 * math.erfc(-z * math.sqrt(0.5)) * cells)
+        counts[min(cell, cells - 1)] += 1
+        power = 1.0
+        for k in range(6):
+            power *= z
+            sums[k] += power
+    powers += sums
+
+
+@njit(**OPTIONS)
+def count_beyond(values, thresholds, counts):
+    """Count values above each threshold in counts[0], below its negative in counts[1]."""
+    for value in values:
+        if abs(value) > thresholds[0]:
+            for k in range(thresholds.size):
+                counts[0, k] += value > thresholds[k]
+                counts[1, k] += -value > thresholds[k]
+
+
+def stream_of_draws(dtype, draws, fill=numbers.fill_normals):
+    """Yield flat arrays of numbers, `draws` in all: layer after layer, 16 blocks of rows each."""
+    out = memory.aligned_zeros((ELEMENTS * numbers.BLOCK,), dtype)
+    for index in range(draws // out.size):
+        layer, block = divmod(index, 16)
+        fill(out, 0, 0, ELEMENTS, block * numbers.BLOCK, numbers.BLOCK, draw_of(layer))
+        yield out
+
+
+def cells_and_powers_of(dtype, scale=1.0):
+    """Counts in cells and sums of powers of `DRAWS` normals times `scale`."""
+    counts, powers = np.zeros(CELLS, np.int64), np.zeros(6)
+    for values in stream_of_draws(dtype, DRAWS):
+        count_cells(values, scale, counts, powers)
+    assert counts.sum() == DRAWS >= 1e8
+    return counts, powers
+
+
+@pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])
+def cells_and_powers(request):
+    return cells_and_powers_of(request.param)
+
+
+# --- normals
+
+
+def test_moments(cells_and_powers):
+    """Moments 1 to 6 against (k - 1)!!; the variance of z^k is (2k - 1)!! - E(z^k)^2."""
+    _, powers = cells_and_powers
+    for k in range(1, 7):
+        exact = special.factorial2(k - 1) if k % 2 == 0 else 0.0
+        error = math.sqrt((special.factorial2(2 * k - 1) - exact**2) / DRAWS)
+        assert abs(powers[k - 1] / DRAWS - exact) < normal_threshold(6) * error
+
+
+def test_kolmogorov_smirnov(cells_and_powers):
+    assert ks_of_cells(cells_and_powers[0]) < ks_threshold(DRAWS)
+
+
+def ks_of_cells(counts):
+    """A bound on the largest distance: exact at the ends of cells, plus a cell's probability."""
+    empirical = np.cumsum(counts) / DRAWS
+    return np.abs(empirical - np.arange(1, CELLS + 1) / CELLS).max() + 1 / CELLS
+
+
+def test_anderson_darling(cells_and_powers):
+    assert anderson_darling_of_cells(cells_and_powers[0]) < anderson_darling_threshold()
+
+
+def anderson_darling_of_cells(counts):
+    """N times the integral of (F_N(u) - u)^2 / (u (1 - u)), by the sum over the ends of cells.
+
+    In u = Phi(z) that integrand has the mean 1 everywhere, so what the cells do not resolve is
+    about (log CELLS) / CELLS.
+    """
+    u = np.arange(1, CELLS) / CELLS
+    empirical = np.cumsum(counts)[:-1] / DRAWS
+    return DRAWS / CELLS * np.sum((empirical - u) ** 2 / (u * (1 - u)))
+
+
+def anderson_darling_threshold():
+    """A value that the limit law exceeds with less than the false alarm.
+
+    The law is that of S, the sum over j of chi_j^2 / (j (j + 1)), and P(S > x) is below
+    exp(-t x) E exp(t S) for each t in (0, 1) (Chernoff).
+    """
+    terms = 10_000
+    j = np.arange(1, terms)
+    t = np.linspace(0.01, 0.99, 99)
+    log_mean = -0.5 * np.log1p(-2 * t[:, None] / (j * (j + 1.0))).sum(axis=1)
+    # The other scales add up to 1 / terms, and log1p(-x) > -1.01 x for all of them.
+    log_mean += 1.01 * t / terms
+    return np.min((log_mean - math.log(FALSE_ALARM)) / t)
+
+
+def test_chi_square(cells_and_powers):
+    """4096 cells: a float32 is rounded by up to a hundredth of the finer ones."""
+    counts, _ = cells_and_powers
+    coarse = counts.reshape(4096, -1).sum(axis=1)
+    expected = DRAWS / 4096
+    statistic = np.sum((coarse - expected) ** 2) / expected
+    law = stats.chi2(4095)
+    assert law.ppf(FALSE_ALARM / 2) < statistic < law.isf(FALSE_ALARM / 2)
+
+
+@DTYPES
+def test_tails(dtype):
+    """Counts beyond 3, 4, 5 and 5.5 standard deviations on either side are binomial."""
+    thresholds = np.array([3.0, 4.0, 5.0, 5.5])
+    counts = np.zeros((2, 4), np.int64)
+    for values in stream_of_draws(dtype, TAIL_DRAWS):
+        count_beyond(values, thresholds, counts)
+    for k, threshold in enumerate(thresholds):
+        low, high = binomial_range(TAIL_DRAWS, special.ndtr(-threshold), comparisons=8)
+        assert low <= counts[:, k].min()
+        assert counts[:, k].max() <= high
+    # The furthest threshold says something: there a generator without a tail fails.
+    assert low > 0
+
+
+# What is next to what: by how much element, row, layer, chain, key and stream go on.
+ROW_STEPS = {"row": 1, "lane": 16, "half": 32}
+PAIRS_ELEMENTS = 24_000
+
+
+def block_of(dtype, first_element=0, draw=None):
+    """Normals of many elements and a block of rows, as (elements, rows) float64."""
+    out = memory.aligned_zeros((PAIRS_ELEMENTS * numbers.BLOCK,), dtype)
+    numbers.fill_normals(
+        out, 0, first_element, PAIRS_ELEMENTS, 0, numbers.BLOCK, draw or draw_of(3, 5)
+    )
+    return out.reshape(PAIRS_ELEMENTS, numbers.BLOCK).astype(np.float64)
+
+
+def neighbours(dtype, what):
+    """Two aligned arrays of at least 1e7 normals whose addresses differ by one step."""
+    base = block_of(dtype)
+    if what in ROW_STEPS:
+        step = ROW_STEPS[what]
+        return base[:, :-step], base[:, step:]
+    key_0, key_1 = KEY
+    other = {
+        "element": (1, draw_of(3, 5)),
+        "layer": (0, draw_of(4, 5)),
+        "chain": (0, draw_of(3, 6)),
+        "stream": (0, draw_of(3, 5, codes.STREAM_WEIGHTS)),
+        "key": (0, codes.Draw(*draw_of(3, 5)[:2], np.uint32(key_0 + 1), key_1)),
+    }[what]
+    return base, block_of(dtype, *other)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    "what", ["element", "row", "lane", "half", "layer", "chain", "stream", "key"]
+)
+def test_neighbouring_addresses_are_uncorrelated(dtype, what):
+    """Products of normals, of squares, and of one with the square of the other: all of mean 0.
+
+    Their variances are 1, 4 and 2, and any two products are uncorrelated, even where pairs share
+    a number.
+    """
+    a, b = neighbours(dtype, what)
+    assert a.size >= 1e7
+    error = math.sqrt(a.size)
+    for of_a, of_b, deviation in (
+        (a, b, 1.0),
+        (a**2 - 1, b**2 - 1, 2.0),
+        (a**2 - 1, b, math.sqrt(2)),
+        (a, b**2 - 1, math.sqrt(2)),
+    ):
+        total = np.einsum("ij,ij->", of_a, of_b)
+        assert abs(total) < normal_threshold(4) * deviation * error
+
+
+def test_the_two_words_of_a_float64_are_those_of_no_other_stream():
+    """Streams are two apart: the bits of one are never the second word of another."""
+    streams = [codes.STREAM_ROWS, codes.STREAM_WEIGHTS, codes.STREAM_FACTOR, codes.STREAM_CHI]
+    tags = [*streams, *(stream | codes.SECOND_WORD for stream in streams)]
+    assert len({int(tag) >> 28 for tag in tags}) == len(tags)
+    assert all(int(tag) % 2**28 == 0 for tag in tags)
+    assert gamma.SECOND_WORD == codes.SECOND_WORD
+
+
+# --- uniforms and signs
+
+
+@pytest.mark.parametrize("word", [0, 1, 2**31, MOST_WORD - 1, MOST_WORD])
+def test_uniforms_are_inside_the_open_interval_and_their_normals_finite(word):
+    word = np.uint32(word)
+    for u, radius, single in (
+        (normal.uniform32(word), normal.radius32(word), np.float32),
+        (normal.uniform64(word, word), normal.radius64(word, word), np.float64),
+    ):
+        assert type(u) is single
+        assert 0.0 < u < 1.0
+        assert 0.0 < radius < 10.0
+        exact = (int(word) + 0.5) / 2**32
+        assert abs(u - exact) <= np.finfo(single).eps + 2.0**-33
+    for sine, cosine in (normal.sincos32(word), normal.sincos64(word, word)):
+        assert abs(float(sine) ** 2 + float(cosine) ** 2 - 1) < 3e-7
+
+
+def test_the_furthest_float32_normal():
+    """The least uniform is 2^-33, so |z| <= 6.76; beyond lies 1.4e-11 of the law."""
+    assert abs(normal.radius32(np.uint32(0)) - math.sqrt(66 * math.log(2))) < 1e-6
+    assert abs(normal.radius64(np.uint32(0), np.uint32(0)) - math.sqrt(130 * math.log(2))) < 1e-14
+
+
+@DTYPES
+def test_uniform_weights(dtype):
+    """Range, chi-square over 4096 cells, and moments 1 to 4, of 1.6e7 draws."""
+    draws = DRAWS // 25
+    counts, sums = np.zeros(4096, np.int64), np.zeros(4)
+    for values in stream_of_draws(dtype, draws, numbers.fill_uniforms):
+        z = values.astype(np.float64)
+        assert np.abs(z).max() < math.sqrt(3)
+        cells = ((z / math.sqrt(12) + 0.5) * 4096).astype(np.int64)
+        counts += np.bincount(cells, minlength=4096)
+        sums += [np.sum(z**k) for k in range(1, 5)]
+    expected = draws / 4096
+    law = stats.chi2(4095)
+    statistic = np.sum((counts - expected) ** 2) / expected
+    assert law.ppf(FALSE_ALARM / 4) < statistic < law.isf(FALSE_ALARM / 4)
+    for k, total in enumerate(sums, start=1):
+        moment = 3 ** (k / 2) / (k + 1) if k % 2 == 0 else 0.0
+        error = math.sqrt((3**k / (2 * k + 1) - moment**2) / draws)
+        assert abs(total / draws - moment) < normal_threshold(8) * error
+
+
+@DTYPES
+def test_signs(dtype):
+    """Each -1 or 1 with equal probability, and neighbours too are equal half of the time."""
+    draws, ones, equal = DRAWS // 25, 0, 0
+    for values in stream_of_draws(dtype, draws, numbers.fill_signs):
+        assert np.all(np.abs(values) == 1)
+        ones += np.count_nonzero(values > 0)
+        equal += np.count_nonzero(values[::2] == values[1::2])
+    for count, trials in ((ones, draws), (equal, draws // 2)):
+        low, high = binomial_range(trials, 0.5, comparisons=2)
+        assert low <= count <= high
+
+
+# --- chi variables
+
+
+@njit(**OPTIONS)
+def fill_chi(out, degrees, layer, stream, k0, k1):
+    for row in range(out.size):
+        out[row] = gamma.chi(degrees, row, layer, stream, k0, k1)
+
+
+def chi_variables(degrees, count, layer=0, chain=0):
+    out = np.zeros(count)
+    fill_chi(out, degrees, layer, np.uint32(codes.STREAM_CHI | np.uint32(chain)), *KEY)
+    return out
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 10, 1_000_000])
+def test_chi_variables_have_their_law(degrees):
+    """Kolmogorov-Smirnov, and the mean and variance of squares, k and 2 k."""
+    values = chi_variables(degrees, 4_000_000)
+    squares = values**2
+    cdf = np.sort(special.gammainc(degrees / 2, squares / 2))
+    steps = np.arange(values.size + 1) / values.size
+    distance = max(np.abs(cdf - steps[1:]).max(), np.abs(cdf - steps[:-1]).max())
+    assert distance < ks_threshold(values.size, 3)
+    error = math.sqrt(2 * degrees / values.size)
+    assert abs(squares.mean() - degrees) < normal_threshold(3) * error
+    fourth = 48 * degrees + 12 * degrees**2
+    error = math.sqrt((fourth - 4 * degrees**2) / values.size)
+    deviations = (squares - degrees) ** 2
+    assert abs(deviations.mean() - 2 * degrees) < normal_threshold(3) * error
+
+
+def test_chi_variables_of_rows_layers_and_chains_are_uncorrelated():
+    base = chi_variables(3, 1_000_000)
+    others = [np.roll(base, 1), chi_variables(3, 1_000_000, layer=1)]
+    others.append(chi_variables(3, 1_000_000, chain=1))
+    mean, variance = math.sqrt(8 / math.pi), 3 - 8 / math.pi
+    for other in others:
+        correlation = np.mean((base - mean) * (other - mean)) / variance
+        assert abs(correlation) < normal_threshold(3) / math.sqrt(base.size)
+
+
+def test_python_and_machine_code_draw_the_same_chi_variables():
+    """By rejection: the same attempt is accepted, and rounding is all that differs."""
+    stream = np.uint32(codes.STREAM_CHI)
+    for degrees in (1, 2, 3, 50):
+        python = [gamma.chi(degrees, row, 0, stream, *KEY) for row in range(200)]
+        np.testing.assert_allclose(chi_variables(degrees, 200), python, rtol=1e-13)
+
+
+# --- a test of the tests
+
+
+def test_a_variance_that_is_half_a_percent_off_is_noticed():
+    counts, powers = cells_and_powers_of(np.float32, scale=math.sqrt(1.005))
+    assert ks_of_cells(counts) > ks_threshold(DRAWS)
+    assert anderson_darling_of_cells(counts) > anderson_darling_threshold()
+    assert powers[1] / DRAWS - 1 > normal_threshold(6) * math.sqrt(2 / DRAWS)

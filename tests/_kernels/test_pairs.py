@@ -1,0 +1,279 @@
+"""Coupled pairs: each chain of a pair has the chain's law, and pairs that meet stay together."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+from oracle import FORMULAS, gram, normalise, semidefinite_cholesky
+
+import bnmc
+from bnmc._kernels.cpu import pairs as cpu_pairs
+from bnmc.chain.compiled import law_of
+from bnmc.chain.start import prepare
+from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.simulation.engine.pairs import APART, Pairs
+
+KEY = 0x0123456789ABCDEF
+ALWAYS = math.inf
+CHAINS = [
+    bnmc.Chain(40, 4, "relu"),
+    bnmc.Chain(40, 4, "linear"),
+    bnmc.Chain(40, 3, "relu", norm="batch-uncentred"),
+]
+
+
+def pairs_of(chain, count, *, lag=1, key=KEY, first=0, initial="gaussian", **options):
+    start = prepare(chain, initial, 1, None)
+    return Pairs(chain, start, lag, first, first + count, key, **options)
+
+
+def covariance(chain, gram):
+    """The covariance of a row in coordinates in which it is regular."""
+    if chain.norm != "batch":
+        return gram
+    basis = scipy.linalg.helmert(chain.batch)
+    return basis @ gram @ basis.T
+
+
+def best_distance(chain, gram, other):
+    """min over s of |s S^-1 S' - I|_F, in the basis in which it is symmetric."""
+    values = scipy.linalg.eigvalsh(covariance(chain, other), covariance(chain, gram))
+    scale = values.sum() / (values**2).sum()
+    return scale, math.sqrt(((scale * values - 1.0) ** 2).sum())
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_the_distance_of_a_pair_is_that_of_the_formula(chain):
+    pairs = pairs_of(chain, 3, threshold=APART)
+    records, trace = pairs.advance(12, record=True, traced=3)
+    for pair in range(3):
+        for layer in range(1, 12):
+            _, expected = best_distance(chain, *records[pair, layer - 1])
+            # Eigenvalues are known to about 1e-16 times the condition number.
+            assert trace[pair, layer, 0] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_the_chain_ahead_is_the_chain_that_simulate_runs(chain):
+    run = bnmc.simulate(chain, 8, chains=5, rng=3, sampler="conditional")
+    pairs = pairs_of(chain, 5, lag=3, key=run.key, threshold=ALWAYS)
+    np.testing.assert_allclose(pairs.grams[:, 0], run.gram[:, 0], rtol=0, atol=1e-13)
+    records, _ = pairs.advance(8, until=8, record=True)
+    # Where chains contract, rounding does not grow; 1e-11 is far above it.
+    np.testing.assert_allclose(records[:, :, 0], run.gram[:, 1:], rtol=0, atol=1e-11)
+
+
+def kolmogorov_smirnov_allowance(count, other, tests):
+    """Distance of two empirical laws that is exceeded with probability 1e-6 over all tests.
+
+    For two samples P(D > t) <= 2 (exp(-2 n (t/2)^2) + exp(-2 m (t/2)^2)): Massart's bound for each.
+    """
+    return 2.0 * math.sqrt(math.log(4.0 * tests / 1e-6) / (2.0 * min(count, other)))
+
+
+def kolmogorov_smirnov(a, b):
+    both = np.sort(np.concatenate([a, b]))
+    return np.abs(
+        np.searchsorted(np.sort(a), both, "right") / a.size
+        - np.searchsorted(np.sort(b), both, "right") / b.size
+    ).max()
+
+
+def features(chain, gram):
+    """Numbers that tell samples apart: the second chain must not favour any."""
+    spectrum = np.linalg.eigvalsh(gram)
+    return {
+        "first": gram[:, 0, 0],
+        "last": gram[:, -1, -1],
+        "pair": gram[:, 0, 1],
+        "largest": spectrum[:, -1],
+        "trace": gram.trace(axis1=1, axis2=2) + 1e-9 * gram[:, 0, 1],
+        "gap": bnmc.gram.orthogonality_gap(gram),
+    }
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_the_chain_behind_has_the_law_of_the_chain(chain):
+    # Maximal couplings are tried in every layer, so that many are refused: layers right after a
+    # refusal are among these. 20,000 pairs find a shift of 4 % of a standard deviation.
+    count, lag, depth = 20_000, 1, 3
+    pairs = pairs_of(chain, count, lag=lag, threshold=ALWAYS)
+    records, _ = pairs.advance(lag + depth, until=lag + depth, record=True)
+    assert pairs.tries[:, 1].sum() > count / 4
+    run = bnmc.simulate(chain, depth, chains=count, rng=4)
+    allowed = kolmogorov_smirnov_allowance(count, count, 6 * depth)
+    for layer in range(1, depth + 1):
+        behind = features(chain, records[:, lag + layer - 1, 1])
+        alone = features(chain, run.gram[:, layer])
+        for name, values in behind.items():
+            assert kolmogorov_smirnov(values, alone[name]) < allowed, (layer, name)
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_the_chain_behind_has_its_law_from_wherever_the_pair_is(chain):
+    # One layer from one pair of Gram matrices that are far apart: averaged over pairs, as above,
+    # a wrong law after refusals nearly cancels. The distance between the laws that the two chains
+    # go on by is several times what is allowed.
+    grams = pairs_of(chain, 1, threshold=APART, key=KEY + 2).advance(3, record=True)[0][0, 2]
+    count = 20_000
+    pairs = pairs_of(chain, count, threshold=ALWAYS)
+    pairs.layer, pairs.grams[:] = 3, grams
+    pairs.advance(1)
+    assert 0.2 < np.mean(pairs.tries[:, 1]) < 0.95
+    rng = np.random.default_rng(11)
+
+    def next_grams(current):
+        factor = semidefinite_cholesky(current)
+        rows = rng.standard_normal((count, chain.width, chain.batch)) @ factor.T
+        return gram(FORMULAS[chain.activation.name](normalise(rows, chain.norm, chain.batch)))
+
+    ahead, behind = (features(chain, next_grams(one)) for one in grams)
+    allowed = kolmogorov_smirnov_allowance(count, count, len(behind))
+    for name, values in features(chain, pairs.grams[:, 1]).items():
+        assert kolmogorov_smirnov(values, behind[name]) < allowed, name
+    assert max(kolmogorov_smirnov(ahead[name], behind[name]) for name in behind) > 3.0 * allowed
+
+
+def test_pairs_that_have_met_are_equal_forever_and_differ_before():
+    pairs = pairs_of(CHAINS[0], 40, lag=3)
+    records, _ = pairs.advance(80, until=80, record=True)
+    assert (pairs.met > 3).all()
+    for record, met in zip(records, pairs.met, strict=True):
+        np.testing.assert_array_equal(record[met - 1 :, 0], record[met - 1 :, 1])
+        assert (record[: met - 1, 0] != record[: met - 1, 1]).any(axis=(1, 2)).all()
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+def test_a_maximal_coupling_succeeds_with_one_minus_the_total_variation(chain):
+    # TV of the laws of all rows, by 4e5 independent draws of log p'/p.
+    pairs = pairs_of(chain, 1, threshold=APART)
+    records, _ = pairs.advance(6, record=True)
+    first, second = records[0, 5]
+    s, other = covariance(chain, first), covariance(chain, second)
+    scale, _ = best_distance(chain, first, second)
+    values = scale * scipy.linalg.eigvalsh(other, s)
+    rng, draws, d = np.random.default_rng(5), 400_000, chain.width
+    squares = rng.chisquare(d, size=(draws, len(values)))
+    log_ratio = -0.5 * ((1.0 / values - 1.0) * squares).sum(axis=1) - 0.5 * d * np.log(values).sum()
+    kept = np.minimum(1.0, np.exp(log_ratio))
+
+    count = 20_000
+    tried = pairs_of(chain, count, threshold=ALWAYS)
+    tried.layer, tried.grams[:] = 6, records[0, 5]
+    tried.advance(1)
+    assert (tried.tries[:, 0] == 1).all()
+    share = np.mean(tried.met == 7)
+    assert 0.2 < share < 0.98
+    # 5 standard errors: a false alarm in 6e-7.
+    error = math.hypot(kept.std() / math.sqrt(draws), math.sqrt(share * (1 - share) / count))
+    assert abs(share - kept.mean()) < 5.0 * error
+
+
+def test_what_becomes_of_a_pair_does_not_depend_on_the_others():
+    chain = CHAINS[0]
+    together = pairs_of(chain, 8, lag=2)
+    together.advance(60)
+    for number in (0, 5):
+        alone = pairs_of(chain, 1, lag=2, first=number)
+        for _ in range(60):
+            alone.advance(1)
+        assert alone.met[0] == together.met[number]
+        np.testing.assert_array_equal(alone.grams[0], together.grams[number])
+
+
+def test_copies_of_a_sample_leave_the_coupling_its_range():
+    # Two samples are equal: the Gram matrix is singular, in the same way in both chains.
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    x[:, 3] = x[:, 1]
+    pairs = pairs_of(bnmc.Chain(60, 4, "relu"), 10, initial=x)
+    pairs.advance(100)
+    assert (pairs.met > 0).all()
+    np.testing.assert_array_equal(pairs.grams[..., 1, 1], pairs.grams[..., 3, 3])
+
+
+def test_a_chain_that_loses_rank_is_seen_and_stopped():
+    pairs = pairs_of(bnmc.Chain(3, 6, "linear"), 4)
+    for _ in range(2):
+        pairs.advance(cpu_pairs.PATIENCE + 1)
+    assert (pairs.status[:, 0] == cpu_pairs.DEGENERATE).all()
+    # Three rows never had rank five.
+    assert (pairs.status[:, 1] == 2).all()
+    assert not pairs.waiting.any()
+
+
+def test_rank_that_comes_back_is_not_lost():
+    # Rows of one line are ±v: relu makes two vectors of them, and all directions in a few layers.
+    # An odd activation keeps the line forever.
+    line = np.random.default_rng(0).normal(size=(60, 1)) * np.array([-1.0, -0.2, 0.3, 1.5])
+    relu, odd = (
+        pairs_of(bnmc.Chain(60, 4, name), 6, initial=line, lag=20) for name in ("relu", "linear")
+    )
+    for pairs in (relu, odd):
+        pairs.advance(200)
+    assert (relu.met > 20).all()
+    assert (odd.status[:, 0] == cpu_pairs.DEGENERATE).all()
+
+
+@pytest.fixture
+def plain_python(monkeypatch):
+    """A call that lets the kernels run as plain Python: no compilation, for few small pairs."""
+
+    def run_plainly():
+        for name, function in list(vars(cpu_pairs).items()):
+            own = getattr(function, "__module__", "") == cpu_pairs.__name__
+            if own and hasattr(function, "py_func"):
+                monkeypatch.setattr(cpu_pairs, name, function.py_func)
+
+    return run_plainly
+
+
+@pytest.mark.parametrize("body", ["compiled", "python"])
+def test_a_row_without_variance_names_pair_layer_and_row(body, plain_python):
+    if body == "python":
+        # abs maps the rows ±(1, -1) to (1, 1), so that no row of the next layer varies.
+        plain_python()
+        chain, options = bnmc.Chain(5, 2, abs), {}
+    else:
+        # relu maps rows of negative numbers to 0.
+        chain = bnmc.Chain(5, 2, "relu", norm="batch-uncentred")
+        options = {"initial": -np.ones((5, 2))}
+    with pytest.raises(ZeroVarianceError, match="layer 1"):
+        pairs_of(chain, 2, **options).advance(3)
+
+
+def test_an_activation_that_overflows_is_an_error(plain_python):
+    plain_python()
+    chain = bnmc.Chain(5, 3, bnmc.Activation(lambda x: x * 1e200, name="huge"))
+    with np.errstate(over="ignore"), pytest.raises(NonFiniteError):
+        pairs_of(chain, 2).advance(3)
+
+
+def test_the_law_of_a_pair_is_that_of_the_chain():
+    chain = bnmc.Chain(5, 3, "tanh", norm="batch-uncentred", eps=1e-3, gain=2.0)
+    law = law_of(chain)
+    assert (law.width, law.batch, law.columns, law.gain, law.eps) == (5, 3, 3, 2.0, 1e-3)
+
+
+def test_scale_matters_to_pairs_with_eps():
+    # With eps the normalization sees scale, and the distance with it: none is taken out.
+    chain = bnmc.Chain(40, 3, "relu", norm="batch-uncentred", eps=0.5)
+    pairs = pairs_of(chain, 1, threshold=APART)
+    records, trace = pairs.advance(3, record=True, traced=1)
+    values = scipy.linalg.eigvalsh(records[0, 1, 1], records[0, 1, 0])
+    assert trace[0, 2, 0] == pytest.approx(np.linalg.norm(values - 1.0), rel=1e-9)
+
+
+def test_the_kernels_run_as_plain_python_too(plain_python):
+    # Both refused and kept couplings, and layers with the same normals, come up.
+    chain = bnmc.Chain(12, 3, "relu")
+    options = [{"threshold": ALWAYS}, {"threshold": APART}]
+    compiled = [pairs_of(chain, 6, **one) for one in options]
+    expected = [pairs.advance(5, until=5, record=True, traced=6) for pairs in compiled]
+    assert compiled[0].tries[:, 1].any()
+    assert (compiled[0].met > 0).any()
+    plain_python()
+    for one, (record, trace) in zip(options, expected, strict=True):
+        found = pairs_of(chain, 6, **one).advance(5, until=5, record=True, traced=6)
+        np.testing.assert_allclose(found[0], record, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(found[1], trace, rtol=1e-8, atol=1e-12)

@@ -1,0 +1,260 @@
+"""Ctrl-C and limits of time: answered at once, and nothing that was finished is lost."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc._support import interruption
+from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
+from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted
+from bnmc.simulation import segment
+
+CHAIN = bnmc.Chain(30, 4, "relu")
+
+
+def press(after):
+    """Send Ctrl-C to the main thread so many seconds from now."""
+    timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    return timer
+
+
+def pressing_when(layers):
+    """Return a progress report that has Ctrl-C sent once so many layers are done."""
+    pressed = threading.Event()
+
+    def report(done, total):
+        if done >= layers and not pressed.is_set():
+            pressed.set()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    return report
+
+
+@pytest.fixture(autouse=True)
+def hearing():
+    """Let the main thread hear Ctrl-C wherever the tests run."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.parametrize(
+    ("chain", "options"),
+    [
+        (CHAIN, {}),
+        (bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32"}),
+        (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2}),
+        (bnmc.Chain.vanilla(30, 3), {"observables": "log_scale"}),
+    ],
+    ids=["conditional", "skip", "weights", "factor"],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_was_finished_comes_along_and_goes_on(chain, options, threads):
+    expected = bnmc.simulate(chain, 20_000, chains=3, rng=1, **options)
+    with (
+        mock.patch.object(segment, "TASK_SECONDS", 1e-4),
+        pytest.raises(KeyboardInterrupt) as caught,
+    ):
+        bnmc.simulate(
+            chain, 20_000, chains=3, rng=1, threads=threads, progress=pressing_when(500), **options
+        )
+    assert type(caught.value) is Interrupted
+    partial = caught.value.partial
+    count = len(partial.layers)
+    assert not partial.complete
+    assert 500 < count < 20_001
+    assert partial.layers[-1] == partial.final_state.layer == count - 1
+    name = next(iter(expected.observables))
+    np.testing.assert_array_equal(partial[name], expected[name][:, :count])
+    options.pop("inputs", None)
+    deeper = bnmc.simulate(chain, 20_001 - count, initial=partial.final_state, **{
+        key: value for key, value in options.items() if key == "observables"
+    })  # fmt: skip
+    np.testing.assert_array_equal(deeper[name][:, 1:], expected[name][:, count:])
+
+
+@pytest.mark.parametrize("reduce", ["chain", "layer", ("chain", "layer")])
+def test_moments_of_what_was_finished(reduce):
+    values = bnmc.simulate(CHAIN, 20_000, chains=3, rng=1).gram
+    with mock.patch.object(segment, "TASK_SECONDS", 1e-4), pytest.raises(Interrupted) as caught:
+        bnmc.simulate(CHAIN, 20_000, chains=3, rng=1, reduce=reduce, progress=pressing_when(300))
+    partial = caught.value.partial
+    count = len(partial.layers)
+    assert 300 < count < 20_001
+    axes = {"chain": 0, "layer": 1, ("chain", "layer"): (0, 1)}[reduce]
+    expected = values[:, :count].mean(axis=axes)
+    np.testing.assert_allclose(partial.moments["gram"].mean, expected, rtol=1e-12)
+    number = {"chain": 3, "layer": count, ("chain", "layer"): 3 * count}[reduce]
+    assert partial.moments["gram"].count == number
+
+
+def test_a_limit_of_time():
+    # Which also loads what the limit is not for.
+    expected = bnmc.simulate(CHAIN, 2000, every=1000, rng=1, observables="rank_bound")
+    begun = time.monotonic()
+    partial = bnmc.simulate(CHAIN, 10**8, every=1000, rng=1, observables="rank_bound", timeout=0.4)
+    assert 0.4 <= time.monotonic() - begun < 5.0
+    assert not partial.complete
+    assert len(partial.layers) > 1
+    assert "interrupted" in repr(partial)
+    np.testing.assert_array_equal(partial["rank_bound"][:, :2], expected["rank_bound"][:, :2])
+    whole = bnmc.simulate(CHAIN, 3, rng=1, timeout=1e9)
+    assert whole.complete
+
+
+def test_a_limit_of_time_before_anything_is_recorded():
+    bnmc.simulate(CHAIN, 1, rng=1)  # what is loaded is not in the limit
+    for options in ({}, {"reduce": "chain"}, {"reduce": ("chain", "layer")}):
+        partial = bnmc.simulate(CHAIN, 10**7, burn_in=10**7, rng=1, timeout=0.2, **options)
+        assert not partial.complete
+        assert len(partial.layers) == 0
+        assert partial.final_state.layer > 0
+        assert "0 layers" in repr(partial)
+        for moments in partial.moments.values():
+            assert moments.count == 0
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf"), "1", True])
+def test_limits_that_make_no_sense(timeout):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="timeout"):
+        bnmc.simulate(CHAIN, 3, timeout=timeout)
+
+
+def test_ctrl_c_of_the_users_function_is_ctrl_c():
+    calls = 0
+
+    def f(g):
+        nonlocal calls
+        calls += 1
+        if calls == 200:
+            raise KeyboardInterrupt
+        return g[0, 0]
+
+    with mock.patch.object(segment, "TASK_SECONDS", 0.0), pytest.raises(Interrupted) as caught:
+        bnmc.simulate(CHAIN, 1000, rng=1, observables=f, threads=1)
+    partial = caught.value.partial
+    # It came in the middle of a layer, so there is no state to go on from.
+    assert len(partial.layers) == 198
+    with pytest.raises(ArgumentError, match="middle of a layer"):
+        partial.final_state  # noqa: B018
+
+
+def test_a_step_that_takes_long_is_left_alone():
+    going_on, seen = threading.Event(), threading.Event()
+
+    def work():
+        seen.set()
+        going_on.wait(30)
+
+    press(0.05)
+    begun = time.monotonic()
+    with mock.patch.object(interruption, "GRACE", 0.1), pytest.raises(StillAtWork):
+        uninterrupted(work, Stop(None))
+    assert time.monotonic() - begun < 5
+    assert seen.is_set()
+    going_on.set()
+
+
+def test_a_long_layer_does_not_delay_the_answer():
+    def f(g):
+        if len(seen) == 3:
+            press(0.05)
+            going_on.wait(30)
+        seen.append(1)
+        return g[0, 0]
+
+    seen, going_on = [], threading.Event()
+    begun = time.monotonic()
+    with (
+        mock.patch.object(interruption, "GRACE", 0.1),
+        mock.patch.object(segment, "TASK_SECONDS", 0.0),
+        pytest.raises(Interrupted) as caught,
+    ):
+        bnmc.simulate(CHAIN, 1000, rng=1, observables=f)
+    assert time.monotonic() - begun < 5
+    going_on.set()
+    assert len(caught.value.partial.layers) == 2
+    assert caught.value.partial.state is None
+
+
+def test_work_in_another_thread_is_done_there():
+    outcome = []
+
+    def body():
+        outcome.append(uninterrupted(lambda: outcome.append(threading.current_thread()), None))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert outcome == [thread, True]
+
+
+def test_the_error_state_of_numpy_is_that_of_the_caller():
+    def divides(g):
+        return np.float64(1.0) / (g[0, 0] - g[0, 0])
+
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        bnmc.simulate(CHAIN, 1, rng=0, observables=divides)
+    with np.errstate(divide="ignore"):
+        run = bnmc.simulate(CHAIN, 1, rng=0, observables=divides)
+    assert np.isinf(run["divides"]).all()
+
+
+SCRIPT = """
+import sys, time, signal, bnmc
+signal.signal(signal.SIGINT, signal.default_int_handler)
+width, depth, chains, sampler = {arguments}
+chain = bnmc.Chain(width, 4, "relu")
+bnmc.simulate(chain, 1, chains=1, rng=0, sampler=sampler)  # compiles, or loads what is
+def report(done, total):
+    print("at work", flush=True)
+print("ready", flush=True)
+try:
+    bnmc.simulate(
+        chain, depth, chains=chains, rng=0, sampler=sampler, backend="cpu", every=depth // 4,
+        observables="rank_bound", progress=report,
+    )
+except bnmc.errors.Interrupted as stop:
+    print("interrupted", None if stop.partial is None else len(stop.partial.layers), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(30, 10**8, 1, "auto"), (20_000, 10**6, 4, "auto"), (30_000, 40, 1, "weights")],
+    ids=["many short layers", "chains", "layers of a second"],
+)
+def test_ctrl_c_is_answered_within_a_second(arguments):
+    script = textwrap.dedent(SCRIPT).replace("{arguments}", repr(arguments))
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.7)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        lines = []
+        while not lines or lines[-1].startswith("at work"):
+            lines.append(process.stdout.readline())
+        seconds = time.monotonic() - begun
+        process.kill()
+    assert lines[-1].startswith("interrupted")
+    # Within a second of an idle machine's time; the machine that tests may be a busy one.
+    assert seconds < 3.0
+
+
+def test_a_report_that_raises_ends_the_run():
+    def stop(done, total):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        bnmc.simulate(CHAIN, 100, rng=0, progress=stop)

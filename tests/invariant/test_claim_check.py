@@ -1,0 +1,819 @@
+"""`invariant.check`: it keeps silent on correct chains, and catches what is slightly wrong.
+
+Statistical tests have fixed seeds and raise a false alarm with probability 1e-6 at most. A fault
+counts as caught only by a margin, see `caught`.
+"""
+
+import importlib
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+from oracle import FALSE_ALARM, FORMULAS
+from scipy import special, stats
+
+import bnmc
+from bnmc import random_matrix
+from bnmc._claims.claims import uniqueness
+from bnmc._claims.evidence import Claim, Evidence, assessed, judged
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
+from bnmc.invariant.claim_check import check
+
+RELU = bnmc.Chain(10, 3, "relu")
+
+
+# ---------------------------------------------------------------- networks in NumPy
+
+
+def normalised(h, ddof=0, centred=True):
+    if centred:
+        h = h - h.mean(axis=-1, keepdims=True)
+    return h / np.sqrt((h**2).sum(axis=-1, keepdims=True) / (h.shape[-1] - ddof))
+
+
+def network(sigma, rng, *, variance=1.0, weights="rows", skip=0.0, **norm):
+    """Return a function from states (..., width, batch) to the next, every one with its own W.
+
+    "rows" stands for Gaussian weights too: rows of W a are N(0, aᵀa/width).
+    """
+    draw = {
+        "uniform": lambda shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
+        "rademacher": lambda shape: rng.choice([-1.0, 1.0], shape),
+        "normal": rng.standard_normal,
+    }
+    function = FORMULAS[sigma] if isinstance(sigma, str) else sigma
+
+    def step(h):
+        x = normalised(h, **norm)
+        a, width = function(x), h.shape[-2]
+        if weights == "rows":
+            values, vectors = np.linalg.eigh(np.swapaxes(a, -1, -2) @ a / width)
+            root = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+            new = rng.standard_normal(h.shape) @ np.swapaxes(root, -1, -2)
+        else:
+            new = draw[weights]((*h.shape[:-1], width)) @ a / math.sqrt(width)
+        return skip * x + math.sqrt(variance) * new
+
+    return step
+
+
+def after(step, h, layers):
+    for _ in range(layers):
+        h = step(h)
+    return h
+
+
+def settled(chain, step, count, rng, layers=12):
+    """States of a network that started from Gaussian ones, which are near the invariant law."""
+    return after(step, rng.standard_normal((count, chain.width, chain.batch)), layers)
+
+
+def row_of(report, claim):
+    (row,) = [row for row in report.rows if row.claim == claim]
+    return row
+
+
+def caught(report, claim):
+    """Whether a row fails, so clearly that a repetition misses it with probability 1e-6 at most.
+
+    That is where the mean is as many standard errors off as the verdict needs, and 4.75 more.
+    """
+    row = row_of(report, claim)
+    tests = row.count * sum(other.p_value is not None for other in report.rows)
+    needed = stats.norm.isf(report.alpha / (2 * tests)) + stats.norm.isf(FALSE_ALARM)
+    off = abs(row.statistic - row.expected)
+    return row.verdict == "fails" and off > needed * row.stderr
+
+
+# ---------------------------------------------------------------- correct chains
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    """500 reports on a correct network, 200 samples of 10 rows each: half of them on its step.
+
+    The samples of two reports are 10 layers apart, after which .39^10 = 8e-5 of a deviation is left
+    (the rate of relu at n = 3). Four kinds of assertions, each at a quarter of 1e-6.
+    """
+    rng = np.random.default_rng(1)
+    step = network("relu", rng, weights="normal")
+    h = settled(RELU, step, 200, rng, layers=20)
+    reports = []
+    for seed in range(500):
+        h = after(step, h, 10)
+        reports.append(check(RELU, samples=h, step=step if seed % 2 else None, rng=seed))
+    # Adjusted p-values give the verdicts at every alpha.
+    least = [min(row.adjusted for row in one.rows if row.adjusted is not None) for one in reports]
+    alarms = {alpha: np.count_nonzero(np.array(least) <= alpha) for alpha in (0.05, 0.01, 0.001)}
+    for alpha, count in alarms.items():
+        assert count <= stats.binom.isf(FALSE_ALARM / 4, len(reports), alpha)
+    assert alarms[0.001] == sum(not one.ok for one in reports)
+    assert_uniform(reports)
+
+
+def assert_uniform(reports):
+    """Each claim's p-values: in the band of Dvoretzky, Kiefer, Wolfowitz; Bonferroni's above it."""
+    claims = {row.claim: row.count for row in reports[1].rows if row.p_value is not None}
+    assert len(claims) == 25
+    for claim, count in claims.items():
+        rows = [row for one in reports for row in one.rows if row.claim == claim]
+        p = np.sort([row.p_value for row in rows])
+        if claim == "one step: rows in the range of G":  # not a matter of chance
+            assert (p == 1.0).all()
+            continue
+        below = np.arange(1, p.size + 1) / p.size
+        allowance = math.sqrt(math.log(8 * len(claims) / FALSE_ALARM) / (2 * p.size))
+        assert (below - p).max() <= allowance, claim
+        if count == 1:
+            assert (p - below + 1 / p.size).max() <= allowance, claim
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        bnmc.Chain(40, 4, "relu"),
+        bnmc.Chain(60, 3, "linear", gain=1e-3),
+        bnmc.Chain(30, 3, "tanh", norm="batch-uncentred", gain=7.0),
+        bnmc.Chain(30, 2, "relu", eps=1e-3),
+    ],
+    ids=repr,
+)
+def test_the_chains_of_the_library_pass(chain):
+    """Four chains at alpha 2.5e-7 each."""
+    report = check(chain, size=400, tolerance=0.05, alpha=FALSE_ALARM / 4, rng=2, ahead=2)
+    assert report.ok, report
+    names = [row.claim for row in report.rows]
+    assert "uniqueness: orthogonality gap of G" in names
+    assert not any(name.startswith("one step") for name in names)
+    assert report.size == 400
+    assert "of layer" in report.source
+
+
+def test_chains_of_the_library_pass_at_other_seeds():
+    """The draws of the library have the invariant law only to a tolerance: 12 seeds at alpha .05.
+
+    More than 6 alarms have probability 1e-6.
+    """
+    alarms = [not check(RELU, size=200, tolerance=0.05, alpha=0.05, rng=s).ok for s in range(12)]
+    assert sum(alarms) <= stats.binom.isf(FALSE_ALARM, 12, 0.05)
+
+
+GIVEN = [
+    # What they do not claim is left out.
+    (bnmc.Chain(20, 3, "relu", weights="uniform"), {"weights": "uniform"}, ["Gaussian"]),
+    (bnmc.Chain(20, 3, "relu", weights="rademacher"), {"weights": "rademacher"}, ["Gaussian"]),
+    (
+        bnmc.Chain(20, 3, "relu", weights=lambda rng, shape: rng.standard_normal(shape)),
+        {"weights": "normal"},
+        ["Gaussian", "sign"],
+    ),
+    (
+        bnmc.Chain(30, 3, "linear", norm="batch-uncentred", skip=1.0),
+        {"skip": 1.0, "centred": False},
+        ["Gaussian"],
+    ),
+    (bnmc.Chain(30, 3, "relu", skip=0.5), {"skip": 0.5}, ["Gaussian", "sign", "uncorrelated"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("chain", "law", "left_out"),
+    GIVEN,
+    ids=["uniform", "signs", "own weights", "linear residual", "residual"],
+)
+@pytest.mark.parametrize("with_step", [False, True])
+def test_given_samples_of_any_chain_pass(chain, law, left_out, with_step):
+    rng = np.random.default_rng(3)
+    step = network(chain.activation.name, rng, **law)
+    samples = settled(chain, step, 600, rng, layers=40)
+    report = check(
+        chain, samples=samples, step=step if with_step else None, alpha=FALSE_ALARM / 10, rng=3
+    )
+    assert report.ok, report
+    names = " ".join(row.claim for row in report.rows if not row.claim.startswith("one step"))
+    for word in ("Gaussian", "sign", "uncorrelated"):
+        assert (word in names) == (word not in left_out)
+    assert any(row.claim.startswith("one step") for row in report.rows) == with_step
+
+
+def test_weights_whose_law_is_not_symmetric():
+    """Signs of rows matter then, also to the mean of products over a scale of all rows.
+
+    Divided by it, the rows would be found to be correlated, with a p-value of 1e-26 here.
+    """
+
+    def weights(rng, shape):
+        return rng.exponential(1.0, shape) - 1
+
+    rng = np.random.default_rng(30)
+    chain = bnmc.Chain(5, 2, "sigmoid", weights=weights)
+    h = rng.standard_normal((60_000, 5, 2))
+    for _ in range(12):
+        h = weights(rng, (60_000, 5, 5)) @ FORMULAS["sigmoid"](normalised(h)) / math.sqrt(5)
+    report = check(chain, samples=h, alpha=FALSE_ALARM, rng=30)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
+def test_samples_of_any_precision(dtype):
+    """Centred linear chains: in coarse numbers the rows sum to 0 only nearly."""
+    chain = bnmc.Chain(20, 4, "linear")
+    rng = np.random.default_rng(4)
+    exact = network("linear", rng)
+
+    def step(h):
+        assert h.dtype in (np.float32, np.float64)
+        return exact(h.astype(np.float64)).astype(dtype)
+
+    samples = settled(chain, exact, 400, rng).astype(dtype)
+    for function in (None, step):
+        report = check(chain, samples=samples, step=function, alpha=FALSE_ALARM / 8, rng=4)
+        assert report.ok, report
+
+
+# ---------------------------------------------------------------- faults
+
+# Each is caught in samples of this size, and a correct network of the same size passes.
+
+
+def leaky(x):
+    return np.where(x > 0, x, 0.01 * x)
+
+
+def smooth(x):
+    """Like tanh, with the same slope at 0 and the same limits."""
+    return special.erf(0.5 * math.sqrt(math.pi) * x)
+
+
+VARIANCE, DDOF, UNIFORM = {"variance": 1.02}, {"ddof": 1}, {"weights": "uniform"}
+
+
+@pytest.mark.parametrize(
+    ("chain", "count", "sigma", "fault", "claim"),
+    [
+        (bnmc.Chain(100, 5, "relu"), 3000, "relu", VARIANCE, "E hᵀh/d = gain² E G: centred"),
+        (bnmc.Chain(20, 5, "relu"), 300, "relu", DDOF, "E hᵀh/d = gain² E G: centred"),
+        (bnmc.Chain(10, 3, "relu"), 1500, "relu", UNIFORM, "rows: Gaussian, entries"),
+        (bnmc.Chain(100, 5, "tanh"), 500, smooth, {}, "E hᵀh/d = gain² E G: centred"),
+    ],
+    ids=["variance 2 % off", "ddof 1", "uniform weights", "erf for tanh"],
+)
+def test_faults_show_in_samples(chain, count, sigma, fault, claim):
+    rng = np.random.default_rng(5)
+    samples = settled(chain, network(sigma, rng, **fault), count, rng)
+    assert caught(check(chain, samples=samples, rng=5), claim)
+    samples = settled(chain, network(chain.activation.name, rng), count, rng)
+    report = check(chain, samples=samples, alpha=FALSE_ALARM / 4, rng=5)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    ("chain", "count", "sigma", "fault", "claim"),
+    [
+        (bnmc.Chain(60, 5, "relu"), 2500, "relu", VARIANCE, "one step: variance, whitened"),
+        (bnmc.Chain(20, 5, "relu"), 300, "relu", DDOF, "one step: variance, whitened"),
+        (bnmc.Chain(10, 3, "relu"), 1500, "relu", UNIFORM, "one step: rows Gaussian"),
+        (bnmc.Chain(200, 5, "relu"), 2000, leaky, {}, "one step: covariance"),
+    ],
+    ids=["variance 2 % off", "ddof 1", "uniform weights", "leaky relu"],
+)
+def test_faults_show_in_one_step(chain, count, sigma, fault, claim):
+    """From draws of the library, which also show that one step keeps the law, or does not."""
+    rng = np.random.default_rng(6)
+    report = check(chain, step=network(sigma, rng, **fault), size=count, tolerance=0.05, rng=6)
+    assert caught(report, claim)
+    assert report.source.endswith("taken on by `step`")
+    # The states that a step ends in are tested as samples are.
+    if fault == UNIFORM:
+        assert caught(report, "rows: Gaussian, entries")
+    step = network("relu", rng)
+    report = check(chain, step=step, size=count, tolerance=0.05, alpha=FALSE_ALARM / 4, rng=6)
+    assert report.ok, report
+
+
+def near_lines(chain, count, rng):
+    """Starts that are far from the invariant law, and exchangeable: near a line each."""
+    shape = count, chain.width, chain.batch
+    lines = rng.standard_normal((*shape[:2], 1)) * rng.standard_normal((count, 1, chain.batch))
+    return lines + 0.1 * rng.standard_normal(shape)
+
+
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_a_burn_in_that_is_too_short_shows(ahead):
+    """3 layers, of the 20 that reach the invariant law for this test, from samples near a line."""
+    rng = np.random.default_rng(8)
+    chain = bnmc.Chain(100, 5, "relu")
+    step = network("relu", rng)
+    h = after(step, near_lines(chain, 1000, rng), 3)
+    claim = "invariance: orthogonality gap of hᵀh"
+    early = check(chain, samples=h, ahead=ahead, rng=8)
+    assert caught(early, claim)
+    late = check(chain, samples=after(step, h, 17), ahead=ahead, alpha=FALSE_ALARM / 2, rng=8)
+    assert late.ok, late
+
+
+def test_dependent_samples_show():
+    rng = np.random.default_rng(9)
+    chain = bnmc.Chain(60, 8, "linear")
+    step = network("linear", rng)
+    h = settled(chain, step, 2, rng)[0]
+    successive = np.stack([h := step(h) for _ in range(1500)])
+    assert caught(check(chain, samples=successive, rng=9), "samples: no serial correlation")
+    twice = np.repeat(settled(chain, step, 200, rng), 2, axis=0)
+    assert caught(check(chain, samples=twice, rng=9), "samples: uncorrelated")
+
+
+@pytest.mark.parametrize("activation", ["relu", "linear"])
+def test_weights_that_are_drawn_only_once_show(activation):
+    rng = np.random.default_rng(10)
+    chain = bnmc.Chain(20, 3, activation)
+    samples = settled(chain, network(activation, rng), 400, rng)
+    W = rng.standard_normal((20, 20)) / math.sqrt(20)
+    report = check(chain, samples=samples, step=lambda h: W @ FORMULAS[activation](normalised(h)))
+    assert caught(report, "one step: calls independent")
+
+
+def test_other_chains_are_not_taken_for_the_same():
+    """Width 40 and 60, which differ in the gap by √(2/3), in 400 samples."""
+    grams = [
+        bnmc.simulate(bnmc.Chain(width, 4, "relu"), 30, chains=400, rng=11, burn_in=30).gram[:, -1]
+        for width in (40, 60)
+    ]
+    found = uniqueness(*grams)
+    assert len(found) == 5
+    p = {name: assessed(name, one, 2e-16).p_value for name, one in found.items()}
+    assert p["uniqueness: orthogonality gap of G"] < FALSE_ALARM**2
+
+
+def one_row_short(h):
+    h[:, 7] *= 0.7
+    return h
+
+
+def unequal_samples(h):
+    h[:, :, 1] *= 1.25
+    return h
+
+
+def shifted(h):
+    return h + 0.1
+
+
+def neighbours_alike(h):
+    h[:, 1::2] = 0.9 * h[:, 1::2] + math.sqrt(1 - 0.81) * h[:, ::2]
+    return h
+
+
+def common_scale(h):
+    """Rows that know of each other, each of them Gaussian given a random scale of all."""
+    scale = np.random.default_rng(0).choice([0.5, math.sqrt(1.75)], (len(h), 1, 1))
+    return scale * h
+
+
+@pytest.mark.parametrize(
+    ("spoil", "claim"),
+    [
+        (one_row_short, "rows: exchangeable"),
+        (unequal_samples, "batch: exchangeable"),
+        (shifted, "rows: sign symmetry"),
+        (neighbours_alike, "rows: uncorrelated"),
+        (common_scale, "invariance: log trace of hᵀh/d"),
+    ],
+)
+def test_each_claim_can_fail(spoil, claim):
+    rng = np.random.default_rng(11)
+    chain = bnmc.Chain(20, 4, "relu")
+    samples = spoil(settled(chain, network("relu", rng), 1000, rng))
+    assert caught(check(chain, samples=samples, rng=11), claim)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "claim"),
+    [
+        (lambda h: h + 0.2, "one step: mean 0"),
+        (lambda h: neighbours_alike(h[None])[0], "one step: rows independent"),
+        (lambda h: h + 1e-3, "one step: rows in the range of G"),
+    ],
+)
+def test_each_claim_of_one_step_can_fail(spoil, claim):
+    rng = np.random.default_rng(12)
+    chain = bnmc.Chain(20, 4, "linear")
+    exact = network("linear", rng)
+    samples = settled(chain, exact, 400, rng)
+    report = check(chain, samples=samples, step=lambda h: spoil(exact(h)), rng=12)
+    assert caught(report, claim)
+
+
+# ---------------------------------------------------------------- rows that are reported
+
+
+def grams_of(chain, h):
+    a = FORMULAS[chain.activation.name](normalised(h, centred=chain.norm == "batch"))
+    return np.swapaxes(a, 1, 2) @ a / chain.width
+
+
+def test_the_distance_from_gaussian_rows_is_the_mean_total_variation():
+    """The exact distance of given G, whose mean over 60 samples a draw for each estimates."""
+    rng = np.random.default_rng(13)
+    chain = bnmc.Chain(50, 3, "relu")
+    samples = settled(chain, network("relu", rng), 1200, rng)
+    report = check(chain, samples=samples, rng=13)
+    upper = row_of(report, "distance of h from N(0, G*)ᵈ, at most")
+    star = bnmc.MeanField(chain).fixed_point()
+    exact = random_matrix.total_variation(grams_of(chain, samples[:60]), star.gram, rows=50)
+    error = math.hypot(upper.stderr, exact.std(ddof=1) / math.sqrt(60))
+    assert abs(upper.statistic - exact.mean()) < 5 * error
+    assert upper.verdict == "reported"
+    lower = row_of(report, "distance of h from N(0, G*)ᵈ, at least")
+    assert 0.1 < lower.interval[0] < lower.statistic < upper.interval[1]
+    epsilon = bnmc.bounds.bridging.lemma_5(width=50, batch=3, star=star.gram, distortion=1.0)
+    assert upper.expected == lower.expected == pytest.approx(float(epsilon), rel=1e-9)
+
+
+def test_gaussian_rows_have_no_distance_from_gaussian_rows():
+    """The lower bound is one: h drawn from N(0, G*), whose band has 0 but with probability 1e-6.
+
+    At level 0.95 the band is 2 √(ln 80/(2N)); it would be 2 √(ln 4e6/(2N)) at 1e-6.
+    """
+    rng = np.random.default_rng(14)
+    chain = bnmc.Chain(50, 3, "relu")
+    root = scipy.linalg.sqrtm(bnmc.MeanField(chain).fixed_point().gram).real
+    report = check(chain, samples=rng.standard_normal((2000, 50, 3)) @ root, rng=14)
+    lower = row_of(report, "distance of h from N(0, G*)ᵈ, at least")
+    assert lower.statistic < 2 * math.sqrt(math.log(4e6) / (2 * 2000))
+    width = lower.interval[1] - lower.statistic
+    assert width == pytest.approx(2 * math.sqrt(math.log(80) / (2 * 2000)), rel=1e-12)
+
+
+def bures(first, second):
+    """W₂² of centred Gaussians."""
+    root = scipy.linalg.sqrtm(first)
+    return np.trace(first + second - 2 * scipy.linalg.sqrtm(root @ second @ root)).real
+
+
+def test_reported_means_are_those_of_the_formulas():
+    rng = np.random.default_rng(15)
+    chain = bnmc.Chain(40, 4, "relu")
+    samples = settled(chain, network("relu", rng), 200, rng)
+    report = check(chain, samples=samples, rng=15)
+    G, star = grams_of(chain, samples), bnmc.MeanField(chain).fixed_point().gram
+    shares = G / np.trace(G, 0, 1, 2)[:, None, None]
+    gaps = np.linalg.norm(shares - np.eye(4) / 4, axis=(1, 2))
+    row = row_of(report, "orthogonality gap of G, beside that of G*")
+    assert row.statistic == pytest.approx(gaps.mean(), rel=1e-9)
+    assert row.stderr == pytest.approx(gaps.std(ddof=1) / math.sqrt(200), rel=1e-9)
+    assert row.expected == pytest.approx(np.linalg.norm(star / np.trace(star) - np.eye(4) / 4))
+    row = row_of(report, "W₂² of a row given G from N(0, G*)")
+    assert row.statistic == pytest.approx(np.mean([bures(one, star) for one in G]), rel=1e-6)
+    P = np.eye(4) - 1 / 4
+    bulk = np.array([np.linalg.eigvalsh(P @ one @ P)[1:] for one in G])
+    ratio = (bulk.var(axis=1) / bulk.mean(axis=1) ** 2).mean() * 40 / 4
+    row = row_of(report, "spectrum of G, centred: variance over Marchenko–Pastur's n/d")
+    assert row.statistic == pytest.approx(ratio, rel=1e-9)
+
+
+def test_linear_chains_are_compared_with_their_bounds():
+    rng = np.random.default_rng(16)
+    for chain, m in [
+        (bnmc.Chain(60, 4, "linear"), 3),
+        (bnmc.Chain(60, 3, "linear", norm="batch-uncentred"), 3),
+    ]:
+        step = network("linear", rng, centred=chain.norm == "batch")
+        samples = settled(chain, step, 300, rng)
+        report = check(chain, samples=samples, rng=16)
+        spectra = np.linalg.eigvalsh(grams_of(chain, samples))[:, -m:]
+        shares = spectra / spectra.sum(axis=1, keepdims=True)
+        squared = ((shares - 1 / m) ** 2).sum(axis=1)
+        row = row_of(report, "orthogonality gap squared, beside (m−1)(m+2)²/(4m(m+1)d)")
+        assert row.statistic == pytest.approx(squared.mean(), rel=1e-9)
+        assert row.expected == pytest.approx((m - 1) * (m + 2) ** 2 / (4 * m * (m + 1) * 60))
+        row = row_of(report, "W₂² of W H from N(0, I/m), beside 2m E V")
+        distance = ((np.sqrt(shares) - 1 / math.sqrt(m)) ** 2).sum(axis=1)
+        assert row.statistic == pytest.approx(distance.mean(), rel=1e-9)
+        assert row.expected == pytest.approx(2 * m * np.sqrt(squared).mean())
+        assert row.statistic <= row.expected
+        row = row_of(report, "orthogonality gap, beside 3m/(α√d)")
+        assert row.expected == pytest.approx(3 * m / shares.min() / math.sqrt(60))
+        assert row.statistic <= row.expected
+
+
+@pytest.mark.parametrize(("activation", "wider"), [("linear", 5.04), ("relu", 2.28)])
+def test_the_stationary_spectrum_is_wider_than_that_of_one_step(activation, wider):
+    """At n = 20, d = 500: measured in 3800 layers of one chain as 5.04 and 2.28 times n/d.
+
+    Within 5 standard errors of this test and 3 % for that measurement, whose layers are correlated.
+    """
+    chain = bnmc.Chain(500, 20, activation)
+    grams = bnmc.simulate(chain, 100, chains=300, rng=17, burn_in=100).gram[:, -1]
+    rng = np.random.default_rng(17)
+    values, vectors = np.linalg.eigh(grams)
+    roots = np.sqrt(np.maximum(values, 0))[:, :, None] * np.swapaxes(vectors, 1, 2)
+    report = check(chain, samples=rng.standard_normal((300, 500, 20)) @ roots, rng=17)
+    row = row_of(report, "spectrum of G, centred: variance over Marchenko–Pastur's n/d")
+    assert abs(row.statistic - wider) < 5 * row.stderr + 0.03 * wider
+    m = 19 if activation == "linear" else 20
+    row = row_of(report, "spectrum, one step: variance over Marchenko–Pastur's n/d")
+    assert abs(row.statistic - (m - 1) * (m + 2) / m**2) < 5 * row.stderr
+    # Neither has the variance that it is measured in.
+    assert {row.expected for row in report.rows if row.claim.startswith("spectrum")} == {None}
+
+
+def test_without_a_fixed_point_no_distance_is_reported():
+    rng = np.random.default_rng(18)
+    chain = bnmc.Chain(20, 3, "relu", eps=1e-5)
+    samples = settled(chain, network("relu", rng), 200, rng)
+    names = [row.claim for row in check(chain, samples=samples).rows if row.verdict == "reported"]
+    assert names == [
+        "spectrum, one step: variance over Marchenko–Pastur's n/d",
+        "spectrum of G, centred: variance over Marchenko–Pastur's n/d",
+    ]
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def test_p_values_are_those_of_student_with_halls_correction():
+    x = np.random.default_rng(19).gamma(2.0, size=(300, 1)) - 2.1
+    (row,) = [assessed("mean", Evidence.of(x + 5, np.full((300, 1), 5.0)), 2e-16)]
+    t, skew = stats.ttest_1samp(x[:, 0], 0.0).statistic, stats.skew(x[:, 0])
+    # Hall (1992), with moments of ddof 0 in the skewness; ours has ddof 1, a factor (1 − 1/N)^1.5.
+    skew *= (1 - 1 / 300) ** 1.5
+    corrected = t + skew * (t**2 / 3 + 1 / 6) / 300**0.5 + skew**2 * t**3 / (27 * 300)
+    assert row.p_value == pytest.approx(2 * stats.t.sf(abs(corrected), 299), rel=1e-9)
+    assert row.statistic == pytest.approx(x.mean() + 5)
+    assert row.stderr == pytest.approx(x.std(ddof=1) / 300**0.5)
+    mirrored = np.concatenate([x, 0.2 - x])  # no skewness: Student's test itself
+    (row,) = [assessed("mean", Evidence.of(mirrored), 2e-16)]
+    assert row.p_value == pytest.approx(stats.ttest_1samp(mirrored[:, 0], 0).pvalue, rel=1e-9)
+
+
+def test_the_correction_mends_the_tails_of_skew_statistics():
+    """χ² with one degree of freedom, 200 samples: Student's test alone has 4 times the alarms."""
+    x = np.random.default_rng(20).chisquare(1, (200, 10_000)) - 1
+    p = np.array([assessed("", Evidence.of(x[:, [k]]), 2e-16).p_value for k in range(10_000)])
+    student = stats.ttest_1samp(x, 0, axis=0).pvalue
+    allowed = stats.binom.isf(FALSE_ALARM, 10_000, 1e-3)
+    assert np.count_nonzero(p <= 1e-3) <= allowed < np.count_nonzero(student <= 1e-3)
+
+
+def test_the_worst_of_several_statistics_counts_as_many_times():
+    x = np.random.default_rng(21).standard_normal((300, 4))
+    x[:, 2] += 0.3
+    single = assessed("third", Evidence.of(x[:, 2]), 2e-16)
+    worst = assessed("all", Evidence.of(x), 2e-16)
+    assert worst.p_value == pytest.approx(4 * single.p_value, rel=1e-12)
+    assert (worst.count, worst.statistic) == (4, pytest.approx(single.statistic))
+
+
+def test_numbers_that_are_equal_to_rounding_are_equal():
+    ones = np.ones(100)
+    noise = 1e-15 * np.random.default_rng(22).standard_normal(100)
+    assert assessed("same", Evidence.of(ones + noise, ones), 2e-16).p_value == 1.0
+    assert assessed("off", Evidence.of(ones + 1e-9, ones), 2e-16).p_value == 0.0
+    assert assessed("coarse", Evidence.of(ones + 1e-9, ones), 1e-7).p_value == 1.0
+    # The magnitude of what cancels is that of its parts.
+    assert assessed("cancels", Evidence.of(noise, 0.0, ones), 2e-16).p_value == 1.0
+
+
+def test_holms_method():
+    values = [0.2, 1e-5, 0.0004, None, 0.03]
+    rows = judged([Claim(str(p), 0.0, 0.0, 1.0, p_value=p) for p in values], alpha=0.0015)
+    adjusted = [row.adjusted for row in rows]
+    assert adjusted[3] is None
+    expected = [0.2, 4e-5, 0.0012, 0.06]
+    assert [adjusted[k] for k in (0, 1, 2, 4)] == pytest.approx(expected)
+    assert [row.verdict for row in rows] == ["holds", "fails", "fails", "reported", "holds"]
+    # never below that of a smaller p-value, never above 1
+    rows = judged([Claim("", 0.0, 0.0, 1.0, p_value=p) for p in (0.4, 0.45)], alpha=0.05)
+    assert [row.adjusted for row in rows] == pytest.approx([0.8, 0.8])
+
+
+# ---------------------------------------------------------------- the report
+
+
+@pytest.fixture(scope="module")
+def samples():
+    rng = np.random.default_rng(23)
+    return settled(RELU, network("relu", rng), 200, rng)
+
+
+def test_a_report_is_a_table(samples):
+    report = check(RELU, samples=2 * samples, rng=24)
+    lines = str(report).splitlines()
+    assert lines[0] == f"The invariant law of {RELU!r}: 200 samples, given"
+    assert lines[1].split() == [
+        "claim", "statistic", "expected", "stderr", "p", "or", "interval", "adjusted", "verdict"
+    ]  # fmt: skip
+    assert len(lines) == len(report.rows) + 3
+    assert not report.ok
+    assert report.failures
+    assert all(row.verdict == "fails" for row in report.failures)
+    for row, line in zip(report.rows, lines[2:-1], strict=True):
+        assert line.startswith(row.claim)
+        assert line.endswith(row.verdict)
+        assert ("[" in line) == (row.interval is not None)
+        assert ("worst of" in line) == (row.count > 1)
+    held = sum(row.verdict == "holds" for row in report.rows)
+    count = held + len(report.failures)
+    assert lines[-1] == (
+        f"{held} of {count} claims that were tested hold, at alpha = 0.001 (Holm); "
+        f"{len(report.rows) - count} were not tested"
+    )
+
+
+def test_a_report_can_be_stored(samples):
+    report = check(RELU, samples=samples, rng=25)
+    stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert stored == report.to_dict()
+    assert stored["chain"] == repr(RELU)
+    assert stored["ok"] is True
+    assert [row["claim"] for row in stored["rows"]] == [row.claim for row in report.rows]
+    assert set(stored["rows"][0]) == {
+        "claim", "statistic", "expected", "stderr", "interval", "p_value", "adjusted", "verdict",
+        "count",
+    }  # fmt: skip
+
+
+def test_a_seed_gives_one_report_and_input_stays(samples):
+    kept = samples.copy()
+    kept.flags.writeable = False
+
+    def step(h):
+        h *= 2.0  # its own copy
+        return h
+
+    calls = []
+    first = check(RELU, samples=kept, rng=26, progress=lambda *done: calls.append(done))
+    assert calls == [(200, 200)]
+    assert check(RELU, samples=kept.tolist(), rng=26) == first
+    assert check(RELU, samples=kept, rng=27) != first
+    assert not check(RELU, samples=kept, step=step).ok
+    np.testing.assert_array_equal(kept, samples)
+
+
+class Tensor:
+    """An array of another library, whose dtypes are not those of NumPy."""
+
+    dtype = "torch.float32"
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array if dtype is None else self.array.astype(dtype)
+
+
+def test_arrays_of_other_libraries(samples):
+    single = samples.astype(np.float32)
+    steps = [network("relu", np.random.default_rng(32)) for _ in range(2)]
+    wrapped = check(
+        RELU,
+        samples=Tensor(single),
+        step=lambda h: Tensor(steps[0](h).astype(np.float32)),
+        rng=32,
+    )
+    assert wrapped == check(
+        RELU, samples=single, step=lambda h: steps[1](h).astype(np.float32), rng=32
+    )
+
+
+@pytest.mark.parametrize("factor", [1e-29, 1e29])
+def test_samples_of_any_scale(samples, factor):
+    """No over- or underflow where they are far off, nor where the gain is as large."""
+    off = check(RELU, samples=factor * samples, rng=33)
+    assert caught(off, "E hᵀh/d = gain² E G: centred")
+    chain = bnmc.Chain(10, 3, "relu", gain=factor)
+    assert check(chain, samples=factor * samples, alpha=FALSE_ALARM / 2, rng=33).ok
+
+
+def test_blocks_of_samples_are_no_part_of_the_result(samples, monkeypatch):
+    step = network("relu", np.random.default_rng(28))
+    whole = check(RELU, samples=samples, step=step, rng=28)
+    # Not by its dotted name, which is that of the function.
+    module = importlib.import_module("bnmc.invariant.claim_check")
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", 30 * 14)
+    step = network("relu", np.random.default_rng(28))
+    parts = check(RELU, samples=samples, step=step, rng=28)
+    for one, other in zip(whole.rows, parts.rows, strict=True):
+        assert one.statistic == pytest.approx(other.statistic, rel=1e-9, abs=1e-9), one.claim
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("chain", "arguments", "error", "message"),
+    [
+        ("relu", {}, ArgumentTypeError, "^chain: got 'relu'"),
+        (bnmc.Chain(10, 3, norm="none"), {}, ArgumentError, "^norm: got 'none'"),
+        (
+            bnmc.Chain(10, 3, skip=1.0),
+            {},
+            ArgumentError,
+            "^skip: got 1.0.*pass samples= of your own",
+        ),
+        (bnmc.Chain(10, 3, weights="uniform"), {}, ArgumentError, "^weights: got 'uniform'"),
+        (bnmc.Chain(3, 3), {}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
+        (RELU, {"size": 199}, ArgumentError, "^size: got 199, allowed: an integer >= 200"),
+        (RELU, {"size": 1e3}, ArgumentTypeError, "^size: "),
+        (RELU, {"size": 10**13}, ResultTooLargeError, "^size: the result needs"),
+        (RELU, {"alpha": 0}, ArgumentError, "^alpha: "),
+        (RELU, {"alpha": 1.0}, ArgumentError, "^alpha: "),
+        (RELU, {"ahead": 0}, ArgumentError, "^ahead: "),
+        (RELU, {"tolerance": 1.0}, ArgumentError, "^tolerance: "),
+        (RELU, {"step": 3}, ArgumentTypeError, "^step: got 3"),
+        (RELU, {"rng": "seed"}, ArgumentTypeError, "^rng: "),
+        (RELU, {"progress": 3}, ArgumentTypeError, "^progress: "),
+    ],
+)
+def test_bad_arguments(chain, arguments, error, message):
+    with pytest.raises(error, match=message):
+        check(chain, **arguments)
+
+
+def test_bad_samples(samples):
+    for chain, message in [
+        (bnmc.Chain(10, 3, "relu", norm="none"), "^norm: "),
+        (bnmc.Chain(10, 1, "relu", norm="batch-uncentred"), "^batch: got 1"),
+        (bnmc.Chain(10, 4, "relu"), r"^samples: got \(200, 10, 3\), allowed: .*\(N, 10, 4\)"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            check(chain, samples=samples)
+    with pytest.raises(ArgumentError, match=r"^samples: got \(199, 10, 3\), allowed: at least 200"):
+        check(RELU, samples=samples[1:])
+    for value, message in [
+        (math.nan, "^samples: got nan"),
+        (1e31, r"^samples: got 1e\+31, allowed: states whose largest entry over the gain is 1e-30"),
+        (1e-40, r"^samples: got 1e-40"),
+        (0.0, r"^samples: got 0.0"),
+    ]:
+        bad = samples.copy()
+        bad[5] = np.where(np.arange(3) == 1, value, 0.0)
+        with pytest.raises(ArgumentError, match=message):
+            check(RELU, samples=bad)
+    with pytest.raises(ArgumentTypeError, match="^samples: "):
+        check(RELU, samples=samples + 1j)
+    flat = samples.copy()
+    flat[150, 4] = 1.0
+    with pytest.raises(ZeroVarianceError) as caught:
+        check(RELU, samples=flat)
+    assert (caught.value.chain, caught.value.row) == (150, 4)
+
+
+def test_bad_steps(samples):
+    for step, message in [
+        (lambda h: h[:, :2], r"^step\(h\): got \(10, 2\)"),
+        (lambda h: h / 0.0, r"^step\(h\): got -?inf"),
+        (lambda h: 1e40 * h, r"^step\(h\): got .*e\+40"),
+        (lambda h: 1e-40 * h, r"^step\(h\): got .*e-40"),
+    ]:
+        with (
+            np.errstate(divide="ignore", invalid="ignore"),
+            pytest.raises(ArgumentError, match=message),
+        ):
+            check(RELU, samples=samples, step=step)
+    with pytest.raises(ArgumentTypeError, match=r"^step\(h\): got None"):
+        check(RELU, samples=samples, step=lambda h: None)
+    with pytest.raises(KeyError):  # the user's own error comes through
+        check(RELU, samples=samples, step=lambda h: {}["weights"])
+
+
+def test_arguments_are_checked_also_where_samples_make_them_idle(samples):
+    for name, value in [("size", 10), ("tolerance", 0.0), ("max_layers", 0)]:
+        with pytest.raises(ArgumentError, match=f"^{name}: "):
+            check(RELU, samples=samples, **{name: value})
+
+
+def test_bad_activations_and_weights(samples):
+    zero = bnmc.Chain(10, 3, bnmc.Activation(lambda x: 0.0 * x))
+    for step in (None, network("relu", np.random.default_rng(31))):
+        with pytest.raises(ZeroVarianceError) as caught:
+            check(zero, samples=samples, step=step)
+        assert caught.value.chain == 0
+    huge = bnmc.Activation(lambda x: 1e40 * x)
+    with pytest.raises(NonFiniteError, match="activation"):
+        check(bnmc.Chain(10, 3, huge), samples=samples)
+    chain = bnmc.Chain(10, 3, "relu", weights=lambda rng, shape: np.zeros(3))
+    with pytest.raises(ArgumentError, match=r"^weights\(rng, shape\): got \(3,\)"):
+        check(chain, samples=samples)
+
+
+def test_states_that_tell_nothing_are_no_failure():
+    """Batches of 2 are normalised to ±1: for odd σ the Gram matrix is one and the same."""
+    rng = np.random.default_rng(29)
+    chain = bnmc.Chain(20, 2, "tanh")
+    step = network("tanh", rng)
+    report = check(
+        chain, samples=settled(chain, step, 300, rng), step=step, alpha=FALSE_ALARM, rng=29
+    )
+    assert report.ok
+    assert row_of(report, "invariance: trace of G").p_value == 1.0
+    for row in report.rows:
+        assert all(math.isfinite(x) for x in (row.statistic, row.stderr or 0, row.p_value or 0))

@@ -1,0 +1,349 @@
+"""The C interface, used as others do: ctypes, cffi, compiled C, SciPy's LowLevelCallable."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import oracle
+import pytest
+from scipy import LowLevelCallable, integrate
+
+import bnmc
+from bnmc import kernels
+from bnmc.errors import UnknownNameError
+from bnmc.kernels import c
+from bnmc.kernels.c_functions import bodies
+
+CHAIN = bnmc.Chain(70, 5, "relu")
+KEY = 0xFEDCBA9876543210
+SOURCE = Path(__file__).with_name("embedding.c")
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
+
+
+class Law(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("width", "batch", "columns", "norm")),
+        *((name, ctypes.c_double) for name in ("skip", "gain", "eps")),
+    )
+
+
+def law_of(chain, **changes):
+    return Law(*kernels.law(chain)._replace(**changes))
+
+
+@pytest.fixture(scope="module")
+def relu():
+    return c.table("relu").functions
+
+
+@pytest.fixture
+def work(relu):
+    law = law_of(CHAIN)
+    return np.full(relu["workspace_bytes"](ctypes.byref(law)) // 8 + 1, np.nan)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return bnmc.simulate(CHAIN, 20, chains=2, rng=3, sampler="conditional")
+
+
+# ---------------------------------------------------------------- ctypes
+
+
+def test_layers_from_ctypes(relu, run, work):
+    law, gram = law_of(CHAIN), np.eye(5)
+    for layer in range(21):
+        status = relu["conditional_layer"](
+            ctypes.byref(law), gram.ctypes.data, layer, 1, run.key, gram.ctypes.data,
+            work.ctypes.data, work.nbytes, None, None,
+        )  # fmt: skip
+        assert status == kernels.OK
+    np.testing.assert_array_equal(gram, run.gram[1, -1])
+
+
+def test_layers_by_weights(relu, work):
+    chain = bnmc.Chain(70, 5, "relu", skip=0.5, weights="rademacher")
+    run = bnmc.simulate(chain, 2, rng=4)
+    law, out = law_of(chain), np.eye(5)
+    a, x = kernels.activations(chain), kernels.representation(chain)
+    assert relu["stride"](ctypes.byref(law)) == a.shape[2]
+    ends = out.ctypes.data, work.ctypes.data, work.nbytes, x.ctypes.data
+    status = relu["conditional_layer"](
+        ctypes.byref(law), out.ctypes.data, 0, 0, run.key, *ends, a.ctypes.data
+    )
+    for layer in (1, 2):
+        status |= relu["weights_layer"](
+            ctypes.byref(law), kernels.RADEMACHER, a.ctypes.data, layer, 0, run.key, *ends
+        )
+    assert status == kernels.OK
+    np.testing.assert_array_equal(out, run.gram[0, -1])
+
+
+def test_rows_and_numbers(relu, work):
+    law, rows = law_of(CHAIN), 600
+    h = np.random.default_rng(0).standard_normal((rows, 5))
+    out, gram = np.zeros_like(h), np.zeros((5, 5))
+    ends = work.ctypes.data, work.nbytes
+    pointer = ctypes.byref(law)
+    assert relu["normalise_activate"](pointer, h.ctypes.data, rows, out.ctypes.data, *ends) == 0
+    expected = np.maximum(oracle.normalise(h, "batch", 5), 0.0)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=64 * 2**-52)
+    assert relu["gram"](pointer, out.ctypes.data, rows, gram.ctypes.data, *ends) == 0
+    np.testing.assert_allclose(gram, oracle.gram(out), rtol=0, atol=2**-45)
+    for name in ("normals", "uniforms"):
+        numbers, same = np.zeros(64), np.zeros(64)
+        address = 3, 128, 7, 2, KEY, kernels.WEIGHTS
+        assert relu[name](numbers.ctypes.data, 64, *address) == kernels.OK
+        getattr(kernels, name)(same, *address[:4], np.uint64(KEY), kernels.WEIGHTS)
+        np.testing.assert_array_equal(numbers, same)
+    counter, key, words = (
+        (ctypes.c_uint32 * 4)(1, 2, 3, 4),
+        (ctypes.c_uint32 * 2)(5, 6),
+        (ctypes.c_uint32 * 4)(),
+    )
+    assert relu["philox"](counter, key, words) == kernels.OK
+    assert tuple(words) == kernels.philox(1, 2, 3, 4, 5, 6)
+    h[17] = 1.0
+    status = relu["normalise_activate"](pointer, h.ctypes.data, rows, out.ctypes.data, *ends)
+    assert (status, relu["failed_row"](*ends)) == (kernels.ZERO_VARIANCE, 17)
+
+
+def test_threads_at_once(relu, run):
+    """Each with a workspace of its own; ctypes lets go of the GIL."""
+    law = law_of(CHAIN)
+    size = relu["workspace_bytes"](ctypes.byref(law))
+
+    def walk(chain):
+        own, gram = np.empty(size // 8 + 1), np.eye(5)
+        for layer in range(21):
+            relu["conditional_layer"](
+                ctypes.byref(law), gram.ctypes.data, layer, chain, run.key, gram.ctypes.data,
+                own.ctypes.data, own.nbytes, None, None,
+            )  # fmt: skip
+        return gram
+
+    with ThreadPoolExecutor(4) as executor:
+        for chain, gram in zip([0, 1] * 8, executor.map(walk, [0, 1] * 8), strict=True):
+            np.testing.assert_array_equal(gram, run.gram[chain, -1])
+
+
+# ---------------------------------------------------------------- nothing crosses but a status
+
+
+def test_bad_arguments_come_back_as_statuses(relu, work):
+    bad, gram = kernels.BAD_ARGUMENT, np.eye(5)
+    good = {
+        "law": ctypes.byref(law_of(CHAIN)), "gram": gram.ctypes.data, "layer": 1, "chain": 0,
+        "key": KEY, "out": gram.ctypes.data, "work": work.ctypes.data, "bytes": work.nbytes,
+        "x": None, "activations": None,
+    }  # fmt: skip
+
+    def status(**changes):
+        return relu["conditional_layer"](*{**good, **changes}.values())
+
+    assert status() == kernels.OK
+    for name in ("law", "gram", "out", "work"):
+        assert status(**{name: None}) == bad
+    assert status(work=work.ctypes.data + 4) == bad
+    assert status(bytes=-8) == bad
+    assert status(bytes=1000) == kernels.SMALL_WORKSPACE
+    assert status(layer=-1) == status(chain=1 << 28) == bad
+    for change in ({"width": -1}, {"batch": 0}, {"columns": 4}, {"norm": 9}, {"skip": 0.5}):
+        law = law_of(CHAIN, **change)
+        assert status(law=ctypes.byref(law)) == bad
+    law = good["law"]
+    ends = work.ctypes.data, work.nbytes
+    assert relu["weights_layer"](law, 0, None, 1, 0, KEY, gram.ctypes.data, *ends, None) == bad
+    assert relu["normalise_activate"](law, gram.ctypes.data, -1, gram.ctypes.data, *ends) == bad
+    assert relu["gram"](law, None, 5, gram.ctypes.data, *ends) == bad
+    assert relu["gram"](law, gram.ctypes.data, 0, gram.ctypes.data, *ends) == bad
+    assert relu["normals"](None, 64, 0, 0, 0, 0, KEY, 0) == bad
+    assert relu["uniforms"](gram.ctypes.data, -64, 0, 0, 0, 0, KEY, 0) == bad
+    assert relu["philox"](None, None, None) == bad
+    assert relu["workspace_bytes"](None) == relu["stride"](None) == -1
+    assert relu["workspace_bytes"](ctypes.byref(law_of(CHAIN, batch=2))) == -1
+    assert relu["failed_row"](None, 0) == -1
+    with pytest.raises(UnknownNameError):
+        c.table("rellu")
+    with pytest.raises(UnknownNameError):
+        c.function("gramm")
+    assert c.function("gram", "relu") is relu["gram"]
+
+
+def test_python_bodies_say_the_same(relu, work):
+    """In Python pointers are numbers: the same calls, with the same statuses and results."""
+    law = law_of(CHAIN)
+    plain = bodies(kernels.activation("relu"), np.float64)
+    pointer, found = ctypes.addressof(law), []
+    for functions in (relu, plain):
+        a, out, numbers = kernels.activations(CHAIN), np.eye(5), np.zeros(64)
+        h = np.random.default_rng(0).standard_normal((70, 5))
+        words = np.arange(8, dtype=np.uint32)
+        ends, key = (work.ctypes.data, work.nbytes), np.uint64(KEY)
+        if functions is relu:
+            key = int(key)
+        to, rows = out.ctypes.data, (h.ctypes.data, 70)
+        address = numbers.ctypes.data, 64, 1, 0, 2, 3, key, 0
+        calls = [
+            ("workspace_bytes", pointer), ("workspace_bytes", None), ("stride", pointer),
+            ("conditional_layer", pointer, to, 0, 0, key, to, *ends, None, a.ctypes.data),
+            ("weights_layer", pointer, 0, a.ctypes.data, 1, 0, key, to, *ends, None),
+            ("normalise_activate", pointer, *rows, h.ctypes.data, *ends),
+            ("gram", pointer, *rows, to, *ends), ("failed_row", *ends),
+            ("normals", *address), ("uniforms", *address),
+            ("philox", words.ctypes.data, words.ctypes.data, words.ctypes.data + 16),
+            ("conditional_layer", None, to, 0, 0, key, to, *ends, None, None),
+            ("conditional_layer", pointer, to, -1, 0, key, to, *ends, None, None),
+            ("weights_layer", None, 0, a.ctypes.data, 1, 0, key, to, *ends, None),
+            ("weights_layer", pointer, 0, a.ctypes.data, -1, 0, key, to, *ends, None),
+            ("normalise_activate", None, *rows, h.ctypes.data, *ends),
+            ("normalise_activate", pointer, h.ctypes.data, -1, h.ctypes.data, *ends),
+            ("gram", None, *rows, to, *ends), ("gram", pointer, rows[0], -1, to, *ends),
+            ("failed_row", None, 0), ("normals", None, *address[1:]),
+            ("uniforms", None, *address[1:]), ("philox", None, None, None),
+        ]  # fmt: skip
+        statuses = [functions[name](*arguments) for name, *arguments in calls]
+        law.columns = 4
+        statuses.append(functions["workspace_bytes"](pointer))
+        law.columns = 5
+        found.append((statuses, out, a, numbers, words))
+    for compiled, in_python in zip(*found, strict=True):
+        np.testing.assert_array_equal(compiled, in_python)
+    assert plain["activate"](np.float64(-1.0)) == 0.0
+
+
+# ---------------------------------------------------------------- other languages
+
+
+def declarations():
+    """What cffi can parse of the header: no preprocessor, no inline function."""
+    lines = c.header().replace("UINT32_C", "").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#"))
+    text = text.replace('extern "C" {', "").partition("static inline")[0]
+    return text
+
+
+def test_cffi(run, work):
+    cffi = pytest.importorskip("cffi")
+    ffi = cffi.FFI()
+    ffi.cdef(declarations())
+    table = ffi.cast("bnmc_f64 *", c.table("relu").address)
+    assert (table.major, table.minor) == c.ABI_VERSION
+    assert table.bytes == ffi.sizeof("bnmc_f64")
+    law = ffi.new("bnmc_law *", kernels.law(CHAIN)._asdict())
+    gram = np.eye(5)
+    pointer = ffi.from_buffer("double[]", gram)
+    own = ffi.from_buffer("char[]", work)
+    for layer in range(21):
+        status = table.conditional_layer(
+            law, pointer, layer, 0, run.key, pointer, own, len(own), ffi.NULL, ffi.NULL
+        )
+        assert status == 0
+    np.testing.assert_array_equal(gram, run.gram[0, -1])
+    assert table.activate(-1.0) == 0.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("c")
+    c.write_header(path)
+    return path
+
+
+def compiled(folder, name, *options):
+    target = folder / name
+    command = [COMPILER, "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{folder}"]
+    command += [str(SOURCE), "-o", str(target), *options, "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@needs_compiler
+def test_a_compiled_library(folder, run):
+    library = ctypes.CDLL(str(compiled(folder, "embedding.so", "-shared", "-fPIC")))
+    library.run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p)
+    grams = np.zeros((2, 5, 5))
+    assert library.run(c.table("relu").address, 20, run.key, grams.ctypes.data) == 0
+    np.testing.assert_array_equal(grams, run.gram[:, -1])
+
+
+PYTHON_H = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+@needs_compiler
+@pytest.mark.skipif(not PYTHON_H.exists(), reason="there are no headers of Python")
+def test_a_compiled_program(folder, run):
+    """Python only compiles the functions: threads of C run them."""
+    variables = sysconfig.get_config_vars()
+    libraries = [variables["LIBDIR"], variables.get("LIBPL") or variables["LIBDIR"]]
+    options = ["-DPROGRAM", f"-I{PYTHON_H.parent}", *(f"-L{path}" for path in libraries)]
+    options += [f"-Wl,-rpath,{libraries[0]}", "-Wl,--export-dynamic"]
+    options += [f"-lpython{variables['LDVERSION']}", *variables["LIBS"].split()]
+    options += [*variables["SYSLIBS"].split()]
+    program = compiled(folder, "embedding", *options)
+    done = subprocess.run(
+        [program, "20", str(run.key)],
+        env={
+            **os.environ,
+            "PYTHONHOME": sys.base_prefix,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    grams = np.array([float.fromhex(line) for line in done.stdout.split()]).reshape(2, 5, 5)
+    np.testing.assert_array_equal(grams, run.gram[:, -1])
+
+
+@needs_compiler
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_the_header_is_c99_and_cpp(folder, language):
+    standard = "-std=c99" if language == "c" else "-std=c++11"
+    command = [COMPILER, "-x", language, standard, "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    command += ["-fsyntax-only", str(folder / "bnmc.h")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if language == "c++" and "cc1plus" in done.stderr:
+        pytest.skip("the compiler knows no C++")
+    assert done.returncode == 0, done.stderr
+
+
+def test_scipys_low_level_callable(relu):
+    callable_ = LowLevelCallable(relu["activate"])
+    assert callable_.signature == "double (double)"
+    value, error = integrate.quad(callable_, -1.0, 2.0, points=[0.0])
+    assert abs(value - 2.0) <= error + 2**-50
+
+
+# ---------------------------------------------------------------- stability
+
+
+#: Of the declarations of each version that was released.  What is added gets a new minor version,
+#: what is changed a new major one, and a line here; lines stay.
+KNOWN = {(1, 0): "2c0af513cf3a6d29"}
+
+
+def test_declarations_change_with_the_version_only():
+    text = repr([(one.name, one.returns, one.arguments) for one in c._DECLARED])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == KNOWN[c.ABI_VERSION]
+
+
+def test_constants_of_the_header_are_those_of_the_kernels():
+    header = c.header()
+    for name in ("OK", "ZERO_VARIANCE", "NOT_FINITE", "UNRESOLVED", "BAD_ARGUMENT"):
+        assert f"BNMC_{name} = {getattr(kernels, name)}" in header
+    assert f"BNMC_SMALL_WORKSPACE = {kernels.SMALL_WORKSPACE}" in header
+    for name in ("GAUSSIAN", "UNIFORM", "RADEMACHER"):
+        assert f"BNMC_{name} = {getattr(kernels, name)}" in header
+    assert f"BNMC_WEIGHTS UINT32_C(0x{kernels.WEIGHTS:08X})" in header
+    assert f"BNMC_ROWS UINT32_C(0x{kernels.ROWS:08X})" in header

@@ -1,0 +1,415 @@
+"""`bnmc.kernels`: from compiled code of one's own, the bits of `simulate`, and no surprises."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+import oracle
+import pytest
+from numba.core.runtime import _nrt_python, rtsys
+
+import bnmc
+from bnmc import kernels
+from bnmc._kernels.cpu import workspace
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    UnknownNameError,
+    ZeroVarianceError,
+)
+
+CHAIN = bnmc.Chain(70, 5, "relu")
+SKIP = bnmc.Chain(70, 5, "relu", skip=0.5, gain=2.0, weights="uniform")
+RELU = kernels.activation("relu")
+KEY = np.uint64(0xFEDCBA9876543210)
+
+
+@numba.njit(nogil=True)
+def walk(law, depth, chain, key, gram, work):
+    """RELU is a global variable here, a constant of the compiled code."""
+    status = kernels.OK
+    for layer in range(depth + 1):
+        if status == kernels.OK:
+            status = kernels.conditional_layer(RELU, law, gram, layer, chain, key, gram, work)
+    return status
+
+
+@numba.njit(nogil=True)
+def call_all(times, law, key, square, rows, numbers, work, x, a):
+    """Call every kernel so many times as `times` says, in the order of KERNELS."""
+    for _ in range(times[0]):
+        kernels.conditional_layer(RELU, law, square, 1, 0, key, square, work, x, a)
+    for _ in range(times[1]):
+        kernels.failed_row(work)
+    for _ in range(times[2]):
+        kernels.gram(law, rows, square, work)
+    for _ in range(times[3]):
+        kernels.normalise_activate(RELU, law, rows, rows, work)
+    for _ in range(times[4]):
+        kernels.normalise_activate_row(RELU, law, rows[0], rows[0], work)
+    for _ in range(times[5]):
+        kernels.normals(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+    for _ in range(times[6]):
+        kernels.philox(0, 0, 0, 0, 0, 0)
+    for _ in range(times[7]):
+        kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+    for _ in range(times[8]):
+        kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, key, square, work, x)
+
+
+#: What is compiled: the others make values in Python.
+KERNELS = [name for name in kernels.__all__ if hasattr(getattr(kernels, name), "signatures")]
+
+
+@numba.njit(nogil=True, parallel=True)
+def grams_of(law, rows, out, works, codes):
+    """Gram matrices of several arrays, a workspace each."""
+    for index in numba.prange(len(rows)):
+        codes[index] = kernels.gram(law, rows[index], out[index], works[index])
+
+
+# ---------------------------------------------------------------- the bits of simulate
+
+
+def test_layers_of_a_run():
+    run = bnmc.simulate(CHAIN, 12, chains=3, rng=1, sampler="conditional")
+    law, work, key = kernels.law(CHAIN), kernels.workspace(CHAIN), np.uint64(run.key)
+    for chain in range(3):
+        gram = np.eye(5)
+        assert walk(law, 12, chain, key, gram, work) == kernels.OK
+        np.testing.assert_array_equal(gram, run.gram[chain, -1])
+
+
+def test_no_kernel_allocates_or_holds_the_gil():
+    law, work = kernels.law(SKIP), kernels.workspace(SKIP)
+    a, x = kernels.activations(SKIP), kernels.representation(SKIP)
+    rows = np.random.default_rng(0).standard_normal((600, 5))
+    arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a
+
+    def allocated(times):
+        before = rtsys.get_allocation_stats().alloc
+        call_all(times, *arguments)
+        return rtsys.get_allocation_stats().alloc - before
+
+    _nrt_python.memsys_enable_stats()
+    # A call wraps Python's arrays, each once.
+    once = allocated(np.ones(len(KERNELS), int))
+    assert once < 20
+    for place, name in enumerate(KERNELS):
+        assert getattr(kernels, name).targetoptions["nogil"], name
+        times = np.ones(len(KERNELS), int)
+        times[place] = 50
+        assert allocated(times) == once, name
+
+
+def test_a_parallel_loop_and_threads():
+    """Threads share the law, and nothing that is written to."""
+    rows = np.random.default_rng(0).standard_normal((16, 300, 5))
+    out, codes = np.zeros((16, 5, 5)), np.full(16, -1)
+    works = kernels.workspace(CHAIN, threads=16)
+    grams_of(kernels.law(CHAIN), rows, out, works, codes)
+    assert not codes.any()
+    np.testing.assert_allclose(out, oracle.gram(rows), rtol=0, atol=2**-45)
+
+    def one(chain):
+        gram = np.eye(5)
+        walk(kernels.law(CHAIN), 50, chain, KEY, gram, works[chain])
+        return gram
+
+    alone = [one(chain) for chain in range(16)]
+    with ThreadPoolExecutor(4) as executor:
+        for expected, gram in zip(alone, executor.map(one, range(16)), strict=True):
+            np.testing.assert_array_equal(gram, expected)
+
+
+def test_layers_by_weights_with_a_skip_connection_and_two_inputs():
+    run = bnmc.simulate(SKIP, 3, inputs=2, rng=2, observables=("gram", "cross_gram"))
+    law, work = kernels.law(SKIP, 2), kernels.workspace(SKIP, inputs=2)
+    a, x = kernels.activations(SKIP, inputs=2), kernels.representation(SKIP, inputs=2)
+    out = np.zeros((10, 10))
+    weights = kernels.weight_law(SKIP)
+    assert weights == kernels.UNIFORM
+    x[:] = 7.0  # of no meaning before layer 0
+    assert (
+        kernels.conditional_layer(RELU, law, np.eye(10), 0, 0, np.uint64(run.key), out, work, x, a)
+        == 0
+    )
+    for layer in range(1, 4):
+        assert (
+            kernels.weights_layer(RELU, law, weights, a, layer, 0, np.uint64(run.key), out, work, x)
+            == 0
+        )
+        blocks = out.reshape(2, 5, 2, 5).swapaxes(1, 2)
+        np.testing.assert_array_equal(blocks, run["cross_gram"][0, layer])
+    # What was written is what the Gram matrix is of, and N(skip x + gain W a).
+    rows = a[1].T[:70, :10]
+    np.testing.assert_allclose(oracle.gram(rows), out, rtol=0, atol=70 * 2**-50)
+    np.testing.assert_allclose(np.maximum(x.T[:70], 0.0), rows, rtol=0, atol=1e-15)
+
+
+def test_a_float32_chain_that_loses_its_pivots():
+    """`simulate` goes on in float64 there; `UNRESOLVED` says when to."""
+    chain = bnmc.Chain(600, 3, "relu", norm="batch-uncentred")
+    close = np.full((3, 3), 1.0) + 1e-6 * np.eye(3)
+    start = {"initial": "collinear", "rng": 3, "sampler": "conditional"}
+    run = bnmc.simulate(chain, 4, dtype="float32", **start)
+    assert run.widened == (0,)
+    law, dtype, seen = kernels.law(chain), "float32", []
+    gram, out = close, np.zeros((3, 3))
+    for layer in range(5):
+        arguments = RELU, law, gram, layer, 0, np.uint64(run.key), out
+        status = kernels.conditional_layer(*arguments, kernels.workspace(chain, dtype))
+        seen.append(status)
+        if status == kernels.UNRESOLVED:
+            np.testing.assert_array_equal(out, gram)
+            dtype = "float64"
+            status = kernels.conditional_layer(*arguments, kernels.workspace(chain, dtype))
+        assert status == kernels.OK
+        np.testing.assert_array_equal(out, run.gram[0, layer])
+        gram = out.copy()
+    assert seen.count(kernels.UNRESOLVED) == 1
+
+
+# ---------------------------------------------------------------- rows
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "none"])
+@pytest.mark.parametrize("eps", [0.0, 0.1])
+def test_rows_are_normalised_and_activated(norm, eps):
+    chain = bnmc.Chain(1, 5, "relu", norm=norm, eps=eps, skip=0.5)
+    law, work = kernels.law(chain, 2), kernels.workspace(chain, inputs=2)
+    h = np.random.default_rng(0).standard_normal((1100, 10)) + 1.0
+    expected = np.maximum(oracle.normalise(h, norm, 5, eps), 0.0)
+    out = np.zeros_like(h)
+    assert kernels.normalise_activate(RELU, law, h, out, work) == kernels.OK
+    np.testing.assert_allclose(out, expected, rtol=0, atol=64 * 2**-52)
+    assert kernels.normalise_activate_row(RELU, law, h[1050], out[0], work) == kernels.OK
+    np.testing.assert_array_equal(out[0], out[1050])
+    whole = out.copy()
+    whole[0] = 0.0
+    assert kernels.normalise_activate(RELU, law, h, h, work) == kernels.OK
+    np.testing.assert_array_equal(h[1:], whole[1:])
+
+
+def test_gram_matrix_of_rows():
+    law, work = kernels.law(CHAIN), kernels.workspace(CHAIN)
+    a = np.random.default_rng(0).standard_normal((1500, 5))
+    out = np.zeros((5, 5))
+    for rows in (1, 512, 1500):  # what is left of earlier rows does not count
+        assert kernels.gram(law, a[-rows:], out, work) == kernels.OK
+        np.testing.assert_allclose(out, oracle.gram(a[-rows:]), rtol=0, atol=2**-45)
+    a[700, 2] = np.inf
+    assert kernels.gram(law, a, out, work) == kernels.NOT_FINITE
+
+
+def test_a_workspace_serves_several_laws():
+    small = bnmc.Chain(9, 2, "relu")
+    work = kernels.workspace(CHAIN)
+    work[:] = np.nan  # not even zeros are needed
+    a = np.random.default_rng(0).standard_normal((20, 5))
+    first, second, other = np.zeros((5, 5)), np.zeros((5, 5)), np.zeros((2, 2))
+    assert kernels.gram(kernels.law(CHAIN), a, first, work) == kernels.OK
+    assert kernels.gram(kernels.law(small), np.ones((9, 2)), other, work) == kernels.OK
+    np.testing.assert_array_equal(other, 1.0)
+    assert kernels.gram(kernels.law(CHAIN), a, second, work) == kernels.OK
+    np.testing.assert_array_equal(first, second)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def draw_of(layer, chain, stream):
+    return SimpleNamespace(
+        layer=layer, stream=stream | chain, key0=int(KEY) & 0xFFFFFFFF, key1=int(KEY) >> 32
+    )
+
+
+def test_words():
+    words = oracle.philox((1, 2, 3, 4), (5, 6))
+    assert kernels.philox(1, 2, 3, 4, 5, 6) == tuple(int(word) for word in words)
+
+
+@pytest.mark.parametrize(("dtype", "units"), [(np.float64, 2**-50), (np.float32, 2**-20)])
+@pytest.mark.parametrize("stream", [kernels.ROWS, kernels.WEIGHTS])
+def test_numbers_are_those_of_the_address(dtype, units, stream):
+    out, address = np.zeros(128, dtype), (7, 64, 9, 5, KEY, stream)
+    rows, draw = np.arange(64, 192), draw_of(9, 5, stream)
+    assert kernels.normals(out, *address) == kernels.OK
+    expected = oracle.normals(np.array([7]), rows, draw, dtype)[0]
+    np.testing.assert_allclose(out, expected.astype(float), rtol=0, atol=8 * units)
+    assert kernels.uniforms(out, *address) == kernels.OK
+    high, low = (words[0] for words in oracle.words_in_place(np.array([7]), rows, draw))
+    np.testing.assert_array_equal(out, oracle.uniform(high, low, dtype))
+
+
+def test_numbers_in_compiled_code():
+    @numba.njit
+    def last(key):
+        words = kernels.philox(1, 2, 3, 4, 5, key)
+        return words[3], kernels.activate(RELU, -1.0) + kernels.activate(RELU, 2.0)
+
+    assert last(6) == (kernels.philox(1, 2, 3, 4, 5, 6)[3], 2.0)
+
+
+# ---------------------------------------------------------------- what they do, in Python
+
+
+def test_python_bodies_say_the_same():
+    """Compiled functions are their Python text."""
+    law, x = kernels.law(SKIP), kernels.representation(SKIP)
+    key, found = np.uint64(7), []
+    for how in (lambda one: one, lambda one: one.py_func):
+        a, x, out = kernels.activations(SKIP), kernels.representation(SKIP), np.eye(5)
+        h, work = np.random.default_rng(0).standard_normal((600, 5)), kernels.workspace(SKIP)
+        numbers, others = np.zeros(64), np.zeros(64, "float32")
+        address = 3, 64, 2, 1, key, kernels.WEIGHTS
+        codes = [
+            how(workspace.workspace_bytes)(5, 5, 8),
+            how(workspace.lay_out)(work, 5, 5),
+            how(workspace.lay_out)(work, 5, 5),
+            how(workspace.lay_out)(work[:100], 5, 5),
+            how(workspace.lay_out)(work[:4], 5, 5),
+            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work, x, a),
+            how(kernels.weights_layer)(RELU, law, 1, a, 1, 1, key, out, work, x),
+            how(kernels.normalise_activate)(RELU, law, h, h, work),
+            how(kernels.normalise_activate_row)(RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
+            how(kernels.gram)(law, h, out, work),
+            how(kernels.normals)(numbers, *address),
+            how(kernels.uniforms)(others, *address),
+            how(kernels.philox)(1, 2, 3, 4, 5, 6),
+            how(kernels.normalise_activate)(RELU, law, np.ones((2, 5)), h[:2], work),
+            how(kernels.failed_row)(work),
+            how(kernels.failed_row)(work[:1]),
+            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work),
+            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work[:99], x, a),
+            how(kernels.conditional_layer)(
+                RELU, law, out, 0, 1, key, out, work, x[:, :9].copy(), a
+            ),
+            how(kernels.conditional_layer)(
+                RELU, law, out, 0, 1, key, out, work, x, a[:, :9, :9].copy()
+            ),
+            how(kernels.conditional_layer)(RELU, law, out, -1, 1, key, out, work, x, a),
+        ]
+        codes += [
+            how(kernels.weights_layer)(RELU, law, *changed)
+            for changed in (
+                (1, a, 0, 1, key, out, work, x),
+                (9, a, 1, 1, key, out, work, x),
+                (1, a[:, :, :9].copy(), 1, 1, key, out, work, x),
+                (1, a, 1, 1, key, out, work[:99], x),
+                (1, a, 1, 1, key, out, work, x[:, :9].copy()),
+                (1, a, 1, 1, key, out, work),
+            )
+        ]
+        codes += [
+            how(kernels.normalise_activate)(RELU, law, h[:, :4].copy(), h, work),
+            how(kernels.normalise_activate)(RELU, law, h, h, work[:99]),
+            how(kernels.gram)(law, h[:, :4].copy(), out, work),
+            how(kernels.gram)(law, h, out, work[:99]),
+            how(kernels.normals)(numbers[:3], *address),
+            how(kernels.uniforms)(numbers[:3], *address),
+        ]
+        found.append((codes, out, a, x, h, numbers, others))
+    for compiled, plain in zip(*found, strict=True):
+        if isinstance(compiled, list):
+            assert [int(np.sum(one)) for one in compiled] == [int(np.sum(one)) for one in plain]
+        else:
+            np.testing.assert_array_equal(compiled, plain)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_what_would_touch_other_memory_is_refused():
+    law, work = kernels.law(CHAIN), kernels.workspace(CHAIN)
+    good = np.eye(5)
+    a = kernels.activations(CHAIN)
+    layer = kernels.conditional_layer
+    bad = kernels.BAD_ARGUMENT
+    assert layer(RELU, law, np.eye(4), 1, 0, KEY, good, work) == bad
+    assert layer(RELU, law, good, 1, 0, KEY, np.zeros((5, 6)), work) == bad
+    for number, chain in ((-1, 0), (1 << 32, 0), (1, -1), (1, 1 << 28)):
+        assert layer(RELU, law, good, number, chain, KEY, good, work) == bad
+    for change in (
+        {"width": 0}, {"width": 1 << 34}, {"batch": 0}, {"batch": 2}, {"norm": 3}, {"eps": -1.0},
+        {"eps": np.nan}, {"skip": 0.5},
+    ):  # fmt: skip
+        assert layer(RELU, law._replace(**change), good, 1, 0, KEY, good, work) == bad, change
+    assert layer(RELU, law, good, 1, 0, KEY, good, work, None, a[:, :4].copy()) == bad
+    assert layer(RELU, law, good, 1, 0, KEY, good, work, None, a[:, :, :500].copy()) == bad
+    by_weights = kernels.weights_layer
+    assert by_weights(RELU, law, 3, a, 1, 0, KEY, good, work) == bad  # no law of that number
+    assert by_weights(RELU, law, 0, a, 0, 0, KEY, good, work) == bad  # layer 0 has no weights
+    assert by_weights(RELU, law, 0, a[:, :, :500].copy(), 1, 0, KEY, good, work) == bad
+    assert kernels.normalise_activate(RELU, law, np.ones((3, 4)), np.ones((3, 4)), work) == bad
+    assert kernels.normalise_activate(RELU, law, np.ones((3, 5)), np.ones((4, 5)), work) == bad
+    assert kernels.gram(law, np.ones((0, 5)), good, work) == bad
+    for address in ((0, 1, 0, 0), (0, -64, 0, 0), (-1, 0, 0, 0), (0, 0, -1, 0), (0, 0, 0, 1 << 28)):
+        assert kernels.normals(np.zeros(64), *address, KEY, 0) == bad
+        assert kernels.uniforms(np.zeros(64), *address, KEY, 0) == bad
+    assert kernels.normals(np.zeros(63), 0, 0, 0, 0, KEY, 0) == bad
+
+
+def test_a_workspace_that_is_too_small():
+    law, work, out = kernels.law(CHAIN), kernels.workspace(CHAIN), np.eye(5)
+    a = np.ones((3, 5))
+    assert kernels.gram(law, a, out, work) == kernels.OK
+    # Cut off behind its header, it is not taken for the whole; nor is anything shorter.
+    for size in (0, 1, 8, 16, len(work) // 2):
+        part = work[:size]
+        assert kernels.gram(law, a, out, part) == kernels.SMALL_WORKSPACE
+        assert kernels.conditional_layer(RELU, law, out, 1, 0, KEY, out, part) == (
+            kernels.SMALL_WORKSPACE
+        )
+        assert kernels.failed_row(part) == -1
+    assert kernels.failed_row(np.zeros(1000)) == -1
+
+
+def test_rows_without_variance_are_named():
+    law, work = kernels.law(CHAIN), kernels.workspace(CHAIN)
+    h = np.random.default_rng(0).standard_normal((600, 5))
+    h[555] = 3.0
+    status = kernels.normalise_activate(RELU, law, h, h, work)
+    assert (status, kernels.failed_row(work)) == (kernels.ZERO_VARIANCE, 555)
+    with pytest.raises(ZeroVarianceError, match="row 555") as caught:
+        kernels.raise_status(status, work, layer=3, chain=2)
+    assert (caught.value.chain, caught.value.layer, caught.value.row) == (2, 3, 555)
+    out = np.zeros((5, 5))
+    # Samples that are equal, of which rows have no variance.
+    status = kernels.conditional_layer(RELU, law, np.ones((5, 5)), 1, 0, KEY, out, work)
+    assert status == kernels.ZERO_VARIANCE
+    assert kernels.failed_row(work) >= 0
+    assert kernels.conditional_layer(RELU, law, np.eye(5), 1, 0, KEY, out, work) == kernels.OK
+    assert kernels.failed_row(work) == -1
+
+
+def test_other_statuses_have_errors_too():
+    work = kernels.workspace(CHAIN)
+    kernels.raise_status(kernels.OK, work, layer=1)
+    with pytest.raises(NonFiniteError):
+        kernels.raise_status(kernels.NOT_FINITE, work, layer=1)
+    for status in (kernels.UNRESOLVED, kernels.BAD_ARGUMENT, kernels.SMALL_WORKSPACE, 99):
+        with pytest.raises(ArgumentError, match="status"):
+            kernels.raise_status(status, work, layer=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: kernels.activation("rellu"), UnknownNameError),
+        (lambda: kernels.activation(np.log), ArgumentError),
+        (lambda: kernels.activation(3), ArgumentTypeError),
+        (lambda: kernels.law("relu"), ArgumentTypeError),
+        (lambda: kernels.law(CHAIN, 0), ArgumentError),
+        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError),
+        (lambda: kernels.workspace(CHAIN, "numbers"), ArgumentTypeError),
+        (lambda: kernels.workspace(CHAIN, threads=0), ArgumentError),
+        (lambda: kernels.activations(None), ArgumentTypeError),
+        (lambda: kernels.weight_law(bnmc.Chain(4, 2, weights=np.random.rand)), ArgumentError),
+    ],
+)
+def test_bad_arguments_of_python(call, error):
+    with pytest.raises(error):
+        call()

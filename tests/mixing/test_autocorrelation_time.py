@@ -1,0 +1,298 @@
+"""`bnmc.mixing.autocorrelation` against loops, against processes in closed form, and on chains.
+
+Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
+probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
+below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
+"""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+from scipy import signal, stats
+
+import bnmc
+from bnmc.errors import ArgumentError, MissingExtraError, PartialEstimateError
+from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
+from bnmc.mixing.rate import RateEstimate
+
+# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
+SEEDS, GROUPS, FEWER = 2000, 1000, 600
+
+
+def ar1(rng, chains, layers, rho):
+    """Stationary ``x' = ρ x + √(1−ρ²) ε``, of variance 1."""
+    noise = math.sqrt(1 - rho * rho) * rng.standard_normal((chains, layers))
+    start = rho * rng.standard_normal((chains, 1))
+    return signal.lfilter([1.0], [1.0, -rho], noise, axis=1, zi=start)[0]
+
+
+def integrated(rho):
+    return (1 + rho) / (1 - rho)
+
+
+def coverage(runs, truths, **options):
+    """Share of runs whose intervals for rate, time and mean cover `truths`; none may be refused."""
+    hits = []
+    for values in runs:
+        found = autocorrelation(values, **options)
+        ends = np.array([found.ci, found.time.ci, found.mean.ci])
+        hits.append((ends[:, 0] <= truths) & (truths <= ends[:, 1]))
+    return np.mean(hits, axis=0)
+
+
+def lowest(seeds, probability=0.95):
+    """Share of successes of at least this probability that is undercut once in a million times."""
+    return stats.binom.ppf(1e-6, seeds, probability) / seeds
+
+
+def many(seeds, make):
+    """Values of `make`, one after the other, from one generator."""
+    rng = np.random.default_rng(2026)
+    return (make(rng) for _ in range(seeds))
+
+
+# ---------------------------------------------------------------- the formula, in loops
+
+
+def time_in_loops(values):
+    """Sokal's time by its definition, and its window."""
+    chains, layers = values.shape
+    x = values - values.mean()
+
+    def covariance(k):
+        pairs = [(c, i) for c in range(chains) for i in range(layers - k)]
+        return sum(x[c, i] * x[c, i + k] for c, i in pairs) / len(pairs)
+
+    time, window = 1.0, 0
+    while window < 5 * max(time, 1 / time):
+        window += 1
+        inner = sum(covariance(k) for k in range(1, window))
+        time = 1 + (2 * inner + covariance(window)) / covariance(0)
+    return time * (1 + (2 * window - time) / values.size), window
+
+
+@pytest.mark.parametrize("rho", [0.6, 0.0, -0.5])
+def test_the_time_is_the_windowed_sum(rho):
+    values = 3 + 2 * ar1(np.random.default_rng(4), 50, 60, rho)
+    time, window = time_in_loops(values)
+    found = autocorrelation(values, tol=1)
+    assert found.lags.tolist() == list(range(window + 1))
+    # the jackknife moves ln τ by its bias of first order, far less than its error
+    assert found.time.value == pytest.approx(time, rel=0.3 * found.time.stderr / time)
+    with pytest.raises(PartialEstimateError) as caught:
+        autocorrelation(values, tol=1e4)
+    assert caught.value.partial.time.value == pytest.approx(time, rel=1e-12)
+    # |τ − 1| / (τ + 1)
+    assert caught.value.partial.rate == pytest.approx(abs(time - 1) / (time + 1), rel=1e-10)
+
+
+def test_what_is_left_out_is_a_stretch():
+    """The jackknife, with the sums over pairs written out."""
+    values = ar1(np.random.default_rng(5), 60, 120, 0.5)
+    found = autocorrelation(values, tol=20)
+    window = len(found.lags) - 1
+    x = values - values.mean()
+    weights = [120 / (120 - k) for k in range(1, window)] + [120 / (120 - window) / 2]
+
+    def half_log(chains):
+        pairs = sum(
+            weight * np.sum(x[chains, : 120 - k] * x[chains, k:])
+            for k, weight in enumerate(weights, start=1)
+        )
+        return math.log(1 + 2 * pairs / np.sum(np.square(x[chains]))) / 2
+
+    left_out = np.array([half_log(np.delete(np.arange(60), c)) for c in range(60)])
+    stderr = math.sqrt(59 / 60 * np.square(left_out - left_out.mean()).sum())
+    full = half_log(np.arange(60))
+    z = 60 * full - 59 * left_out.mean()
+    z += math.log(1 + (2 * window - math.exp(2 * full)) / 7200) / 2
+    assert found.n == 60
+    assert found.time.value == pytest.approx(math.exp(2 * z), rel=1e-10)
+    assert found.time.stderr == pytest.approx(2 * stderr * math.exp(2 * z), rel=1e-10)
+    assert found.rate == pytest.approx(math.tanh(z), rel=1e-10)
+
+
+def test_units_do_not_matter():
+    values = ar1(np.random.default_rng(6), 20, 300, 0.4)
+    one, other = autocorrelation(values), autocorrelation(1e6 - 1e-3 * values)
+    assert other.rate == pytest.approx(one.rate, rel=1e-6)
+    assert other.stderr == pytest.approx(one.stderr, rel=1e-6)
+    assert other.mean.stderr == pytest.approx(1e-3 * one.mean.stderr, rel=1e-6)
+    assert other.mean.value == pytest.approx(1e6 - 1e-3 * one.mean.value, rel=1e-15)
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def test_intervals_cover_what_they_say():
+    runs = many(SEEDS, lambda rng: ar1(rng, 50, 200, 0.4))
+    found = coverage(runs, (0.4, integrated(0.4), 0.0))
+    np.testing.assert_allclose(found, 0.95, atol=0.025)
+
+
+@pytest.mark.parametrize(
+    ("chains", "layers", "rho"),
+    [(64, 200, -0.4), (50, 100, 0.0), (1, 1500, 0.4), (8, 400, 0.6)],
+    ids=["alternating", "white", "one chain", "few chains"],
+)
+def test_intervals_cover_in_other_cases(chains, layers, rho):
+    runs = many(FEWER, lambda rng: ar1(rng, chains, layers, rho))
+    assert coverage(runs, (abs(rho), integrated(rho), 0.0)).min() >= lowest(FEWER)
+
+
+def test_intervals_do_not_presume_a_gaussian_process():
+    """The square of an AR(1) process has ρ(k) = ρ^{2k}, and heavy tails."""
+    rate = 0.6**2
+    runs = many(FEWER, lambda rng: np.square(ar1(rng, 100, 150, 0.6)))
+    assert coverage(runs, (rate, integrated(rate), 1.0)).min() >= lowest(FEWER)
+
+
+def test_precision_is_that_of_the_theory():
+    """For a Gaussian process Var ln τ = 2 (2M + 1 − τ)/N (Wolff, hep-lat/0306017, eq. 42)."""
+    rng = np.random.default_rng(8)
+    runs = [autocorrelation(ar1(rng, 50, 1000, 0.5)) for _ in range(40)]
+    stated = np.mean([run.time.stderr / run.time.value for run in runs])
+    window = np.mean([len(run.lags) - 1 for run in runs])
+    # each is known to 1/√98 of itself, the mean of 40 of them to 1.6 %: 5.5 times that
+    assert stated == pytest.approx(math.sqrt(2 * (2 * window + 1 - 3) / 50_000), rel=0.088)
+
+
+def test_a_thinned_run_has_the_rate_per_layer():
+    """Every third layer of AR(1) is AR(1) with ρ³; times are in layers."""
+    chain = bnmc.Chain(20, 3, "tanh")
+    run = bnmc.simulate(chain, 900, chains=50, every=3, observables="orthogonality_gap", rng=0)
+    values = ar1(np.random.default_rng(9), 50, 901, 0.8)[:, ::3]
+    run["orthogonality_gap"][:] = values
+    found = autocorrelation(run, "orthogonality_gap")
+    plain = autocorrelation(values)
+    assert found.rate == pytest.approx(plain.rate ** (1 / 3), rel=1e-12)
+    assert found.time.value == pytest.approx(3 * plain.time.value, rel=1e-12)
+    assert found.lags.tolist() == [3 * lag for lag in plain.lags]
+    assert abs(found.rate - 0.8) < 5.5 * found.stderr
+    assert abs(found.time.value - 3 * integrated(0.512)) < 5.5 * found.time.stderr
+
+
+def test_burn_in_is_left_out():
+    values = ar1(np.random.default_rng(10), 30, 400, 0.5)
+    values[:, :50] += 30
+    assert autocorrelation(values, burn_in=50).time.value == pytest.approx(
+        autocorrelation(values[:, 50:]).time.value, rel=1e-14
+    )
+
+
+# ---------------------------------------------------------------- too little data
+
+
+def test_a_short_run_is_refused_with_what_it_gives():
+    values = ar1(np.random.default_rng(11), 50, 400, 0.9)  # 21 integrated times
+    with pytest.raises(PartialEstimateError, match="400 recorded layers are shorter than 50 ") as c:
+        autocorrelation(values)
+    partial = c.value.partial
+    assert isinstance(partial, Autocorrelation)
+    assert (partial.ci, partial.time.ci) == ((0.0, 1.0), (0.0, math.inf))
+    assert abs(partial.time.value - 19) < 5.5 * partial.time.stderr
+    assert 0 < partial.stderr < 0.02
+    accepted = autocorrelation(values, tol=15)
+    assert accepted.time.value == pytest.approx(partial.time.value, rel=0.02)
+
+
+def test_too_few_stretches_are_refused():
+    """The integrated time is 1 at least as it counts here, and four stretches of 10 fit in 45."""
+    values = np.random.default_rng(12).standard_normal((1, 45))
+    with pytest.raises(PartialEstimateError, match="too few for an error"):
+        autocorrelation(values, tol=1)
+
+
+@pytest.mark.parametrize("layers", [40, 41])
+def test_what_never_forgets_is_refused(layers):
+    rng = np.random.default_rng(13)
+    start = np.sign(rng.standard_normal((20, 1)))
+    for values in (
+        start * (-1.0) ** np.arange(layers),  # period 2
+        start + 1e-3 * rng.standard_normal((20, layers)),  # stays where it was
+        start * np.linspace(1, 2, layers),  # grows
+    ):
+        with pytest.raises(PartialEstimateError) as caught:
+            autocorrelation(values)
+        assert 0 <= caught.value.partial.rate < 1
+
+
+def test_constants_are_refused():
+    with pytest.raises(ArgumentError, match="observables that vary"):
+        autocorrelation(np.full((4, 50), 0.1))
+
+
+@pytest.mark.parametrize(("option", "value"), [("tol", 0), ("level", 1), ("burn_in", -1)])
+def test_options_out_of_range(option, value):
+    with pytest.raises(ArgumentError, match=f"^{option}: got "):
+        autocorrelation(np.zeros((4, 50)), **{option: value})
+
+
+# ---------------------------------------------------------------- ArviZ
+
+
+def test_ess_and_mcse_are_those_of_arviz():
+    from arviz_stats.base import array_stats
+
+    values = ar1(np.random.default_rng(14), 20, 400, 0.6)
+    found = autocorrelation(values)
+    assert found.ess == array_stats.ess(values, method="mean")
+    assert found.mcse == array_stats.mcse(values, method="mean")
+    # two estimators of one number, each known to some 5 %
+    assert found.ess == pytest.approx(values.size / found.time.value, rel=0.3)
+    assert found.mcse == pytest.approx(found.mean.stderr, rel=0.15)
+
+
+def test_only_arviz_s_numbers_need_arviz(monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz_stats", None)
+    monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
+    found = autocorrelation(ar1(np.random.default_rng(15), 20, 200, 0.3))
+    for name in ("ess", "mcse"):
+        with pytest.raises(MissingExtraError, match="'stats'"):
+            getattr(found, name)
+
+
+# ---------------------------------------------------------------- chains
+
+
+@pytest.mark.parametrize(("activation", "batch"), [("relu", 5), ("tanh", 5), ("linear", 3)])
+def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
+    """Width 2000: the rate differs from that at infinite width by about 1/2000."""
+    chain = bnmc.Chain(2000, batch, activation)
+    star = bnmc.MeanField(chain).fixed_point()
+    run = bnmc.simulate(chain, 640, chains=50, burn_in=40, rng=1)
+    found = autocorrelation(run)
+    assert isinstance(found, RateEstimate)
+    assert abs(found.rate - star.rate) < 5.5 * found.stderr + 0.002
+    assert found.stderr < 0.03
+    assert abs(found.mean.value) < 5.5 * found.mean.stderr  # zero by symmetry
+
+
+def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
+    """For an observable that is neither linear nor Gaussian."""
+    chain = bnmc.Chain(50, 4, "relu")
+    options = {"observables": "orthogonality_gap", "burn_in": 20}
+    run = bnmc.simulate(chain, 99, chains=8 * GROUPS, rng=2, **options)
+    values = run["orthogonality_gap"]
+    truth = autocorrelation(values, tol=10)
+    truths = (truth.rate, truth.time.value, truth.mean.value)
+    assert truth.time.stderr < 0.01 * truth.time.value
+    assert coverage(values.reshape(GROUPS, 8, 80), truths, tol=10).min() >= lowest(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("chain", "options", "hint"),
+    [
+        (bnmc.Chain(20, 2, "tanh"), {}, "forgets in one layer"),
+        (bnmc.Chain(20, 3, "tanh", norm="batch-uncentred"), {}, 'norm "batch"'),
+        (bnmc.Chain(20, 3, "tanh", skip=1.0), {}, "no mean field: skip"),
+        (bnmc.Chain(20, 3, "tanh"), {"inputs": 2}, "without inputs="),
+    ],
+    ids=["pairs", "uncentred", "skip", "inputs"],
+)
+def test_chains_without_a_default_ask_for_an_observable(chain, options, hint):
+    run = bnmc.simulate(chain, 10, rng=0, **options)
+    with pytest.raises(ArgumentError, match=f"^observable: got None, .*{hint}"):
+        autocorrelation(run)

@@ -1,0 +1,419 @@
+"""`bnmc.mixing.spectral` against formulas, against processes in closed form, and on chains.
+
+Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
+probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
+below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import linalg, signal, stats
+
+import bnmc
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.mixing.implied_timescales import Spectrum, spectral
+from bnmc.mixing.rate import RateEstimate
+
+# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
+SEEDS, GROUPS, FEWER = 2000, 1000, 600
+
+DEGENERATE = np.diag([0.6, 0.6, 0.6])
+NEAR = np.diag([0.6, 0.58, 0.55])
+SEPARATE = np.diag([0.6, 0.2])
+ROTATION = 0.6 * np.array([[math.cos(0.5), -math.sin(0.5)], [math.sin(0.5), math.cos(0.5)]])
+SKEWED = np.array([[0.6, 0.5], [0.0, 0.3]])
+
+
+def ar1(rng, chains, layers, rho):
+    """Stationary ``x' = ρ x + √(1−ρ²) ε``, of variance 1."""
+    noise = math.sqrt(1 - rho * rho) * rng.standard_normal((chains, layers))
+    start = rho * rng.standard_normal((chains, 1))
+    return signal.lfilter([1.0], [1.0, -rho], noise, axis=1, zi=start)[0]
+
+
+def var1(rng, chains, layers, A):
+    """Stationary ``x' = A x + ε``, (chains, layers, features)."""
+    x = np.empty((chains, layers, len(A)))
+    x[:, 0] = rng.standard_normal((chains, len(A))) @ root(A).T
+    x[:, 1:] = rng.standard_normal((chains, layers - 1, len(A)))
+    for layer in range(1, layers):
+        x[:, layer] += x[:, layer - 1] @ A.T
+    return x
+
+
+def root(A):
+    """A factor of the stationary covariance ``C = A C Aᵀ + I``."""
+    return np.linalg.cholesky(linalg.solve_discrete_lyapunov(A, np.eye(len(A))))
+
+
+def singular_values(A, lag):
+    L = root(A)
+    return linalg.svdvals(np.linalg.inv(L) @ np.linalg.matrix_power(A, lag) @ L)
+
+
+def coverage(runs, truth, lags):
+    """Share of runs that cover `truth`, among those not refused, and of those."""
+    seeds = given = hits = 0
+    for values in runs:
+        seeds += 1
+        try:
+            low, high = spectral(values, lags).ci
+        except PartialEstimateError:
+            continue
+        given += 1
+        hits += low <= truth <= high
+    return hits / given, given / seeds
+
+
+def lowest(seeds, probability=0.95):
+    """Share of successes of at least this probability that is undercut once in a million times."""
+    return stats.binom.ppf(1e-6, seeds, probability) / seeds
+
+
+def many(seeds, make):
+    """Values of `make`, one after the other, from one generator."""
+    rng = np.random.default_rng(2026)
+    return (make(rng) for _ in range(seeds))
+
+
+# ---------------------------------------------------------------- the formulas
+
+
+def test_singular_values_and_eigenvalues_by_their_definition():
+    x = var1(np.random.default_rng(0), 10, 200, SKEWED) @ [[1.0, 5.0], [0.0, 1e3]] + [3.0, -8.0]
+    found = spectral_or_partial(x, [1, 3])
+    for row, lag in enumerate((1, 3)):
+        expected, eigenvalues = by_definition(x, lag)
+        np.testing.assert_allclose(found.singular_values[row], expected, rtol=1e-9)
+        eigenvalues = eigenvalues[np.argsort(-np.abs(eigenvalues))]
+        np.testing.assert_allclose(found.eigenvalues[row], eigenvalues, rtol=1e-9)
+        np.testing.assert_allclose(found.timescales[row], -lag / np.log(expected), rtol=1e-9)
+    assert found.lags.tolist() == [1, 3]
+
+
+def by_definition(x, lag):
+    """Singular values and eigenvalues of ``C^{-1/2} C(h) C^{-1/2}`` of two features."""
+    y = x - x.mean(axis=(0, 1))
+    now, later = y[:, :-lag].reshape(-1, 2), y[:, lag:].reshape(-1, 2)
+    C = (now.T @ now + later.T @ later) / (2 * len(now))
+    lagged = now.T @ later / len(now)
+    inverse_root = linalg.inv(linalg.sqrtm(C))
+    singular = linalg.svdvals(inverse_root @ lagged @ inverse_root)
+    return singular, linalg.eigvals(linalg.solve(C, lagged))
+
+
+def spectral_or_partial(values, lags):
+    """The spectrum, also where no lag passes the test."""
+    try:
+        return spectral(values, lags)
+    except PartialEstimateError as error:
+        return error.partial
+
+
+@pytest.mark.parametrize("A", [SEPARATE, SKEWED, ROTATION], ids=["reversible", "skewed", "turning"])
+def test_processes_in_closed_form(A):
+    """Reversible or not: VAMP sees the singular values, TICA the eigenvalues."""
+    found = spectral_or_partial(var1(np.random.default_rng(1), 100, 1000, A), [1, 2, 4])
+    for row, lag in enumerate((1, 2, 4)):
+        error = 5.5 * found.singular_errors[row]
+        difference = np.abs(found.singular_values[row] - singular_values(A, lag))
+        assert (difference < error).all()
+        assert (error < 0.05).all()
+        moduli = np.sort(np.abs(linalg.eigvals(np.linalg.matrix_power(A, lag))))[::-1]
+        # an eigenvalue moves by its condition number, below 2 here, times what C(h) does
+        assert (np.abs(np.abs(found.eigenvalues[row]) - moduli) < 0.05).all()
+        rate = found.rates[row]
+        truth = singular_values(A, lag)[0] ** (1 / lag)
+        assert abs(rate.rate - truth) < 5.5 * rate.stderr
+
+
+def test_the_leading_correlation_is_measured_where_nothing_was_learnt():
+    """Directions from the first half of the chains, correlation and error from the second."""
+    x = var1(np.random.default_rng(2), 60, 100, SEPARATE)
+    found = spectral(x, 1)
+    y = x - x.mean(axis=(0, 1))
+    pairs = [(chain[:-1], chain[1:]) for chain in y]
+
+    def moments(chains):
+        lagged = sum(pairs[c][0].T @ pairs[c][1] for c in chains)
+        both = sum(pairs[c][0].T @ pairs[c][0] + pairs[c][1].T @ pairs[c][1] for c in chains) / 2
+        return lagged, both
+
+    lagged, both = moments(range(30))
+    inverse_root = linalg.inv(linalg.sqrtm(both))
+    U, _, Vt = linalg.svd(inverse_root @ lagged @ inverse_root)
+    u, v = inverse_root @ U[:, 0], inverse_root @ Vt[0]
+
+    def z(chains):
+        lagged, both = moments(chains)
+        return math.atanh(u @ lagged @ v / math.sqrt((u @ both @ u) * (v @ both @ v)))
+
+    held = list(range(30, 60))
+    left_out = np.array([z([c for c in held if c != one]) for one in held])
+    expected = 30 * z(held) - 29 * left_out.mean()
+    stderr = math.sqrt(29 / 30 * np.square(left_out - left_out.mean()).sum())
+    assert found.n == 30
+    assert found.rate == pytest.approx(math.tanh(expected), rel=1e-9)
+    assert found.stderr == pytest.approx(stderr / math.cosh(expected) ** 2, rel=0.01)
+
+
+def test_linear_maps_of_the_features_change_nothing():
+    x = var1(np.random.default_rng(3), 20, 200, NEAR)
+    mixed = x @ np.random.default_rng(4).standard_normal((3, 3)) * [1e-5, 1.0, 1e5] + [0, 1, 2]
+    one, other = spectral(x, [1, 2]), spectral(mixed, [1, 2])
+    np.testing.assert_allclose(other.singular_values, one.singular_values, rtol=1e-7)
+    assert other.rate == pytest.approx(one.rate, rel=1e-7)
+    assert other.ci == pytest.approx(one.ci, rel=1e-7)
+
+
+def test_null_directions_are_left_out():
+    x = var1(np.random.default_rng(5), 20, 200, SEPARATE)
+    constant = np.full((20, 200, 1), 7.0)
+    redundant = np.concatenate([x, x[:, :, :1] - 2 * x[:, :, 1:], constant, x[:, :, :1]], axis=2)
+    one, other = spectral(x, 1), spectral(redundant, 1)
+    assert other.singular_values.shape == (1, 2)
+    np.testing.assert_allclose(other.singular_values, one.singular_values, rtol=1e-9)
+    assert other.rate == pytest.approx(one.rate, rel=1e-9)
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def test_the_interval_of_one_feature_covers_what_it_says():
+    share, given = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 60, 0.5)), 0.5, [1, 2])
+    assert share == pytest.approx(0.95, abs=0.025)
+    # A lag is rejected with probability 1 %, the second after the first more often than that.
+    assert given > 0.99
+
+
+@pytest.mark.parametrize(
+    ("A", "chains", "layers"),
+    [(-0.5, 50, 60), (0.0, 50, 60), (0.6, 1, 3000), (0.6, 8, 400)],
+    ids=["alternating", "white", "one chain", "few chains"],
+)
+def test_intervals_of_one_feature_cover_in_other_cases(A, chains, layers):
+    share, _ = coverage(many(FEWER, lambda rng: ar1(rng, chains, layers, A)), abs(A), 1)
+    assert share >= lowest(FEWER)
+
+
+@pytest.mark.parametrize(
+    "A", [SEPARATE, NEAR, DEGENERATE, ROTATION], ids=["separate", "near", "equal", "turning"]
+)
+def test_intervals_of_several_features_are_conservative(A):
+    truth = singular_values(A, 1)[0]
+    share, _ = coverage(many(FEWER, lambda rng: var1(rng, 60, 40, A)), truth, 1)
+    assert share >= lowest(FEWER)
+
+
+def test_the_test_rejects_one_lag_in_a_hundred():
+    rng = np.random.default_rng(6)
+    passed = [
+        spectral_or_partial(ar1(rng, 50, 60, 0.5), 1).chapman_kolmogorov.passed[0]
+        for _ in range(FEWER)
+    ]
+    # Bonferroni rejects 1 % at most
+    assert np.mean(passed) >= lowest(FEWER, 0.99)
+
+
+# ---------------------------------------------------------------- Chapman and Kolmogorov
+
+
+def test_noise_on_top_of_a_mode_fails_the_test():
+    """``x + white noise`` has ρ(k) = c ρ^k, and no lag at which ρ(2k) = ρ(k)²."""
+    rng = np.random.default_rng(7)
+    values = ar1(rng, 50, 1000, 0.8) + rng.standard_normal((50, 1000))
+    with pytest.raises(PartialEstimateError, match="rejects every lag") as caught:
+        spectral(values, [1, 2])
+    partial = caught.value.partial
+    assert isinstance(partial, Spectrum)
+    assert partial.rate == partial.rates[-1].rate
+    test = partial.chapman_kolmogorov
+    assert not test.passed.any()
+    expected = np.array([[0.5 * 0.8**2, 0.5 * 0.8**3], [0.5 * 0.8**4, 0.5 * 0.8**6]])
+    predicted = np.array([[0.4**2, 0.4**3], [0.32**2, 0.32**3]])
+    # correlations of 50 000 layers whose integrated time is below 5: known to 0.01
+    np.testing.assert_allclose(test.measured, expected, atol=0.055)
+    np.testing.assert_allclose(test.predicted, predicted, atol=0.055)
+
+
+def test_the_first_lag_that_passes_is_chosen():
+    """``x_l + x_{l+1}`` of white x: correlated at lag 1 and not beyond, so lag 2 is Markov."""
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((50, 1001))
+    found = spectral(x[:, 1:] + x[:, :-1], [1, 2])
+    assert found.chapman_kolmogorov.passed.tolist() == [False, True]
+    assert found.method == "spectral, lag 2"
+    assert found.rate_estimate == found.rates[1]
+    assert found.rates[0].rate == pytest.approx(0.5, abs=5.5 * found.rates[0].stderr)
+    assert found.ci[0] == 0.0
+
+
+# ---------------------------------------------------------------- lags
+
+
+def test_a_thinned_run_has_the_rate_per_layer():
+    chain = bnmc.Chain(20, 3, "tanh")
+    run = bnmc.simulate(chain, 600, chains=50, every=3, observables="orthogonality_gap", rng=0)
+    values = ar1(np.random.default_rng(9), 50, 601, 0.8)[:, ::3]
+    run["orthogonality_gap"][:] = values
+    found = spectral(run, [3, 6], observables="orthogonality_gap")
+    plain = spectral(values, [1, 2])
+    assert found.lags.tolist() == [3, 6]
+    assert found.rate == pytest.approx(plain.rate ** (1 / 3), rel=1e-12)
+    assert found.ci == pytest.approx([end ** (1 / 3) for end in plain.ci], rel=1e-12)
+    np.testing.assert_allclose(found.timescales, 3 * plain.timescales, rtol=1e-12)
+    assert abs(found.rate - 0.8) < 5.5 * found.stderr
+    for lags, message in ((4, "multiples of 3"), (201, "multiples of 3 up to 200")):
+        with pytest.raises(ArgumentError, match=f"^lags: got {lags}, allowed: {message}"):
+            spectral(run, lags, observables="orthogonality_gap")
+
+
+@pytest.mark.parametrize(
+    ("lags", "error"),
+    [
+        (0, ArgumentError),
+        ([1, -2], ArgumentError),
+        ([], ArgumentError),
+        (17, ArgumentError),
+        (1.0, ArgumentTypeError),
+        ("12", ArgumentTypeError),
+        ([1.5], ArgumentTypeError),
+        (None, ArgumentTypeError),
+    ],
+)
+def test_lags_that_are_refused(lags, error):
+    with pytest.raises(error, match="^lags: got "):
+        spectral(ar1(np.random.default_rng(0), 4, 50, 0.2), lags)
+
+
+def test_lags_come_in_order_and_once():
+    values = ar1(np.random.default_rng(10), 20, 200, 0.5)
+    assert spectral(values, iter([4, 1, 4])).lags.tolist() == [1, 4]
+    assert spectral(values, np.int64(2)).lags.tolist() == [2]
+
+
+# ---------------------------------------------------------------- too little data
+
+
+@pytest.mark.parametrize("features", [1, 2])
+def test_too_few_stretches_are_refused(features):
+    values = np.random.default_rng(11).standard_normal((4 * features, 30, features))
+    with pytest.raises(PartialEstimateError, match="too few for an error") as caught:
+        spectral(values, 3)
+    assert isinstance(caught.value.partial, RateEstimate)
+    assert caught.value.partial.ci == (0.0, 1.0)
+
+
+def test_too_few_pairs_for_the_features_are_refused():
+    with pytest.raises(ArgumentError, match="^run: .* 200 pairs of layers"):
+        spectral(np.random.default_rng(12).standard_normal((10, 20, 50)), 1)
+
+
+def test_what_never_forgets_is_refused():
+    rng = np.random.default_rng(13)
+    start = np.sign(rng.standard_normal((40, 1)))
+    stays = np.repeat(start, 30, axis=1)
+    for values in (stays, stays * (-1.0) ** np.arange(30)):
+        with pytest.raises(PartialEstimateError, match="do not forget") as caught:
+            spectral(values, 1)
+        assert 0.99 < caught.value.partial.rate < 1
+
+
+def test_features_that_vary_in_a_part_of_the_run_only_are_refused():
+    values = var1(np.random.default_rng(14), 40, 60, SEPARATE)
+    values[:20, :, 1] = values[20:, :, 1].mean()
+    with pytest.raises(PartialEstimateError, match="constant or dependent in a part"):
+        spectral(values, 1)
+
+
+def test_constants_are_refused():
+    with pytest.raises(ArgumentError, match="^observables: .* observables that vary"):
+        spectral(np.full((4, 50, 2), 0.1), 1)
+
+
+def test_burn_in_is_left_out():
+    values = ar1(np.random.default_rng(15), 30, 300, 0.5)
+    values[:, :50] += 30
+    assert spectral(values, 1, burn_in=50).rate == spectral(values[:, 50:], 1).rate
+
+
+# ---------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize(
+    ("options", "observables", "message"),
+    [
+        ({}, [], "^observables: .* at least one name"),
+        ({}, "gramm", "^observables: .*'gramm'"),
+        ({}, 3, "^observables: got 3, .* function of G"),
+        ({"observables": "soft_rank"}, np.trace, "^run: .* recorded 'gram'"),
+        ({"reduce": "chain"}, "gram", "^run: .* not reduced"),
+        ({"every": 4}, "gram", "^run: .* equally spaced .*multiple of every"),
+        ({"burn_in": 8}, "gram", "^run: .* at least 4 recorded layers .*3 from layer 0"),
+    ],
+    ids=["none", "misspelt", "number", "no gram", "reduced", "uneven", "few layers"],
+)
+def test_runs_and_observables_that_are_refused(options, observables, message):
+    run = bnmc.simulate(bnmc.Chain(20, 3, "tanh"), 10, chains=2, rng=0, **options)
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        spectral(run, 1, observables=observables)
+
+
+def test_arrays_that_are_refused():
+    values = ar1(np.random.default_rng(16), 4, 50, 0.2)
+    with pytest.raises(ArgumentError, match="^observables: got 'gap', allowed: None for an array"):
+        spectral(values, 1, observables="gap")
+    with pytest.raises(ArgumentError, match="^run: .* values up to 1e"):
+        spectral(1e200 * values, 1)
+    with pytest.raises(ArgumentError, match="^run: .*at index"):
+        spectral(np.where(values > 1, np.nan, values), 1)
+
+
+# ---------------------------------------------------------------- chains
+
+
+@pytest.mark.parametrize(
+    ("activation", "batch"),
+    [("relu", 5), ("tanh", 5), ("linear", 4), ("relu", 3)],  # linear: both eigenvalues are equal
+)
+def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
+    """Width 2000: the rate differs from that at infinite width by about 1/2000."""
+    chain = bnmc.Chain(2000, batch, activation)
+    star = bnmc.MeanField(chain).fixed_point()
+    run = bnmc.simulate(chain, 180, chains=60, burn_in=40, rng=1)
+    found = spectral(run, [1, 2])
+    assert abs(found.rate - star.rate) < 5.5 * found.stderr + 0.002
+    # its interval tells the rate from its square
+    assert found.ci[0] > star.rate**2
+    both = np.sort(np.abs(star.eigenvalues))[::-1]
+    error = 5.5 * found.singular_errors[0] + 0.002
+    assert (np.abs(found.singular_values[0] - both) < error).all()
+
+
+def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
+    """Two entries of G, each with noise on top of what lasts: directions have to be learnt."""
+    chain = bnmc.Chain(50, 4, "relu")
+    run = bnmc.simulate(chain, 49, chains=12 * GROUPS, burn_in=10, rng=2)
+    values = run.gram[:, :, 0, :2]
+    truth = by_definition(values, 1)[0][0]
+    share, given = coverage(values.reshape(GROUPS, 12, 40, 2), truth, 1)
+    assert share >= lowest(GROUPS)
+    assert given > 0.9
+
+
+@pytest.mark.parametrize(
+    ("chain", "options"),
+    [
+        (bnmc.Chain(20, 2, "tanh"), {}),
+        (bnmc.Chain.vanilla(20, 3), {}),
+        (bnmc.Chain(20, 3, "tanh", norm="batch-uncentred"), {}),
+        (bnmc.Chain(20, 3, "tanh"), {"inputs": 2}),
+    ],
+    ids=["pairs", "vanilla", "uncentred", "inputs"],
+)
+def test_chains_without_a_default_ask_for_observables(chain, options):
+    run = bnmc.simulate(chain, 10, rng=0, **options)
+    with pytest.raises(ArgumentError, match="^observables: got None, "):
+        spectral(run, 1)

@@ -1,0 +1,346 @@
+"""`bnmc.mixing.relaxation` against a general least-squares fit, on processes, and on chains.
+
+Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
+probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
+below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, signal, stats
+
+import bnmc
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.estimate import Estimate
+from bnmc.mixing.relaxation_curve import Relaxation, relaxation
+
+# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
+SEEDS, GROUPS, FEWER = 2000, 1000, 600
+
+
+def ar1(rng, chains, layers, rho, start):
+    """``x' = ρ x + √(1−ρ²) ε`` from `start`: E x_l = start ρ^l, of variance 1 − ρ^{2l}."""
+    noise = math.sqrt(1 - rho * rho) * rng.standard_normal((chains, layers))
+    noise[:, 0] = start
+    return signal.lfilter([1.0], [1.0, -rho], noise, axis=1)
+
+
+def given(value, stderr=0.0):
+    return Estimate(value, stderr, (value - 2 * stderr, value + 2 * stderr), 9, "given")
+
+
+def coverage(runs, truth):
+    """Share of runs and their limits that cover `truth`, among those not refused, and of those."""
+    seeds = kept = hits = 0
+    for values, star in runs:
+        seeds += 1
+        try:
+            low, high = relaxation(values, star).ci
+        except PartialEstimateError:
+            continue
+        kept += 1
+        hits += low <= truth <= high
+    return hits / kept, kept / seeds
+
+
+def lowest(seeds, probability=0.95):
+    """Share of successes of at least this probability that is undercut once in a million times."""
+    return stats.binom.ppf(1e-6, seeds, probability) / seeds
+
+
+def many(seeds, make, star=lambda rng: 0.0):
+    """Values of `make` and `star`, one after the other, from one generator."""
+    rng = np.random.default_rng(2026)
+    return ((make(rng), star(rng)) for _ in range(seeds))
+
+
+# ---------------------------------------------------------------- the fit
+
+
+@pytest.mark.parametrize("limit", [2.0, None])
+@pytest.mark.parametrize("rho", [0.8, -0.6])
+def test_the_fit_is_the_weighted_least_squares_fit(limit, rho):
+    """By SciPy, with the working covariance written out."""
+    values = 2 + ar1(np.random.default_rng(0), 30, 25, rho, 40)
+    found = relaxation(values, limit, window=(3, 20))
+    y = values[:, 3:21]
+    noise = y - y.mean(axis=0)
+    r = np.sum(noise[:, 1:] * noise[:, :-1]) / math.sqrt(
+        np.sum(noise[:, 1:] ** 2) * np.sum(noise[:, :-1] ** 2)
+    )
+    lags = np.abs(np.subtract.outer(np.arange(18), np.arange(18)))
+    W = np.linalg.inv(np.linalg.cholesky(r**lags))
+
+    def model(p):
+        rest = p[2] if limit is None else limit
+        return rest + p[0] * p[1] ** np.arange(18)
+
+    def residual(p):
+        return W @ (y.mean(axis=0) - model(p))
+
+    start = [40 * rho**3, rho] + ([2.0] if limit is None else [])
+    fit = optimize.least_squares(residual, start, xtol=1e-15, ftol=1e-15, gtol=1e-15)
+    # the sandwich: parameters move with each chain by -(JᵀJ)⁻¹Jᵀ W (y_c − ȳ)
+    moves = np.linalg.pinv(-fit.jac) @ W @ noise.T
+    stderr = moves.std(axis=1, ddof=1) / math.sqrt(30)
+    assert found.window == (3, 20)
+    assert found.rate == pytest.approx(abs(fit.x[1]), rel=1e-6)
+    assert found.amplitude.value == pytest.approx(fit.x[0], rel=1e-6)
+    assert found.amplitude.stderr == pytest.approx(stderr[0], rel=1e-4)
+    assert found.stderr == pytest.approx(stderr[1], rel=2e-2)  # symmetric in artanh
+    if limit is None:
+        assert found.limit.value == pytest.approx(fit.x[2], rel=1e-6)
+        assert found.limit.stderr == pytest.approx(stderr[2], rel=1e-4)
+    else:
+        assert found.limit.value == 2.0
+    np.testing.assert_allclose(found.deviation, values.mean(axis=0) - found.limit.value)
+    np.testing.assert_allclose(found.deviation_stderr, values.std(axis=0, ddof=1) / math.sqrt(30))
+    assert found.n == 30
+
+
+def test_units_and_sign_do_not_matter():
+    values = ar1(np.random.default_rng(1), 50, 40, 0.7, 40)
+    one, other = relaxation(values, 0.0), relaxation(5 - 1e6 * values, 5.0)
+    assert other.rate == pytest.approx(one.rate, rel=1e-9)
+    assert other.ci == pytest.approx(one.ci, rel=1e-7)
+    assert other.amplitude.value == pytest.approx(-1e6 * one.amplitude.value, rel=1e-9)
+
+
+def test_the_error_of_the_limit_is_passed_on():
+    """As the rate moves when the limit does, and added in squares."""
+    values = ar1(np.random.default_rng(2), 50, 30, 0.8, 40)
+    values += 40 * 0.8 ** np.arange(30) - values.mean(axis=0)  # no residual bends the fit
+    window = (4, 20)
+    exact, shifted = (relaxation(values, star, window=window) for star in (0.0, 1e-4))
+    uncertain = relaxation(values, given(0.0, 0.3), window=window)
+    slope = (math.atanh(shifted.rate) - math.atanh(exact.rate)) / 1e-4
+    derivative = 1 - exact.rate**2
+    expected = math.hypot(exact.stderr, 0.3 * slope * derivative)
+    assert uncertain.rate == pytest.approx(exact.rate, rel=1e-12)
+    assert expected > 1.2 * exact.stderr
+    # the error is of first order, and the rate moves by less than 1 % of itself
+    assert uncertain.stderr == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_thinned_run_has_the_rate_per_layer():
+    chain = bnmc.Chain(20, 3, "tanh")
+    run = bnmc.simulate(chain, 60, chains=50, every=2, observables="orthogonality_gap", rng=0)
+    values = ar1(np.random.default_rng(3), 50, 61, 0.8, 60)[:, ::2]
+    run["orthogonality_gap"][:] = values
+    found = relaxation(run, 0.0, "orthogonality_gap")
+    plain = relaxation(values, 0.0)
+    assert found.rate == pytest.approx(math.sqrt(plain.rate), rel=1e-12)
+    assert found.window == tuple(2 * layer for layer in plain.window)
+    assert found.layers.tolist() == list(range(0, 61, 2))
+    assert abs(found.rate - 0.8) < 5.5 * found.stderr
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def test_intervals_cover_what_they_say():
+    share, kept = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 24, 0.5, 40)), 0.5)
+    assert share == pytest.approx(0.95, abs=0.025)
+    assert kept > 0.99
+
+
+@pytest.mark.parametrize(
+    ("chains", "layers", "rho", "star"),
+    [
+        (50, 30, -0.6, lambda rng: 0.0),
+        (8, 40, 0.7, lambda rng: 0.0),
+        (50, 24, 0.5, lambda rng: None),
+        (50, 30, 0.6, lambda rng: given(rng.normal(0, 0.1), 0.1)),
+    ],
+    ids=["alternating", "few chains", "fitted limit", "estimated limit"],
+)
+def test_intervals_cover_in_other_cases(chains, layers, rho, star):
+    runs = many(FEWER, lambda rng: ar1(rng, chains, layers, rho, 60), star)
+    share, kept = coverage(runs, abs(rho))
+    assert share >= lowest(FEWER)
+    assert kept > 0.95
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_second_faster_mode_is_waited_for(sign):
+    def two_modes(rng):
+        return ar1(rng, 60, 30, 0.7, 60) + sign * ar1(rng, 60, 30, 0.3, 60)
+
+    share, kept = coverage(many(FEWER, two_modes), 0.7)
+    assert share >= lowest(FEWER)
+    assert kept > 0.95
+
+
+def test_intervals_on_a_chain_cover_the_rate_of_the_mean_field():
+    """Width 500: the rate differs from that at infinite width by a tenth of the error."""
+    chain = bnmc.Chain(500, 4, "relu")
+    star = bnmc.MeanField(chain).fixed_point()
+    x = np.random.default_rng(12).standard_normal((500, 4)) + 3 * np.eye(4)[0]
+    run = bnmc.simulate(chain, 13, chains=10 * GROUPS, initial=x, rng=1)
+    # of the slower kind, P diag(d) P, for d = (1, −1/3, −1/3, −1/3)
+    P = np.eye(4) - 0.25
+    values = np.einsum("clij,ij->cl", run.gram, P @ np.diag([3.0, -1.0, -1.0, -1.0]) @ P)
+    share, kept = coverage(((group, 0.0) for group in values.reshape(GROUPS, 10, 14)), star.rate)
+    assert share >= lowest(GROUPS)
+    assert kept > 0.95
+
+
+# ---------------------------------------------------------------- no decay
+
+
+def test_stationary_chains_are_refused():
+    rng = np.random.default_rng(4)
+    values = ar1(rng, 50, 60, 0.8, 0.0)[:, 20:]
+    for star in (0.0, None):
+        with pytest.raises(PartialEstimateError, match="stands out from the noise") as caught:
+            relaxation(values, star)
+        partial = caught.value.partial
+        assert isinstance(partial, Estimate)
+        against = values[:, -1] if star is None else 0.0
+        assert partial.value == pytest.approx(np.mean(values[:, 0] - against), abs=1e-14)
+
+
+def test_a_signal_that_drowns_before_it_is_trusted_comes_along():
+    values = ar1(np.random.default_rng(5), 50, 40, 0.8, 2.0)  # 14 standard errors
+    with pytest.raises(PartialEstimateError) as caught:
+        relaxation(values, 0.0)
+    partial = caught.value.partial
+    assert isinstance(partial, Relaxation)
+    assert partial.window[0] == 0
+    assert abs(partial.rate - 0.8) < 5.5 * partial.stderr
+
+
+@pytest.mark.parametrize("star", [0.0, None])
+def test_growth_is_no_decay(star):
+    noise = np.random.default_rng(6).standard_normal((20, 15))
+    values = 3.0 * 1.3 ** np.arange(15) + noise
+    with pytest.raises(PartialEstimateError):
+        relaxation(values, star)
+    with pytest.raises(PartialEstimateError):
+        relaxation(values, star, window=(0, 14))
+
+
+def test_a_limit_out_of_reach_is_not_fitted():
+    values = ar1(np.random.default_rng(7), 50, 12, 0.98, 40)
+    with pytest.raises(PartialEstimateError):
+        relaxation(values)
+
+
+def test_no_deviation_at_all_is_refused():
+    half = np.random.default_rng(8).standard_normal((10, 12))
+    mirrored = np.concatenate([half, -half])  # means are exactly zero
+    for window in (None, (0, 11)):
+        with pytest.raises(PartialEstimateError):
+            relaxation(mirrored, 0.0, window=window)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Relaxation of a wide chain from one batch that permutations change."""
+    chain = bnmc.Chain(2000, 5, "relu")
+    x = np.random.default_rng(9).standard_normal((2000, 5))
+    x[:, 0] += 2 * x[:, 1]
+    return bnmc.simulate(chain, 30, chains=200, initial=x, rng=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((4, 20)), "^run: .* at least 5 chains and 5 recorded layers"),
+        (np.zeros((9, 4)), "^run: .* at least 5 chains and 5 recorded layers"),
+        (np.ones((9, 20)) * np.arange(20), "^run: .* chains that differ"),
+        (np.zeros((9, 20, 2)), "^observable: .* a scalar"),
+    ],
+)
+def test_runs_that_are_refused(values, message):
+    with pytest.raises(ArgumentError, match=message):
+        relaxation(values, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("window", "error"),
+    [
+        ((3, 6), ArgumentError),
+        ((20, 3), ArgumentError),
+        ((-1, 10), ArgumentError),
+        ((3, 40), ArgumentError),
+        ((3.0, 10), ArgumentTypeError),
+        ((3,), ArgumentTypeError),
+        ("ab", ArgumentTypeError),
+    ],
+)
+def test_windows_that_are_refused(window, error):
+    with pytest.raises(error, match="^window: got "):
+        relaxation(ar1(np.random.default_rng(0), 9, 40, 0.5, 9), 0.0, window=window)
+
+
+def test_a_level_out_of_range():
+    with pytest.raises(ArgumentError, match="^level: got 0.0"):
+        relaxation(np.zeros((9, 9)), 0.0, level=0.0)
+
+
+def test_limits_that_are_refused(run):
+    star = bnmc.MeanField(run.chain).fixed_point()
+    other = bnmc.MeanField(bnmc.Chain(100, 4, "relu")).fixed_point()
+    for limit, observable, message in (
+        (other, None, "^star: .* one batch of 4"),
+        (other, np.trace, "^star: .* one batch of 4"),
+        (star, "gram", "^star: .* a number, an Estimate or None .*only a function of G"),
+        (star.gram[0], np.trace, "^star: got "),
+        (np.nan, np.trace, "^star: got nan"),
+        (None, None, "^observable: got None, .*the default is for a FixedPoint"),
+        (star.gram, None, "^observable: got None"),
+        (star, lambda G: np.nan, "^observable.*: got nan"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            relaxation(run, limit, observable)
+    with pytest.raises(ArgumentError, match="^star: .*only a function of G of a Trajectory"):
+        relaxation(run.gram[:, :, 0, 0], star)
+    with pytest.raises(ArgumentTypeError, match="^star: got 'mean'"):
+        relaxation(run, "mean", np.trace)
+
+
+# ---------------------------------------------------------------- chains
+
+
+@pytest.mark.parametrize(("activation", "batch"), [("relu", 10), ("tanh", 5), ("linear", 4)])
+def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
+    """Width 4000: the rate differs from that at infinite width by about 1/4000."""
+    chain = bnmc.Chain(4000, batch, activation)
+    x = np.random.default_rng(10).standard_normal((4000, batch))
+    x[:, 0] += 2 * x[:, 1]
+    run = bnmc.simulate(chain, 40, chains=200, initial=x, rng=0)
+    star = bnmc.MeanField(chain).fixed_point()
+    found = relaxation(run, star)
+    assert abs(found.rate - star.rate) < 5.5 * found.stderr + 0.001
+    # its interval tells the rate from its square
+    assert found.ci[0] > star.rate**2
+
+
+def test_a_function_of_G_relaxes_to_its_value_at_the_fixed_point(run):
+    star = bnmc.MeanField(run.chain).fixed_point()
+
+    def difference(G):
+        return G[0, 0] - G[1, 1] - (G[0].sum() - G[1].sum()) * 2 / 5
+
+    fits = [
+        relaxation(run, limit, difference, window=(2, 16))
+        for limit in (star, star.gram, 0.0, given(0.0))
+    ]
+    assert all(fit.rate == pytest.approx(fits[0].rate, rel=1e-9) for fit in fits)
+    assert abs(fits[0].rate - star.rate) < 5.5 * fits[0].stderr + 0.005
+    assert fits[0].limit.value == pytest.approx(0.0, abs=1e-15)
+
+
+def test_what_permutations_leave_alone_relaxes_by_squares():
+    """The squared gap of a linear chain from normal input: a second moment, (9/11)² at n = 10."""
+    chain = bnmc.Chain(1000, 10, "linear")
+    run = bnmc.simulate(chain, 40, chains=1000, observables="orthogonality_gap", rng=0)
+    found = relaxation(np.square(run.orthogonality_gap))
+    assert abs(found.rate - (9 / 11) ** 2) < 5.5 * found.stderr + 0.005
+    assert found.stderr < 0.05

@@ -1,0 +1,1150 @@
+"""The GPU kernels, in Numba's simulator: the CPU's trajectories to rounding, and how they fail.
+
+With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
+"""
+
+import ctypes
+import os
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import own, philox
+
+from bnmc import Activation, Chain, Distance, gram, simulate
+from bnmc._kernels.cpu import layers as cpu_layers
+from bnmc._kernels.cpu import pairs as cpu_pairs
+from bnmc._kernels.gpu import device as gpu_device
+from bnmc._kernels.gpu import layers as kernels
+from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.scalar import measures
+from bnmc._kernels.scalar import philox as core_philox
+from bnmc._support.device_arrays import _Tensor as DLTensor
+from bnmc._support.device_arrays import as_device_array, is_device_array
+from bnmc.chain.compiled import sigma_of
+from bnmc.chain.start import Covariance
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    NonFiniteError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
+from bnmc.mixing import tv_bound
+from bnmc.simulation.engine.gpu.arrays import DeviceRows
+from bnmc.simulation.engine.gpu.pairs import GpuPairs
+from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler, GpuSampler
+from bnmc.simulation.engine.pairs import APART, THRESHOLD, Pairs
+
+# On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Grid size"),
+    pytest.mark.filterwarnings("ignore:Host array used"),
+]
+
+LAYERS = int(os.environ.get("BNMC_LAYERS", "120"))
+X = np.random.default_rng(5).standard_normal((70, 3))
+# The simulator's threads of Python do not inherit `np.errstate`.
+IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def run_block(manager, grid_point, *arguments):
+    """Run a block of the simulator, whose own way is to poll all threads at every barrier."""
+    from numba.cuda.simulator.kernel import BlockThread
+
+    points = list(np.ndindex(*manager._block_dim))
+    barrier = threading.Barrier(len(points))
+
+    def body():
+        try:
+            manager._f(*arguments)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    threads = [BlockThread(body, manager, grid_point, point, False) for point in points]
+    for thread in threads:
+        thread.syncthreads = barrier.wait
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Those that a barrier then let go are not the cause.
+    failures = [thread.exception for thread in threads if thread.exception]
+    for error, trace in sorted(
+        failures, key=lambda one: type(one[0]) is threading.BrokenBarrierError
+    ):
+        raise error.with_traceback(trace)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def barriers():
+    if not gpu_device.SIMULATED:
+        yield
+        return
+    from numba.cuda.simulator.kernel import BlockManager
+
+    with mock.patch.object(BlockManager, "run", run_block):
+        yield
+
+
+def both(chain, depth, **options):
+    """Runs on the CPU and on the GPU."""
+    options = {"rng": 11, **options}
+    return [simulate(chain, depth, backend=backend, **options) for backend in ("cpu", "cuda")]
+
+
+def assert_equal_to_rounding(a, b, layers=1):
+    """Entries of G are means of products: of d terms, after a factor of n x n and a row's norm.
+
+    Each step is off by at most as many roundings as it has terms, relative to entries of order one.
+    The condition of the factors, here at most 100, multiplies them, once, where the chain
+    contracts.
+    """
+    n, d = a.chain.batch * (a.inputs or 1), a.chain.width
+    unit = 2.0**-23 if a.dtype == "float32" else 2.0**-52
+    # Rounding of random sign adds up like the square root.
+    terms = np.sqrt(d) + 3 * n + 20
+    assert np.abs(a.gram - b.gram).max() <= 100 * unit * terms * layers
+
+
+def test_words_are_those_of_the_cpu():
+    words = np.zeros((3, 4), np.uint32)
+    draw = gpu_device.device_module(core_philox).philox4x32
+
+    @cuda.jit
+    def fill(out):
+        for row in range(3):
+            out[row] = draw(row, 5, 7, 2**28 + 1, 2**32 - 1, 12345)
+
+    fill[1, 1](words)
+    expected = philox((np.arange(3), 5, 7, 2**28 + 1), (2**32 - 1, 12345))
+    assert np.array_equal(words.T, np.stack(expected))
+
+
+CASES = {
+    "two tiles": (Chain(70, 3, "relu"), {}),
+    "uncentred, two chunks": (Chain(20, 9, "tanh", norm="batch-uncentred"), {}),
+    "no norm": (Chain(20, 2, "gelu", norm="none", gain=1.5), {}),
+    "eps, two inputs": (Chain(20, 2, "sin", eps=0.1, gain=0.5), {"inputs": 2}),
+    "skip": (Chain(20, 3, "selu", skip=0.5), {"sampler": "conditional"}),
+    "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
+    "a function of the user": (Chain(20, 3, Activation(own)), {}),
+    "weights, float32, skip": (
+        Chain(20, 3, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
+    ),
+    "uniform weights": (
+        Chain(20, 3, "relu", norm="none", weights="uniform"), {"initial": X[:20]},
+    ),
+    "uniform weights, float32": (Chain(20, 3, "relu", weights="uniform"), {"dtype": "float32"}),
+    "fewer rows than samples": (
+        Chain(4, 8, "tanh", norm="batch-uncentred"), {"sampler": "conditional", "chains": 3},
+    ),
+    "more columns than registers": (
+        Chain(20, 17, "tanh", norm="batch-uncentred"), {"sampler": "conditional"},
+    ),
+    "signs, two tiles": (Chain(21, 3, "erf", weights="rademacher"), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_trajectories_are_those_of_the_cpu(what):
+    chain, options = CASES[what]
+    a, b = both(chain, 1, **options)
+    assert (a.backend, b.backend) == ("cpu", "cuda")
+    assert (a.key, a.sampler, a.dtype) == (b.key, b.sampler, b.dtype)
+    assert_equal_to_rounding(a, b)
+    # A GPU does not look after the precision of float32 rows.
+    assert set(a.final_state.arrays) - {"unresolved"} == set(b.final_state.arrays)
+    for name, others in b.final_state.arrays.items():
+        values = a.final_state.arrays[name]
+        assert (values.shape, values.dtype) == (others.shape, others.dtype)
+
+
+@DTYPES
+def test_rounding_does_not_grow_with_depth(dtype):
+    a, b = both(Chain(40, 3, "relu"), 8, dtype=dtype, chains=2, every=4)
+    assert_equal_to_rounding(a, b)
+
+
+@pytest.mark.parametrize(("activation", "norm"), [("relu", "batch"), ("tanh", "batch-uncentred")])
+def test_trajectories_stay_together_where_chains_contract(activation, norm):
+    """Through LAYERS layers; as many as are asked for by BNMC_LAYERS=10000 (10 minutes a chain).
+
+    Roundings of a layer are a disturbance that later layers contract.  What they make of it shows
+    where the CPU runs the same chain, of the same normals, in float32: it leaves the trajectory of
+    float64 by `response`, which is to units of float32 what the difference of CPU and GPU is to
+    those of float64.  Their roundings are of as many operations, done in another order: those of
+    one are up to twice as large, and the two may have opposite signs, hence a factor of 4; the
+    float32 normals are not rounded more than the rows made of them.
+    """
+    chain = Chain(16, 3, activation, norm=norm)
+    options = {"rng": 3, "sampler": "conditional"}
+    exact = simulate(chain, 10_000, backend="cpu", **options).gram
+    single = simulate(chain, 10_000, backend="cpu", dtype="float32", **options)
+    assert single.widened == ()
+    response = np.abs(exact - single.gram).max()
+    # It contracts: without it the differences of 10,000 layers would have come to order one.
+    assert response < 1e-4
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", 0.5):
+        found = simulate(chain, LAYERS, backend="cuda", **options).gram
+    assert np.abs(found - exact[:, : LAYERS + 1]).max() <= 4 * 2.0**-29 * response
+
+
+# --- shapes -------------------------------------------------------------------------------------
+
+# In the simulator a tile has 64 rows of a drawn layer, 32 of one of weights; a thread has at most
+# 16 columns in float32, 8 in float64, and an edge of 8 or 6 of the Gram matrix.
+WIDTHS = (1, 2, 5, 15, 16, 17, 31, 33, 63, 64, 65, 127, 129)
+BATCHES = (1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 17)
+
+
+@st.composite
+def runs(draw):
+    """A chain, and options of a run that the GPU takes."""
+    sampler = draw(st.sampled_from(["conditional", "weights"]))
+    norm = draw(st.sampled_from(["none", "batch-uncentred", "batch"]))
+    inputs = draw(st.sampled_from([None, 1, 2]))
+    batch = draw(st.sampled_from(BATCHES if inputs != 2 else BATCHES[:8]))
+    law = draw(st.sampled_from(["gaussian", "uniform", "rademacher"]))
+    widths = WIDTHS if sampler == "conditional" else WIDTHS[:-3]
+    chain = Chain(
+        draw(st.sampled_from(widths)),
+        max(batch, 2 if norm == "batch" else 1),
+        draw(st.sampled_from(["relu", "tanh"])),
+        norm=norm,
+        skip=draw(st.sampled_from([0.0, 0.5])),
+        eps=draw(st.sampled_from([0.0, 0.1])) if norm != "none" else 0.0,
+        weights=law if sampler == "weights" else "gaussian",
+    )
+    options = {"sampler": sampler, "inputs": inputs, "chains": draw(st.integers(1, 3))}
+    options["dtype"] = draw(st.sampled_from(["float32", "float64"]))
+    options["rng"] = draw(st.integers(0, 100))
+    return chain, options
+
+
+def least_pivot(gram, batch, centred):
+    """The least pivot of a covariance, relative to its diagonal, of those that are not zero."""
+    n = len(gram)
+    if centred:
+        project = np.eye(n) - np.kron(np.eye(n // batch), np.full((batch, batch), 1 / batch))
+        gram = project @ gram @ project
+    rest, diagonal, least = gram.copy(), np.diagonal(gram), 1.0
+    for k in range(n):
+        pivot = rest[k, k]
+        if pivot > 16 * 2.0**-52 * n * diagonal[k]:
+            least = min(least, pivot / diagonal[k])
+            rest -= np.outer(rest[:, k], rest[k]) / pivot
+    return least
+
+
+@IN_THREADS
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@given(runs())
+@settings(max_examples=25)
+def test_shapes(run):
+    """Layer 0 of a law, and from the CPU's layer 0 the next.
+
+    A number goes through as many roundings as sums have terms, which random signs let add up like
+    the root of the width.  The largest entries stand for the scale, and a factor of 10 for rows
+    that are divided by a small norm: over rows the mean of 1 / norm is at most that of one of two
+    normals, sqrt(pi / 2), three times that with these widths.  Roundings of the factor, in float64,
+    are divided by its least pivot.
+    """
+    chain, options = run
+    outcomes = []
+    for backend in ("cpu", "cuda"):
+        try:
+            outcomes.append(simulate(chain, 0, backend=backend, **options))
+        except ZeroVarianceError as error:
+            outcomes.append((error.chain, error.layer))
+    assert (outcomes[0] == outcomes[1]) or not isinstance(outcomes[0], tuple)
+    if isinstance(outcomes[0], tuple):
+        return
+    begun, other = outcomes
+    unit = 2.0**-23 if begun.dtype == "float32" else 2.0**-52
+    n = chain.batch * (begun.inputs or 1)
+    terms = 10 * (np.sqrt(chain.width) + 3 * n + 20)
+    start = begun.final_state.arrays["gram"]
+    there = other.final_state.arrays["gram"]
+    assert np.abs(start - there).max() <= unit * terms * max(np.abs(start).max(), 1.0)
+    ended = []
+    for backend in ("cpu", "cuda"):
+        try:
+            run = simulate(chain, 1, initial=begun.final_state, backend=backend, dtype=begun.dtype)
+            ended.append(run.final_state.arrays["gram"])
+        except ZeroVarianceError as error:
+            ended.append((error.chain, error.layer))
+    if isinstance(ended[0], tuple):
+        assert ended[0] == ended[1]
+        return
+    least = 1.0
+    if options["sampler"] == "conditional":
+        least = min(least_pivot(one, chain.batch, chain.norm == "batch") for one in start)
+    allowed = terms * (unit + 2.0**-52 / least) * max(np.abs(ended[0]).max(), 1.0)
+    assert np.abs(ended[0] - ended[1]).max() <= allowed
+
+
+def test_a_block_of_a_chain_and_blocks_of_its_rows():
+    """Whether the rows of a chain are one block's or those of several."""
+    chain = Chain(70, 2, "relu", norm="batch-uncentred")
+    alone = simulate(chain, 1, rng=2, backend="cuda")
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", 0.5):
+        among = simulate(chain, 1, rng=2, backend="cuda")
+    assert np.array_equal(alone.gram, among.gram)
+
+
+def test_bits_do_not_depend_on_the_device():
+    """Neither on its multiprocessors nor on what other chains there are."""
+    chain = Chain(130, 1, "tanh", norm="none")
+
+    def run(count, processors):
+        with mock.patch("bnmc.simulation.engine.gpu.samplers.processors", return_value=processors):
+            return simulate(chain, 1, rng=2, backend="cuda", chains=count)
+
+    # Three tiles: of a block each, of two blocks, and of one that is the chain's.
+    runs = [run(1, 100), run(1, 1), run(2, 1)]
+    assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
+    with mock.patch.object(kernels, "MOST_RANGES", 2):
+        # Two ranges, of a block each and of one for both.
+        ranges = [run(1, 1), run(2, 1)]
+        # Where shared memory has room for the sums of one of them.
+        kernels.kernels.cache_clear()
+        with mock.patch.object(kernels.Shape, "scratch", 1):
+            ranges.append(run(1, 1))
+        kernels.kernels.cache_clear()
+    for first, *others in (runs, ranges):
+        for other in others:
+            assert np.array_equal(first.gram[0], other.gram[0])
+    # The order of the sums is another one.
+    assert not np.array_equal(runs[0].gram, ranges[0].gram)
+
+
+def test_chunks_of_chains():
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    whole = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 1):
+        parts = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
+    assert np.array_equal(whole.gram, parts.gram)
+    assert len(np.unique(whole.gram[:, :, 0, 0])) == 6
+    by_weights = {"rng": 2, "backend": "cuda", "chains": 2, "sampler": "weights"}
+    whole = simulate(chain, 1, **by_weights)
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 1):
+        parts = simulate(chain, 1, **by_weights)
+    assert np.array_equal(whole.gram, parts.gram)
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.samplers.STAGING_BYTES", 1),
+        mock.patch("bnmc.simulation.engine.gpu.samplers.LEAST_OF_PROCESSOR", 1),
+    ):
+        sampler = GpuConditionalSampler(chain, 3, None, "float64", 0)
+        assert sampler._most_of_chunk(32) == gpu_device.processors()
+        assert sampler._most_of_chunk(0) > 3
+
+
+def test_chains_that_are_divided_among_devices():
+    chain = Chain(16, 2, "relu", norm="batch-uncentred", skip=0.3)
+    start = np.random.default_rng(8).standard_normal((3, 16, 2))
+    options = {"backend": "cuda", "sampler": "conditional"}
+    for initial in (start, start[0], "gaussian"):
+        whole = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
+        with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+            parts = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
+        assert np.array_equal(whole.gram, parts.gram)
+        for name, values in whole.final_state.arrays.items():
+            assert np.array_equal(values, parts.final_state.arrays[name]), name
+    more = simulate(chain, 1, initial=whole.final_state, **options)
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+        again = simulate(
+            chain, 1, initial=parts.final_state, observables="orthogonality_gap", **options
+        )
+    np.testing.assert_allclose(
+        again["orthogonality_gap"], gram.orthogonality_gap(more.gram), rtol=1e-14
+    )
+
+
+@IN_THREADS
+def test_a_device_names_the_chain_that_fails():
+    chain = Chain(16, 2, "relu", norm="none")
+    bad = np.random.default_rng(8).standard_normal((3, 16, 2))
+    bad[2] = 1e200
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]),
+        pytest.raises(NonFiniteError) as error,
+    ):
+        simulate(chain, 1, initial=bad, backend="cuda")
+    assert error.value.chain == 2
+
+
+# --- chains of any scale ---------------------------------------------------------------------
+
+
+def assert_equal_in_logarithms(a, b, layers=1):
+    """A chain that contracts to one direction lets a layer's roundings add up in the logarithm."""
+    unit = 2.0**-23 if a.dtype == "float32" else 2.0**-52
+    allowed = 100 * unit * (np.sqrt(a.chain.width) + 3 * a.chain.batch + 20)
+    traces = [np.trace(one["scaled_gram"], axis1=-2, axis2=-1) for one in (a, b)]
+    logs = [np.log(trace) + one["log_scale"] for trace, one in zip(traces, (a, b), strict=True)]
+    assert np.abs(logs[0] - logs[1]).max() <= allowed * layers
+    shapes = [
+        one["scaled_gram"] / trace[..., None, None]
+        for trace, one in zip(traces, (a, b), strict=True)
+    ]
+    assert np.abs(shapes[0] - shapes[1]).max() <= allowed
+
+
+IN_LOGARITHMS = ["scaled_gram", "log_scale"]
+SCALED = {
+    # A layer divides G by 2**7, so that 150 go as far as 1100 without a gain.
+    "conditional": (
+        Chain(10, 1, "leaky_relu", norm="none", gain=0.125), {"blocks": 0.5}, max(150, LAYERS // 2),
+    ),
+    "large": (Chain(12, 2, "leaky_relu", norm="none", gain=2.0**40), {"blocks": 0.5}, 20),
+    "rows split": (Chain(70, 2, "relu", norm="none", gain=2.0**-80), {}, 8),
+    "skip, float32": (
+        Chain(12, 2, "abs", norm="none", skip=2.0**10, gain=2.0**9),
+        {"sampler": "conditional", "dtype": "float32"}, 60,
+    ),
+    "weights, skip": (
+        Chain(10, 2, "relu", norm="none", skip=2.0**-60, gain=2.0**-61, weights="uniform"), {}, 10,
+    ),
+}  # fmt: skip
+
+
+@IN_THREADS
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("what", SCALED)
+def test_the_scale_is_split_off(what):
+    """As on the CPU, to any depth, and from one to the other and back."""
+    chain, options, depth = SCALED[what]
+    options = {"rng": 5, "observables": IN_LOGARITHMS, **options}
+    blocks = options.pop("blocks", 2)
+    a = simulate(chain, depth, **options)
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", blocks):
+        b = simulate(chain, depth, backend="cuda", **options)
+    assert np.abs(a["log_scale"][:, -1]).min() > 600
+    assert_equal_in_logarithms(a, b, depth)
+    # What is handed over says the same: the state is in units of a power of 2.
+    for begun in (a, b):
+        for backend in ("cpu", "cuda"):
+            ended = simulate(
+                chain, 1, initial=begun.final_state, backend=backend, observables=IN_LOGARITHMS,
+                dtype=begun.dtype,
+            )  # fmt: skip
+            start = begun.final_state.arrays
+            assert start["exponent"][0] != 0
+            total = np.log(np.trace(start["gram"][0])) + start["exponent"][0] * np.log(2.0)
+            here = np.log(np.trace(ended["scaled_gram"][0, 0])) + ended["log_scale"][0, 0]
+            assert here == pytest.approx(total, rel=1e-14)
+            np.testing.assert_allclose(
+                ended["log_scale"][:, 0], begun["log_scale"][:, -1], rtol=1e-12
+            )
+            assert abs(ended["log_scale"][0, -1] - a["log_scale"][0, -1]) < 300
+
+
+@IN_THREADS
+def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
+    chain = Chain(12, 2, "leaky_relu", norm="none", gain=2.0**100)
+    options = {"rng": 5, "chains": 2, "backend": "cuda"}
+    full = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+        run = simulate(chain, 8, observables=["rank_bound", "orthogonality_gap"], **options)
+        again = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
+    for name in IN_LOGARITHMS:
+        assert np.array_equal(again[name], full[name])
+    assert np.abs(run["rank_bound"] - gram.rank_bound(full["scaled_gram"])).max() < 1e-14
+    # A distance is that of the matrix itself, which is in range for a few layers.
+    star = np.eye(2)
+    near = simulate(chain, 4, observables=["gram", Distance(star)], **options)
+    alone = simulate(chain, 4, observables=Distance(star), **options)
+    assert near["gram"].max() > 2.0**700
+    assert np.array_equal(alone["distance"], gram.distance(near["gram"], star))
+    given = ByDLPack(np.zeros((2, 5, 2, 2)))
+    simulate(chain, 4, out={"gram": given}, **options)
+    assert np.array_equal(given.values, near["gram"])
+    with pytest.raises(NonFiniteError, match="too large for float64"):
+        simulate(chain, 8, out={"gram": ByDLPack(np.zeros((2, 9, 2, 2)))}, **options)
+
+
+def test_a_scale_that_cannot_be_split_off():
+    chain = Chain(12, 2, "tanh", norm="none", gain=2.0**-60)
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(NonFiniteError, match="too small for float64") as error:
+            simulate(chain, 9, rng=0, backend=backend)
+        assert error.value.chain == 0
+
+
+# --- numbers in place of Gram matrices ------------------------------------------------------
+
+
+MATRICES = {
+    "any": np.cov(np.random.default_rng(2).standard_normal((4, 30))),
+    "large": 1e300 * np.array([[2.0, 1.0], [1.0, 2.0]]),
+    "small": 1e-300 * np.array([[2.0, 1.0], [1.0, 2.0]]),
+    "identity": np.eye(3),
+    "one": np.ones((1, 1)),
+}
+
+
+def measured(kind, matrix, star):
+    """What kernels do with the functions of `core.measures`, without a kernel."""
+    n = len(matrix)
+    entries = [[measures.entry_of(kind, matrix[i, j], star[i, j]) for j in range(n)]
+               for i in range(n)]  # fmt: skip
+    largest = max(abs(entry) for row in entries for entry in row)
+    scale = largest or 1.0
+    trace = sum(entries[i][i] / scale for i in range(n))
+    total = sum(
+        measures.square_of(kind, entries[i][j] / scale, trace, i == j, n)
+        for i in range(n)
+        for j in range(n)
+    )
+    return measures.number_of(kind, largest, trace, total)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_measures_are_the_functions_of_gram(name):
+    matrix = MATRICES[name]
+    star = np.full_like(matrix, 0.25 * matrix[0, 0])
+    expected = {
+        measures.DISTANCE: gram.distance(matrix, star),
+        measures.GAP: gram.orthogonality_gap(matrix),
+        measures.RANK_BOUND: gram.rank_bound(matrix),
+    }
+    # Sums of n^2 positive terms of a few roundings each; a gap of 0 is as exact as its terms.
+    for kind, value in expected.items():
+        relative = (len(matrix) ** 2 + 8) * 2.0**-52
+        assert abs(measured(kind, matrix, star) - value) <= relative * max(value, 1.0), kind
+
+
+def test_measures_of_the_zero_matrix():
+    zero = np.zeros((2, 2))
+    assert measured(measures.DISTANCE, zero, zero) == 0.0
+    assert np.isnan(measured(measures.GAP, zero, zero))
+    assert np.isnan(measured(measures.RANK_BOUND, zero, zero))
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_only_numbers_leave_the_device(sampler):
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    star = np.array([[0.5, -0.25], [-0.25, 0.5]])
+    wanted = ["orthogonality_gap", Distance(star), "rank_bound"]
+    options = {"rng": 4, "inputs": 2, "chains": 2, "sampler": sampler, "backend": "cuda"}
+    full = simulate(chain, 2, **options)
+    seen = []
+    make = GpuSampler._target
+
+    def target_of(self, frames):
+        seen.append(make(self, frames))
+        return seen[-1]
+
+    with mock.patch.object(GpuSampler, "_target", target_of):
+        run = simulate(chain, 2, observables=wanted, **options)
+    assert seen
+    assert all(one.record.size == 2 for one in seen)
+    # The sums of 4 terms of a few roundings each; the numbers are of order one.
+    allowed = 32 * 2.0**-52
+    assert run["distance"].shape == (2, 3, 2)
+    assert np.abs(run["distance"] - gram.distance(full.gram, star)).max() <= allowed
+    gaps = gram.orthogonality_gap(full.gram)
+    assert np.abs(run["orthogonality_gap"] - gaps).max() <= allowed
+    assert np.abs(run["rank_bound"] - gram.rank_bound(full.gram)).max() <= allowed
+    assert len(np.unique(gaps)) > 8
+
+
+def test_numbers_beside_the_matrix_and_their_moments():
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    options = {"rng": 4, "chains": 2, "backend": "cuda"}
+    full = simulate(chain, 1, observables=["gram", "rank_bound"], **options)
+    assert np.array_equal(full["rank_bound"], gram.rank_bound(full.gram))
+    run = simulate(chain, 1, observables="rank_bound", reduce="chain", **options)
+    mean = full["rank_bound"].mean(axis=0)
+    np.testing.assert_allclose(run.moments["rank_bound"].mean, mean, rtol=1e-14)
+
+
+def test_a_gram_matrix_of_zeros_has_no_gap():
+    start = -np.ones((4, 1))
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(ArgumentError, match="positive trace"):
+            simulate(
+                Chain(4, 1, "relu", norm="none"), 0, initial=start, backend=backend,
+                observables="rank_bound",
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sampler", "order"),
+    [
+        ("conditional", ("cpu", "cuda")),
+        ("weights", ("cuda", "cpu")),
+        ("weights", ("cpu", "cuda")),
+    ],
+)
+def test_a_run_goes_on_elsewhere(sampler, order):
+    # Of three samples: rows of two, centred and normalised, are 1 and -1 whatever they were.
+    chain = Chain(20, 3, "tanh", skip=0.5)
+    options = {"rng": 3, "sampler": sampler}
+    whole = simulate(chain, 2, backend="cpu", **options)
+    begun = simulate(chain, 1, backend=order[0], **options)
+    ended = simulate(chain, 1, initial=begun.final_state, backend=order[1])
+    assert_equal_to_rounding(whole, mock.Mock(gram=np.concatenate(
+        [begun.gram, ended.gram[:, 1:]], axis=1)))  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 70])
+def test_float32_chains_go_on_in_float64(width):
+    """Of a block each, and of blocks that share their rows."""
+    chain = Chain(width, 2, "tanh", norm="batch-uncentred")
+    options = {"chains": 2, "initial": "collinear", "dtype": "float32", "sampler": "conditional"}
+    a, b = both(chain, 1, **options)
+    assert a.widened == b.widened == (0, 1)
+    assert_equal_to_rounding(a, b)
+    again = simulate(chain, 1, initial=b.final_state, backend="cuda")
+    assert again.widened == (0, 1)
+
+
+def test_a_chain_goes_on_in_float64_after_layers_that_are_recorded():
+    chain = Chain(16, 2, "sigmoid", norm="none", gain=0.5)
+    options = {"initial": X[:16, :2], "dtype": "float32", "sampler": "conditional", "rng": 6}
+    assert simulate(chain, 2, backend="cuda", **options).widened == ()
+    a, b = both(chain, 4, **options)
+    assert a.widened == b.widened == (0,)
+    # The condition is below 1e4, at 2^-13 of a pivot; rounding is multiplied by its root.
+    assert_equal_to_rounding(a, b)
+
+
+# --- how they fail --------------------------------------------------------------------------
+
+
+@IN_THREADS
+def test_a_row_without_variance():
+    chain = Chain(20, 2, "abs")
+    with pytest.raises(ZeroVarianceError) as of_cpu:
+        simulate(chain, 1, rng=0, backend="cpu")
+    with pytest.raises(ZeroVarianceError) as of_gpu:
+        simulate(chain, 1, rng=0, backend="cuda")
+    assert (of_gpu.value.chain, of_gpu.value.layer) == (of_cpu.value.chain, of_cpu.value.layer)
+
+
+@IN_THREADS
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_overflow(sampler):
+    chain = Chain(20, 2, "gelu", norm="none", gain=1e100)
+    with pytest.raises(NonFiniteError) as error:
+        simulate(chain, 4, rng=0, backend="cuda", sampler=sampler)
+    assert error.value.layer == 2
+    with pytest.raises(NonFiniteError, match="float32 representation"):
+        simulate(
+            Chain(20, 2, "relu", norm="none", weights="uniform"), 1, dtype="float32",
+            initial=np.full((20, 2), 1e39), backend="cuda",
+        )  # fmt: skip
+    with pytest.raises(NonFiniteError, match="Gram"):
+        simulate(
+            Chain(20, 2, "relu", norm="none"), 1, initial=np.full((20, 2), 1e200), backend="cuda"
+        )
+
+
+def test_what_is_missing():
+    with mock.patch.object(gpu_device, "why_not", return_value="no CUDA device"):
+        with pytest.raises(BackendError, match="no CUDA device"):
+            simulate(Chain(20, 2), 1, backend="cuda")
+        with mock.patch("bnmc.simulation.plan.WORTH_A_GPU", 0.0):
+            assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
+    with mock.patch("bnmc.simulation.plan.WORTH_A_GPU", 0.0):
+        # A simulator never pays.
+        assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
+        with mock.patch.object(gpu_device, "SIMULATED", False):
+            with mock.patch.object(gpu_device, "find_spec", return_value=None):
+                assert "bnmc[cuda13]" in gpu_device.why_not()
+            with (
+                mock.patch.object(gpu_device, "find_spec"),
+                mock.patch.object(gpu_device, "cuda") as fake,
+            ):
+                fake.gpus = []
+                assert gpu_device.why_not() == "no CUDA device"
+                fake.gpus = [0]
+                assert gpu_device.why_not() is None
+                type(fake).gpus = mock.PropertyMock(side_effect=RuntimeError("driver\nis old"))
+                assert gpu_device.why_not() == "no CUDA driver: driver is old"
+
+
+def test_chains_without_gpu_kernels():
+    with pytest.raises(BackendError, match="Wishart factors.*backend=.cpu"):
+        simulate(Chain.vanilla(20, 2), 1, backend="cuda")
+    sampler = lambda generator, shape: generator.standard_normal(shape)  # noqa: E731
+    chain = Chain(20, 2, weights=sampler)
+    with pytest.raises(BackendError, match="runs on the CPU.*backend=.cpu"):
+        simulate(chain, 1, backend="cuda")
+
+
+def test_shared_memory_does_not_suffice():
+    with pytest.raises(BackendError, match="300 columns in float64 need .* bytes of shared memory"):
+        simulate(Chain(20, 300), 1, backend="cuda")
+
+
+def test_out_of_memory():
+    chain = Chain(20, 2, "tanh", weights="uniform")
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.samplers.free_memory", return_value=1000),
+        pytest.raises(ResultTooLargeError, match="fewer chains"),
+    ):
+        simulate(chain, 1, chains=10, backend="cuda")
+    failure = mock.patch.object(
+        GpuConditionalSampler, "_by_chain", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+    )
+    with failure, pytest.raises(ResultTooLargeError):
+        simulate(Chain(20, 2), 1, backend="cuda")
+    failure = mock.patch.object(GpuConditionalSampler, "_by_chain", side_effect=KeyError("else"))
+    with failure, pytest.raises(KeyError, match="else"):
+        simulate(Chain(20, 2), 1, backend="cuda")
+    # The process goes on.
+    assert simulate(Chain(20, 2), 1, rng=0, backend="cuda").backend == "cuda"
+
+
+# --- arrays of a device ---------------------------------------------------------------------
+
+
+class OnDevice:
+    """An array of another library."""
+
+    def __init__(self, values):
+        self.values = values
+        self.ndim = values.ndim
+        self.__cuda_array_interface__ = {"shape": values.shape}
+
+    def __len__(self):
+        return len(self.values)
+
+
+@pytest.fixture
+def as_cuda_array():
+    def taken(array):
+        found = cuda.to_device(array.values)
+        found.is_c_contiguous = lambda: array.values.flags.c_contiguous
+        return found
+
+    with mock.patch(
+        "bnmc.simulation.engine.gpu.samplers.numba_cuda.as_cuda_array", taken, create=True
+    ):
+        yield
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_start_on_the_device(as_cuda_array, dtype):
+    x = X.astype(dtype)
+    chain = Chain(70, 3, "relu")
+    a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
+    b = simulate(chain, 1, rng=1, initial=OnDevice(x), backend="auto", dtype=dtype)
+    assert b.backend == "cuda"
+    assert_equal_to_rounding(a, b)
+
+
+def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
+    chain = Chain(70, 3, "relu")
+
+    def fails(error, values, **options):
+        with pytest.raises(error):
+            simulate(chain, 1, initial=OnDevice(values), **{"backend": "cuda", **options})
+
+    fails(ArgumentError, X, backend="cpu")
+    fails(ArgumentError, X[:60])
+    fails(ArgumentError, np.asfortranarray(X))
+    fails(ArgumentError, X, inputs=1)
+    fails(ArgumentTypeError, X.astype(np.int64))
+    assert DeviceRows(X).array is X
+
+
+class ByDLPack:
+    """An array of another library that has DLPack alone; in the memory of the host in truth."""
+
+    def __init__(self, values, device=(2, 0)):
+        self.values, self.device = values, device
+        self.ndim, self.shape = values.ndim, values.shape
+        self.streams = []
+
+    def __len__(self):
+        return len(self.values)
+
+    def __dlpack_device__(self):
+        if isinstance(self.device, Exception):
+            raise self.device
+        return self.device
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        return self.values.__dlpack__()
+
+
+@pytest.fixture
+def as_host_array():
+    """What Numba does on a device, with pointers to the memory of the host."""
+    if not gpu_device.SIMULATED:
+        pytest.skip("a GPU cannot read the capsules of these tests, which point to the host")
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+    def taken(array):
+        interface = dict(array.__cuda_array_interface__)
+        interface.pop("stream")
+        host = SimpleNamespace(__array_interface__=interface)
+        return FakeCUDAArray(np.asarray(host))
+
+    with mock.patch(
+        "bnmc.simulation.engine.gpu.samplers.numba_cuda.as_cuda_array", taken, create=True
+    ):
+        yield
+
+
+@DTYPES
+def test_a_start_by_dlpack(as_host_array, dtype):
+    chain = Chain(16, 2, "relu")
+    x = np.random.default_rng(3).standard_normal((2, 16, 2)).astype(dtype)
+    given = ByDLPack(x)
+    a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
+    b = simulate(chain, 1, rng=1, initial=given, dtype=dtype)
+    assert (b.backend, given.streams) == ("cuda", [1])
+    assert_equal_to_rounding(a, b)
+
+
+def test_a_start_of_one_device_for_several(as_host_array):
+    chain = Chain(16, 2, "relu")
+    x = np.random.default_rng(3).standard_normal((3, 16, 2))
+    for start in (x, x[0]):
+        one = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+            several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        assert np.array_equal(one.gram, several.gram)
+        with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 2):
+            chunks = simulate(chain, 0, rng=1, initial=ByDLPack(start), chains=3)
+        assert np.array_equal(chunks.gram[:, 0], one.gram[:, 0])
+
+
+def test_arrays_by_dlpack():
+    values = np.arange(6.0).reshape(2, 3)
+    view = as_device_array("x", ByDLPack(values.T), 0)
+    assert (view.ndim, len(view)) == (2, 3)
+    interface = view.__cuda_array_interface__
+    assert (interface["shape"], interface["strides"]) == ((3, 2), (8, 24))
+    assert interface["data"] == (values.ctypes.data, False)
+    assert as_device_array("x", ByDLPack(values[:0]), 0).__cuda_array_interface__["data"][0] == 0
+    with pytest.raises(ArgumentTypeError, match="DLPack type 0 of 64 bits"):
+        as_device_array("x", ByDLPack(np.arange(3)), 0)
+    with pytest.raises(ArgumentError, match="on device 1"):
+        as_device_array("x", ByDLPack(values, (2, 1)), 0)
+    assert not is_device_array(ByDLPack(values, (1, 0)))
+    assert not is_device_array(ByDLPack(values, BufferError("on two devices")))
+    assert not is_device_array(values)
+
+
+def test_a_dlpack_tensor_without_strides():
+    """With an offset, as the standard has it and NumPy never does."""
+    values = np.arange(6, dtype=np.float32)
+    shape = (ctypes.c_int64 * 1)(4)
+    tensor = DLTensor(values.ctypes.data, 2, 0, 1, 2, 32, 1, shape, None, 8)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    )
+    given = ByDLPack(values)
+    given.__dlpack__ = lambda stream: new(ctypes.addressof(tensor), b"dltensor", None)
+    interface = as_device_array("x", given, 0).__cuda_array_interface__
+    assert interface["data"][0] == values.ctypes.data + 8
+    assert (interface["shape"], interface["strides"], interface["typestr"]) == ((4,), None, "<f4")
+
+
+def test_results_stay_on_the_device(as_host_array):
+    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+    options = {"rng": 4, "chains": 2, "every": 2, "backend": "cuda"}
+    for burn_in in (0, 1):
+        expected = simulate(chain, 3, burn_in=burn_in, **options)
+        given = ByDLPack(np.zeros(expected.gram.shape))
+        with (
+            mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]),
+            mock.patch("bnmc.simulation.segment.TASK_SECONDS", 1e-12),
+        ):
+            run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
+        assert run.gram is given
+        assert len(np.unique(expected.gram[:, :, 0, 0])) == expected.gram[:, :, 0, 0].size
+        assert np.array_equal(given.values, expected.gram)
+    begun = ByDLPack(np.zeros((2, 2, 2, 2)))
+    more = simulate(chain, 1, initial=expected.final_state, backend="cuda", out={"gram": begun})
+    assert np.array_equal(begun.values[:, 0], expected.gram[:, -1])
+    assert np.array_equal(begun.values[:, 1], more.final_state.arrays["gram"])
+
+
+def test_results_on_the_device_that_are_not_allowed(as_host_array):
+    def fails(error, values, match, **options):
+        options = {"backend": "cuda", "out": {"gram": ByDLPack(values)}, **options}
+        with pytest.raises(error, match=match):
+            simulate(Chain(16, 2), 1, **options)
+
+    good = np.zeros((1, 2, 2, 2))
+    fails(ArgumentError, good, "'cuda'", backend="cpu")
+    fails(ArgumentError, good, "alone", observables=["gram", "rank_bound"])
+    fails(ArgumentError, good, "alone", reduce="chain")
+    fails(ArgumentError, good, "alone", inputs=1)
+    fails(
+        ArgumentError,
+        good,
+        "rank_bound",
+        out={"gram": ByDLPack(good), "rank_bound": np.zeros((1, 2))},
+    )
+    fails(ArgumentError, good[:, :1], "C-contiguous")
+    fails(ArgumentError, np.zeros((1, 2, 2, 2), order="F"), "C-contiguous")
+    fails(ArgumentTypeError, good.astype(np.float32), "float64")
+
+
+# --- pairs that meet ------------------------------------------------------------------------
+
+
+def pairs_of(kind, chain, start=None, count=2, threshold=THRESHOLD, layers=4):
+    start = Covariance(np.eye(chain.batch)) if start is None else start
+    pairs = kind(chain, start, 1, 3, 3 + count, 2024, threshold)
+    return pairs, *pairs.advance(layers, until=layers, record=True, traced=1)
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps", "threshold"), [("batch", 0.0, 3.0), ("batch-uncentred", 0.1, 9.0)]
+)
+def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
+    """With a threshold so large that maximal couplings are refused."""
+    chain = Chain(20, 3, "tanh", norm=norm, eps=eps)
+    (a, record_a, trace_a), (b, record_b, trace_b) = (
+        pairs_of(kind, chain, threshold=threshold, layers=3) for kind in (Pairs, GpuPairs)
+    )
+    assert np.array_equal(a.met, b.met)
+    assert np.array_equal(a.tries, b.tries)
+    assert a.tries[:, 1].sum() > 0
+    assert np.array_equal(a.status, b.status)
+    # The condition of the factors is below 1e4, and a few layers double what it makes of rounding.
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("key", "pair", "threshold"), [(56, 29, 1.2), (14, 8, 0.8)])
+def test_what_a_refusal_leaves_is_drawn_by_rejection(key, pair, threshold):
+    """Pairs that are refused where the two laws are close, so that a draw of it is seldom kept."""
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    start = Covariance(np.eye(3))
+    a, b = (kind(chain, start, 1, pair, pair + 1, key, threshold) for kind in (Pairs, GpuPairs))
+    for one in (a, b):
+        one.advance(3)
+    assert a.tries[0, 1] > 0
+    assert np.array_equal(a.tries, b.tries)
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
+
+
+def test_pairs_that_are_driven_by_the_same_normals():
+    chain = Chain(20, 2, "relu")
+    (a, record_a, _), (b, record_b, _) = (
+        pairs_of(kind, chain, threshold=APART, layers=2) for kind in (Pairs, GpuPairs)
+    )
+    assert (a.met < 0).all()
+    assert np.array_equal(a.met, b.met)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-12)
+
+
+def test_pairs_with_copies_of_samples():
+    """In both chains: their covariances have one range, though they are singular."""
+    start = Covariance(np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]]))
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    (_, record_a, trace_a), (_, record_b, trace_b) = (
+        pairs_of(kind, chain, start, count=1, layers=3) for kind in (Pairs, GpuPairs)
+    )
+    assert np.isfinite(trace_a[0, 1:]).all()
+    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    assert np.array_equal(record_b[..., 0, :], record_b[..., 1, :])
+
+
+def test_pairs_that_cannot_go_on():
+    # Two samples that are equal in one of the chains alone: the ranges differ.
+    chain = Chain(20, 3, "tanh")
+    pairs = [kind(chain, Covariance(np.eye(3)), 1, 0, 1, 5) for kind in (Pairs, GpuPairs)]
+    for one in pairs:
+        grams = one.grams.copy()
+        grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
+        one.grams = grams
+        one.layer = 4
+        one.advance(1)
+        assert one.waiting.all()
+        # Rank may come back: only then is it lost.
+        one.tries[:, 2] = cpu_pairs.PATIENCE
+        one.advance(1)
+    assert np.array_equal(pairs[0].tries, pairs[1].tries)
+    assert np.array_equal(pairs[0].status, pairs[1].status)
+    assert pairs[1].status[0, :2].tolist() == [cpu_pairs.DEGENERATE, 6 - cpu_pairs.PATIENCE]
+
+
+@IN_THREADS
+def test_a_pair_with_a_row_without_variance():
+    chain = Chain(20, 2, "abs")
+    with pytest.raises(ZeroVarianceError) as error:
+        pairs_of(GpuPairs, chain, count=1, layers=3)
+    assert error.value.chain == 3
+
+
+def test_a_certificate():
+    chain = Chain(20, 2, "tanh")
+    options = {"lag": 1, "replicates": 2, "rng": 0}
+    a = tv_bound(chain, 2, **options)
+    b = tv_bound(chain, 2, backend="cuda", **options)
+    assert np.array_equal(a.meeting_times, b.meeting_times)
+    with pytest.raises(ArgumentError, match="executor"):
+        tv_bound(chain, 2, backend="cuda", executor=ThreadPoolExecutor(1))
+    with (
+        mock.patch.object(gpu_device, "why_not", return_value="no CUDA device"),
+        pytest.raises(BackendError, match="no CUDA device"),
+    ):
+        tv_bound(chain, 2, backend="cuda")
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.pairs.shared_memory", return_value=10),
+        pytest.raises(BackendError, match="shared memory"),
+    ):
+        tv_bound(chain, 2, backend="cuda", **options)
+
+
+def test_pairs_that_are_divided_among_devices():
+    """And on each of these into ranges: meeting times are those of one launch."""
+    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
+    options = {"lag": 1, "replicates": 5, "rng": 0, "backend": "cuda"}
+    whole = tv_bound(chain, 2, **options)
+    assert len(set(whole.meeting_times.tolist())) > 1
+    selected, made = {}, {}
+    make = GpuPairs.__init__
+
+    def select(number):
+        selected[threading.get_ident()] = number
+
+    def noted(self, chain, start, lag, first, last, *others):
+        make(self, chain, start, lag, first, last, *others)
+        made[first, last] = selected[threading.get_ident()]
+
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.pairs.devices", return_value=[4, 7]),
+        mock.patch.object(cuda, "select_device", select),
+        mock.patch("bnmc.simulation.engine.gpu.pairs.MOST_OF_RANGE", 2),
+        mock.patch.object(GpuPairs, "__init__", noted),
+    ):
+        parts = tv_bound(chain, 2, **options)
+    assert made == {(0, 2): 4, (2, 4): 7, (4, 5): 7}
+    assert np.array_equal(whole.meeting_times, parts.meeting_times)
+    assert np.array_equal(whole.bound, parts.bound)
+    assert (whole.tries, whole.refusals) == (parts.tries, parts.refusals)
+    # More devices than pairs.
+    with mock.patch("bnmc.simulation.engine.gpu.pairs.devices", return_value=[0] * 3):
+        two = tv_bound(chain, 2, **{**options, "replicates": 2})
+    assert np.array_equal(two.meeting_times, whole.meeting_times[:2])
+
+
+@IN_THREADS
+def test_the_first_pair_that_fails_is_named():
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.pairs.devices", return_value=[0, 0]),
+        pytest.raises(ZeroVarianceError) as error,
+    ):
+        tv_bound(Chain(20, 2, "abs"), 2, lag=1, replicates=2, rng=0, backend="cuda")
+    assert error.value.chain == 0
+
+
+def test_pairs_that_a_device_has_no_memory_for():
+    chain = Chain(20, 2, "tanh")
+    options = {"lag": 1, "replicates": 2, "rng": 0, "backend": "cuda"}
+    with (
+        mock.patch("bnmc.simulation.engine.gpu.samplers.free_memory", return_value=100),
+        pytest.raises(ResultTooLargeError, match="replicates.*fewer pairs"),
+    ):
+        tv_bound(chain, 2, **options)
+    failure = mock.patch(
+        "bnmc.simulation.engine.gpu.pairs.launch",
+        side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY"),
+    )
+    with failure, pytest.raises(ResultTooLargeError, match="replicates"):
+        tv_bound(chain, 2, **options)
+    # Where a pair takes half of what is free, or more, they go one by one; the process goes on.
+    with mock.patch("bnmc.simulation.engine.gpu.pairs.free_memory", return_value=1):
+        one_by_one = tv_bound(chain, 2, **options)
+    assert np.array_equal(one_by_one.meeting_times, tv_bound(chain, 2, **options).meeting_times)
+
+
+# --- how kernels are launched ---------------------------------------------------------------
+
+
+def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
+    """As on a GPU, where Numba warns of small grids."""
+    launched = []
+
+    class Compiled:
+        def __getitem__(self, configuration):
+            warnings.warn("Grid size 3 will likely result in low occupancy", stacklevel=1)
+            return lambda *arguments: launched.append((configuration, arguments))
+
+        typeof_pyval = staticmethod(type)
+        compile = staticmethod(lambda types: types)
+
+    with (
+        mock.patch.object(gpu_device, "SIMULATED", False),
+        mock.patch.object(gpu_device, "_allow_shared") as allowed,
+    ):
+        gpu_device.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
+        assert not allowed.called
+        gpu_device.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
+    allowed.assert_called_once_with((int, float), 50_000)
+    assert launched == [((3, 32, 7, 100), (1, 2.0)), ((3, 32, 7, 50_000), (1, 2.0))]
+
+
+# --- how a block divides its work -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [16, 256])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("source", [kernels.DRAWN, kernels.MULTIPLIED])
+def test_buffers_do_not_overlap(threads, dtype, source):
+    sigma = sigma_of(Activation.named("relu"))
+    patches = mock.patch.multiple(kernels, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
+    for columns in range(1, 65):
+        spec = kernels.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
+        with patches:
+            shape = kernels.shape_of(spec)
+        size = np.dtype(dtype).itemsize
+        ends = [shape.totals + shape.entries, shape.diagonal + columns, shape.column + columns,
+                shape.means + columns + 1]  # fmt: skip
+        begins = [shape.diagonal, shape.column, shape.means, shape.flags]
+        assert all(e <= b for e, b in zip(ends, begins, strict=True))
+        assert (shape.flags + 2 + columns) * 8 <= shape.factor * size
+        assert (shape.factor + columns * shape.padded) * size <= shape.tile64 * 8
+        assert shape.tile * size == shape.tile64 * 8
+        assert shape.padded >= columns
+        assert shape.classes * shape.edge >= columns
+        assert 1 <= shape.splits <= max(1, shape.threads // shape.squares)
+        # The squares of all classes hold every entry of the lower triangle.
+        places = {
+            (max(i % shape.classes, j % shape.classes), min(i % shape.classes, j % shape.classes))
+            for i in range(columns)
+            for j in range(i + 1)
+        }
+        assert len(places) <= shape.squares
+
+
+SHARED = (
+    "NORM_NONE", "NORM_UNCENTRED", "NORM_CENTRED", "GAUSSIAN", "UNIFORM", "RADEMACHER",
+    "RESOLVED_PIVOT", "STREAM_ROWS", "STREAM_WEIGHTS", "SECOND_WORD",
+)  # fmt: skip
+OF_PAIRS = ("STREAM_RESIDUAL", "STREAM_COIN", "MOST_ELEMENTS", "DEGENERATE", "PATIENCE")
+
+
+def test_kernels_are_made_once():
+    sigma = sigma_of(Activation.named("relu"))
+    spec = kernels.Spec(3, 3, kernels.NORM_CENTRED, False, False, "float64", sigma.digest)
+    assert kernels.kernels(spec) is kernels.kernels(spec)
+    for name in SHARED:
+        assert getattr(kernels, name) == getattr(cpu_layers, name), name
+    for name in OF_PAIRS:
+        assert getattr(kernels, name) == getattr(cpu_pairs, name), name

@@ -1,0 +1,202 @@
+"""What is recorded of a layer, against the functions of Gram matrices and NumPy."""
+
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from bnmc import Chain, Distance, Observable, SoftRank, gram, simulate
+from bnmc.simulation.observables import OBSERVABLES
+
+CHAIN = Chain(12, 3, "leaky_relu", norm="none", gain=1.2)
+RUN = {"depth": 4, "chains": 5, "rng": 0, "sampler": "conditional"}
+
+
+def record(observables, chain=CHAIN, **options):
+    return simulate(chain, **{**RUN, **options}, observables=observables)
+
+
+def spectrum(G):
+    return np.linalg.eigvalsh(G)
+
+
+def corner(G):
+    return G[0, 0]
+
+
+# --- the library's --------------------------------------------------------------------------
+
+
+def test_every_one_of_them():
+    names = [name for name in OBSERVABLES if name not in ("cross_gram", "log_pivots")]
+    run = record(names)
+    G = run.gram
+    expected = {
+        "gram": G,
+        "scaled_gram": G,
+        "eigenvalues": gram.eigenvalues(G),
+        "log_scale": np.zeros((5, 5)),
+        "orthogonality_gap": gram.orthogonality_gap(G),
+        "rank_bound": gram.rank_bound(G),
+        "soft_rank": gram.soft_rank(G, 0.5, width=12),
+    }
+    assert expected.keys() == set(names) == run.observables.keys()
+    for name, values in expected.items():
+        assert run[name].dtype == np.float64
+        np.testing.assert_allclose(run[name], values, rtol=1e-13, atol=1e-14, err_msg=name)
+    # They are what they are called, in NumPy's terms.
+    np.testing.assert_allclose(np.sort(run.eigenvalues), np.linalg.eigvalsh(G), atol=1e-12)
+    trace = np.trace(G, axis1=-2, axis2=-1)
+    np.testing.assert_allclose(run.rank_bound, trace**2 / np.sum(G**2, axis=(-2, -1)), rtol=1e-12)
+
+
+def test_every_one_of_them_of_several_inputs():
+    run = record([name for name in OBSERVABLES if name != "log_pivots"], inputs=2)
+    for name in ("eigenvalues", "orthogonality_gap", "rank_bound", "soft_rank"):
+        alone = {
+            "eigenvalues": gram.eigenvalues,
+            "orthogonality_gap": gram.orthogonality_gap,
+            "rank_bound": gram.rank_bound,
+            "soft_rank": lambda G: gram.soft_rank(G, 0.5, width=12),
+        }[name]
+        np.testing.assert_allclose(run[name], alone(run.gram), rtol=1e-12, atol=1e-13)
+        assert run[name].shape[:3] == (5, 5, 2)
+    assert run.log_scale.shape == (5, 5)
+    assert run.dims["log_scale"] == ("chain", "layer")
+
+
+def test_scaled_gram_matrices_and_their_scale():
+    chain = Chain(12, 3, "linear", norm="none", gain=2.0)
+    run = record(["gram", "scaled_gram", "log_scale", "log_pivots", "eigenvalues"], chain)
+    np.testing.assert_allclose(np.trace(run.scaled_gram, axis1=-2, axis2=-1), 3.0, rtol=1e-12)
+    scale = np.exp(run.log_scale)[..., None, None]
+    np.testing.assert_allclose(run.gram, run.scaled_gram * scale, rtol=1e-12)
+    # G = F'F, so the determinant of G is the product of the squared pivots.
+    _, log_determinant = np.linalg.slogdet(run.gram)
+    np.testing.assert_allclose(run.log_pivots.sum(axis=-1), log_determinant, atol=1e-9)
+    np.testing.assert_allclose(run.log_pivots[..., 0], np.log(run.gram[..., 0, 0]), atol=1e-10)
+    np.testing.assert_allclose(np.sort(run.eigenvalues), np.linalg.eigvalsh(run.gram), rtol=1e-10)
+
+
+def test_pivots_beyond_the_width_are_zero():
+    run = record("log_pivots", Chain(2, 3, "linear", norm="none"))
+    assert np.isneginf(run.log_pivots[..., 2]).all()
+    assert np.isfinite(run.log_pivots[..., :2]).all()
+
+
+def test_soft_rank_with_a_threshold():
+    run = record(["gram", SoftRank(0.01), SoftRank(2.0, name="large")])
+    np.testing.assert_array_equal(run.soft_rank, gram.soft_rank(run.gram, 0.01, width=12))
+    np.testing.assert_array_equal(run.large, gram.soft_rank(run.gram, 2.0, width=12))
+    assert (run.large < run.soft_rank).any()
+
+
+def test_distance():
+    star = np.eye(3) + 0.1
+    run = record(["gram", Distance(star), Distance(2 * np.eye(3), name="other")])
+    np.testing.assert_allclose(
+        run.distance, np.linalg.norm(run.gram - star, axis=(-2, -1)), rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        run.other, np.linalg.norm(run.gram - 2 * np.eye(3), axis=(-2, -1)), rtol=1e-12
+    )
+
+
+def test_distance_keeps_the_matrix_it_was_given():
+    star = np.eye(3)
+    distance = Distance(star)
+    star[:] = 7.0
+    run = record(["gram", distance])
+    np.testing.assert_allclose(
+        run.distance, np.linalg.norm(run.gram - np.eye(3), axis=(-2, -1)), rtol=1e-12
+    )
+
+
+# --- the user's -----------------------------------------------------------------------------
+
+
+def test_functions_of_the_gram_matrix():
+    run = record(["gram", np.trace, corner, Observable(spectrum, (3,), name="modes")])
+    np.testing.assert_array_equal(run["trace"], np.trace(run.gram, axis1=-2, axis2=-1))
+    np.testing.assert_array_equal(run.corner, run.gram[..., 0, 0])
+    np.testing.assert_array_equal(run.modes, np.linalg.eigvalsh(run.gram))
+    assert run.dims["modes"] == ("chain", "layer", "modes_0")
+
+
+def test_a_mapping_names_them():
+    run = record(
+        {
+            "gram": OBSERVABLES["gram"],
+            "size": np.trace,
+            "modes": (spectrum, (3,)),
+            "trace": Observable(np.trace),
+        }
+    )
+    assert list(run.observables) == ["gram", "size", "modes", "trace"]
+    np.testing.assert_array_equal(run.size, run["trace"])
+    np.testing.assert_array_equal(run.modes, np.linalg.eigvalsh(run.gram))
+
+
+def test_one_alone_needs_no_list():
+    for one in ("gram", Observable(np.trace), [Observable(np.trace)], {"trace": np.trace}):
+        assert len(record(one).observables) == 1
+    assert record(np.trace)["trace"].shape == (5, 5)
+
+
+def test_the_same_one_twice_is_one():
+    own = Observable(np.trace)
+    assert list(record(["gram", own, "gram", own]).observables) == ["gram", "trace"]
+
+
+def test_none_at_all():
+    run = record([])
+    assert not run.observables
+    assert run.final_state.layer == 4
+
+
+def test_functions_of_several_inputs():
+    run = record(["gram", Observable(spectrum, (3,))], inputs=2)
+    assert run.dims["spectrum"] == ("chain", "layer", "input", "spectrum_0")
+    np.testing.assert_array_equal(run.spectrum, np.linalg.eigvalsh(run.gram))
+
+
+def test_functions_see_the_gram_matrix_itself_not_the_scaled_one():
+    run = record(["gram", np.trace], Chain(12, 3, "linear", norm="none", gain=2.0))
+    np.testing.assert_array_equal(run["trace"], np.trace(run.gram, axis1=-2, axis2=-1))
+
+
+def test_functions_run_on_several_threads_at_once():
+    """Two chains on two threads: each waits for the other, after the call that finds the shape."""
+    both = threading.Barrier(2)
+    calls = []
+
+    def meet(G):
+        calls.append(threading.get_ident())
+        if len(calls) > 1:
+            both.wait(timeout=30)
+        return G[0, 0]
+
+    run = record({"gram": OBSERVABLES["gram"], "met": meet}, chains=2, depth=0, threads=2)
+    assert np.array_equal(run.met, run.gram[..., 0, 0])
+    assert len(set(calls[1:])) == 2
+
+
+def test_a_function_cannot_change_what_others_see():
+    def spoil(G):
+        value = G[0, 0]
+        with suppress(ValueError):  # what is read-only cannot be spoilt
+            G[:] = 0.0
+        return value
+
+    plain = record(["gram"])
+    spoilt = record([Observable(spoil), "gram"])
+    assert np.array_equal(plain.gram, spoilt.gram)
+    rest = simulate(CHAIN, 1, initial=plain.final_state).gram
+    assert np.array_equal(rest, simulate(CHAIN, 1, initial=spoilt.final_state).gram)
+
+
+@pytest.mark.parametrize("observable", [Observable(np.trace), Observable(spectrum, (3,), "modes")])
+def test_repr(observable):
+    assert repr(observable) == f"Observable({observable.name!r}, shape={observable.shape})"
+    assert repr(OBSERVABLES["gram"]) == "Observable('gram')"

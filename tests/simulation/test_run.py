@@ -1,0 +1,495 @@
+"""What a simulation computes, compared with the formulas written out in NumPy."""
+
+import itertools
+import tracemalloc
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from bnmc import Activation, Chain, FirstLayer, simulate, simulation
+from bnmc.errors import ZeroVarianceError
+from bnmc.simulation import segment
+
+SLOPE = 0.01
+
+
+class Recorder:
+    """Gaussian weights that remember what they drew."""
+
+    def __init__(self):
+        self.panels = []
+
+    def __call__(self, generator, shape):
+        self.panels.append(generator.standard_normal(shape))
+        return self.panels[-1]
+
+    def layers(self, width):
+        """Yield the weights of each layer: panels come in order until the rows are complete."""
+        rows = iter(self.panels)
+        for panel in rows:
+            weights = panel
+            while len(weights) < width:
+                weights = np.concatenate([weights, next(rows)])
+            yield weights
+
+
+def normalise(chain, x):
+    if chain.norm == "batch":
+        x = x - x.mean(axis=-1, keepdims=True)
+    if chain.norm != "none":
+        x = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + chain.eps)
+    return x
+
+
+def oracle(chain, formula, start, layers):
+    """Gram matrices of (inputs, width, batch) through given weights: (layers, N, N), N = k n."""
+    x = normalise(chain, start)
+    grams = []
+    for weights in itertools.chain([None], layers):
+        if weights is not None:
+            hidden = chain.skip * x + chain.gain * weights / np.sqrt(chain.width) @ formula(x)
+            x = normalise(chain, hidden)
+        a = np.concatenate(formula(x), axis=-1)
+        grams.append(a.T @ a / chain.width)
+    return np.array(grams)
+
+
+def leaky(x):
+    return np.where(x > 0, x, SLOPE * x)
+
+
+def by_formula(chain, formula, start, depth, dtype="float64"):
+    """Run a chain with recorded weights, and return its Gram matrices and the oracle's."""
+    weights = Recorder()
+    recorded = Chain(
+        chain.width, chain.batch, chain.activation, norm=chain.norm, skip=chain.skip,
+        gain=chain.gain, weights=weights, eps=chain.eps,
+    )  # fmt: skip
+    run = simulate(
+        recorded, depth, initial=start, inputs=len(start), rng=0, threads=1, dtype=dtype,
+        observables="cross_gram",
+    )  # fmt: skip
+    expected = oracle(chain, formula, start, weights.layers(chain.width))
+    assert len(expected) == depth + 1
+    k, n = len(start), chain.batch
+    return run.cross_gram[0], expected.reshape(-1, k, n, k, n).swapaxes(2, 3)
+
+
+def assert_near(actual, expected, tolerance):
+    size = np.abs(expected).max(axis=(-1, -2), keepdims=True)
+    assert np.all(np.abs(actual - expected) <= tolerance * size)
+
+
+# --- every law of the table, layer by layer -------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@settings(max_examples=60)
+@given(
+    st.integers(1, 300), st.integers(2, 40), st.integers(1, 3),
+    st.sampled_from(["batch", "batch-uncentred", "none"]), st.sampled_from([0.0, 1.0, -0.7]),
+    st.sampled_from([1.0, 0.3, -2.5]), st.sampled_from([0.0, 1e-5, 0.5]),
+    st.sampled_from(["float64", "float32"]), st.integers(0, 2**32),
+)  # fmt: skip
+def test_layers_are_what_the_formula_says(
+    width, batch, inputs, norm, skip, gain, eps, dtype, seed
+):  # fmt: skip
+    """Given the weights: x -> N(skip x + gain W sigma(x)), G = sigma(x)^T sigma(x) / d."""
+    chain = Chain(width, batch, "leaky_relu", norm=norm, skip=skip, gain=gain, eps=eps)
+    start = np.random.default_rng(seed).normal(size=(inputs, width, batch))
+    actual, expected = by_formula(chain, leaky, start, 3, dtype)
+    # A row is known to the rounding of its size, which its normalization magnifies by size over
+    # standard deviation: without eps that has no bound, but is below 1e4 for these many rows.
+    tolerance = {"float64": 1e-10, "float32": 1e-2}[dtype]
+    assert_near(actual, expected, tolerance)
+    assert_near(actual[0], expected[0], 1e-13)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 300), st.integers(2, 40), st.booleans(), st.integers(0, 2**32))
+def test_a_linear_layer_has_rows_of_unit_variance(width, batch, centred, seed):
+    """So the trace of G is n under every normalization, whatever the weights."""
+    norm = "batch" if centred else "batch-uncentred"
+    for weights in ("gaussian", "uniform", Recorder()):
+        chain = Chain(width, batch, "linear", norm=norm, weights=weights)
+        run = simulate(chain, 3, rng=seed, sampler="weights")
+        np.testing.assert_allclose(np.trace(run.gram, axis1=-2, axis2=-1), batch, rtol=1e-12)
+        if centred:
+            assert np.abs(run.gram.sum(axis=-1)).max() < 1e-12 * batch
+
+
+@pytest.mark.parametrize("width", [2, 4, 6])
+def test_signs_that_cancel_in_rows_beyond_the_width_spoil_nothing(width):
+    """Narrow layers of signs often have rows of zero variance; kernels make rows in groups.
+
+    A row cancels with probability p = C(d, d/2) / 2^d, and no row of a chain does with (1 - p)^d:
+    0.25, 0.15 and 0.11.
+    """
+    chain = Chain(width, 3, "linear", weights="rademacher")
+    x = np.tile([1.0, -1.0, 0.0], (width, 1))
+    finished = 0
+    for seed in range(200):
+        try:
+            run = simulate(chain, 1, initial=x, rng=seed)
+        except ZeroVarianceError:
+            continue
+        finished += 1
+        np.testing.assert_allclose(np.trace(run.gram, axis1=-2, axis2=-1), 3, rtol=1e-12)
+    assert 5 < finished < 100
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_two_nearly_equal_samples_in_float32(sampler):
+    """Rows N(0, 11' + 1e-6 I) of two samples: never equal, whatever float32 makes of them."""
+    for skip in (0.0, 0.5):
+        chain = Chain(3000, 2, "leaky_relu", skip=skip)
+        for seed in range(4):
+            arguments = {"initial": "collinear", "dtype": "float32", "sampler": sampler}
+            gram = simulate(chain, 0, rng=seed, **arguments).gram[0, 0]
+            # Each sample is 1 or -1, and the other the other; with probability 1/2 the first.
+            np.testing.assert_allclose(np.trace(gram), 1 + SLOPE**2, rtol=1e-5)
+            np.testing.assert_allclose(gram[0, 1], -SLOPE, rtol=1e-5)
+
+
+# --- activations ----------------------------------------------------------------------------
+
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
+FORMULAS = {
+    "linear": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "leaky_relu": leaky,
+    "abs": np.abs,
+    "tanh": np.tanh,
+    "sigmoid": special.expit,
+    "sin": np.sin,
+    "erf": special.erf,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "selu": lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x)),
+    "gelu": lambda x: x * special.ndtr(x),
+    "silu": lambda x: x * special.expit(x),
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_activations_by_name_and_by_instance(name):
+    x = np.random.default_rng(0).normal(size=(50, 4))
+    expected = oracle(Chain(50, 4), FORMULAS[name], x[None], [])[0]
+    for activation in (name, Activation.named(name)):
+        gram = simulate(Chain(50, 4, activation), 0, initial=x, rng=0).gram[0, 0]
+        np.testing.assert_allclose(gram, expected, rtol=1e-13, atol=1e-15)
+
+
+# fmt: off
+square, cube = lambda x: x * x, lambda x: x * x * x
+# fmt: on
+
+
+def steeper(slope):
+    def tilted(x):
+        return slope * x if x > 0 else x
+
+    return tilted
+
+
+# Layer 0 tells functions apart at a tenth of the time that it takes to compile one for layers.
+@pytest.mark.parametrize(
+    ("function", "formula", "depth"),
+    [
+        (square, np.square, 0),
+        (cube, lambda x: x**3, 0),
+        (steeper(2.0), lambda x: np.where(x > 0, 2 * x, x), 2),
+        (steeper(3.0), lambda x: np.where(x > 0, 3 * x, x), 0),
+    ],
+    ids=[
+        "one lambda on a line",
+        "another on that line",
+        "a closure",
+        "the same with another value",
+    ],
+)
+def test_activations_of_the_user(function, formula, depth):
+    x = np.random.default_rng(1).normal(size=(1, 30, 4))
+    results = []
+    for activation in (function, Activation(function, kinks=[0.0], name="mine")):
+        actual, expected = by_formula(Chain(30, 4, activation), formula, x, depth)
+        assert_near(actual, expected, 1e-10)
+        results.append(actual)
+    assert np.array_equal(*results)
+
+
+def test_an_activation_that_was_written_out_is_the_named_one():
+    x = np.random.default_rng(2).normal(size=(1, 30, 4))
+    named, expected = by_formula(Chain(30, 4, "leaky_relu"), leaky, x, 3)
+    assert_near(named, expected, 1e-11)
+
+
+# --- the laws of layer 0 --------------------------------------------------------------------
+# Means over 2,000 chains are compared at 5.8 standard errors: for a normal law a false alarm has
+# probability 7e-9 an entry, for Student's with 1,999 degrees of freedom 8e-9.
+
+CHAINS = 2_000
+SIGMAS = 5.8
+
+
+def arc_cosine(covariance):
+    """E relu(h) relu(h)' for h ~ N(0, covariance)."""
+    sizes = np.sqrt(np.diag(covariance))
+    rho = np.clip(covariance / np.outer(sizes, sizes), -1, 1)
+    angle = np.pi - np.arccos(rho)
+    return np.outer(sizes, sizes) * (np.sqrt(1 - rho**2) + angle * rho) / (2 * np.pi)
+
+
+def assert_mean(run, expected):
+    mean, error = run.mean("gram")[0], run.stderr("gram")[0]
+    assert np.all(np.abs(mean - expected) < SIGMAS * error)
+    assert error.max() < 0.02 * np.abs(expected).max()
+
+
+FEATURES = np.random.default_rng(7).normal(size=(5, 3)) * [1.0, 2.0, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("activation", "mean", "sampler"),
+    [
+        ("linear", lambda covariance: covariance, "auto"),
+        ("linear", lambda covariance: covariance, "weights"),
+        ("relu", arc_cosine, "conditional"),
+    ],
+)
+@pytest.mark.parametrize("gain", [1.0, 3.0])
+def test_a_first_layer_has_rows_of_the_covariance_of_the_features(activation, mean, sampler, gain):
+    """W x, W of variance 1/features: rows N(0, x'x / features), whatever the gain and the skip."""
+    chain = Chain(40, 3, activation, norm="none", gain=gain)
+    run = simulate(chain, 0, chains=CHAINS, initial=FirstLayer(FEATURES), rng=1, sampler=sampler)
+    assert_mean(run, mean(FEATURES.T @ FEATURES / 5))
+    assert len(np.unique(run.gram[:, 0, 0, 0])) == CHAINS
+
+
+def test_a_first_layer_of_several_inputs_has_one_weight_matrix():
+    x = np.random.default_rng(8).normal(size=(2, 5, 3))
+    stacked = np.concatenate(x, axis=-1)
+    expected = (stacked.T @ stacked / 5).reshape(2, 3, 2, 3).swapaxes(1, 2)
+    run = simulate(
+        Chain(40, 3, "linear", norm="none"), 0, chains=CHAINS, initial=FirstLayer(x), inputs=2,
+        rng=2, observables="cross_gram",
+    )  # fmt: skip
+    mean, error = run.mean("cross_gram")[0], run.stderr("cross_gram")[0]
+    assert np.all(np.abs(mean - expected) < SIGMAS * error)
+
+
+def numpy_layer_0(chain, formula, draw, width=40):
+    """Mean and standard error of G_0 over as many chains, drawn by NumPy."""
+    x = normalise(chain, draw(np.random.default_rng(99), (CHAINS, width, chain.batch)))
+    a = formula(x)
+    grams = a.swapaxes(-1, -2) @ a / width
+    return grams.mean(axis=0), grams.std(axis=0, ddof=1) / np.sqrt(CHAINS)
+
+
+LAWS = {
+    "gaussian": lambda generator, shape: generator.normal(size=shape),
+    "collinear": lambda generator, shape: (
+        generator.normal(size=(*shape[:2], 1)) + 1e-3 * generator.normal(size=shape)
+    ),
+}
+FIRST_LAYER = FirstLayer(FEATURES)
+
+
+def through_features(generator, shape):
+    return generator.normal(size=(*shape[:2], 5)) @ FEATURES / np.sqrt(5)
+
+
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize(("norm", "eps"), [("batch", 0.0), ("batch", 0.2), ("none", 0.0)])
+@pytest.mark.parametrize(
+    "initial", ["gaussian", "collinear", FIRST_LAYER], ids=["gaussian", "collinear", "FirstLayer"]
+)
+def test_laws_of_layer_0(initial, norm, eps, sampler, dtype):
+    """Against NumPy's draws: entries of G_0, and what tells samples apart, in the mean.
+
+    The 24 cases of this test compare 12 numbers each: a false alarm has probability 3e-6 for all
+    of them together, 1e-7 for each.
+    """
+    chain = Chain(40, 3, "leaky_relu", norm=norm, eps=eps)
+    draw = through_features if initial is FIRST_LAYER else LAWS[initial]
+    mean, error = numpy_layer_0(chain, leaky, draw)
+    run = simulate(chain, 0, chains=CHAINS, initial=initial, rng=3, sampler=sampler, dtype=dtype)
+    difference = run.mean("gram")[0] - mean
+    assert np.all(np.abs(difference) < SIGMAS * np.hypot(run.stderr("gram")[0], error))
+    if norm == "none" and initial != "gaussian":
+        return
+    assert np.abs(mean - np.diag(np.diag(mean))).max() > 10 * error.max()
+
+
+def test_collinear_samples_differ_by_a_thousandth():
+    """Linear, no norm: E |a_i - a_j|^2 / d = 2e-6, while E |a_i|^2 / d = 1 + 1e-6."""
+    run = simulate(
+        Chain(40, 3, "linear", norm="none"), 0, chains=CHAINS, initial="collinear", rng=4
+    )
+    gram = run.gram[:, 0]
+    apart = gram[:, 0, 0] + gram[:, 1, 1] - 2 * gram[:, 0, 1]
+    assert abs(apart.mean() - 2e-6) < SIGMAS * apart.std(ddof=1) / np.sqrt(CHAINS)
+    assert_mean(run, np.ones((3, 3)) + 1e-6 * np.eye(3))
+
+
+def test_an_array_is_one_for_all_chains_or_one_a_chain():
+    generator = np.random.default_rng(5)
+    chain = Chain(30, 4, "leaky_relu")
+    x = generator.normal(size=(3, 30, 4))
+    own = simulate(chain, 2, initial=x, rng=0)
+    assert own.chains == 3
+    for index in range(3):
+        shared = simulate(chain, 2, initial=x[index], chains=3, rng=0)
+        assert np.array_equal(shared.gram[index], own.gram[index])
+        assert np.array_equal(shared.gram[0, 0], shared.gram[2, 0])
+    assert simulate(chain, 0, initial=x[0], rng=0).chains == 1
+    several = simulate(chain, 2, initial=np.stack([x, x], axis=1), inputs=2, rng=0)
+    assert several.gram.shape == (3, 3, 2, 4, 4)
+
+
+# --- the arguments --------------------------------------------------------------------------
+
+PLAIN = Chain(12, 3, "leaky_relu")
+
+
+def test_rng_is_what_default_rng_takes():
+    """One key is drawn from it, which is recorded: the run can be repeated."""
+    expected = int(np.random.default_rng(3).integers(0, 2**64, dtype=np.uint64))
+    sources = (
+        3, np.int64(3), np.random.SeedSequence(3), np.random.PCG64(3), np.random.default_rng(3)
+    )  # fmt: skip
+    runs = [simulate(PLAIN, 2, rng=source) for source in sources]
+    assert {run.key for run in runs} == {expected}
+    for run in runs[1:]:
+        assert np.array_equal(run.gram, runs[0].gram)
+    generator = np.random.default_rng(3)
+    first, second = (simulate(PLAIN, 2, rng=generator) for _ in range(2))
+    assert first.key == expected != second.key
+    fresh = {simulate(PLAIN, 0).key for _ in range(3)}
+    assert len(fresh) == 3
+
+
+def test_all_bits_of_the_key_matter():
+    keys = [0, 1, 1 << 31, 1 << 32, 1 << 63]
+    runs = []
+    for key in keys:
+        with mock.patch.object(simulation, "draw_key", return_value=key):
+            runs.append(simulate(PLAIN, 1, rng=0).gram)
+    for one, other in itertools.combinations(runs, 2):
+        assert not np.array_equal(one, other)
+
+
+def test_the_sampler_that_ran_is_recorded():
+    assert simulate(PLAIN, 0, rng=0, sampler="weights").sampler == "weights"
+    assert simulate(PLAIN, 0, rng=0, sampler="conditional").sampler == "conditional"
+    signs = Chain(40, 3, "leaky_relu", weights="rademacher")
+    assert simulate(signs, 0, rng=0).sampler == "weights"
+    # Gaussian weights of a wide layer cost far more than its rows.
+    assert simulate(Chain(2000, 3, "leaky_relu"), 0, rng=0).sampler == "conditional"
+    linear = Chain(12, 3, "linear", norm="none")
+    assert simulate(linear, 0, rng=0, sampler="weights").sampler == "weights"
+    assert simulate(linear, 0, rng=0).final_state.path == "factor"
+
+
+def test_precision_is_that_of_the_rows():
+    double = simulate(PLAIN, 5, rng=0, sampler="conditional")
+    for dtype in ("float32", np.float32, np.dtype("f4")):
+        single = simulate(PLAIN, 5, rng=0, sampler="conditional", dtype=dtype)
+        assert single.dtype == "float32"
+        assert single.gram.dtype == np.float64
+        # The same normals: rounding alone differs, and does not grow where chains contract.
+        assert 0 < np.abs(single.gram - double.gram).max() < 1e-4
+    assert double.dtype == "float64"
+
+
+def test_out_receives_the_values():
+    names = ["gram", "rank_bound"]
+    expected = simulate(PLAIN, 6, chains=3, rng=0, every=2, observables=names)
+    gram = np.full((3, 8, 3, 3), np.nan)[:, ::2]
+    bound = np.asfortranarray(np.full((3, 4), np.nan))
+    out = {"gram": gram, "rank_bound": bound}
+    run = simulate(PLAIN, 6, chains=3, rng=0, every=2, observables=names, out=out)
+    assert run.gram is gram
+    assert run.rank_bound is bound
+    for name in names:
+        assert np.array_equal(run[name], expected[name])
+    part = simulate(PLAIN, 6, chains=3, rng=0, every=2, observables=names, out={"gram": gram})
+    assert part.gram is gram
+    assert np.array_equal(part.rank_bound, bound)
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_progress_counts_layers(start):
+    state = simulate(PLAIN, start, rng=0).final_state
+    reports = []
+    with mock.patch.object(segment, "TASK_SECONDS", 1e-5):
+        run = simulate(PLAIN, 23, initial=state, progress=lambda *report: reports.append(report))
+    done, totals = zip(*reports, strict=True)
+    assert set(totals) == {23}
+    assert list(done) == sorted(set(done))
+    assert 0 < done[0] < done[-1] == 23
+    assert np.array_equal(run.gram, simulate(PLAIN, 23, initial=state).gram)
+
+
+def test_a_progress_bar(capsys):
+    pytest.importorskip("rich")
+    simulate(PLAIN, 3, rng=0, progress=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_what_stops_progress_stops_the_run():
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with (
+        mock.patch.object(segment, "TASK_SECONDS", 0.0),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        simulate(PLAIN, 10, chains=3, threads=3, rng=0, progress=stop)
+
+
+def test_reduced_layers_need_constant_memory():
+    """What a run of 4,000 layers adds to one of 400 is a list of layers, not what was recorded."""
+
+    def peak(depth, **options):
+        tracemalloc.start()
+        try:
+            simulate(Chain(4, 8, "linear", norm="none"), depth, rng=0, threads=1, **options)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    options = {"observables": ["scaled_gram", "log_scale"], "reduce": ("layer", "chain")}
+    with mock.patch.object(segment, "FRAME_BYTES", 1 << 14):
+        peak(4, **options)
+        small, large = (peak(depth, **options) for depth in (400, 4_000))
+        whole = peak(4_000, observables=options["observables"])
+    assert whole > 4_000 * 65 * 8
+    assert large - small < 0.1 * whole
+
+
+def test_many_layers_without_under_or_overflow():
+    """Linear, no norm, in factors: the log-scale goes to thousands, and the rest stays in range.
+
+    log det G falls by sum_i log(chi^2_{d-i} / d) a layer (Bartlett), whose mean is
+    psi((d - i) / 2) + log(2 / d); its mean over 10^5 layers is compared at 5 standard errors.
+    """
+    width, batch, depth = 9, 3, 100_000
+    run = simulate(
+        Chain(width, batch, "linear", norm="none"), depth, rng=1, every=depth,
+        observables=["scaled_gram", "log_scale", "log_pivots"],
+    )  # fmt: skip
+    assert np.isfinite(run.scaled_gram).all()
+    np.testing.assert_allclose(np.trace(run.scaled_gram[0, -1]), batch, rtol=1e-12)
+    degrees = width - np.arange(batch)
+    mean = np.sum(special.digamma(degrees / 2) + np.log(2 / width))
+    variance = np.sum(special.polygamma(1, degrees / 2))
+    change = np.diff(run.log_pivots[0].sum(axis=-1))[0]
+    assert abs(change - depth * mean) < 5 * np.sqrt(depth * variance)
+    assert run.log_scale[0, -1] < -1000

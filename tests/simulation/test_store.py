@@ -1,0 +1,518 @@
+"""Runs in a store: interrupted in any way, they resume, with the bits of one that was not."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import bnmc
+from bnmc import simulation
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ResultTooLargeError,
+    StoreError,
+    StoreInUseError,
+    StoreMismatchError,
+)
+from bnmc.simulation import tiles as simulation_tiles
+from bnmc.simulation.store import journal, store
+
+RELU = bnmc.Chain(30, 4, "relu")
+#: One run of each sampler's state: Gram matrices, rows as well, activations, Wishart factors.
+RUNS = {
+    "conditional": (RELU, {}),
+    "skip in float32": (
+        bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32", "initial": "collinear"}
+    ),
+    "widened": (bnmc.Chain(30, 4, "linear"), {"dtype": "float32", "initial": "collinear"}),
+    "weights": (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2, "burn_in": 3}),
+    "factor": (bnmc.Chain.vanilla(30, 3), {"observables": ["scaled_gram", "log_scale"]}),
+}  # fmt: skip
+DEPTH, CHAINS = 40, 5
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Cut runs into many tiles: of two or three chains, through a few recorded layers."""
+
+    def grid_of(chains, recorded, parts, seconds, size, of_tile):
+        return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
+
+    monkeypatch.setattr(simulation, "grid_of", grid_of)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.zarr"
+
+
+def run(chain=RELU, depth=DEPTH, *, rng=3, **options):
+    return bnmc.simulate(chain, depth, **{"chains": CHAINS, **options}, rng=rng)
+
+
+def assert_same(found, expected):
+    assert found.complete
+    assert set(found.observables) == set(expected.observables)
+    for name, values in expected.observables.items():
+        np.testing.assert_array_equal(found[name], values)
+    np.testing.assert_array_equal(found.layers, expected.layers)
+    assert (found.key, found.sampler, found.dtype, found.widened) == (
+        expected.key, expected.sampler, expected.dtype, expected.widened
+    )  # fmt: skip
+    assert found.final_state.layer == expected.final_state.layer
+    for name, values in expected.final_state.arrays.items():
+        np.testing.assert_array_equal(found.final_state.arrays[name], values)
+
+
+class Died(BaseException):
+    """Stands for the end of a process."""
+
+
+def dying(after, method="append"):
+    """Let a run die after so many tiles were entered in the journal, or right before one is."""
+    count = 0
+    original = getattr(journal._Journal, method)
+
+    def dies(self, entry):
+        nonlocal count
+        count += 1
+        if count > after:
+            raise Died
+        original(self, entry)
+
+    return mock.patch.object(journal._Journal, method, dies)
+
+
+def counted():
+    """Count the tiles that are made."""
+    return mock.patch.object(simulation_tiles, "make_tile", side_effect=simulation_tiles.make_tile)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_interrupted_run_resumes_with_the_same_bits(name, path):
+    chain, options = RUNS[name]
+    expected = run(chain, **options)
+    assert (name == "widened") == bool(expected.widened)
+    tiles = 3 * -(-len(expected.layers) // 7)
+    with dying(5), pytest.raises(Died):
+        run(chain, **options, store=path)
+    with dying(4), pytest.raises(Died):
+        run(chain, **options, store=path, threads=1)
+    with counted() as made:
+        assert_same(run(chain, **options, store=path), expected)
+    # Those that died in hand are made again, and one before each where its state is not kept.
+    assert tiles - 9 <= made.call_count <= tiles - 9 + 3
+    with mock.patch.object(simulation_tiles, "make_tile", side_effect=AssertionError("work began")):
+        assert_same(run(chain, **options, store=path), expected)
+
+
+def test_a_store_is_a_plain_zarr_dataset(path):
+    expected = run(observables=["gram", "rank_bound"], every=3)
+    stored = run(observables=["gram", "rank_bound"], every=3, store=path)
+    dataset = xr.open_zarr(path)  # a warning would be an error here
+    assert set(dataset.variables) == {"gram", "rank_bound", "layer"}
+    assert dataset["gram"].dims == ("chain", "layer", "sample_i", "sample_j")
+    np.testing.assert_array_equal(dataset["layer"], expected.layers)
+    np.testing.assert_array_equal(dataset["gram"], expected.gram)
+    assert zarr.open_group(path, mode="r")["gram"].metadata.zarr_format == 3
+    assert dataset.attrs["key"] == str(expected.key)
+    wanted = {"width": 30, "batch": 4, "sampler": "conditional", "backend": "cpu", "chains": CHAINS}
+    assert wanted.items() <= dataset.attrs.items()
+    lazily = stored.to_xarray()
+    assert not isinstance(lazily["gram"].variable._data, np.ndarray)
+    np.testing.assert_array_equal(lazily["gram"], expected.gram)
+    np.testing.assert_array_equal(stored.mean("rank_bound"), expected.mean("rank_bound"))
+    assert len(xr.open_datatree(path, engine="zarr")["/"].data_vars) == 2
+
+
+def test_a_stored_run_can_be_pickled_and_continued(path):
+    expected = run(depth=DEPTH + 5)
+    stored = pickle.loads(pickle.dumps(run(store=path)))
+    deeper = bnmc.simulate(RELU, 5, initial=stored.final_state)
+    np.testing.assert_array_equal(deeper.gram, expected.gram[:, DEPTH:])
+    kept = bnmc.simulate(RELU, 5, initial=stored.final_state, store=path.with_name("more.zarr"))
+    np.testing.assert_array_equal(kept.gram, expected.gram[:, DEPTH:])
+
+
+def test_without_a_seed_the_store_has_it(path):
+    with dying(4), pytest.raises(Died):
+        run(store=path, rng=None)
+    key = json.loads((path / "zarr.json").read_text())["attributes"]["key"]
+    stored = run(store=path, rng=None)
+    assert str(stored.key) == key
+    second = run(store=path.with_name("other.zarr"), rng=None)
+    assert second.key != stored.key
+
+
+def test_a_limit_of_time_returns_what_is_finished(path):
+    expected = run()
+    with mock.patch.object(simulation, "Stop", return_value=StopAfter(4)):
+        partial = run(store=path, timeout=1.0, threads=1)
+    assert not partial.complete
+    assert 0 < len(partial.layers) < len(expected.layers)
+    np.testing.assert_array_equal(partial.gram, expected.gram[:, : len(partial.layers)])
+    sizes = partial.to_xarray().sizes
+    assert sizes["layer"] == len(partial.layers)
+    assert "interrupted" in repr(partial)
+    more = DEPTH - int(partial.layers[-1])
+    deeper = bnmc.simulate(RELU, more, initial=partial.final_state)
+    np.testing.assert_array_equal(deeper.gram[:, 1:], expected.gram[:, len(partial.layers) :])
+    assert_same(run(store=path), expected)
+
+
+class StopAfter:
+    """A limit of time that is over when it has been asked so many times."""
+
+    def __init__(self, times):
+        self.left = times
+        self.event = mock.Mock(is_set=lambda: False)
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+# --- what another run is
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    {
+        "chain": {"chain": bnmc.Chain(31, 4, "relu")},
+        "depth": {"depth": 41},
+        "chains": {"chains": 6},
+        "key": {"rng": 4},
+        "dtype": {"dtype": "float32"},
+        "sampler": {"sampler": "weights"},
+        "every": {"every": 2},
+        "burn_in": {"burn_in": 1},
+        "inputs": {"inputs": 1},
+        "start": {"initial": "collinear"},
+        "observables": {"observables": ["eigenvalues"]},
+    }.items(),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_store_of_another_run_is_refused(name, change, path):
+    options = {"chain": RELU, "depth": DEPTH, "rng": 3}
+    run(**options, store=path)
+    with pytest.raises(StoreMismatchError, match="expected a run with") as caught:
+        run(**{**options, **change}, store=path)
+    assert caught.value.name == name
+    assert caught.value.stored != caught.value.wanted
+
+
+@pytest.mark.parametrize("name", ["bnmc_version", "cpu", "activation_digest", "weights_digest"])
+def test_what_a_call_does_not_show_is_compared_as_well(name, path):
+    run(store=path)
+    metadata = json.loads((path / "zarr.json").read_text())
+    metadata["attributes"][name] = "another"
+    (path / "zarr.json").write_text(json.dumps(metadata))
+    with pytest.raises(StoreMismatchError, match=f"{name} = another") as caught:
+        run(store=path)
+    assert (caught.value.name, caught.value.stored) == (name, "another")
+
+
+def test_functions_of_one_name_are_told_apart(path):
+    def observable(offset):
+        return bnmc.Observable(lambda g: g[0, 0] + offset, name="f")
+
+    run(observables=observable(1.0), store=path)
+    run(observables=observable(1.0), store=path)
+    with pytest.raises(StoreMismatchError, match="observables"):
+        run(observables=observable(2.0), store=path)
+    far = path.with_name("distance.zarr")
+    run(observables=bnmc.Distance(np.eye(4)), store=far)
+    with pytest.raises(StoreMismatchError, match="observables"):
+        run(observables=bnmc.Distance(2 * np.eye(4)), store=far)
+
+
+def test_arrays_of_the_start_are_told_apart(path):
+    x = np.random.default_rng(0).normal(size=(30, 4))
+    expected = run(initial=x)
+    with dying(3), pytest.raises(Died):
+        run(initial=x, store=path)
+    assert_same(run(initial=x, store=path), expected)
+    with pytest.raises(StoreMismatchError, match="start"):
+        run(initial=x + 1e-3 * x**2, store=path)
+
+
+# --- damage
+
+
+def chunks(path):
+    return sorted(file for file in (path / "gram" / "c").rglob("*") if file.is_file())
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+
+
+def shorten(file):
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+DAMAGE = {
+    "a flipped bit": lambda path: flip(chunks(path)[0]),
+    "a torn chunk": lambda path: shorten(chunks(path)[0]),
+    "an empty chunk": lambda path: chunks(path)[1].write_bytes(b""),
+    "a lost chunk": lambda path: chunks(path)[1].unlink(),
+    "chunks that changed places": lambda path: os.replace(chunks(path)[0], chunks(path)[1]),
+    "a torn line of the journal": lambda path: shorten(path / "progress" / "journal"),
+    "a flipped bit in the journal": lambda path: flip(path / "progress" / "journal"),
+    "lost states": lambda path: [file.unlink() for file in path.glob("progress/state-*-[1-5].npz")],
+    "damaged states": lambda path: [flip(file) for file in path.glob("progress/state-*.npz")],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_damaged_is_made_again(damage, path):
+    expected = run()
+    with dying(11), pytest.raises(Died):
+        run(store=path)
+    DAMAGE[damage](path)
+    with counted() as made:
+        assert_same(run(store=path), expected)
+    assert made.call_count > 18 - 11
+    DAMAGE[damage](path)
+    found = run(store=path)
+    np.testing.assert_array_equal(found.gram, expected.gram)
+    np.testing.assert_array_equal(xr.open_zarr(path)["gram"], expected.gram)
+
+
+def test_what_dead_writers_left_is_removed(path):
+    with dying(3), pytest.raises(Died):
+        run(store=path)
+    left = [path / "gram" / "c" / "0" / "x.partial", path / "progress" / "state-0-0.partial"]
+    for file in left:
+        file.write_bytes(b"half")
+    run(store=path)
+    assert not any(file.exists() for file in left)
+    assert not list(path.parent.glob(".*building"))
+
+
+def test_a_full_disk_loses_nothing(path):
+    expected = run()
+    written = 0
+    original = zarr.Array.__setitem__
+
+    def full(self, where, values):
+        nonlocal written
+        written += 1
+        if written > 6:
+            raise OSError(28, "No space left on device")
+        original(self, where, values)
+
+    with (
+        mock.patch.object(zarr.Array, "__setitem__", full),
+        pytest.raises(StoreError, match="No space left on device") as caught,
+    ):
+        run(store=path)
+    assert isinstance(caught.value, OSError)
+    with counted() as made:
+        assert_same(run(store=path), expected)
+    assert made.call_count <= 18 - 4
+    # A disk that is full before the store exists leaves nothing behind.
+    with (
+        mock.patch.object(store, "_consolidate", side_effect=OSError(28, "No space")),
+        pytest.raises(StoreError, match="No space"),
+    ):
+        run(store=path.with_name("new.zarr"))
+    assert [file.name for file in path.parent.iterdir()] == ["run.zarr"]
+
+
+def test_a_want_of_files_or_memory_is_no_damage(path):
+    """Otherwise all that is sound would be made again."""
+    expected = run(store=path).gram
+    original = zarr.Array.__getitem__
+    for error, kind in (
+        (OSError(24, "Too many open files"), StoreError),
+        (MemoryError(), MemoryError),
+    ):
+        with (
+            mock.patch.object(zarr.Array, "__getitem__", side_effect=error),
+            counted() as made,
+            pytest.raises(kind),
+        ):
+            run(store=path)
+        assert made.call_count == 0
+    assert zarr.Array.__getitem__ is original
+    with counted() as made:
+        np.testing.assert_array_equal(run(store=path).gram, expected)
+    assert made.call_count == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"attributes": {"key": "x"}}', "{}"])
+def test_metadata_that_make_no_sense(content, path):
+    run(store=path)
+    (path / "zarr.json").write_text(content)
+    for rng in (3, None):
+        with pytest.raises(StoreError, match=r"metadata|damaged"):
+            run(store=path, rng=rng)
+
+
+# --- one writer
+
+
+SCRIPT = """
+import sys, bnmc
+from bnmc import simulation
+simulation.STORED_TILE_SECONDS = 0.05
+def report(done, total):
+    print(done, flush=True)
+bnmc.simulate(
+    bnmc.Chain(30, 4, "relu"), 100_000, chains=5, rng=3, every=1000, store=sys.argv[1],
+    threads=1, progress=report,
+)
+"""
+
+
+def test_a_killed_process_leaves_its_lock_and_its_layers(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), path], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            while not int(process.stdout.readline()):
+                pass
+            with pytest.raises(StoreInUseError, match="another run"):
+                run(depth=100_000, every=1000, store=path)
+        finally:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+    entries = len((path / "progress" / "journal").read_bytes().splitlines())
+    assert entries > 0
+    expected = run(depth=100_000, every=1000)
+    with counted() as made:
+        assert_same(run(depth=100_000, every=1000, store=path), expected)
+    grid = json.loads((path / "zarr.json").read_text())["attributes"]
+    tiles = -(-CHAINS // grid["part"]) * -(-101 // grid["block"])
+    assert made.call_count <= tiles - entries + -(-CHAINS // grid["part"])
+
+
+def test_a_second_writer_of_one_process_is_refused(path):
+    run(store=path)
+
+    def refused(done, total):
+        with pytest.raises(StoreInUseError):
+            run(depth=20, store=second)
+        raise Died
+
+    second = path.with_name("second.zarr")
+    with pytest.raises(Died):
+        run(depth=20, store=second, progress=refused)
+    run(depth=20, store=second)
+
+
+def test_who_loses_the_race_to_make_a_store_finds_it(path):
+    create = store._create
+
+    def late(*arguments):
+        create(*arguments)  # another run made it meanwhile
+        create(*arguments)
+
+    with mock.patch.object(store, "_create", late):
+        stored = run(store=path)
+    assert_same(stored, run())
+
+
+# --- arguments
+
+
+def test_what_is_no_store(tmp_path):
+    for value, kind in ((3, ArgumentTypeError), (b"run.zarr", ArgumentTypeError),
+                        ("run.nc", ArgumentError), ("nowhere/run.zarr", ArgumentError),
+                        ("a\0b.zarr", ArgumentTypeError)):  # fmt: skip
+        with pytest.raises(kind, match="store"):
+            run(store=value)
+    other = tmp_path / "other.zarr"
+    other.mkdir()
+    with pytest.raises(ArgumentError, match="a store that a run made"):
+        run(store=other)
+    with pytest.raises(ArgumentError, match="reduce"):
+        run(store=tmp_path / "new.zarr", reduce="chain")
+    with pytest.raises(ArgumentError, match="out"):
+        run(store=tmp_path / "new.zarr", out={"gram": np.zeros((CHAINS, DEPTH + 1, 4, 4))})
+    with (
+        mock.patch.dict(sys.modules, {"zarr": None}),
+        pytest.raises(bnmc.errors.MissingExtraError, match="xarray"),
+    ):
+        run(store=tmp_path / "new.zarr")
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
+    stored = run(store=path)
+    # What a result would take does not count, as it never is in memory.
+    size = stored.gram.nbytes
+    monkeypatch.setattr(store, "available_memory", lambda: size - 1)
+    with pytest.raises(ResultTooLargeError, match="to_xarray"):
+        stored["gram"]
+    assert stored.to_xarray()["gram"][0, -1].shape == (4, 4)
+    with pytest.raises(KeyError):
+        stored.observables["other"]
+    assert (len(stored.observables), list(stored.observables)) == (1, ["gram"])
+    monkeypatch.setattr(simulation, "available_memory", lambda: 50_000)
+    with pytest.raises(ResultTooLargeError, match="store="):
+        run(depth=1000)
+    run(depth=1000, store=path.with_name("long.zarr"))
+
+
+def test_a_worker_of_another_kind_is_refused(path):
+    with (
+        mock.patch.object(simulation_tiles, "host_cpu", return_value="another"),
+        pytest.raises(StoreMismatchError, match="cpu"),
+    ):
+        run(store=path)
+
+
+def test_any_executor_fills_a_store(path):
+    expected = run()
+    with dying(5), pytest.raises(Died), ThreadPoolExecutor(3) as pool:
+        run(store=path, executor=pool)
+    with ThreadPoolExecutor(1) as pool:
+        assert_same(run(store=path, executor=pool), expected)
+
+
+def test_the_command_line_resumes(path, capsys):
+    from bnmc.cli import main
+
+    arguments = [
+        "simulate",
+        "--width",
+        "40",
+        "--depth",
+        "30",
+        "--chains",
+        "5",
+        "--store",
+        str(path),
+    ]
+    with dying(4), pytest.raises(Died):
+        main([*arguments, "--seed", "5"])
+    assert main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["files"]["store"], document["complete"]) == (str(path), True)
+    assert main([*arguments, "--seed", "6"]) == 2
+    assert "key" in capsys.readouterr().err
+
+
+def test_path_types(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(depth=3, store="run.zarr")
+    run(depth=3, store=Path("run.zarr"))
+    assert store.as_store_path("run.zarr") == Path("run.zarr")

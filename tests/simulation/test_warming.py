@@ -1,0 +1,60 @@
+"""`bnmc.warmup`: later calls compile nothing."""
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc._kernels.cpu import layers
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.simulation.warming import Warmed, Warmup
+
+
+def signatures():
+    return {
+        name: set(value.signatures)
+        for name, value in vars(layers).items()
+        if hasattr(value, "stats")
+    }
+
+
+def test_later_runs_compile_nothing():
+    found = bnmc.warmup(activations=["relu"], samplers=("conditional", "weights", "factor", "c"))
+    assert [one.sampler for one in found.compiled] == ["conditional", "weights", "factor", "c"]
+    assert [one.activation for one in found.compiled] == ["relu", "relu", None, "relu"]
+    assert found.seconds == sum(one.seconds for one in found.compiled) > 0.0
+
+    before = signatures()
+    start = np.random.default_rng(0).standard_normal((120_000, 3))
+    for chain in (
+        bnmc.Chain(120_000, 3, "relu", eps=0.1),
+        bnmc.Chain(120_000, 3, "relu", norm="batch-uncentred", skip=0.5),
+    ):
+        bnmc.simulate(chain, 1, initial=start, sampler="conditional", threads=2)
+    narrow = bnmc.Chain(700, 5, "relu", weights="uniform")
+    bnmc.simulate(narrow, 2, inputs=2, chains=3, threads=2, reduce=("chain", "layer"))
+    wide = bnmc.Chain(1500, 3, "relu")
+    bnmc.simulate(wide, 1, sampler="weights", threads=2)
+    bnmc.simulate(bnmc.Chain(10, 3, norm="none"), 2)
+    assert signatures() == before
+
+
+def test_what_is_said():
+    found = Warmup((Warmed("factor", None, "float64", 1.5), Warmed("c", "relu", "float32", 2.25)))
+    assert str(found).splitlines()[1].split() == ["c", "relu", "float32", "2.25", "s"]
+    assert str(found).splitlines()[-1].split() == ["together", "3.75", "s"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"dtypes": "float16"}, UnknownNameError),
+        ({"activations": ["relu", "rellu"]}, UnknownNameError),
+        ({"activations": np.log}, ArgumentError),
+        ({"samplers": "gibbs"}, UnknownNameError),
+        ({"samplers": ()}, ArgumentError),
+        ({"dtypes": 3}, ArgumentTypeError),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, error):
+    with pytest.raises(error):
+        bnmc.warmup(**arguments)

@@ -1,0 +1,170 @@
+"""The pytest plugin: seeds, roofline, and that it costs nothing where it is not used."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bnmc import pytest_plugin
+from bnmc._kernels.cpu import peaks
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.testing.machine_limits import layer_flops, layer_normals, roofline
+
+measuring = sys.modules["bnmc.testing.machine_limits"]
+
+pytest_plugins = ["pytester"]
+
+PLUGIN = ("-p", "bnmc.pytest_plugin", "-p", "no:cacheprovider")
+
+DRAWS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(2))
+def test_draw(bnmc_rng, number):
+    print("drew", number, bnmc_rng.integers(1 << 60))
+"""
+
+
+@pytest.fixture
+def drawn(pytester):
+    pytester.makepyfile(DRAWS)
+
+    def draw(*options):
+        result = pytester.runpytest_inprocess(*PLUGIN, "-s", *options)
+        result.assert_outcomes(passed=2)
+        lines = [line.partition("drew ")[2] for line in result.outlines if "drew " in line]
+        assert len(lines) == 2
+        return lines
+
+    return draw
+
+
+def test_a_seed_gives_the_same_numbers(drawn):
+    plain = drawn()
+    assert len({line.split()[1] for line in plain}) == 2  # tests have numbers of their own
+    assert drawn("--bnmc-seed=0") == plain
+    assert drawn("-k", "draw") == plain
+    other = drawn("--bnmc-seed=7")
+    assert other == drawn("--bnmc-seed", "7")
+    assert not set(other) & set(plain)
+    assert drawn("--bnmc-seed=random") != drawn("--bnmc-seed=random")
+
+
+def test_a_failure_says_how_to_see_it_again(pytester):
+    pytester.makepyfile("def test_it(bnmc_rng): assert bnmc_rng.integers(5) < 0")
+    result = pytester.runpytest_inprocess(*PLUGIN, "--bnmc-seed=random")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines([r"run this again with --bnmc-seed=\d+"])
+
+
+@pytest.mark.parametrize("seed", ["-1", "seven", "1.5", ""])
+def test_bad_seeds_are_refused(pytester, seed):
+    result = pytester.runpytest_inprocess(*PLUGIN, f"--bnmc-seed={seed}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--bnmc-seed: got*allowed: an integer >= 0, or 'random'*"])
+
+
+def test_workers_have_the_seed_of_the_main_process(pytester):
+    """As pytest-xdist hands it over, without its processes."""
+    pytest.importorskip("xdist")
+    pytester.makepyfile(DRAWS)
+    main = pytester.parseconfigure(*PLUGIN, "--bnmc-seed=random")
+    node = SimpleNamespace(config=main, workerinput={})
+    assert main.pluginmanager.hasplugin("xdist")
+    main.pluginmanager.get_plugin("bnmc.pytest_plugin").pytest_configure_node(node)
+    worker = pytester.parseconfig(*PLUGIN, "--bnmc-seed=random")
+    worker.workerinput = node.workerinput
+    pytest_plugin.pytest_configure(worker)
+    assert worker.stash[pytest_plugin._SEED] == main.stash[pytest_plugin._SEED]
+
+
+MEASURES = """
+import numpy as np
+
+def test_speed(bnmc_roofline):
+    a = np.ones((100, 10))
+    found = bnmc_roofline(lambda: a.T @ a, width=100, batch=10, rounds=1)
+    assert found.ratio > 0.0
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "no:benchmark"), ("--benchmark-disable",)])
+def test_the_ratio_to_the_roofline_is_shown(pytester, options):
+    if options != ("-p", "no:benchmark"):
+        pytest.importorskip("pytest_benchmark")
+    pytester.makepyfile(MEASURES)
+    # Benchmarks write nothing in a worker of pytest-xdist.
+    if not options and "PYTEST_XDIST_WORKER" not in os.environ:
+        options = ("--benchmark-json=found.json", "--benchmark-max-time=0.01")
+    result = pytester.runpytest_inprocess(*PLUGIN, *options)
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines([r".*test_speed: \d+\.\d\d of the roofline, .* s a layer"])
+    found = pytester.path / "found.json"
+    if "--benchmark-json=found.json" in options:
+        assert '"roofline": ' in found.read_text()
+
+
+def test_what_a_layer_costs():
+    assert layer_normals(100, 7, "conditional") == 700
+    assert layer_normals(100, 7, "weights") == 10_000
+    assert layer_flops(100, 7, "conditional") == 2 * 100 * 49
+    assert layer_flops(100, 7, "weights") == 2 * 100 * 100 * 7 + 100 * 49
+
+
+def test_the_ratio_by_a_clock_that_is_known(monkeypatch):
+    """A normal takes 3 ns and an operation a quarter: the layer below takes twice what it must."""
+    clock, normal, operation = [0.0], 3e-9, 0.25e-9
+    lanes, accumulators = 8, 5
+
+    def fill(block, times, key):
+        clock[0] += times * peaks.NORMALS * normal
+
+    def fused(steps, factor, offset):
+        clock[0] += steps * 2 * lanes * accumulators * operation
+
+    def layers():
+        clock[0] += 4 * 2 * (700 * normal + 9800 * operation)
+
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(measuring, "fill_blocks", fill)
+    monkeypatch.setattr(measuring, "vector_registers", lambda: (64 * lanes, accumulators))
+    monkeypatch.setattr(measuring, "fma_kernel", lambda dtype, bits, count: fused)
+    found = roofline(layers, width=100, batch=7, layers=4)
+    # Differences of the clock, which is near 0.1, to its rounding.
+    assert abs(found.ratio - 0.5) < 1e-9
+    assert abs(found.ideal - (700 * normal + 9800 * operation)) < 1e-14
+    assert abs(found.seconds - 2 * found.ideal) < 1e-14
+
+
+def test_peaks_of_this_machine():
+    """No machine makes a number of 64 bits in less than 0.01 ns, or takes a microsecond."""
+    found = roofline(lambda: None, width=1, batch=1, sampler="weights", rounds=3)
+    assert 1e-11 < found.ideal < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"run": 3}, ArgumentTypeError),
+        ({"width": 0}, ArgumentError),
+        ({"layers": 0}, ArgumentError),
+        ({"rounds": 0}, ArgumentError),
+        ({"sampler": "factor"}, UnknownNameError),
+        ({"dtype": "float16"}, UnknownNameError),
+    ],
+)
+def test_bad_arguments_are_refused(changes, error):
+    with pytest.raises(error):
+        roofline(**{"run": int, "width": 10, "batch": 2, **changes})
+
+
+def test_pytest_starts_without_numba():
+    code = (
+        "import sys, bnmc.pytest_plugin\n"
+        "heavy = {'numba', 'llvmlite', 'numpy', 'scipy', 'hypothesis'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

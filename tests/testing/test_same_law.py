@@ -1,0 +1,549 @@
+"""`assert_same_law`: right steps pass, and each common mistake is found and named.
+
+The layers here are NumPy, written from their formulas. Seeds are fixed; a right step fails with
+probability 1e-6 at most, by `alpha`, and mistakes are those that are found in every one of a
+thousand repetitions.
+"""
+
+import functools
+import pickle
+import re
+import sys
+import time
+
+import numpy as np
+import pytest
+from oracle import FALSE_ALARM, FORMULAS
+from scipy import special, stats
+
+import bnmc
+from bnmc._claims.claims import Layer
+from bnmc._claims.evidence import judged
+from bnmc.chain.norms import normalise
+from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, UnknownNameError
+from bnmc.testing import (
+    LawMismatch,
+    assert_same_law,
+    examples,
+    from_features_last,
+    from_linear_first,
+    same_law,
+)
+from bnmc.testing._evidence import OnOneState, _largest, _uniform, claims
+from bnmc.testing._inputs import inputs
+
+RELU = bnmc.Chain(20, 5, "relu")
+
+
+# ---------------------------------------------------------------- layers in NumPy
+
+
+def normalised(h, *, ddof=0, eps=0.0, centred=True, axis=1):
+    x = h - h.mean(axis=axis, keepdims=True) if centred else h
+    variance = np.square(x).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
+    return x / np.sqrt(variance + eps)
+
+
+class Running:
+    """The norm of evaluation mode, by means and variances (ddof = 1) over states seen so far."""
+
+    def __init__(self, momentum):
+        self.momentum, self.mean, self.variance = momentum, 0.0, 1.0
+
+    def __call__(self, h):
+        for name, own in ("mean", h.mean(axis=1)), ("variance", h.var(axis=1, ddof=1)):
+            kept = (1.0 - self.momentum) * getattr(self, name)
+            setattr(self, name, kept + self.momentum * own)
+        return (h - self.mean[:, None]) / np.sqrt(self.variance[:, None])
+
+
+def truncated(rng, shape):
+    """Normal numbers, truncated at two deviations, of variance 1."""
+    low = special.ndtr(-2.0)
+    numbers = special.ndtri(rng.uniform(low, 1.0 - low, shape))
+    return numbers / stats.truncnorm.std(-2.0, 2.0)
+
+
+LAWS = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape),
+    "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
+    "truncated": truncated,
+    "orthogonal": lambda rng, shape: np.sqrt(shape[0]) * stats.ortho_group.rvs(shape[0], 1, rng),
+    "twins": lambda rng, shape: np.repeat(rng.standard_normal((shape[0] // 2, shape[1])), 2, 0),
+    "correlated": lambda rng, shape: (
+        np.sqrt(0.8) * rng.standard_normal(shape) + np.sqrt(0.2) * rng.standard_normal(shape[1])
+    ),
+}
+
+
+class Network:
+    """h -> skip N(h) + scale W σ(N(h)), with W drawn anew, or one of a few."""
+
+    def __init__(
+        self, width=20, sigma="relu", *, weights="gaussian", scale=1.0, skip=0.0, pool=0,
+        bias=0.0, norm=normalised, momentum=0.0, seed=1, **options,
+    ):  # fmt: skip
+        self.sigma = FORMULAS.get(sigma, sigma)
+        if momentum:
+            norm = Running(momentum)
+        self.norm = lambda h: norm(h, **options)
+        self.scale, self.skip, self.bias, self.width = scale, skip, bias, width
+        self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS[weights], 0
+        self.pool = [self.draw() for _ in range(pool)]
+
+    def draw(self):
+        return self.law(self.rng, (self.width, self.width)) / np.sqrt(self.width)
+
+    def __call__(self, h):
+        self.calls += 1
+        weights = self.pool[self.calls % len(self.pool)] if self.pool else self.draw()
+        x = self.norm(h)
+        bias = self.bias * LAWS["uniform"](self.rng, (self.width, 1)) / np.sqrt(self.width)
+        return self.skip * x + self.scale * (weights @ self.sigma(x) + bias)
+
+
+def identity(h):
+    return h
+
+
+def mismatch(step, chain=RELU, **options):
+    with pytest.raises(LawMismatch) as caught:
+        assert_same_law(step, chain, **{"rng": 0, **options})
+    return caught.value
+
+
+# ---------------------------------------------------------------- right steps
+
+
+@pytest.mark.parametrize(
+    ("chain", "options"),
+    [
+        (RELU, {}),
+        (bnmc.Chain(10, 3, "linear"), {}),
+        (bnmc.Chain(7, 2, "sigmoid"), {}),
+        (bnmc.Chain(1, 4, "sin"), {}),
+        (bnmc.Chain(6, 11, "gelu"), {}),
+        (bnmc.Chain(12, 4, "tanh", norm="batch-uncentred"), {"centred": False}),
+        (bnmc.Chain(12, 1, "tanh", norm="batch-uncentred"), {"centred": False}),
+        (bnmc.Chain(12, 4, "tanh", skip=-0.5, gain=3.0), {"skip": -0.5, "scale": 3.0}),
+        (bnmc.Chain(12, 4, "tanh", gain=3.0, eps=1e-5), {"eps": 1e-5, "scale": 3.0}),
+        (bnmc.Chain(12, 4, "tanh", norm="none"), {"norm": identity}),
+        (bnmc.Chain(20, 5, "relu", weights="uniform"), {"weights": "uniform"}),
+        (bnmc.Chain(20, 5, "tanh", weights="rademacher", skip=1.0),
+         {"weights": "rademacher", "skip": 1.0}),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, bnmc.Chain) else "",
+)  # fmt: skip
+def test_right_steps_pass(chain, options):
+    step = Network(chain.width, chain.activation.name, **options)
+    assert_same_law(step, chain, rng=0, rows=2048)
+
+
+def test_right_steps_of_single_precision_pass():
+    for chain in (bnmc.Chain(10, 3, "linear"), RELU):
+        network = Network(chain.width, chain.activation.name)
+
+        def step(h, network=network):
+            h = h.astype(np.float32)
+            x = (h - h.mean(axis=1, keepdims=True)) / h.std(axis=1, keepdims=True)
+            return network.draw().astype(np.float32) @ network.sigma(x)
+
+        assert_same_law(step, chain, rng=0, rows=2048)
+
+
+def overall(step, chain, seed, rows=128):
+    """Return the least alpha at which a step fails, at most 1."""
+    generator = np.random.default_rng(seed)
+    tried = same_law._Tried(step, chain)
+    known = list(inputs(chain, tried, generator))
+    states = [OnOneState(name, layer, tried.rounding) for name, layer in known]
+    law = same_law._Exact() if chain.is_gaussian else same_law._Moments(chain, tried.rounding)
+    stages, least = list(same_law._stages(chain, rows)), 1.0
+    for calls in stages:
+        for state in states:
+            for rest in same_law._calls(tried, chain, state.layer, calls - state.calls):
+                state.add(rest)
+                law.add(state.layer, rest)
+        adjusted = min(row.adjusted for row in judged(law.claims(states), 0.5))
+        least = min(least, len(stages) * adjusted)
+    return least
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    """150 repetitions; the measured rates are in the docstring of `assert_same_law`."""
+    chain = bnmc.Chain(10, 3, "relu")
+    least = np.array([overall(Network(10, seed=10**6 + s), chain, s) for s in range(150)])
+    for alpha in (0.2, 0.05, 0.01):
+        count = np.count_nonzero(least <= alpha)
+        assert count <= stats.binom.isf(FALSE_ALARM / 3, least.size, alpha)
+    # Tests that never fail would pass the above: Bonferroni's method is not that conservative.
+    assert np.count_nonzero(least <= 0.2) >= stats.binom.ppf(FALSE_ALARM, least.size, 0.1)
+
+
+def test_each_p_value_is_uniform_or_above():
+    """From 600 repetitions on one fixed state, by Massart's inequality; few calls, where a degree
+    of freedom counts."""
+    chain = bnmc.Chain(4, 4, "tanh")
+    rng = np.random.default_rng(5)
+    layer = Layer.of(chain, rng.standard_normal((1, 4, 4)), 0)
+    found = {}
+    for _ in range(600):
+        state = OnOneState("fixed", layer, 2.0**-52)
+        for _ in range(2):
+            weights = rng.standard_normal((2, 4, 4)) / np.sqrt(4)
+            state.add(weights @ layer.a[0])
+        for claim in claims([state]):
+            found.setdefault(claim.claim, []).append(claim.p_value)
+    assert len(found) >= 10
+    for name, values in found.items():
+        p = np.sort(values)
+        allowance = np.sqrt(np.log(len(found) / FALSE_ALARM) / (2 * p.size))
+        assert (np.arange(1, p.size + 1) / p.size - p).max() <= allowance, name
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_distances_from_the_uniform_law(power):
+    values = np.random.default_rng(1).uniform(size=300) ** power
+    claim = _uniform("", [values[:100], values[100:]])
+    exact = stats.kstest(values, "uniform", method="exact")
+    assert claim.statistic == pytest.approx(exact.statistic, rel=1e-12)
+    assert exact.pvalue <= claim.p_value <= 2.0 * np.exp(-600 * exact.statistic**2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("largest", [2.0, 3.2, 6.0])
+def test_the_largest_of_normals(largest):
+    values = np.append(np.zeros(99), -largest)
+    below = (2 * stats.norm.cdf(largest) - 1) ** 100
+    claim = _largest("", values)
+    assert claim.p_value == pytest.approx(2 * min(below, 1 - below), rel=1e-6)
+    assert (2 * stats.norm.cdf(claim.expected) - 1) ** 100 == pytest.approx(0.5, rel=1e-9)
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+MISTAKES = {
+    "eps 1e-5": ({"eps": 1e-5}, "eps = 1e-05"),
+    "eps 1e-8": ({"eps": 1e-8}, "eps = 1e-08"),
+    "ddof 1": ({"ddof": 1}, r"ddof = 1\): x is smaller by sqrt\(\(n-1\)/n\) = 0.8944"),
+    "evaluation mode": ({"norm": identity}, "evaluation mode"),
+    "momentum": ({"momentum": 0.1}, r"correlation 0\.\d+ with that of the next.*momentum"),
+    "layer norm": ({"axis": 0}, "the norm acts on samples"),
+    "no centring": ({"centred": False}, "without being centred"),
+    "wrong activation": ({"sigma": "gelu"}, "the activation is not relu: gelu fits better"),
+    "Kaiming": ({"scale": 2**0.5}, "Kaiming's variance"),
+    "factor 1/sqrt(width)": ({"scale": 20**0.5}, r"is the factor 1/sqrt\(width\) missing"),
+    "uniform": ({"weights": "uniform"}, "not Gaussian: uniform"),
+    "Rademacher": ({"weights": "rademacher"}, "not Gaussian: Rademacher"),
+    "truncated": ({"weights": "truncated"}, "not Gaussian: normal, truncated"),
+    "orthogonal": ({"weights": "orthogonal"}, "orthogonal"),
+    "one W": ({"pool": 1}, r"calls share their weights \(correlation 1.000\)"),
+    "two W in turn": ({"pool": 2}, "weights come back"),
+    "seven W in turn": ({"pool": 7}, "weights come back"),
+    "twin rows": ({"weights": "twins"}, "rows depend on each other.* neighbours 1$"),
+    "correlated rows": ({"weights": "correlated"}, r"rows depend on each other.*0\.2"),
+    "skip connection": ({"skip": 0.1}, r"the skip connection is 0\.[01]\d*, not 0"),
+    "bias": ({"bias": 1.0}, "a bias, with the variance of the weights"),
+    "2 %": ({"scale": 1.02}, "scaled by 1.02|scaled by 1.01"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found_and_named(mistake):
+    options, words = MISTAKES[mistake]
+    start = time.perf_counter()
+    error = mismatch(Network(**options))
+    assert time.perf_counter() - start < 10.0
+    assert error.causes
+    assert re.search(r"(?m)most likely: .*" + words, str(error))
+    assert len(error.causes) == 1
+
+
+@pytest.mark.parametrize(
+    ("chain", "options", "words"),
+    [
+        (bnmc.Chain(10, 3, "relu"), {"weights": "uniform"}, "not Gaussian: uniform"),
+        (bnmc.Chain(10, 3, "linear"), {"pool": 2}, "weights come back"),
+        (bnmc.Chain(10, 4, "tanh", gain=3.0), {}, "is the gain 3 missing"),
+        (bnmc.Chain(10, 4, "tanh", skip=0.5), {}, "the skip connection is .*, not 0.5"),
+        (bnmc.Chain(10, 4, "tanh", eps=1e-5), {}, "the norm adds eps"),
+        (bnmc.Chain(10, 4, "tanh", norm="batch-uncentred"), {}, "rows are centred"),
+        (bnmc.Chain(10, 4, "tanh", norm="none"), {}, "rows are centred"),
+        (bnmc.Chain(10, 4, "tanh"), {"ddof": 1}, "ddof = 1"),
+        (bnmc.Chain(10, 4, "linear"), {"centred": False}, "without being centred"),
+        (bnmc.Chain(200, 10, "tanh"), {"eps": 1e-5, "scale": 2**0.5}, "(?s)eps = .*Kaiming"),
+    ],
+    ids=str,
+)
+def test_mistakes_about_other_chains(chain, options, words):
+    sigma = chain.activation.name
+    error = mismatch(Network(chain.width, sigma, **options), chain)
+    assert re.search(words, "\n".join(error.causes))
+
+
+def test_a_default_linear_layer_of_pytorch_has_three_faults():
+    """Uniform weights within ±1/sqrt(width), of a third of the variance, and such a bias."""
+    error = mismatch(Network(weights="uniform", scale=3**-0.5, bias=1.0))
+    bias, scale, law = error.causes
+    assert "bias" in bias
+    assert "a third of the variance" in scale
+    assert "not Gaussian" in law
+
+
+def test_a_part_that_no_candidate_explains_is_reported():
+    """A constant bias, another at each neuron, is no weight."""
+    constant = 0.3 * np.random.default_rng(3).standard_normal((20, 1))
+    network = Network()
+    error = mismatch(lambda h: network(h) + constant)
+    assert error.causes[-1].startswith("the mean of h' given h")
+    assert any(row.claim.startswith("mean 0") for row in error.failures)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "eps"), [("tanh", 0.0), ("relu", 1e-3), ("silu", 0.0), ("sigmoid", 1e-3)]
+)
+@pytest.mark.parametrize("last", ["activation", "normalization"])
+def test_parts_in_another_order_are_named(sigma, last, eps):
+    """Linear → norm → activation and activation → linear → norm, whatever ε the norm has."""
+    chain, rng = bnmc.Chain(30, 8, sigma), np.random.default_rng(2)
+
+    def step(h):
+        weights = rng.standard_normal((30, 30)) / np.sqrt(30)
+        if last == "activation":
+            return FORMULAS[sigma](normalised(weights @ h, eps=eps))
+        return normalised(weights @ FORMULAS[sigma](h), eps=eps)
+
+    (cause,) = mismatch(step, chain).causes
+    assert f"the step ends with the {last}" in cause
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.3, 100.0])
+@pytest.mark.parametrize("shape", [(10, 3), (30, 20)])
+def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
+    step = Network(shape[0], "tanh", scale=scale)
+    (cause,) = mismatch(step, bnmc.Chain(*shape, "tanh")).causes
+    # The variance of a row is known to a few in a hundred.
+    assert float(re.fullmatch(r"rows are scaled by ([0-9.]+)", cause)[1]) == pytest.approx(
+        scale, rel=0.05
+    )
+
+
+def test_no_cause_is_invented_where_none_is_known():
+    """σ² has a mean where tanh has none: no candidate has such covariances."""
+    step = Network(30, lambda x: np.tanh(x) ** 2)
+    assert mismatch(step, bnmc.Chain(30, 8, "tanh")).causes == (
+        "the covariances of h' given h are those of no mistake that is known here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "claim"),
+    [
+        ({"weights": "uniform", "scale": 1.1}, "variance, whitened"),
+        ({"weights": "uniform", "ddof": 1}, "variance, whitened"),
+        ({"weights": "uniform", "skip": 0.2}, "covariance"),
+        ({"weights": "uniform", "pool": 1}, "calls independent"),
+        ({"weights": "twins"}, "rows independent"),
+    ],
+)
+def test_of_other_weights_the_moments_are_tested(options, claim):
+    chain = bnmc.Chain(20, 5, "relu", weights="uniform")
+    error = mismatch(Network(**options), chain)
+    assert f"one step: {claim}" in [row.claim for row in error.failures]
+    assert error.causes
+
+
+def test_clear_failures_end_early():
+    """A repeated W shows in two calls on each of eight states, after ten that lead to the last."""
+    calls = []
+    for rows in (2, 2**14):
+        step = Network(pool=1)
+        mismatch(step, rows=rows)
+        calls.append(step.calls)
+    # The explanation looks at 2048 rows of each state.
+    assert calls == [10 + 8 * 104] * 2
+
+
+# ---------------------------------------------------------------- the error
+
+
+def test_the_error_says_what_was_seen_and_survives_pickling():
+    error = mismatch(Network(eps=1e-5))
+    assert isinstance(error, AssertionError)
+    assert isinstance(error, bnmc.errors.BnmcError)
+    first, *others = str(error).splitlines()
+    assert first == f"not the law of {RELU}, seen in {error.calls} calls"
+    assert others[0] == f"most likely: {error.causes[0]}"
+    assert "tiny variance" in str(error)
+    assert error.failures[0].p_value <= error.failures[-1].p_value <= 1e-6
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.causes, copy.failures) == (str(error), error.causes, error.failures)
+
+
+# ---------------------------------------------------------------- layouts, kinds of arrays
+
+
+def test_features_last_and_weights_first():
+    rng = np.random.default_rng(1)
+
+    def step(h):  # (batch, features)
+        x = (h - h.mean(axis=0)) / h.std(axis=0)
+        return np.maximum(x, 0.0) @ rng.standard_normal((20, 20)) / np.sqrt(20)
+
+    assert_same_law(from_features_last(step), RELU, rng=0, rows=512)
+    network = Network()
+    block = (lambda a: network.draw() @ a, normalised, network.sigma)
+    assert_same_law(from_linear_first(*block), RELU, rng=0, rows=512)
+    mismatch(from_linear_first(block[0], normalised, np.tanh), rows=512)
+
+
+class Tensor:
+    """What a tensor of PyTorch has, and CuPy's arrays have, that NumPy cannot read as it is."""
+
+    def __init__(self, array, place):
+        self.array, self.place = array, place
+
+    def detach(self):
+        assert self.place == "graph"
+        return Tensor(self.array, "device")
+
+    def cpu(self):
+        assert self.place == "device"
+        return self.array
+
+
+class OnDevice:
+    __cuda_array_interface__ = None
+
+    def __init__(self, array):
+        self.array = array
+
+    def get(self):
+        return self.array
+
+
+def test_arrays_of_other_kinds():
+    network = Network()
+    assert_same_law(lambda h: Tensor(network(h), "graph"), RELU, rng=0, rows=2)
+    assert_same_law(lambda h: OnDevice(network(h)), RELU, rng=0, rows=2)
+    assert_same_law(lambda h: network(h).tolist(), RELU, rng=0, rows=2)
+
+
+def test_the_step_may_change_its_argument():
+    network = Network()
+
+    def step(h):
+        result = network(h)
+        h[:] = np.nan
+        return result
+
+    assert_same_law(step, RELU, rng=0, rows=2)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "argument"),
+    [
+        ({"step": 3}, ArgumentTypeError, "step"),
+        ({"chain": "relu"}, ArgumentTypeError, "chain"),
+        ({"alpha": 0.0}, ArgumentError, "alpha"),
+        ({"alpha": 1.0}, ArgumentError, "alpha"),
+        ({"rows": 1}, ArgumentError, "rows"),
+        ({"rng": "seed"}, ArgumentTypeError, "rng"),
+        ({"chain": bnmc.Chain(3, 5, weights="uniform")}, ArgumentError, "width"),
+        ({"step": lambda h: h[1:]}, ArgumentError, "step(h)"),
+        ({"step": lambda h: h * np.nan}, ArgumentError, "step(h)"),
+        ({"step": lambda h: np.full_like(h, 1e31)}, ArgumentError, "step(h)"),
+        ({"step": lambda h: "text"}, ArgumentTypeError, "step(h)"),
+    ],
+)
+def test_bad_arguments_are_refused(change, error, argument):
+    arguments = {"step": Network(), "chain": RELU, "rng": 0, **change}
+    with pytest.raises(error) as caught:
+        assert_same_law(**arguments)
+    assert caught.value.argument == argument
+
+
+def test_errors_of_the_step_are_its_own():
+    def step(h):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        assert_same_law(step, RELU)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0])
+def test_a_step_whose_states_cannot_be_normalised(constant):
+    """Constant rows: there is no tenth layer to try, and what was tried shows it."""
+    error = mismatch(lambda h: np.full_like(h, constant))
+    assert not any("iterated" in row.claim for row in error.failures)
+
+
+def test_adapters_refuse_what_is_no_function():
+    for call in (lambda: from_features_last(3), lambda: from_linear_first(np.tanh, 3)):
+        with pytest.raises(ArgumentTypeError):
+            call()
+    with pytest.raises(ArgumentError):
+        from_linear_first(np.tanh)
+
+
+# ---------------------------------------------------------------- frameworks
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_frameworks_that_are_missing(framework, monkeypatch):
+    monkeypatch.setitem(sys.modules, framework, None)
+    build = getattr(examples, f"{framework}_step")
+    with pytest.raises(BackendError, match=f"{framework}.*pip install {framework}"):
+        build(10)
+    with pytest.raises(UnknownNameError):
+        build(10, weights="uniform")
+    with pytest.raises(ArgumentError):
+        build(0)
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "words"),
+    [
+        ("torch", {}, None),
+        ("torch", {"eps": 1e-5}, "eps = 1e-05"),
+        ("torch", {"training": False}, "evaluation mode"),
+        ("torch", {"training": False, "momentum": 0.1}, "momentum"),
+        ("torch", {"training": False, "momentum": 1.0}, "ddof = 1"),
+        ("torch", {"weights": "kaiming"}, "Kaiming"),
+        ("torch", {"weights": "default"}, "a bias"),
+        ("jax", {}, None),
+        ("jax", {"eps": 1e-5}, "eps = 1e-05"),
+        ("jax", {"training": False}, "evaluation mode"),
+        ("jax", {"ddof": 1}, "ddof = 1"),
+        ("jax", {"weights": "kaiming"}, "Kaiming"),
+        ("jax", {"weights": "flax"}, "truncated"),
+    ],
+)
+def test_layers_of_frameworks(framework, options, words, request):
+    module = pytest.importorskip(framework)
+    if framework == "torch":  # threads that wait for each other, on cores that others use, too
+        request.addfinalizer(functools.partial(module.set_num_threads, module.get_num_threads()))
+        module.set_num_threads(1)
+    step = getattr(examples, f"{framework}_step")(20, **options)
+    if words is None:
+        assert_same_law(step, RELU, rng=0, rows=512)
+    else:
+        assert re.search(words, mismatch(step).causes[0])
+
+
+def test_examples_know_activations_by_name():
+    pytest.importorskip("torch")
+    with pytest.raises(UnknownNameError, match="did you mean 'relu'"):
+        examples.torch_step(10, "rellu")
+
+
+def test_the_norm_of_candidates_is_that_of_the_library():
+    """`normalised` above is what the faults are written from; this ties it to the chain's own."""
+    h = np.random.default_rng(0).standard_normal((20, 5))
+    expected = normalise(RELU, h[None, None], True)[0, 0]
+    # Means and squares of 5 terms, in units in the last place.
+    np.testing.assert_allclose(normalised(h), expected, rtol=0, atol=64 * 2**-52)

@@ -1,0 +1,173 @@
+"""The Hypothesis strategies: what they promise of what they draw, and what they shrink to."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+import bnmc
+from bnmc import gram
+from bnmc.chain.norms import normalise
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.testing import activations, batches, chains, gram_matrices
+from bnmc.testing.strategies import BATCH_KINDS
+
+FEW = settings(max_examples=30)
+
+
+def drawn(strategy, predicate=lambda value: True):
+    """The simplest value that a predicate accepts."""
+    return find(strategy, predicate)
+
+
+def occurs(strategy, predicate):
+    """Find a value that a predicate accepts, not the simplest; fail if there is none."""
+    find(strategy, predicate, settings=settings(max_examples=2000, phases=[Phase.generate]))
+
+
+# ---------------------------------------------------------------- what is drawn
+
+
+@FEW
+@given(st.data(), chains(norms=st.sampled_from(["batch", "batch-uncentred"])))
+def test_batches_of_a_chain_can_be_normalised(data, chain):
+    h = data.draw(batches(chain))
+    assert h.shape == (chain.width, chain.batch)
+    assert h.dtype == np.float64
+    assert np.isfinite(h).all()
+    x = normalise(chain, h[None, None], True)
+    # Mean squares are 1 up to rounding: n terms, each with a few units.
+    np.testing.assert_allclose((x**2).mean(axis=-1), 1.0, rtol=16 * chain.batch * 2**-52)
+
+
+@pytest.mark.parametrize("kind", BATCH_KINDS)
+def test_a_kind_of_batch_is_what_it_says(kind):
+    @FEW
+    @given(batches(st.integers(1, 9), st.integers(3, 6), kinds=(kind,)))
+    def check(h):
+        assert not (h == h[:, :1]).all(axis=1).any()
+        if kind == "duplicated":
+            assert len(np.unique(h, axis=1).T) < h.shape[1]
+        elif kind == "tiny variance":
+            assert (h.std(axis=1) < 2.0**-7).all()
+        elif kind == "huge scale":
+            assert (np.abs(h).max(axis=1) >= 2.0**4).all()
+        else:
+            assert (np.abs(h).max(axis=1) <= 32.0).all()
+
+    check()
+
+
+def test_nearly_collinear_samples_span_nearly_a_line():
+    def is_a_case(h):
+        s = np.linalg.svd(h, compute_uv=False)
+        return s[0] > 1.0 and 0.0 < s[1] < 2.0**-6 * s[0]
+
+    h = drawn(batches(3, 3, kinds=("collinear",)), is_a_case)
+    # One row has left zero, and carries the line.
+    assert np.count_nonzero(np.abs(h).max(axis=1) > 0.5) <= 2
+
+
+@FEW
+@given(gram_matrices(), gram_matrices(regular=True))
+def test_gram_matrices_are_gram_matrices(any_one, regular):
+    for G in (any_one, regular):
+        gram.validate_gram(G)
+        assert (G == G.T).all()
+        assert np.trace(G) > 0.0
+    # aᵀa + I, with entries of a up to 256 and 32 rows: its condition is at most 16·32·256² + 1.
+    values = np.linalg.eigvalsh(regular)
+    assert values[0] > 0.0
+    assert values[-1] / values[0] < 2.0**26
+
+
+def test_all_named_activations_norms_and_laws_of_weights_occur():
+    for name in ("linear", "relu", "gelu", "silu"):
+        occurs(activations(), lambda one, name=name: one.name == name)
+    for norm in ("batch", "batch-uncentred", "none"):
+        occurs(chains(), lambda one, norm=norm: one.norm == norm)
+    for weights in ("gaussian", "uniform", "rademacher"):
+        occurs(chains(), lambda one, law=weights: one.weights == law)
+    occurs(chains(), lambda one: one.skip < 0.0 and one.gain < -1.0)
+    occurs(gram_matrices(), lambda G: len(G) > 1 and np.linalg.matrix_rank(G) == 1)
+
+
+# ---------------------------------------------------------------- what they shrink to
+
+
+def test_the_simplest_values():
+    assert repr(drawn(chains())) == "Chain(width=1, batch=2, activation='linear')"
+    assert drawn(activations()).name == "linear"
+    np.testing.assert_array_equal(drawn(batches(2, 3)), [[1.0, 0.0, 0.0]] * 2)
+    np.testing.assert_array_equal(drawn(batches(1)), [[1.0, 0.0]])
+    np.testing.assert_array_equal(drawn(gram_matrices(2)), [[1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(drawn(gram_matrices(2, regular=True))[1], [0.0, 1.0])
+
+
+def test_counterexamples_are_small():
+    wide = drawn(chains(), lambda chain: chain.width * chain.batch >= 50)
+    assert wide.width * wide.batch <= 64
+    assert wide == bnmc.Chain(wide.width, wide.batch)
+    h = drawn(batches(4, 4, kinds=("generic",)), lambda h: h[2, 1] < -1.0)
+    expected = np.zeros((4, 4))
+    expected[:, 0] = 1.0
+    expected[2, :2] = 0.0, -1.0 - 1 / 64
+    np.testing.assert_array_equal(h, expected)
+
+
+def test_strategies_of_ones_own():
+    own = chains(
+        widths=st.just(7), batches=st.just(3), activations=st.just("tanh"),
+        norms=st.just("batch-uncentred"), skips=st.just(0.5), gains=st.just(2.0),
+        weights=st.just("uniform"), epsilons=st.just(1e-5),
+    )  # fmt: skip
+    expected = bnmc.Chain(
+        7, 3, "tanh", norm="batch-uncentred", skip=0.5, gain=2.0, weights="uniform", eps=1e-5
+    )
+    assert drawn(own) == expected
+
+
+def test_large_batches_can_be_drawn():
+    assert drawn(batches(100, 20), lambda h: h[50, 3] > 1.0).shape == (100, 20)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "argument"),
+    [
+        (lambda: chains(widths=3), ArgumentTypeError, "widths"),
+        (lambda: batches(0, 3), ArgumentError, "width"),
+        (lambda: batches("3", 3), ArgumentTypeError, "width"),
+        (lambda: batches(3, 0), ArgumentError, "batch"),
+        (lambda: batches(bnmc.Chain(3, 4), 4), ArgumentError, "batch"),
+        (lambda: batches(3, 4, kinds="generic"), ArgumentTypeError, "kinds"),
+        (lambda: batches(3, 4, kinds=("colinear",)), UnknownNameError, "kinds"),
+        (lambda: gram_matrices(0), ArgumentError, "batch"),
+        (lambda: gram_matrices(2, regular=1), ArgumentTypeError, "regular"),
+    ],
+)
+def test_bad_arguments_are_refused(call, error, argument):
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.argument == argument
+
+
+def test_hypothesis_is_imported_when_a_strategy_is_made():
+    code = """
+import sys
+import bnmc
+testing = bnmc.testing
+assert "hypothesis" not in sys.modules
+sys.modules["hypothesis"] = None
+try:
+    testing.chains()
+except bnmc.errors.MissingExtraError as error:
+    print(error.command)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == 'pip install "bnmc[testing]"\n'
