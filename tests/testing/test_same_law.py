@@ -19,7 +19,7 @@ from scipy import special, stats
 import bnmc
 from bnmc._claims.claims import Layer
 from bnmc._claims.evidence import judged
-from bnmc.chain.norms import normalise
+from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, UnknownNameError
 from bnmc.testing import (
     LawMismatch,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import bnmc
 from bnmc import gram
-from bnmc.chain.norms import normalise
+from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.testing import activations, batches, chains, gram_matrices
 from bnmc.testing.strategies import BATCH_KINDS

@@ -16,7 +16,7 @@ from bnmc import gram as gm
 from bnmc._claims.evidence import Evidence
 from bnmc._claims.states import LARGEST
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import normalise
+from bnmc.chain.start import normalise
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
 __all__ = ["Layer", "invariance", "of_one_step", "of_state", "serial", "uniqueness"]

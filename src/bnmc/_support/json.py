@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bnmc.errors import ArgumentTypeError
-from bnmc.estimate.estimate import Estimate
 
 __all__ = ["dumps", "plain"]
 
@@ -26,13 +25,8 @@ def plain(value: Any) -> Any:
     An infinite number becomes the string "Infinity" or "-Infinity", which `float` reads, as
     JavaScript's `Number` does; one that is not a number becomes None.
     """
-    if isinstance(value, Estimate):
-        return plain(
-            {
-                "value": value.value, "stderr": value.stderr, "ci": value.ci,
-                "level": value.level, "n": value.n,
-            }
-        )  # fmt: skip
+    if hasattr(value, "as_json"):
+        return plain(value.as_json())
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):

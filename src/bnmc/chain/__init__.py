@@ -7,8 +7,10 @@ Everything here is known before any random number is drawn.  The package may imp
 from __future__ import annotations
 
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.chain import NORMS, WEIGHTS, Chain, WeightSampler
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import NORMS, Norm
 from bnmc.chain.start import FirstLayer
+from bnmc.chain.weights import WEIGHTS, WeightLaw, WeightSampler
 
 __all__ = [
     "NORMS",
@@ -16,6 +18,8 @@ __all__ = [
     "Activation",
     "Chain",
     "FirstLayer",
+    "Norm",
+    "WeightLaw",
     "WeightSampler",
     "as_activation",
 ]

@@ -7,22 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bnmc._support.arguments import choice, integer, real
+from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.norms import Norm, norm_named
+from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
 
-__all__ = ["NORMS", "WEIGHTS", "Chain", "WeightSampler"]
-NORMS = ("batch", "batch-uncentred", "none")
-WEIGHTS = ("gaussian", "uniform", "rademacher")
-
+__all__ = ["Chain"]
 #: The largest width: whole numbers up to it are float64 numbers.
 MOST_WIDTH = 2**53
-
-#: A law of weights: called with a generator and a shape, it returns i.i.d. numbers of mean 0 and
-#: variance 1.
-WeightSampler = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -93,20 +87,20 @@ class Chain:
         weights: str | WeightSampler = "gaussian",
         eps: float = 0.0,
     ) -> None:
-        def settle(name: str, value: object) -> None:
+        def keep(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        settle("norm", choice("norm", norm, NORMS))
-        settle("width", integer("width", width, low=1, high=MOST_WIDTH))
-        least = 2 if norm == "batch" else 1
-        settle("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
-        settle("activation", as_activation(activation))
-        settle("skip", real("skip", skip))
-        settle("gain", real("gain", gain))
+        keep("norm", norm_named(norm).name)
+        keep("width", integer("width", width, low=1, high=MOST_WIDTH))
+        least = self.normalization.least_batch
+        keep("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
+        keep("activation", as_activation(activation))
+        keep("skip", real("skip", skip))
+        keep("gain", real("gain", gain))
         if self.gain == 0.0:
             raise ArgumentError("gain", gain, "a finite real number other than 0")
-        settle("weights", weights if callable(weights) else choice("weights", weights, WEIGHTS))
-        settle("eps", real("eps", eps, low=0.0))
+        keep("weights", weights if callable(weights) else weight_law(weights).name)
+        keep("eps", real("eps", eps, low=0.0))
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {name: getattr(self, name) for name in ("norm", "skip", "gain", "eps")}
@@ -129,15 +123,25 @@ class Chain:
         return f"Chain({', '.join(shown)})"
 
     @property
+    def normalization(self) -> Norm:
+        """The normalization as a value: what it does, and what it does not see."""
+        return norm_named(self.norm)
+
+    @property
+    def weight_law(self) -> WeightLaw:
+        """The law of the weights as a value."""
+        return weight_law(self.weights)
+
+    @property
     def is_gaussian(self) -> bool:
         """Whether the weights are Gaussian, so that rows can be drawn given the Gram matrix."""
-        return isinstance(self.weights, str) and self.weights == "gaussian"
+        return self.weight_law.rows_given_gram
 
     @property
     def is_vanilla_linear(self) -> bool:
         """Whether the Gram matrix is a product of Wishart factors: linear, no norm, no skip."""
         linear = self.activation.name == "linear" and self.activation.builtin
-        return self.is_gaussian and linear and self.norm == "none" and self.skip == 0.0
+        return self.is_gaussian and linear and self.normalization.is_identity and self.skip == 0.0
 
     @classmethod
     def bn_mlp(

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.chain.chain.compiled."""
+"""A chain as compiled kernels take it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 
-__all__ = ["law_of", "sigma_of", "weight_code"]
-_NORM_CODES = {
-    "none": codes.NORM_NONE,
-    "batch-uncentred": codes.NORM_UNCENTRED,
-    "batch": codes.NORM_CENTRED,
-}
-
-
-_WEIGHT_CODES = {
-    "gaussian": codes.GAUSSIAN,
-    "uniform": codes.UNIFORM,
-    "rademacher": codes.RADEMACHER,
-}
+__all__ = ["law_of", "sigma_of"]
 
 
 def sigma_of(activation: Activation) -> Sigma:
@@ -31,18 +19,13 @@ def sigma_of(activation: Activation) -> Sigma:
     return known
 
 
-def weight_code(chain: Chain) -> int:
-    """Return how kernels call the law of the weights."""
-    return _WEIGHT_CODES[chain.weights] if isinstance(chain.weights, str) else codes.GIVEN
-
-
 def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
     """Return the chain as kernels take it, with so many batches side by side."""
     return codes.Law(
         chain.width,
         chain.batch,
         chain.batch * inputs,
-        _NORM_CODES[chain.norm],
+        chain.normalization.code,
         chain.skip,
         chain.gain,
         chain.eps,

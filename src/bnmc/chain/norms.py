@@ -1,33 +1,139 @@
-"""TODO-DOC bnmc.chain.chain.norms."""
+"""Normalizations as values: what each does to a representation, and what it does not see.
+
+Everything that depends on the normalization of a chain asks its `Norm`.  No other module compares
+names of norms.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.chain import Chain
-from bnmc.errors import ZeroVarianceError
+from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED
+from bnmc._support.arguments import choice
 
-__all__ = ["normalise"]
+__all__ = ["NORMS", "Norm", "norm_named"]
+
+Axis = Literal["batch", "features"]
 
 
-def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.float64]:
-    """Return N(x) for x of shape (chains, inputs, width, batch); `own`: one x a chain."""
-    if chain.norm == "none":
-        return x
-    if chain.eps == 0.0:
-        reference = x[..., :1] if chain.norm == "batch" else 0.0
-        constant = (x == reference).all(axis=-1)
-        if constant.any():
-            index, _, row = (int(i) for i in np.argwhere(constant)[0])
-            raise ZeroVarianceError(index if own else None, 0 if own else None, row)
-    # Squares of very small or large entries would under- or overflow: measure each row in units
-    # of its largest entry.
-    largest = np.abs(x).max(axis=-1, keepdims=True)
-    unit = np.where(largest > 0.0, largest, 1.0)
-    x = x / unit
-    if chain.norm == "batch":
-        x = x - x.mean(axis=-1, keepdims=True)
-    deviation = np.hypot(np.sqrt(np.mean(x * x, axis=-1, keepdims=True)), np.sqrt(chain.eps) / unit)
-    normalised: NDArray[np.float64] = x / deviation
-    return normalised
+@dataclass(frozen=True)
+class Norm:
+    """A normalization N of a representation x of shape (width, batch).
+
+    Parameters
+    ----------
+    name : str
+        What `Chain.norm` is.
+    code : int
+        What the kernels call it; see `bnmc._kernels.scalar.codes`.
+    axis : {"batch", "features"} or None
+        The axis over which mean and variance are taken: "batch" acts on each row (neuron) alone,
+        "features" on each column (sample) alone.  None for no normalization.
+    centred : bool
+        Whether the mean is subtracted.
+    groups : int, default 1
+        Into how many equal groups the features are divided, for a norm over the features.
+
+    Notes
+    -----
+    A norm over the batch acts on the rows of h = W a, which are i.i.d. N(0, G) given the Gram
+    matrix G.  So all that it does not see of a row, it does not see of G: the common part of the
+    samples (`hides_common_part`), and the scale (`hides_scale`).
+    """
+
+    name: str
+    code: int
+    axis: Axis | None
+    centred: bool
+    groups: int = 1
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether N(x) = x."""
+        return self.axis is None
+
+    @property
+    def acts_on_rows(self) -> bool:
+        """Whether each row is normalized alone, so that a layer needs one pass over its rows."""
+        return self.axis != "features"
+
+    @property
+    def least_batch(self) -> int:
+        """The smallest batch that has a variance."""
+        return 2 if self.hides_common_part else 1
+
+    @property
+    def hides_common_part(self) -> bool:
+        """Whether N sees a Gram matrix G through P G P alone, P the projector orthogonal to 1."""
+        return self.axis == "batch" and self.centred
+
+    def hides_scale(self, eps: float) -> bool:
+        """Whether N sees a Gram matrix up to a positive factor only."""
+        return self.axis is not None and eps == 0.0
+
+    def dimensions(self, batch: int) -> int:
+        """Return the dimension of the space of samples that N sees."""
+        return batch - 1 if self.hides_common_part else batch
+
+    @property
+    def has_batch_symmetric_limit(self) -> bool:
+        """Whether N(w), w ~ N(0, I), is uniform on a sphere: the mean field's fixed point uses it.
+
+        That is so for both norms over the batch.
+        """
+        return self.axis == "batch"
+
+    def without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which rows of x, (..., width, batch), have exactly zero variance.
+
+        All False if there is nothing to divide by.
+        """
+        if self.is_identity:
+            return np.zeros(x.shape[:-1], np.bool_)
+        reference = x[..., :1] if self.centred else np.zeros(())
+        constant: NDArray[np.bool_] = (x == reference).all(axis=-1)
+        return constant
+
+    def __call__(self, x: NDArray[np.float64], eps: float = 0.0) -> NDArray[np.float64]:
+        """Return N(x) for x of shape (..., width, batch).
+
+        Rows without variance give NaN if eps is 0; `without_variance` finds them.
+        """
+        if self.is_identity:
+            return x
+        # Squares of very large or small entries would overflow or underflow, so each row is
+        # measured in units of its largest entry.
+        largest = np.abs(x).max(axis=-1, keepdims=True)
+        unit = np.where(largest > 0.0, largest, 1.0)
+        x = x / unit
+        if self.centred:
+            x = x - x.mean(axis=-1, keepdims=True)
+        mean_square = np.mean(x * x, axis=-1, keepdims=True)
+        normalised: NDArray[np.float64] = x / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
+        return normalised
+
+
+_ALL = (
+    Norm("batch", NORM_CENTRED, "batch", centred=True),
+    Norm("batch-uncentred", NORM_UNCENTRED, "batch", centred=False),
+    Norm("none", NORM_NONE, None, centred=False),
+)
+
+#: The names of the norms.
+NORMS = tuple(norm.name for norm in _ALL)
+
+
+def norm_named(name: str) -> Norm:
+    """Return the norm of a name.
+
+    Raises
+    ------
+    ArgumentTypeError, UnknownNameError
+        If `name` is no string, or not the name of a norm.
+    """
+    choice("norm", name, NORMS)
+    return _ALL[NORMS.index(name)]

@@ -15,10 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import choice, finite_array, host_array
 from bnmc._support.device_arrays import is_device_array
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import normalise
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 
-__all__ = ["INITIAL_LAWS", "Covariance", "FirstLayer", "Representation", "prepare", "shape_of"]
+__all__ = [
+    "INITIAL_LAWS",
+    "Covariance",
+    "FirstLayer",
+    "Representation",
+    "normalise",
+    "prepare",
+    "shape_of",
+]
 
 #: Variance of what distinguishes the samples of the law "collinear", beside 1 for what they share.
 COLLINEAR_VARIANCE = 1e-6
@@ -114,6 +121,22 @@ def prepare(
     return _from_array(chain, initial, chains, inputs)
 
 
+def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.float64]:
+    """Return N(x) for x of shape (chains, inputs, width, batch); `own`: one x per chain.
+
+    Raises
+    ------
+    ZeroVarianceError
+        If a row has no variance and eps is 0.
+    """
+    if chain.eps == 0.0:
+        constant = chain.normalization.without_variance(x)
+        if constant.any():
+            index, _, row = (int(i) for i in np.argwhere(constant)[0])
+            raise ZeroVarianceError(index if own else None, 0 if own else None, row)
+    return chain.normalization(x, chain.eps)
+
+
 def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) -> Covariance:
     x = start.x
     expected = (chain.batch,) if inputs is None else (inputs, chain.batch)
@@ -124,7 +147,7 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
             "initial", x.shape, f"a FirstLayer of shape {axes}, batch = {chain.batch}"
         )
     stacked = _stack(x[None] if inputs is None else x)
-    if chain.norm != "none" and chain.eps == 0.0:
+    if chain.normalization.hides_scale(chain.eps):
         _require_variance(chain, stacked)
     with np.errstate(over="ignore", invalid="ignore"):
         covariance = stacked.T @ stacked / stacked.shape[0]
@@ -137,7 +160,7 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
 def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
     """Refuse samples that are all equal (all zero): every row of W x would lack variance."""
     groups = stacked.reshape(stacked.shape[0], -1, chain.batch)
-    reference = groups[..., :1] if chain.norm == "batch" else np.zeros(())
+    reference = groups[..., :1] if chain.normalization.centred else np.zeros(())
     if (groups == reference).all(axis=(0, 2)).any():
         raise ZeroVarianceError(None, None, 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -161,6 +162,10 @@ class Estimate:
         else:
             value, stderr = real("other", other), 0.0
         return abs(self.value - value) <= sigmas * math.hypot(self.stderr, stderr)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what a JSON document holds of it: value, stderr, ci, level and n."""
+        return {name: getattr(self, name) for name in ("value", "stderr", "ci", "level", "n")}
 
     def __str__(self) -> str:
         """Value and standard error, to two digits of the standard error."""

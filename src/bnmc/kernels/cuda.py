@@ -36,7 +36,7 @@ from bnmc._kernels.gpu.device import cuda as _cuda
 from bnmc._kernels.gpu.device import device_function
 from bnmc._support.arguments import choice
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import NORMS
+from bnmc.chain.norms import NORMS
 from bnmc.kernels.values import _precision
 
 __all__ = ["activation", "normalise_activate_row", "normals", "philox", "uniforms"]

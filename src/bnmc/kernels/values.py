@@ -15,7 +15,7 @@ from bnmc._kernels.scalar.codes import GIVEN, Law
 from bnmc._support.arguments import choice, integer
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, sigma_of, weight_code
+from bnmc.chain.compiled import law_of, sigma_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ZeroVarianceError
 from bnmc.kernels.layers import (
     BAD_ARGUMENT,
@@ -117,7 +117,7 @@ def weight_law(chain: Chain) -> int:
     >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.RADEMACHER
     True
     """
-    code = weight_code(_chain(chain))
+    code = _chain(chain).weight_law.code
     if code == GIVEN:
         raise ArgumentError("weights", chain.weights, "a law with a name")
     return code

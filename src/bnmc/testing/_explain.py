@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import normalise
+from bnmc.chain.start import normalise
 from bnmc.testing._evidence import OnOneState
 
 __all__ = ["explained"]

@@ -11,7 +11,9 @@ from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, integer
 from bnmc._support.extras import import_extra
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import NORMS, WEIGHTS, Chain
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import NORMS
+from bnmc.chain.weights import WEIGHTS
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ class Meetings:
 
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
     """Refuse a chain for which the coupling is not defined, and say what to do instead."""
-    if chain.norm == "none":
+    if chain.normalization.is_identity:
         raise ArgumentError(
             "norm", chain.norm, '"batch" or "batch-uncentred"',
             "without normalization there is no invariant law",

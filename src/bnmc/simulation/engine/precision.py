@@ -40,7 +40,7 @@ def is_homogeneous(chain: Chain) -> bool:
     Without normalization the scale of a deep chain has no bound: it leaves the range of float64.
     """
     sigma = chain.activation
-    return chain.norm == "none" and sigma.builtin and sigma.name in _HOMOGENEOUS
+    return chain.normalization.is_identity and sigma.builtin and sigma.name in _HOMOGENEOUS
 
 
 def layers_of_scale(chain: Chain, dtype: str) -> int:

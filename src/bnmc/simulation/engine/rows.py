@@ -57,10 +57,10 @@ class RowSampler(ScaledSampler):
             in_range(frames.gram, frames.log_scale, self.exponents)
             rows = [self.xs] if self.chain.skip != 0.0 else []
             rescale(self.grams, rows + [self.activations] * self.keeps_a, self.exponents)
-        elif self.chain.norm == "none":
+        elif self.chain.normalization.is_identity:
             self.require_scale(self.grams)
         if self.is_watched:
-            n, centred = self.chain.batch, self.chain.norm == "batch"
+            n, centred = self.chain.batch, self.chain.normalization.hides_common_part
             for first in range(0, self.columns, n):
                 own = frames.gram[..., first : first + n, first : first + n]
                 least = least_pivots(own, centred, self.chain.width)

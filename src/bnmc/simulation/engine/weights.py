@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import layers, numbers
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import weight_code
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import FloatArray
@@ -36,7 +35,7 @@ class WeightsSampler(RowSampler):
     @property
     def weight_code(self) -> int:
         """How kernels call the law of the weights."""
-        return weight_code(self.chain)
+        return self.chain.weight_law.code
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:

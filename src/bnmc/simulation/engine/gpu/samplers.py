@@ -28,7 +28,6 @@ from bnmc._kernels.gpu.device import (
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import weight_code
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
@@ -205,7 +204,7 @@ class GpuSampler(ScaledSampler):
             if frames.gram.size:
                 in_range(frames.gram, frames.log_scale, self.exponents)
             self._rescale()
-        elif self.chain.norm == "none":
+        elif self.chain.normalization.is_identity:
             self.require_scale(self.grams.copy_to_host())
 
     def _rescale(self) -> None:
@@ -260,7 +259,7 @@ class GpuSampler(ScaledSampler):
         spec = layers.Spec(
             self.columns, self.chain.batch, self.law.norm, self.skipped,
             kept or self.keeps_a, dtype, self.sigma.digest, source,
-            weight_code(self.chain) if source == layers.MULTIPLIED else 0,
+            self.chain.weight_law.code if source == layers.MULTIPLIED else 0,
         )  # fmt: skip
         kernels = layers.kernels(spec)
         if kernels.shape.bytes > shared_memory():

@@ -1,0 +1,72 @@
+"""Laws of weights as values: their moments, and the samplers that can make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.scalar.codes import GAUSSIAN, GIVEN, RADEMACHER, UNIFORM
+from bnmc._support.arguments import choice
+
+__all__ = ["WEIGHTS", "WeightLaw", "WeightSampler", "weight_law"]
+
+#: A law of weights: called with a generator and a shape, it returns i.i.d. numbers of mean 0 and
+#: variance 1.
+WeightSampler = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class WeightLaw:
+    """The law of the entries of W times sqrt(width): i.i.d. of mean 0 and variance 1.
+
+    Parameters
+    ----------
+    name : str
+        What `Chain.weights` is, or "user" for the user's sampler.
+    code : int
+        What the kernels call it; see `bnmc._kernels.scalar.codes`.
+    rows_given_gram : bool
+        Whether the rows of W a are i.i.d. N(0, G) given the Gram matrix G of a, so that a layer
+        can be drawn without weights.
+    fourth_moment : float or None
+        Of one entry; None if unknown.
+    """
+
+    name: str
+    code: int
+    rows_given_gram: bool
+    fourth_moment: float | None
+
+    @property
+    def samplers(self) -> tuple[str, ...]:
+        """The samplers that can make it, by the names that `simulate` takes."""
+        return ("conditional", "weights") if self.rows_given_gram else ("weights",)
+
+
+_NAMED = (
+    WeightLaw("gaussian", GAUSSIAN, True, 3.0),
+    WeightLaw("uniform", UNIFORM, False, 1.8),
+    WeightLaw("rademacher", RADEMACHER, False, 1.0),
+)
+_OF_USER = WeightLaw("user", GIVEN, False, None)
+
+#: The names of the laws.
+WEIGHTS = tuple(law.name for law in _NAMED)
+
+
+def weight_law(weights: str | WeightSampler) -> WeightLaw:
+    """Return the law of what `Chain` takes as `weights`.
+
+    Raises
+    ------
+    ArgumentTypeError, UnknownNameError
+        If it is neither callable nor the name of a law.
+    """
+    if callable(weights):
+        return _OF_USER
+    choice("weights", weights, WEIGHTS)
+    return _NAMED[WEIGHTS.index(weights)]
