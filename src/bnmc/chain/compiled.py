@@ -20,12 +20,17 @@ def sigma_of(activation: Activation) -> Sigma:
 
 
 def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
-    """Return the chain as kernels take it, with so many batches side by side."""
+    """Return the chain as kernels take it, with so many batches side by side.
+
+    The code of a norm over the features is that of no norm: kernels then draw rows that are not
+    normalized.
+    """
+    norm = chain.normalization
     return codes.Law(
         chain.width,
         chain.batch,
         chain.batch * inputs,
-        chain.normalization.code,
+        norm.code if norm.acts_on_rows else codes.NORM_NONE,
         chain.skip,
         chain.gain,
         chain.eps,

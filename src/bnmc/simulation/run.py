@@ -15,6 +15,7 @@ from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.simulation.engine.replay import weights_of_layer
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.observables import Observable
@@ -214,4 +215,4 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
         raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
     layer = integer("layer", layer, low=1, high=int(run.layers[-1]))
     chain = integer("chain", chain, low=0, high=run.chains - 1)
-    return WeightsSampler(run.chain, 1, run.inputs, run.dtype, run.key, chain).drawn(layer)
+    return weights_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)

@@ -162,6 +162,11 @@ class RowSampler(ScaledSampler):
                 chain = None if shared else self.offset + first + int(finite.argmin())
                 raise NonFiniteError(chain, 0, f"{self.dtype} representation")
 
+    def rows_of_x(self, index: int, dtype: np.dtype[Any] | None = None) -> FloatArray:
+        """Return x of one chain, (columns, >= width); of shape (1, 1) without a skip connection."""
+        x: FloatArray = self.xs[index if self.chain.skip != 0.0 else 0]
+        return x.astype(dtype or self.dtype, copy=False)
+
     def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
         if self.chain.skip != 0.0:
             return self.xs[first:last]
@@ -200,7 +205,7 @@ class RowSampler(ScaledSampler):
         """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
         sums = self.work().sums.size
         panel_sums = np.zeros((self.panels, sums))
-        x = self.xs[index if self.chain.skip != 0.0 else 0]
+        x = self.rows_of_x(index)
         degenerate = share(self._layer_task(index, layer, x, panel_sums))
         finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
         rows = [row for row in degenerate if row >= 0]

@@ -149,7 +149,7 @@ class Sampler:
         """Return the activation as the kernels take it, for rows of a dtype."""
         return rows.activation(self.sigma, (dtype or self.dtype).name)
 
-    def _addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
+    def addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
         """Return where the random numbers of a layer of a chain begin."""
         return codes.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
 
