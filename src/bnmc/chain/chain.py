@@ -8,14 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import instance, integer, real
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.covariance import IDENTITY, CovarianceMap
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
 
-__all__ = ["Chain"]
+__all__ = ["Chain", "as_chain"]
 #: The largest width: whole numbers up to it are float64 numbers.
 MOST_WIDTH = 2**53
 
@@ -185,6 +185,17 @@ class Chain:
     ) -> Self:
         """Return the chain without normalization."""
         return cls(width, batch, activation, norm="none")
+
+
+def as_chain(chain: object) -> Chain:
+    """Return the argument `chain` of a function, or raise.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not a chain.
+    """
+    return instance("chain", chain, Chain, "a bnmc.Chain")
 
 
 def _by_value(weights: WeightSampler) -> bytes:

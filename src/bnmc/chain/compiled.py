@@ -6,8 +6,9 @@ from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["law_of", "sigma_of"]
+__all__ = ["law_of", "raise_stopped", "sigma_of"]
 
 
 def sigma_of(activation: Activation) -> Sigma:
@@ -35,3 +36,23 @@ def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
         chain.gain,
         chain.eps,
     )
+
+
+def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
+    """Raise the error that a kernel's status of a chain stands for.
+
+    Parameters
+    ----------
+    status : int
+        One of the codes of `bnmc._kernels.scalar.codes` but RUNNING.
+    chain : int or None
+        Number of the chain, for the message.
+    layer, row : int
+
+    Raises
+    ------
+    ZeroVarianceError, NonFiniteError
+    """
+    if status == codes.ZERO_VARIANCE:
+        raise ZeroVarianceError(chain, layer, row)
+    raise NonFiniteError(chain, layer, "Gram matrix")
