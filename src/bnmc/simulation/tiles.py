@@ -116,17 +116,17 @@ class TiledRun:
     ----------
     job : Job
     start : Covariance, Representation or State
-        Of all chains.
+        Start of all chains.
     grid : Grid
     workers : Workers
     threads : int
-        Of each worker.
-    store : optional
-        Keeps tiles: what it has is not made again.  See `bnmc.simulation.store.store`.
+        Threads of each worker.
+    store : RunStore, optional
+        Keeps tiles; its tiles are not made again.
     sink : optional
-        Takes the values, in order, where there is no store.
+        Takes the values, in order, if there is no store.
     stop : threading.Event
-        Set where workers that share memory are to stop in the middle of a tile.
+        If set, workers that share memory stop in the middle of a tile.
     """
 
     def __init__(
