@@ -30,8 +30,8 @@ import bnmc
 from bench.report import Cell, Floor, Report, Table
 from bench.roofline import layer_flops, layer_normals
 from bnmc._gpu_samplers import ONE_DEVICE
-from bnmc._kernels.cuda import normals32, normals64
-from bnmc._kernels.target import SIMULATED, cuda, processors, why_not
+from bnmc._kernels.gpu.device import SIMULATED, cuda, processors, why_not
+from bnmc._kernels.gpu.numbers import normals32, normals64
 from bnmc._samplers import Frames
 from bnmc.initial import Covariance
 

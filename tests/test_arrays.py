@@ -121,14 +121,14 @@ def test_arrays_of_a_gpu_are_copied_to_the_host():
         return array
 
     with (
-        mock.patch("bnmc._kernels.target.why_not", return_value=None),
-        mock.patch("bnmc._kernels.target.current_device", return_value=0),
-        mock.patch("bnmc._kernels.target.cuda.as_cuda_array", taken, create=True),
+        mock.patch("bnmc._kernels.gpu.device.why_not", return_value=None),
+        mock.patch("bnmc._kernels.gpu.device.current_device", return_value=0),
+        mock.patch("bnmc._kernels.gpu.device.cuda.as_cuda_array", taken, create=True),
     ):
         np.testing.assert_array_equal(gram.gram(OnDevice(START)), gram.gram(START))
         np.testing.assert_array_equal(bnmc.FirstLayer(OnDevice(START)).x, START)
     with (
-        mock.patch("bnmc._kernels.target.why_not", return_value="there is none"),
+        mock.patch("bnmc._kernels.gpu.device.why_not", return_value="there is none"),
         pytest.raises(BackendError, match="a is an array of a GPU, and there is none"),
     ):
         gram.gram(OnDevice(START))

@@ -264,7 +264,7 @@ def test_weights_that_are_not_gaussian_have_no_conditional_sampler(nothing_runs)
 
 
 def test_there_is_no_gpu(nothing_runs):
-    with mock.patch("bnmc._kernels.target.why_not", return_value="no CUDA device"):
+    with mock.patch("bnmc._kernels.gpu.device.why_not", return_value="no CUDA device"):
         error = fails(BackendError, simulate, CHAIN, 1, backend="cuda")
     assert error.backend == "cuda"
     assert isinstance(error, RuntimeError)

@@ -22,11 +22,12 @@ from bnmc._device_arrays import _Tensor as DLTensor
 from bnmc._device_arrays import as_device_array, is_device_array
 from bnmc._gpu_pairs import GpuPairs
 from bnmc._gpu_samplers import DeviceRows, GpuConditionalSampler, _GpuSampler
-from bnmc._kernels import coupling, cpu, target
-from bnmc._kernels import cuda as kernels
-from bnmc._kernels.core import measures
+from bnmc._kernels import coupling, cpu
+from bnmc._kernels.core import codes, measures
 from bnmc._kernels.core import philox as core_philox
-from bnmc._kernels.target import cuda
+from bnmc._kernels.gpu import device, shape
+from bnmc._kernels.gpu.build import kernels_of
+from bnmc._kernels.gpu.device import cuda
 from bnmc._pairs import APART, THRESHOLD, Pairs
 from bnmc._samplers import sigma_of
 from bnmc.errors import (
@@ -83,7 +84,7 @@ def run_block(manager, grid_point, *arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def barriers():
-    if not target.SIMULATED:
+    if not device.SIMULATED:
         yield
         return
     from numba.cuda.simulator.kernel import BlockManager
@@ -114,7 +115,7 @@ def assert_equal_to_rounding(a, b, layers=1):
 
 def test_words_are_those_of_the_cpu():
     words = np.zeros((3, 4), np.uint32)
-    draw = target.device_module(core_philox).philox4x32
+    draw = device.device_module(core_philox).philox4x32
 
     @cuda.jit
     def fill(out):
@@ -309,14 +310,14 @@ def test_bits_do_not_depend_on_the_device():
     # Three tiles: of a block each, of two blocks, and of one that is the chain's.
     runs = [run(1, 100), run(1, 1), run(2, 1)]
     assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
-    with mock.patch.object(kernels, "MOST_RANGES", 2):
+    with mock.patch("bnmc._gpu_samplers.MOST_RANGES", 2):
         # Two ranges, of a block each and of one for both.
         ranges = [run(1, 1), run(2, 1)]
         # Where shared memory has room for the sums of one of them.
-        kernels.kernels.cache_clear()
-        with mock.patch.object(kernels.Shape, "scratch", 1):
+        kernels_of.cache_clear()
+        with mock.patch.object(shape.Shape, "scratch", 1):
             ranges.append(run(1, 1))
-        kernels.kernels.cache_clear()
+        kernels_of.cache_clear()
     for first, *others in (runs, ranges):
         for other in others:
             assert np.array_equal(first.gram[0], other.gram[0])
@@ -341,7 +342,7 @@ def test_chunks_of_chains():
         mock.patch("bnmc._gpu_samplers.LEAST_OF_PROCESSOR", 1),
     ):
         sampler = GpuConditionalSampler(chain, 3, None, "float64", 0)
-        assert sampler._most_of_chunk(32) == target.processors()
+        assert sampler._most_of_chunk(32) == device.processors()
         assert sampler._most_of_chunk(0) > 3
 
 
@@ -648,7 +649,7 @@ def test_overflow(sampler):
 
 
 def test_what_is_missing():
-    with mock.patch.object(target, "why_not", return_value="no CUDA device"):
+    with mock.patch.object(device, "why_not", return_value="no CUDA device"):
         with pytest.raises(BackendError, match="no CUDA device"):
             simulate(Chain(20, 2), 1, backend="cuda")
         with mock.patch("bnmc.simulation.WORTH_A_GPU", 0.0):
@@ -656,16 +657,16 @@ def test_what_is_missing():
     with mock.patch("bnmc.simulation.WORTH_A_GPU", 0.0):
         # A simulator never pays.
         assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
-        with mock.patch.object(target, "SIMULATED", False):
-            with mock.patch.object(target, "find_spec", return_value=None):
-                assert "bnmc[cuda13]" in target.why_not()
-            with mock.patch.object(target, "find_spec"), mock.patch.object(target, "cuda") as fake:
+        with mock.patch.object(device, "SIMULATED", False):
+            with mock.patch.object(device, "find_spec", return_value=None):
+                assert "bnmc[cuda13]" in device.why_not()
+            with mock.patch.object(device, "find_spec"), mock.patch.object(device, "cuda") as fake:
                 fake.gpus = []
-                assert target.why_not() == "no CUDA device"
+                assert device.why_not() == "no CUDA device"
                 fake.gpus = [0]
-                assert target.why_not() is None
+                assert device.why_not() is None
                 type(fake).gpus = mock.PropertyMock(side_effect=RuntimeError("driver\nis old"))
-                assert target.why_not() == "no CUDA driver: driver is old"
+                assert device.why_not() == "no CUDA driver: driver is old"
 
 
 def test_chains_without_gpu_kernels():
@@ -776,7 +777,7 @@ class ByDLPack:
 @pytest.fixture
 def as_host_array():
     """What Numba does on a device, with pointers to the memory of the host."""
-    if not target.SIMULATED:
+    if not device.SIMULATED:
         pytest.skip("a GPU cannot read the capsules of these tests, which point to the host")
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -990,7 +991,7 @@ def test_a_certificate():
     with pytest.raises(ArgumentError, match="executor"):
         tv_bound(chain, 2, backend="cuda", executor=ThreadPoolExecutor(1))
     with (
-        mock.patch.object(target, "why_not", return_value="no CUDA device"),
+        mock.patch.object(device, "why_not", return_value="no CUDA device"),
         pytest.raises(BackendError, match="no CUDA device"),
     ):
         tv_bound(chain, 2, backend="cuda")
@@ -1079,12 +1080,12 @@ def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
         compile = staticmethod(lambda types: types)
 
     with (
-        mock.patch.object(target, "SIMULATED", False),
-        mock.patch.object(target, "_allow_shared") as allowed,
+        mock.patch.object(device, "SIMULATED", False),
+        mock.patch.object(device, "_allow_shared") as allowed,
     ):
-        target.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
+        device.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
         assert not allowed.called
-        target.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
+        device.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
     allowed.assert_called_once_with((int, float), 50_000)
     assert launched == [((3, 32, 7, 100), (1, 2.0)), ((3, 32, 7, 50_000), (1, 2.0))]
 
@@ -1094,46 +1095,49 @@ def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
 
 @pytest.mark.parametrize("threads", [16, 256])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("source", [kernels.DRAWN, kernels.MULTIPLIED])
+@pytest.mark.parametrize("source", [shape.DRAWN, shape.MULTIPLIED])
 def test_buffers_do_not_overlap(threads, dtype, source):
     sigma = sigma_of(Activation.named("relu"))
-    patches = mock.patch.multiple(kernels, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
+    patches = mock.patch.multiple(shape, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
     for columns in range(1, 65):
-        spec = kernels.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
+        spec = shape.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
         with patches:
-            shape = kernels.shape_of(spec)
-        size = np.dtype(dtype).itemsize
-        ends = [shape.totals + shape.entries, shape.diagonal + columns, shape.column + columns,
-                shape.means + columns + 1]  # fmt: skip
-        begins = [shape.diagonal, shape.column, shape.means, shape.flags]
+            own = shape.shape_of(spec)
+        at, size = own.at, np.dtype(dtype).itemsize
+        ends = [at.totals + own.entries, at.diagonal + columns, at.column + columns,
+                at.means + columns + 1]  # fmt: skip
+        begins = [at.diagonal, at.column, at.means, at.flags]
         assert all(e <= b for e, b in zip(ends, begins, strict=True))
-        assert (shape.flags + 2 + columns) * 8 <= shape.factor * size
-        assert (shape.factor + columns * shape.padded) * size <= shape.tile64 * 8
-        assert shape.tile * size == shape.tile64 * 8
-        assert shape.padded >= columns
-        assert shape.classes * shape.edge >= columns
-        assert 1 <= shape.splits <= max(1, shape.threads // shape.squares)
+        assert (at.flags + 2 + columns) * 8 <= at.factor * size
+        assert (at.factor + columns * own.padded) * size <= at.tile64 * 8
+        assert at.tile * size == at.tile64 * 8
+        assert own.padded >= columns
+        assert own.classes * own.edge >= columns
+        assert 1 <= own.splits <= max(1, own.threads // own.squares)
         # The squares of all classes hold every entry of the lower triangle.
         places = {
-            (max(i % shape.classes, j % shape.classes), min(i % shape.classes, j % shape.classes))
+            (max(i % own.classes, j % own.classes), min(i % own.classes, j % own.classes))
             for i in range(columns)
             for j in range(i + 1)
         }
-        assert len(places) <= shape.squares
+        assert len(places) <= own.squares
 
 
 SHARED = (
-    "NORM_NONE", "NORM_UNCENTRED", "NORM_CENTRED", "GAUSSIAN", "UNIFORM", "RADEMACHER",
-    "RESOLVED_PIVOT", "STREAM_ROWS", "STREAM_WEIGHTS", "SECOND_WORD",
+    "NORM_NONE", "NORM_UNCENTRED", "NORM_CENTRED", "GAUSSIAN", "UNIFORM", "RADEMACHER", "GIVEN",
+    "RUNNING", "ZERO_VARIANCE", "NOT_FINITE", "UNRESOLVED", "RESOLVED_PIVOT", "STREAM_ROWS",
+    "STREAM_WEIGHTS", "STREAM_FACTOR", "STREAM_CHI", "SECOND_WORD", "SQRT3", "LOG_2",
 )  # fmt: skip
-OF_PAIRS = ("STREAM_RESIDUAL", "STREAM_COIN", "MOST_ELEMENTS", "DEGENERATE", "PATIENCE")
+OF_PAIRS = (
+    "STREAM_START", "STREAM_RESIDUAL", "STREAM_COIN", "MOST_ELEMENTS", "DEGENERATE", "PATIENCE",
+)  # fmt: skip
 
 
 def test_kernels_are_made_once():
     sigma = sigma_of(Activation.named("relu"))
-    spec = kernels.Spec(3, 3, kernels.NORM_CENTRED, False, False, "float64", sigma.digest)
-    assert kernels.kernels(spec) is kernels.kernels(spec)
+    spec = shape.Spec(3, 3, codes.NORM_CENTRED, False, False, "float64", sigma.digest)
+    assert kernels_of(spec) is kernels_of(spec)
     for name in SHARED:
-        assert getattr(kernels, name) == getattr(cpu, name), name
+        assert getattr(codes, name) == getattr(cpu, name), name
     for name in OF_PAIRS:
-        assert getattr(kernels, name) == getattr(coupling, name), name
+        assert getattr(codes, name) == getattr(coupling, name), name

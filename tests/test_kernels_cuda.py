@@ -11,7 +11,7 @@ import pytest
 
 import bnmc
 from bnmc import kernels
-from bnmc._kernels.target import SIMULATED, cuda
+from bnmc._kernels.gpu.device import SIMULATED, cuda
 from bnmc.errors import UnknownNameError
 from bnmc.kernels import cuda as device
 
@@ -119,7 +119,7 @@ from unittest import mock
 import numba.cuda.dispatcher
 import numpy as np
 from numba import types
-from bnmc._kernels.target import cuda
+from bnmc._kernels.gpu.device import cuda
 from bnmc.kernels import cuda as device
 
 row = device.normalise_activate_row("tanh", "batch", "float32")

@@ -306,8 +306,8 @@ def info(as_json: options.Json = False) -> None:
     from numba import config
 
     import bnmc
+    from bnmc._kernels.gpu.device import why_not
     from bnmc._kernels.jit import host_cpu
-    from bnmc._kernels.target import why_not
     from bnmc._machine import available_processors
 
     versions = {"bnmc": bnmc.__version__, "python": platform.python_version()}

@@ -34,7 +34,7 @@ def as_device_array(name: str, value: Any, current: int) -> Any:
 
 def to_host(name: str, value: Any) -> Any:
     """Return a copy of an array of a GPU, as an array of NumPy."""
-    from bnmc._kernels.target import cuda, current_device, why_not
+    from bnmc._kernels.gpu.device import cuda, current_device, why_not
 
     reason = why_not()
     if reason is not None:

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from bnmc._executor import ranges
 from bnmc._gpu_samplers import device_memory, device_threads, on_each
-from bnmc._kernels import cpu, cuda
-from bnmc._kernels.target import cuda as numba_cuda
-from bnmc._kernels.target import devices, free_memory, launch, shared_memory
+from bnmc._kernels import cpu
+from bnmc._kernels.gpu.build import kernels_of
+from bnmc._kernels.gpu.device import cuda as numba_cuda
+from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
+from bnmc._kernels.gpu.shape import Spec
 from bnmc._pairs import Meetings, Pairs, joined, meet
 from bnmc.chain import Chain
 from bnmc.errors import BackendError
@@ -38,8 +40,8 @@ class GpuPairs(Pairs):
 
     def _allocate(self) -> None:
         n, pairs = self.chain.batch, len(self.met)
-        self._kernels = cuda.kernels(
-            cuda.Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
+        self._kernels = kernels_of(
+            Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
         )
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(

@@ -426,7 +426,7 @@ class _Plan:
                 return "cpu"
         if wanted == "cpu":
             return "cpu"
-        from bnmc._kernels.target import SIMULATED, why_not
+        from bnmc._kernels.gpu.device import SIMULATED, why_not
 
         if wanted == "auto" and SIMULATED:
             return "cpu"

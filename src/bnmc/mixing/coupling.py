@@ -387,7 +387,7 @@ def _usable(backend: str, executor: object) -> str:
     if backend == "cuda":
         if executor is not None:
             raise ArgumentError("executor", executor, "None with backend='cuda'")
-        from bnmc._kernels.target import why_not
+        from bnmc._kernels.gpu.device import why_not
 
         reason = why_not()
         if reason is not None:

@@ -1,0 +1,72 @@
+"""The numbers by which the kernels of every target know norms, laws of weights, stops and streams.
+
+Values are part of the package's promises: stored states and addresses of random numbers contain
+them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+# Norms.
+NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
+
+# Laws of weights.
+GAUSSIAN, UNIFORM, RADEMACHER, GIVEN = 0, 1, 2, 3
+
+# Why a chain stopped.
+RUNNING, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
+
+#: Why a coupled pair stopped, besides ZERO_VARIANCE and NOT_FINITE: one of its two Gram matrices
+#: lost rank, so the pair cannot meet.
+DEGENERATE = 4
+
+#: Smallest relative pivot that sums of float32 numbers resolve.  Relative to the diagonal entry,
+#: their rounding error is about 1e-7, and 1e-3 relative to such a pivot.
+RESOLVED_PIVOT = 2.0**-13
+
+#: A pair counts as degenerate after more than this many consecutive layers without a common range.
+#: From collinear samples, an activation that is not odd regains full rank within a few layers.
+PATIENCE = 64
+
+# Streams are the top four bits of the counter's last word.
+STREAM_ROWS = np.uint32(0x00000000)
+STREAM_WEIGHTS = np.uint32(0x20000000)
+STREAM_FACTOR = np.uint32(0x40000000)
+STREAM_CHI = np.uint32(0x60000000)
+# Streams of coupled pairs: the first rows of the chain behind, the rows of its residual law, and
+# the uniforms that accept or reject.
+STREAM_START = np.uint32(0x80000000)
+STREAM_RESIDUAL = np.uint32(0xA0000000)
+STREAM_COIN = np.uint32(0xC0000000)
+#: A float64 needs a second word.  Its stream is that of the first word plus this.
+SECOND_WORD = np.uint32(0x10000000)
+
+#: Number of elements of a counter.  After so many, rejection sampling repeats its elements.
+MOST_ELEMENTS = 2**32 - 1
+
+SQRT3 = 1.7320508075688772
+LOG_2 = 0.6931471805599453
+
+
+class Law(NamedTuple):
+    """The properties of a chain that its kernels need; `columns` is batch times inputs."""
+
+    width: int
+    batch: int
+    columns: int
+    norm: int
+    skip: float
+    gain: float
+    eps: float
+
+
+class Draw(NamedTuple):
+    """The address of the random numbers of one layer of one chain, without element and row."""
+
+    layer: int
+    stream: np.uint32
+    key0: np.uint32
+    key1: np.uint32

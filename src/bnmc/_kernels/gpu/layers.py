@@ -1,0 +1,167 @@
+"""The kernels of layers: one block per chain for all layers, or several blocks for one layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float64, int64
+
+from bnmc._kernels.core.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS
+from bnmc._kernels.gpu.block import Block
+from bnmc._kernels.gpu.device import cuda, kernel
+from bnmc._kernels.gpu.gram import Gram
+from bnmc._kernels.gpu.registers import most_registers, registers_of_layers
+from bnmc._kernels.gpu.rows import Rows
+from bnmc._kernels.gpu.shape import DRAWN, MULTIPLIED, Shape, u32
+from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED
+from bnmc._kernels.gpu.sums import Sums
+
+
+def layers_kernel(
+    shape: Shape, block: Block, gram: Gram, sums: Sums, record_layer: Any, factorise: Any,
+    draw_activations: Any,
+) -> Any:  # fmt: skip
+    """Return the kernel `layers`."""
+    single, skipped, tile_rows = shape.spec.single, shape.spec.skipped, shape.tile_rows
+    begin, load_gram, store_gram = block.begin, gram.load, gram.store
+    clear_sums, add_tile, finish_sums = sums.clear, sums.add_tile, sums.finish
+    at_flags = shape.at.flags
+
+    @kernel(registers_of_layers(shape))
+    def layers(
+        grams, xs, record, values, kinds, stars, slots, status, width, skip, gain, eps,
+        first_chain, first_layer, k0, k1,
+    ):  # fmt: skip
+        """Take one chain per block through layers.
+
+        Parameters are those of `cpu.conditional_layers` and `record_layer`, and
+
+        status : (chains,) int64
+            Notes of `stops`.
+        """
+        whole = cuda.shared.array(0, int64)
+        chain = cuda.blockIdx.x
+        x = xs[chain if skipped else 0]
+        stream = np.uint32(STREAM_ROWS | (first_chain + chain))
+        begin()
+        load_gram(grams[chain])
+        for step in range(slots.size):
+            layer = np.uint32(first_layer + step)
+            unresolved = factorise(gain, eps) < RESOLVED_PIVOT
+            unresolved = unresolved and single and not skipped
+            if unresolved:
+                if cuda.threadIdx.x == 0:
+                    status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+                break
+            clear_sums()
+            for first_row in range(0, width, tile_rows):
+                draw_activations(first_row, width, 0, layer, stream, k0, k1, skip, eps, x, x)
+                add_tile()
+            finish_sums(width)
+            if whole[u32(at_flags)] != NOT_STOPPED:
+                if cuda.threadIdx.x == 0:
+                    status[chain] = (step << STEP_BITS) + whole[u32(at_flags)]
+                break
+            if slots[step] >= 0:
+                record_layer(record, values, kinds, stars, chain, slots[step])
+        store_gram(grams[chain])
+
+    return layers
+
+
+def rows_kernel(
+    shape: Shape, block: Block, gram: Gram, sums: Sums, record_layer: Any, factorise: Any,
+    rows: Rows, draw_activations: Any, multiply_tile: Any,
+) -> Any:  # fmt: skip
+    """Return the kernel `rows`."""
+    source, single, skipped = shape.spec.source, shape.spec.single, shape.spec.skipped
+    kept_rows, threads, tile_rows = shape.spec.kept, shape.threads, shape.tile_rows
+    entries, at_totals, at_flags = shape.entries, shape.at.totals, shape.at.flags
+    begin, load_gram, store_gram = block.begin, gram.load, gram.store
+    clear_sums, add_tile, merge_ranges, finish_sums = sums
+    copy_tile, finish_tile = rows.copy_tile, rows.finish_tile
+    stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
+
+    @kernel(most_registers(shape))
+    def rows(
+        grams, xs, kept, given, sums, arrived, record, values, kinds, stars, slot, status, width,
+        skip, gain, eps, first_chain, layer, step, k0, k1,
+    ):  # fmt: skip
+        """Make one layer of a chain by one row of the grid; its last block merges the sums.
+
+        Parameters are those of `layers` for one layer, and
+
+        kept : (chains, 2, >= width, columns), or (1, 2, 1, 1)
+            Activations of even and of odd layers.
+        given : (chains or 1, width, columns)
+            The rows of layer 0, if they are given.
+        sums : (chains, ranges, entries) float64
+            Work space.
+        arrived : (chains,) int32
+            Number of blocks that have finished; zeros before and after.
+        """
+        doubles = cuda.shared.array(0, float64)
+        whole = cuda.shared.array(0, int64)
+        t, part, chain, parts = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        ranges = sums.shape[1]
+        # Other blocks may write this step's status now, so test earlier steps only: if some
+        # threads of a block returned, the others would wait for them forever.
+        if status[chain] >> STEP_BITS < step:
+            return
+        begin()
+        x = xs[chain if skipped else 0]
+        a, following = kept[chain if kept_rows else 0, (layer + 1) % 2], kept[0, 0]
+        if kept_rows:
+            following = kept[chain, layer % 2]
+        stream = np.uint32(stream_tag | (first_chain + chain))
+        counter = np.uint32(layer)
+        unresolved = False
+        if source == DRAWN:
+            load_gram(grams[chain])
+            least = factorise(gain, eps)
+            unresolved = least < RESOLVED_PIVOT and single and not skipped and not kept_rows
+        if unresolved:
+            if part == 0 and t == 0:
+                status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+            return
+        for index in range(part, ranges, parts):
+            clear_sums()
+            # The rows of a quad are 16 apart, so rows come in whole groups of 64.
+            for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
+                if source == DRAWN:
+                    draw_activations(
+                        first_row, width, 0, counter, stream, k0, k1, skip, eps, x, following
+                    )
+                elif source == MULTIPLIED:
+                    multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
+                    finish_tile(first_row, width, skip, eps, x, following)
+                else:
+                    copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
+                    finish_tile(first_row, width, skip, eps, x, following)
+                add_tile()
+            for entry in range(t, entries, threads):
+                sums[chain, index, entry] = doubles[u32(at_totals + entry)]
+            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
+                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            whole[u32(at_flags)] = cuda.atomic.add(arrived, chain, 1)
+        cuda.syncthreads()
+        if whole[u32(at_flags)] != parts - 1:
+            return
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            arrived[chain] = 0
+            whole[u32(at_flags)] = NOT_STOPPED
+        merge_ranges(sums, chain, ranges)
+        finish_sums(width)
+        store_gram(grams[chain])
+        if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
+            cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        if slot >= 0:
+            record_layer(record, values, kinds, stars, chain, slot)
+
+    return rows
