@@ -1,7 +1,6 @@
 """The numbers by which the kernels of every target know norms, laws of weights, stops and streams.
 
-Values are part of the package's promises: stored states and addresses of random numbers contain
-them.
+Streams must keep their values: they are part of the address of every random number.
 """
 
 from __future__ import annotations

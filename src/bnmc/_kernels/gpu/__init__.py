@@ -3,7 +3,7 @@
 This package compiles the scalar functions of `_kernels.core` for CUDA devices and builds kernels
 from them.  It may import `_kernels.core`, `_kernels.jit`, NumPy and Numba, and nothing else of the
 project; only `device` imports Numba's CUDA target.  Read `build` first: `build.kernels_of(spec)`
-puts the kernels of one kind of chain together, and names the file of each part.
+puts the kernels of one kind of chain together, and its imports name the file of each part.
 
 A block of threads works on a *tile* of rows of a layer, in shared memory, in the order
 (column, row).  Philox makes four words per call, which become the numbers of four rows, a *quad*.

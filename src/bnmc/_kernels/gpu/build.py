@@ -58,11 +58,13 @@ def kernels_of(spec: Spec) -> Kernels:
                 draw_functions(shape, block, gram, sums, rows, draw_activations),
             )  # fmt: skip
     return Kernels(
-        shape, layers,
-        rows_kernel(
-            shape, block, gram, sums, record_layer, factorise, rows, draw_activations,
-            multiply_tile,
+        shape=shape,
+        layers=layers,
+        rows=rows_kernel(
+            shape, block, gram, sums, record_layer, factorise, rows, draw_activations, multiply_tile
         ),
-        couple, observe_kernel(shape, block, gram, record_layer), settle_kernel(shape),
-        renew_kernel(shape),
-    )  # fmt: skip
+        couple=couple,
+        observe=observe_kernel(shape, block, gram, record_layer),
+        settle=settle_kernel(shape),
+        renew=renew_kernel(shape),
+    )

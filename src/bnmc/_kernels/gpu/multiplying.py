@@ -18,75 +18,31 @@ from bnmc._kernels.gpu.shape import Shape, Spec, u32
 
 def multiply_function(shape: Shape, block: Block) -> Any:
     """Return the device function `multiply_tile`."""
-    kind, number, thread, accumulators = (
-        shape.spec.kind, shape.spec.number, block.thread, shape.accumulators,
-    )  # fmt: skip
-    quads, groups = shape.quads, shape.groups
-    multiply_alone = _multiply_alone_function(shape)
-    multiply_together = _multiply_together_function(shape, block)
-    add_shares = _add_shares_function(shape, block)
-
-    @cuda.jit(device=True)
-    def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
-        """Write rows W a of the tile."""
-        acc = cuda.local.array(accumulators, kind)
-        t = thread()
-        quad = np.uint32(first_row // 4 + t % quads)
-        for c in range(accumulators):
-            acc[c] = number(0.0)
-        if groups == 1:
-            multiply_alone(acc, t // quads, width, quad, layer, stream, k0, k1, a)
-        else:
-            multiply_together(acc, width, quad, layer, stream, k0, k1, a)
-        add_shares(acc, number(gain / sqrt(np.float64(width))))
-
-    return multiply_tile
-
-
-def weights_of(spec: Spec) -> Any:
-    """Return the device function of the weights of a quad."""
-    single = spec.single
-    of_each_law = (
-        normals32 if single else normals64,
-        uniforms32 if single else uniforms64,
-        signs,
-    )
-    return of_each_law[spec.weights]
-
-
-def _multiply_alone_function(shape: Shape) -> Any:
-    columns, elements, draw_weights = shape.spec.columns, shape.elements, weights_of(shape.spec)
-
-    @cuda.jit(device=True)
-    def multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
-        """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
-        for element in range(own, width, elements):
-            w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)
-            for c in range(columns):
-                entry = a[u32(element), c]
-                acc[4 * c] += entry * w0
-                acc[4 * c + 1] += entry * w1
-                acc[4 * c + 2] += entry * w2
-                acc[4 * c + 3] += entry * w3
-
-    return multiply_alone
-
-
-def _multiply_together_function(shape: Shape, block: Block) -> Any:
+    # `multiply_tile` is long because `acc` must stay in registers: passing it to further device
+    # functions changed the compiled instructions.
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
     threads, thread, draw_weights = shape.threads, block.thread, weights_of(shape.spec)
     quads, groups, chunk, padded = shape.quads, shape.groups, shape.chunk, shape.padded
     tile_rows, elements, shares = shape.tile_rows, shape.elements, shape.shares
-    at_weights, at_multiplied = shape.at.weights, shape.at.multiplied
+    stride, share_line, per_round = shape.stride, shape.share_line, shape.per_round
+    accumulators, at_tile, at_weights = shape.accumulators, shape.at.tile, shape.at.weights
+    at_multiplied, at_shares = shape.at.multiplied, shape.at.shares
 
     @cuda.jit(device=True)
-    def multiply_together(acc, width, quad, layer, stream, k0, k1, a):
-        """Add the products of a share of the elements; weights are in shared memory for a while."""
+    def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
+        """Write rows W a of the tile."""
         numbers = cuda.shared.array(0, kind)
+        acc = cuda.local.array(accumulators, kind)
         t = thread()
         q, g, s = t % quads, t // quads % groups, t // (quads * groups)
-        own = t // quads
-        for first in range(0, width, elements):
+        quad, own = np.uint32(first_row // 4 + q), t // quads
+        for c in range(accumulators):
+            acc[c] = number(0.0)
+        if groups == 1:
+            multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
+        # If there are several groups, a thread of each needs the same weights, so the weights of a
+        # few elements are in shared memory.
+        for first in range(0, width if groups > 1 else 0, elements):
             w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
             at = at_weights + own * tile_rows + q
             numbers[u32(at)] = w0
@@ -112,22 +68,8 @@ def _multiply_together_function(shape: Shape, block: Block) -> Any:
                     acc[4 * c + 2] += entry * z2
                     acc[4 * c + 3] += entry * z3
             cuda.syncthreads()
-
-    return multiply_together
-
-
-def _add_shares_function(shape: Shape, block: Block) -> Any:
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    threads, thread, quads, groups = shape.threads, block.thread, shape.quads, shape.groups
-    chunk, shares, share_line = shape.chunk, shape.shares, shape.share_line
-    per_round, stride = shape.per_round, shape.stride
-    at_tile, at_shares = shape.at.tile, shape.at.shares
-
-    @cuda.jit(device=True)
-    def add_shares(acc, scale):
-        """Add the shares of all threads, times `scale`, and write the rows to the tile."""
-        numbers = cuda.shared.array(0, kind)
-        t = thread()
+        # Add the shares of all threads, a few columns at a time.
+        scale = number(gain / sqrt(np.float64(width)))
         for first in range(0, chunk, per_round):
             # A constant index keeps the accumulators in registers.
             for c in range(chunk):
@@ -151,4 +93,26 @@ def _add_shares_function(shape: Shape, block: Block) -> Any:
                     numbers[u32(at)] = total * scale
             cuda.syncthreads()
 
-    return add_shares
+    @cuda.jit(device=True)
+    def multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
+        """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
+        for element in range(own, width, elements):
+            w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)
+            for c in range(columns):
+                entry = a[u32(element), c]
+                acc[4 * c] += entry * w0
+                acc[4 * c + 1] += entry * w1
+                acc[4 * c + 2] += entry * w2
+                acc[4 * c + 3] += entry * w3
+
+    return multiply_tile
+
+
+def weights_of(spec: Spec) -> Any:
+    """Return the device function of the weights of a quad."""
+    of_each_law = (
+        normals32 if spec.single else normals64,
+        uniforms32 if spec.single else uniforms64,
+        signs,
+    )
+    return of_each_law[spec.weights]

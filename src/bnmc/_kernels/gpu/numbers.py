@@ -1,4 +1,4 @@
-"""Random numbers of four rows at a time, a quad, and one number times a power of 2."""
+"""Numbers that kernels compute: random numbers for the four rows of a quad, and scaling by 2**k."""
 
 from __future__ import annotations
 
