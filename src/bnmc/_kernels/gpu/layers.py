@@ -72,7 +72,7 @@ def layers_kernel(
 
 def rows_kernel(
     shape: Shape, block: Block, gram: Gram, sums: Sums, record_layer: Any, factorise: Any,
-    rows: Rows, draw_activations: Any, multiply_tile: Any,
+    tile: Rows, draw_activations: Any, multiply_tile: Any,
 ) -> Any:  # fmt: skip
     """Return the kernel `rows`."""
     source, single, skipped = shape.spec.source, shape.spec.single, shape.spec.skipped
@@ -80,7 +80,7 @@ def rows_kernel(
     entries, at_totals, at_flags = shape.entries, shape.at.totals, shape.at.flags
     begin, load_gram, store_gram = block.begin, gram.load, gram.store
     clear_sums, add_tile, merge_ranges, finish_sums = sums
-    copy_tile, finish_tile = rows.copy_tile, rows.finish_tile
+    copy_tile, finish_tile = tile.copy_tile, tile.finish_tile
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
     @kernel(most_registers(shape))
