@@ -47,13 +47,13 @@ u32 = np.uintp
 class Spec(NamedTuple):
     """The properties of chains for which kernels are compiled."""
 
-    columns: int
+    columns: int  # batch times inputs
     batch: int
     norm: int
-    skipped: bool
-    kept: bool
-    dtype: str
-    digest: str
+    skipped: bool  # whether there is a skip connection
+    kept: bool  # whether activations are written to global memory
+    dtype: str  # of rows
+    digest: str  # of the activation, a key of `Sigma.known`
     source: int = DRAWN
     weights: int = GAUSSIAN
 

@@ -1,8 +1,8 @@
 """How a layer kernel notes that a chain stopped: one int64 per chain.
 
 A note is ``(step << STEP_BITS) + reason``.  The reason is the number of a row without variance, or
-one of the STOPPED codes.  Threads write notes with an atomic minimum, so that the earliest step
-remains and, within a step, the first row.
+one of the STOPPED codes.  Threads and blocks that share a chain write with an atomic minimum, so
+the note of the earliest step remains and, within a step, that of the first row.
 """
 
 #: Bits of the reason.
