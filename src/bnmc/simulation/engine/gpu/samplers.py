@@ -7,7 +7,7 @@ the kernels fill one, the other is copied to the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,20 +39,19 @@ from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, Measure, State
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["GpuConditionalSampler", "GpuWeightsSampler", "T"]
-T = TypeVar("T")
+__all__ = ["GpuConditionalSampler", "GpuSampler", "GpuWeightsSampler"]
 
-#: Parts of the free memory that the frames of a block of layers may take.
+#: Part of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
 
-#: Chains of one launch, at most: they are an axis of the grid.
+#: Most chains of one launch: they are an axis of the grid.
 MOST_OF_GRID = 65_535
 
-#: Blocks of a multiprocessor that a layer of few chains is split over.
+#: Blocks per multiprocessor among which the layers of few chains are split.
 BLOCKS_OF_PROCESSOR = 2
 
-#: Bytes of a buffer from which frames are copied, and the chains that a multiprocessor has to have
-#: in a chunk whatever they take: fewer would leave it idle.
+#: Bytes of a buffer from which frames are copied, and least number of chains per multiprocessor in
+#: a chunk: with fewer chains it would be idle.
 STAGING_BYTES = 1 << 26
 LEAST_OF_PROCESSOR = 12
 FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
@@ -68,7 +67,7 @@ class _Target(NamedTuple):
 
 
 class GpuSampler(ScaledSampler):
-    """What the samplers share that make a layer row by row, of chains `offset` and on."""
+    """Base class of the samplers on one GPU, which make layers row by row."""
 
     divisible = False
     frame_factor = 16
@@ -89,17 +88,17 @@ class GpuSampler(ScaledSampler):
             self.xs = self._zeros(of_x, self.dtype)
             self.activations = self._zeros(of_a, self.dtype)
             self._exponents = self._zeros((chains,), np.int64)
-        #: Where frames stay on the device, if they do.
+        #: The array on the device in which frames stay, or None.
         self.results: Any = None
-        #: Which of its slots were last written.
+        #: The slots of `results` that were written last.
         self._written = slice(0, 0)
-        # Made once: whether to pin memory or to free it, the driver waits for kernels.
+        # Made once: the driver waits for kernels before it pins or frees memory.
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
         self.record_only(())
 
     def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
-        # Kernels know nothing of a scale that was split off.
+        # Kernels do not know the scale that was split off.
         return not (self.is_scaled and any(one.kind == numbers_of.DISTANCE for one in wanted))
 
     def record_only(self, wanted: tuple[Measure, ...]) -> None:
@@ -114,13 +113,13 @@ class GpuSampler(ScaledSampler):
 
     @property
     def _shape_of_frame(self) -> tuple[int, int]:
-        """What is recorded of a layer of a chain."""
+        """Shape of the recorded values of one layer of one chain."""
         if self.measures:
             return len(self.measures), self.inputs or 1
         return self.columns, self.columns
 
     def _target(self, frames: Any) -> _Target:
-        """Return where kernels write, given the array of it on the device."""
+        """Return the arrays in which kernels record, given the array of frames on the device."""
         if self.measures:
             return _Target(self._nothing(4, "float64"), frames, *self._wanted)
         return _Target(frames, self._nothing(4, "float64"), *self._wanted)
@@ -140,7 +139,7 @@ class GpuSampler(ScaledSampler):
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state, on the host and as the CPU has it."""
+        """The state, on the host, in the form of the CPU samplers."""
         arrays: dict[str, NDArray[Any]] = {"gram": self.grams.copy_to_host()}
         if self.keeps_a:
             rows = self.activations.copy_to_host().transpose(0, 1, 3, 2)
@@ -176,7 +175,7 @@ class GpuSampler(ScaledSampler):
             self.grams.copy_to_device(
                 np.broadcast_to(start.matrix, self.grams.shape).astype(np.float64)
             )
-            # Neither the gain nor what x was before has a part in layer 0: x is zero.
+            # Layer 0 uses gain 1 and no skip: x is zero.
             law = self.law._replace(gain=1.0)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
@@ -210,7 +209,7 @@ class GpuSampler(ScaledSampler):
             self.require_scale(self.grams.copy_to_host())
 
     def _rescale(self) -> None:
-        """Divide the state by powers of 2; multiply what stays on the device by what it lacks."""
+        """Divide the state by powers of 2, and multiply the frames on the device by them."""
         status = numba_cuda.to_device(np.full(self.chains, NOT_STOPPED), stream=self.stream)
         stay = self._nothing(4, "float64") if self.results is None else self.results
         first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
@@ -227,7 +226,7 @@ class GpuSampler(ScaledSampler):
             raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
 
     def _copy_start(self, start: Representation) -> None:
-        """Bring a known layer 0 to the device."""
+        """Copy a known layer 0 to the device."""
         width, shared = self.chain.width, len(start.x) == 1
         work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
         rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
@@ -289,7 +288,7 @@ class GpuSampler(ScaledSampler):
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
-        As on the CPU, a float32 chain that float32 rows do not resolve goes on in float64.
+        As on the CPU, a float32 chain that float32 rows do not resolve continues in float64.
         """
         narrow = np.flatnonzero(~self.wide[first:last]) + first
         for a, b in _ranges(narrow):
@@ -322,12 +321,12 @@ class GpuSampler(ScaledSampler):
         dtype: str,
         kept: bool,
     ) -> NDArray[np.int64]:
-        """Take chains through layers in chunks; `record` has the frames that go to the host."""
+        """Take chains through layers in chunks; `record` takes the frames on the host."""
         wanted = np.flatnonzero(slots >= 0)
         self._written = slice(0, 0)
         if wanted.size:
             self._written = slice(int(slots[wanted[0]]), int(slots[wanted[-1]]) + 1)
-        # A chain that goes on in float64 has recorded some layers already.
+        # A chain that continues in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
         stay = self.results is not None
         leave = record is not None and wanted.size > 0 and not stay
@@ -387,12 +386,12 @@ class GpuSampler(ScaledSampler):
         return max(1, most)
 
     def _size_of_buffers(self, numbers: int) -> int:
-        """Return the bytes that two buffers of so many numbers take beyond those that exist."""
+        """Return the bytes that two buffers of `numbers` numbers need besides the existing ones."""
         held = self._buffers_of_frames[0][0].size if self._buffers_of_frames else 0
         return 2 * 8 * numbers if numbers > held else 0
 
     def _two_buffers(self, numbers: int) -> list[tuple[Any, Any]]:
-        """Return two buffers of frames, each on the device and, not paged, on the host."""
+        """Return two buffers of frames, each on the device and in pinned memory of the host."""
         if self._size_of_buffers(numbers):
             self._buffers_of_frames = []
             self._buffers_of_frames = [
@@ -408,7 +407,7 @@ class GpuSampler(ScaledSampler):
         self, law: codes.Law, first: int, last: int, layer: int, slots: NDArray[np.int64],
         target: _Target, dtype: str, kept: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Start the kernels; return the array of what they note, and what they need until then."""
+        """Start the kernels; return their status array, and arrays that must live until their end."""
         kernels = self._kernels(self.source if not kept else DRAWN, dtype, kept)
         tiles = kernels.shape.tiles(self.chain.width)
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
@@ -420,7 +419,7 @@ class GpuSampler(ScaledSampler):
         self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, dtype: str,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Give each chain a block."""
+        """Start a kernel with one block per chain."""
         status = numba_cuda.to_device(np.full(last - first, NOT_STOPPED), stream=self.stream)
         steps = numba_cuda.to_device(slots, stream=self.stream)
         x = self._x(first, last, dtype)
@@ -435,7 +434,7 @@ class GpuSampler(ScaledSampler):
         self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Split the rows of each layer over blocks."""
+        """Start kernels that split the rows of each layer among blocks."""
         count = last - first
         status = numba_cuda.to_device(np.full(count, NOT_STOPPED), stream=self.stream)
         ranges = min(kernels.shape.tiles(law.width), MOST_RANGES)
@@ -447,7 +446,7 @@ class GpuSampler(ScaledSampler):
         x = self._x(first, last, dtype)
         before = self.grams[first:last], x, kept, given, sums, arrived, *target
         after = status, law.width, law.skip, law.gain, law.eps, self.offset + first
-        # Prepared once: a layer may take no longer than Python does to launch a kernel.
+        # Prepared once: a layer may be as short as the launch of a kernel by Python.
         start = ready(
             kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes, self.stream,
             (*before, 0, *after, layer, 0, *self.key_words),
@@ -459,7 +458,7 @@ class GpuSampler(ScaledSampler):
     def _rows(
         self, source: int, law: codes.Law, first: int, last: int, layer: int, given: Any
     ) -> None:
-        """Make layer 0 of rows that are given."""
+        """Make layer 0 from given rows."""
         kernels = self._kernels(source, self.dtype.name)
         most = self._most_of_chunk(0, kernels)
         for a in range(first, last, most):
@@ -482,7 +481,7 @@ class GpuSampler(ScaledSampler):
         return numba_cuda.device_array(shape, dtype)
 
     def _check(self, status: NDArray[np.int64], first: int, layer: int) -> None:
-        """Raise what a kernel noted of the first chain that stopped."""
+        """Raise the error of the first chain that a kernel stopped."""
         stopped = np.flatnonzero(status != NOT_STOPPED)
         if stopped.size:
             noted = int(status[stopped[0]])
