@@ -17,7 +17,8 @@ from scipy import optimize, spatial, stats
 
 import bnmc
 from bnmc import gram as gm
-from bnmc.bounds import bridging, distortion
+from bnmc.bounds import bridging
+from bnmc.bounds.bridging import activation_distortion, sphere_optimizer
 from bnmc.bounds.gaussian import spectral_deviation
 from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
 
@@ -237,7 +238,7 @@ def test_refusals(name):
 def test_star_stands_for_its_numbers(activation):
     star = fixed_point(activation, 6)
     spectrum = np.linalg.eigvalsh(star.gram)
-    gamma = distortion.distortion(activation, 6)
+    gamma = bridging.distortion(activation, 6)
     where = {"width": 5000, "batch": 6}
     expected = bridging.lemma_11(**where, inverse_norm=1 / spectrum[0], distortion=gamma.upper)
     condition = spectrum[-1] / spectrum[0]
@@ -282,7 +283,7 @@ def test_theorems_hold_with_constant_one(activation, width):
     and t; that of the poster, "high", is read as .99.
     """
     chains, depth, n = 100, 40, 5
-    star, gamma = fixed_point(activation, n), distortion.distortion(activation, n)
+    star, gamma = fixed_point(activation, n), bridging.distortion(activation, n)
     rng = np.random.default_rng(1)
     start = rng.standard_normal((2, width, n))
     start[1, :, 1] = 0.85 * start[1, :, 0] + math.sqrt(1 - 0.85**2) * start[1, :, 1]
@@ -347,7 +348,7 @@ def test_corollary_8():
 def test_one_layer_concentrates(activation, n, width):
     """Lemma 9 for the symmetric deviation, and its corrected form; layer 0 is its setting."""
     chains = 20_000
-    star, gamma = fixed_point(activation, n), distortion.distortion(activation, n)
+    star, gamma = fixed_point(activation, n), bridging.distortion(activation, n)
     G = bnmc.simulate(bnmc.Chain(width, n, activation), 0, chains=chains, rng=3).gram[:, 0]
     squared = spectral_deviation(star.gram, G) ** 2
     plain = gm.relative_deviation(star.gram, G) ** 2
@@ -440,7 +441,7 @@ def test_theorem_3_lacks_a_power_of_alpha():
     ratios = {}
     for n, chains in ((8, 64), (16, 32), (32, 8)):
         star = fixed_point(activation, n)
-        gamma = distortion.distortion(activation, n, curvature=0)
+        gamma = bridging.distortion(activation, n, curvature=0)
         assert gamma.upper == pytest.approx(2)
         np.testing.assert_allclose(
             np.linalg.eigvalsh(star.gram), [n / (n - 1)] * (n - 1) + [n], rtol=1e-10
@@ -466,7 +467,7 @@ def test_theorem_3_lacks_a_power_of_alpha():
 def test_the_transient_part_does_not_scale_with_t():
     """A start with two samples that nearly are equal, at layer 0."""
     n, width = 5, 50_000
-    star, gamma = fixed_point("selu", n), distortion.distortion("selu", n)
+    star, gamma = fixed_point("selu", n), bridging.distortion("selu", n)
     start = np.random.default_rng(2).standard_normal((width, n))
     start[:, 1] = start[:, 0] + 0.01 * start[:, 1]
     G = bnmc.simulate(bnmc.Chain(width, n, "selu"), 0, initial=start, rng=0).gram[0, 0]
@@ -551,7 +552,7 @@ def test_equal_spectra_are_not_equal_norms():
 
 
 def test_distortion_says_nothing_inside_the_sphere():
-    gamma = distortion.distortion(bnmc.Activation(np.cos), 4, curvature=1)
+    gamma = bridging.distortion(bnmc.Activation(np.cos), 4, curvature=1)
     assert gamma.upper < 1  # and cos 0 = 1
 
 
@@ -571,7 +572,7 @@ def below_envelope(sigma, n):
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("n", [1, 2, 3, 10, 1000])
 def test_distortion_of_named_activations(name, n):
-    result = distortion.distortion(name, n)
+    result = bridging.distortion(name, n)
     x = result.maximiser
     assert x.shape == (n,)
     assert np.linalg.norm(x) == pytest.approx(math.sqrt(n), rel=1e-14)
@@ -598,7 +599,7 @@ def test_distortion_of_named_activations(name, n):
 )  # fmt: skip
 def test_distortion_in_closed_form(name, expected):
     """σ(x)²/… concave in x²: all entries ±1; convex: one entry √n, the others 0."""
-    result = distortion.distortion(name, 7)
+    result = bridging.distortion(name, 7)
     assert result.lower == pytest.approx(expected, rel=1e-9)
     assert result.lower <= expected * (1 + 1e-14)
     assert result.upper >= expected * (1 - 1e-14)
@@ -619,7 +620,7 @@ def bump(x):
 def test_distortion_against_a_search_of_the_sphere(function, curvature, n):
     """Every local maximum that a fine net of the sphere leads to is below; the best is found."""
     sigma = bnmc.chain.activations.as_activation(function)
-    result = distortion.distortion(sigma, n, curvature=curvature)
+    result = bridging.distortion(sigma, n, curvature=curvature)
 
     def point(angles):
         x = [math.sqrt(n)]
@@ -655,13 +656,13 @@ def step(x):
 
 def test_distortion_of_functions_that_jump():
     """At n = 4 one entry fits beyond 1.5, where duality would have 4/1.5² = 1.78 of them."""
-    result = distortion.distortion(bnmc.Activation(spike, kinks=(1.5,)), 4, curvature=0)
+    result = bridging.distortion(bnmc.Activation(spike, kinks=(1.5,)), 4, curvature=0)
     assert result.lower == pytest.approx(2.5)
     assert result.upper == pytest.approx(5 / 1.5, rel=1e-8)
-    result = distortion.distortion(bnmc.Activation(step, kinks=(0.3,)), 4, curvature=0)
+    result = bridging.distortion(bnmc.Activation(step, kinks=(0.3,)), 4, curvature=0)
     assert (result.lower, result.upper) == (pytest.approx(2), pytest.approx(2, rel=1e-8))
     twice = bnmc.Activation(step, kinks=(0.3, float(np.nextafter(0.3, 1))))
-    assert distortion.distortion(twice, 4, curvature=0).upper == pytest.approx(2, rel=1e-8)
+    assert bridging.distortion(twice, 4, curvature=0).upper == pytest.approx(2, rel=1e-8)
 
 
 def affine(x):
@@ -687,14 +688,14 @@ def test_the_certified_maximum_in_one_variable(function, curvature, slope):
         lambda point: -height(point), bounds=nearby, method="bounded", options={"xatol": 1e-12}
     ).fun
     exact = max(inside, height(-reach), height(reach))
-    found = distortion._largest_excess(sigma, reach, slope, curvature)
+    found = sphere_optimizer.largest_excess(sigma, reach, slope, curvature)
     assert exact <= found <= exact + 1e-7
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_curvatures_of_named_activations(name):
     """Second differences on a fine grid on both sides of 0: below the constant, and near it."""
-    sigma, known = bnmc.Activation.named(name), distortion._CURVATURES[name]
+    sigma, known = bnmc.Activation.named(name), activation_distortion.CURVATURES[name]
     h = 1e-3
     for start, stop in ((-30.0, 0.0), (0.0, 30.0)):
         x = np.linspace(start + h, stop - h, 60_001)
@@ -710,7 +711,7 @@ def test_curvatures_of_named_activations(name):
 
 def test_distortion_of_many_samples_stops_in_time():
     """A flat maximum needs more cells than there may be: the bound is wider, and holds."""
-    result = distortion.distortion("celu", 10**6, curvature=3.0)
+    result = bridging.distortion("celu", 10**6, curvature=3.0)
     assert 1 <= result.upper <= 1 + 1e-3
     assert result.lower == pytest.approx(1)
 
@@ -747,5 +748,5 @@ def pole(x):
 )
 def test_refusals_of_distortion(activation, batch, curvature, error, named):
     with pytest.raises(error) as caught:
-        distortion.distortion(activation, batch, curvature=curvature)
+        bridging.distortion(activation, batch, curvature=curvature)
     assert caught.value.argument == named
