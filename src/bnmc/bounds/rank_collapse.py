@@ -286,7 +286,8 @@ def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Arr
     bound, "holds almost surely for all" τ in [0, 1].
 
     By Jensen's inequality ``E r = d² E[1/‖M‖_F²] >= d²/E‖M‖_F²``, so the bound is (1−τ)² d² over
-    `lemma_13`. If α is bounded away from 1, it grows like √d. Without skip connection and for τ = 0:
+    `lemma_13`. If α is bounded away from 1, the bound grows like √d. For example, without skip
+    connection and for τ = 0:
 
     ===== ===== ========= =====
     d = N α     mean of r bound

@@ -176,7 +176,7 @@ def contradicted_curvature(sigma: Activation, curvature: float, hint: str = "") 
 
 
 def _edge(sigma: Activation, x: Float64Array) -> tuple[float, float, float]:
-    """Return the edge above 1 of the upper hull of (x², σ(x)²): the x of its ends, and its slope."""
+    """Return the edge above 1 of the upper hull of (x², σ(x)²): x of its ends, and its slope."""
     s, phi = x * x, np.square(finite_values(sigma, x))
     below, above = np.flatnonzero(s < 1), np.flatnonzero(s > 1)
     middle = int(np.argmax(np.where(s == 1, phi, -np.inf)))
