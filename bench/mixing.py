@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import helmert
 
 import bnmc
 from bench.report import Cell, Floor, Report, Table, usable_cores
@@ -170,7 +171,7 @@ def numpy_coupling(width: int, batch: int, lag: int, replicates: int) -> npt.NDA
 def _couple(
     rng: np.random.Generator, width: int, batch: int, lag: int, pairs: int
 ) -> npt.NDArray[np.int64]:
-    basis = _helmert(batch)
+    basis = helmert(batch)
     size = batch - 1
     starts = [rng.standard_normal((pairs, width, size)) for _ in range(2)]
     ahead, behind = (_activate(start, basis) for start in starts)
@@ -225,13 +226,3 @@ def _log_ratio(relative: Float64, z: Float64, *, inverse: bool) -> float:
     half = 0.5 * np.sum((matrix.T @ matrix - np.eye(len(matrix))) * (z.T @ z))
     log_determinant = float(np.log(np.diag(relative)).sum())
     return float(-half - len(z) * log_determinant if inverse else len(z) * log_determinant - half)
-
-
-def _helmert(batch: int) -> Float64:
-    """An orthonormal basis of what is orthogonal to the ones, (batch - 1, batch)."""
-    out = np.zeros((batch - 1, batch))
-    for k in range(1, batch):
-        out[k - 1, :k] = 1.0
-        out[k - 1, k] = -k
-        out[k - 1] /= math.sqrt(k * (k + 1))
-    return out
