@@ -1,7 +1,7 @@
 """How often `assert_same_law` fails right steps, and how soon it finds wrong ones.
 
-Layers are those of tests/test_testing_same_law.py, in NumPy (extra ``test``).  The default rows of
-`assert_same_law`; every seed is another network and another generator of states.
+Layers are those of tests/testing/test_same_law.py, in NumPy (extra ``test``). The number of rows is
+the default of `assert_same_law`. Each seed gives another network and another generator of states.
 """
 
 from __future__ import annotations
@@ -125,11 +125,12 @@ def add_findings(report: Report, seeds: int) -> None:
 
 
 def network(chain: bnmc.Chain, options: dict[str, Any], seed: int) -> Any:
-    """A layer that draws from a seed of its own."""
-    tests = str(Path(__file__).parents[1] / "tests")
-    if tests not in sys.path:
-        sys.path.append(tests)
-    from test_testing_same_law import Network
+    """Return a layer with its own seed."""
+    tests = Path(__file__).parents[1] / "tests"
+    for folder in (str(tests), str(tests / "testing")):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    from test_same_law import Network
 
     known = {"sigma": chain.activation.name, **options, "seed": 10**6 + seed}
     return Network(chain.width, **known)

@@ -46,7 +46,7 @@ def test_the_first_wrong_number_is_named():
 def test_broadcasting_names_all_arguments():
     a, b = broadcast(a=np.ones((2, 1)), b=np.ones(3))
     assert a.shape == b.shape == (2, 3)
-    with pytest.raises(ArgumentError, match=r"^b: got \(2,\), \(3,\), allowed: shapes of a, b"):
+    with pytest.raises(ArgumentError, match="allowed: shapes of a, b that broadcast"):
         broadcast(a=np.ones(2), b=np.ones(3))
 
 
