@@ -24,7 +24,7 @@ def test_rows_are_copies():
 
 
 def test_singular_matrices():
-    """Different ranges: TV 1 and KL infinite.  A common range: the laws restricted to it."""
+    """Different ranges: TV 1 and KL infinite. A common range: the laws restricted to it."""
     rng = np.random.default_rng(1)
     basis = np.linalg.qr(rng.standard_normal((5, 5)))[0][:, :3]
     S1, S2 = covariance(rng, 3), covariance(rng, 3)
@@ -74,7 +74,7 @@ def test_single_precision_is_judged_by_its_own_rounding():
 
 
 @pytest.mark.parametrize("function", PAIRS)
-def test_bad_pairs_are_refused(function):
+def test_bad_pairs(function):
     with pytest.raises(ArgumentError, match="^S1: got 1.0, allowed: symmetric"):
         function([[1, 1], [0, 1]], np.eye(2))
     with pytest.raises(ArgumentError, match="^S2: got -1.0, allowed: no negative"):

@@ -91,7 +91,7 @@ def test_total_variation_in_the_plane(first, second):
 
 
 def test_total_variation_of_matrices_that_are_small_where_the_other_is_large():
-    """λ = 1e12 and 1e-12: the small one drowns in the rounding of the large one.
+    """λ = 1e12 and 1e-12: the small one is below the rounding error of the large one.
 
     Each matrix has its own small eigenvalue, 1e-12, rounded by 1e-16, that is by 1e-4 of itself;
     1 − TV ~ 1e-6 changes by as much.
@@ -107,7 +107,7 @@ def test_total_variation_of_matrices_that_are_small_where_the_other_is_large():
     ("n", "rows", "scale"), [(2, 1, 1), (4, 3, 0.5), (6, 40, 0.05), (20, 5, 0.1)]
 )
 def test_total_variation_by_monte_carlo(n, rows, scale):
-    """E₁ (1 − p₂/p₁)₊ over draws of all rows."""
+    """E₁ (1 − p₂/p₁)₊, by sampling all rows."""
     rng = np.random.default_rng(n)
     S1 = covariance(rng, n)
     noise = rng.standard_normal((n, n))
@@ -151,7 +151,7 @@ def test_total_variation_obeys_its_inequalities(seed, n, rows, exponent):
 
 
 def test_total_variation_on_every_contour(monkeypatch):
-    """Another angle is another integral of the same value: random spectra, 1 to 10⁶ rows."""
+    """The integral does not depend on the angle: random spectra, 1 to 10⁶ rows."""
     rng = np.random.default_rng(2)
     for _ in range(60):
         n, rows = int(rng.choice([1, 2, 5, 30])), 10 ** rng.uniform(0, 6)
@@ -165,7 +165,7 @@ def test_total_variation_on_every_contour(monkeypatch):
             )
 
 
-def test_total_variation_where_a_tilted_contour_would_blow_up(monkeypatch):
+def test_total_variation_if_the_tilted_integrand_is_large(monkeypatch):
     """One large negative and 300 small positive logarithms: |M| reaches e¹² off the real axis.
 
     By Monte Carlo it is E₁ (1 − p₂/p₁)₊, with the sum of 300 chi-squares drawn as one.
@@ -180,13 +180,13 @@ def test_total_variation_where_a_tilted_contour_would_blow_up(monkeypatch):
     assert_mean(np.maximum(0, -np.expm1(-np.maximum(log_ratio, 0))), exact)
     peak = contour._log_affinity(log_ratios.repeat([1, m]) / 2, rows, np.arange(0, 20, 0.1), 0.3)
     assert peak.real.max() > 11
-    # on the real axis |M| <= 1: the digits that a sum of such terms would lose
+    # On the real axis |M| <= 1, so the sum does not cancel.
     monkeypatch.setattr(contour, "_ANGLES", (0.0,))
     real = rm.total_variation(np.eye(m + 1), S2, rows=rows)
     assert exact == pytest.approx(real, rel=1e-13, abs=0)
 
 
-def test_total_variation_says_when_it_has_not_converged(monkeypatch):
+def test_total_variation_without_convergence(monkeypatch):
     half_logs = np.r_[-5.0, np.full(200, 5.0 / 200)]
     value = contour._total_variation(half_logs, 1.0, 1e-12)
     monkeypatch.setattr(contour, "_HALVINGS", 1)

@@ -13,7 +13,7 @@ from bnmc.errors import ArgumentError, ArgumentTypeError
 
 
 def qr_growth(step, d, depth, chains, rng):
-    """Mean of ln |R_kk| per layer of a product of `step` matrices, one row a chain."""
+    """Mean of ln |R_kk| per layer of a product of `step` matrices, one row for each chain."""
     frame = np.broadcast_to(np.eye(d), (chains, d, d))
     total = np.zeros((chains, d))
     for _ in range(depth):
@@ -26,14 +26,14 @@ def test_ginibre_exponents_are_the_formula():
     for d in (1, 2, 31, 32, 33, 400):
         k = np.arange(1, d + 1)
         exact = 0.5 * (special.digamma((d - k + 1) / 2) + np.log(2 / d))
-        # the formula itself cancels: each of its terms is rounded
+        # The formula itself cancels, and each of its terms is rounded.
         np.testing.assert_allclose(
             rm.lyapunov_ginibre(d), exact, rtol=0, atol=4 * EPS * math.log(2 * d)
         )
         np.testing.assert_array_equal(
             rm.lyapunov_ginibre(d, [[1], [d]]).ravel(), rm.lyapunov_ginibre(d)[[0, -1]]
         )
-    # −1/(2d) − 1/(6d²), where the formula has no digit left
+    # The expansion is −1/(2d) − 1/(6d²). The formula has lost all digits here.
     assert rm.lyapunov_ginibre(10**15, 1) == pytest.approx(-5e-16, rel=1e-14, abs=0)
     assert rm.lyapunov_ginibre(2**53, 2**53) == pytest.approx(
         0.5 * (special.digamma(0.5) + math.log(2**-52)), rel=1e-14, abs=0
@@ -46,7 +46,7 @@ def test_ginibre_exponents_of_a_product():
 
 
 def test_ginibre_exponents_of_the_vanilla_chain():
-    """The first n of them; a pivot of the Gram matrix grows with the square."""
+    """The chain has the first n exponents. A pivot of G grows by the square."""
     d, n, depth = 6, 3, 60
     run = bnmc.simulate(
         bnmc.Chain.vanilla(d, n), depth, chains=4000, initial=np.eye(d, n),
@@ -107,7 +107,7 @@ def test_largest_exponent_at_both_ends():
 
 @pytest.mark.parametrize(("d", "gamma"), [(2, 1.0), (4, 0.4), (3, 3.0)])
 def test_all_exponents_of_residual_layers(d, gamma):
-    """Products of I + γW by QR, and the scalar recursion that claims to have the same law."""
+    """Products of I + γW by QR, and the scalar recursion for the same exponents."""
     rng = np.random.default_rng(d)
     growth = qr_growth(lambda W: np.eye(d) + gamma * W, d, 40, 2000, rng)
     direct = [bnmc.Estimate.from_samples(column) for column in growth.T]

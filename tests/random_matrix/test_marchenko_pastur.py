@@ -15,14 +15,14 @@ from bnmc.errors import ArgumentError, ArgumentTypeError
 
 
 def density(x, ratio, variance=1.0):
-    """The density as it is printed everywhere."""
+    """The density, in its usual form."""
     a, b = (variance * (1 + sign * math.sqrt(ratio)) ** 2 for sign in (-1, 1))
     inside = max(b - x, 0.0) * max(x - a, 0.0)
     return math.sqrt(inside) / (2 * math.pi * variance * ratio * x)
 
 
 def mass(ratio, variance, low, high):
-    """Integral of the density, with the roots at both edges taken out, and its error."""
+    """Integral of the density, without the roots at both edges, and its error."""
     a, b = (variance * (1 + sign * math.sqrt(ratio)) ** 2 for sign in (-1, 1))
 
     def integrand(angle):
@@ -69,7 +69,7 @@ EXACT = [
 
 @pytest.mark.parametrize(("ratio", "x", "cdf", "sf"), EXACT)
 def test_cdf_and_sf_to_all_digits(ratio, x, cdf, sf):
-    """Absolutely to 1e-15, and in the tails relatively as well.
+    """The absolute error is 1e-15, and in the tails the relative error is small as well.
 
     Relative to the tail, a rounding of the position within the bulk counts 3/2 times itself over
     the distance from the edge, in units of the bulk: mass ~ distance^{3/2}.
@@ -137,7 +137,7 @@ def test_other_moments_by_quadrature(ratio, order):
         x = a + (b - a) * math.sin(angle) ** 2
         return x ** (order / 2) * density(x, ratio, 2.0) * (b - a) * math.sin(2 * angle)
 
-    # √0 at the pole of γ = 1 is 0 times infinity: the end is left out, where x^{1/4} dθ ~ 1e-20.
+    # For γ = 1 the integrand at 0 is 0 · ∞. Omit that end, where x^{1/4} dθ ~ 1e-20.
     exact, error = integrate.quad(integrand, 1e-16, math.pi / 2, epsabs=1e-12, limit=200)
     assert law.singular_values.moment(order) == pytest.approx(exact, abs=error + 1e-12)
     assert law.moment(order / 2) == law.singular_values.moment(order)
@@ -160,7 +160,7 @@ def test_variance_of_singular_values():
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("variance", [1.0, 3.7e-5])
 def test_quantiles_invert_the_cdf(ratio, variance):
-    """To rounding of the quantile, which the density carries over to the mass.
+    """The mass is exact up to the density times the rounding error of the quantile.
 
     Half a unit for an eigenvalue; for a singular value z, of density 2 z f(z²), half of the unit of
     z² before the root, the root's, and that of squaring it again: 5/4 in all.
@@ -197,7 +197,7 @@ def test_small_quantiles_of_square_matrices():
     """Near the pole cdf(x) = 2√x/π, so ppf(q) = (πq/2)²: no digit is lost down to 1e-290."""
     q = 10.0 ** -np.arange(9, 146, 17)
     np.testing.assert_allclose(rm.MarchenkoPastur(1.0).ppf(q), (np.pi * q / 2) ** 2, rtol=1e-14)
-    # Off the pole the quantile is as good as x − a allows.
+    # Away from the pole, the error of the quantile is the rounding error of x − a.
     law = rm.MarchenkoPastur(1 - 2**-20)
     for level in 10.0 ** -np.arange(3, 13):
         x = law.ppf(level)
@@ -241,7 +241,7 @@ def test_draws(ratio):
     draws = law.rvs((200, 100), rng=1)
     assert draws.shape == (200, 100)
     x = np.sort(draws, axis=None)
-    bulk = x > 0  # at the atom the cdf jumps, and no gap below it counts
+    bulk = x > 0  # the cdf jumps at the atom, so ignore gaps below it
     ranks = np.arange(1, x.size + 1) / x.size
     limit = math.sqrt(math.log(2e6) / (2 * x.size))
     assert np.abs(law.cdf(x) - ranks)[bulk].max() <= limit

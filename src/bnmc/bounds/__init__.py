@@ -10,7 +10,8 @@ gaussian       Devroye, Mehrabian and Reddad                                  ar
 A function carries the number of its statement. Its docstring quotes the statement and lists errors
 of the print.
 
-The package may import `chain`, `gram`, `estimate`, `_support` and `errors`. Read `gaussian` first.
+The package may import `chain`, `gram`, `estimate`, `_support` and `errors`. Read `gaussian.py`
+first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Estimates: a number with its standard error and confidence interval, and the intervals.
 
-The package may import `_support` and `errors`. Read `estimate` first.
+The package may import `_support` and `errors`. Read `estimate.py` first.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ Let S be the Gram matrix of a layer of the linear chain without normalization. G
 layer has d i.i.d. rows ``N(0, S)``, and its Gram matrix is a Wishart matrix. So `width` is d
 throughout. With ``rows=d``, a distance between Gaussians is a distance between the laws of layers.
 
-The package may import `estimate`, `gram`, `_support` and `errors`. Read `marchenko_pastur` first.
+The package may import `estimate`, `gram`, `_support` and `errors`. Read `marchenko_pastur.py`
+first.
 """
 
 from __future__ import annotations

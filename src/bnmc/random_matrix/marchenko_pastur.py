@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc._support.arguments import real
+from bnmc._support.arguments import instance, real
 from bnmc._support.array_arguments import Float64Array
-from bnmc.errors import ArgumentTypeError
 from bnmc.random_matrix.bulk import bulk_mass, bulk_tangent
 from bnmc.random_matrix.frozen_law import FrozenLaw
 from bnmc.random_matrix.quadrature import unit_rule
@@ -218,8 +217,7 @@ class SingularValueLaw(FrozenLaw):
     squares: MarchenkoPastur
 
     def __post_init__(self) -> None:
-        if not isinstance(self.squares, MarchenkoPastur):
-            raise ArgumentTypeError("squares", self.squares, "a MarchenkoPastur")
+        instance("squares", self.squares, MarchenkoPastur, "a MarchenkoPastur")
 
     @property
     def atom(self) -> float:

@@ -19,13 +19,13 @@ NAMED = ("linear", "relu", "leaky_relu", "abs", "tanh", "sigmoid", "sin", "erf")
 NAMED += ("elu", "celu", "selu", "gelu", "silu")
 
 
-def test_distortion_says_nothing_inside_the_sphere():
+def test_distortion_bounds_values_on_the_sphere_only():
     gamma = bridging.distortion(bnmc.Activation(np.cos), 4, curvature=1)
     assert gamma.upper < 1  # and cos 0 = 1
 
 
 def below_envelope(sigma, n):
-    """How far σ² is below its least concave majorant in x², over |x| <= √n."""
+    """Largest gap between σ² and its least concave majorant in x², over |x| <= √n."""
     s = np.linspace(0, n, 20_001)
     phi = np.maximum(sigma(np.sqrt(s)) ** 2, sigma(-np.sqrt(s)) ** 2)
     corners = np.sort(spatial.ConvexHull(np.column_stack([s, phi])).vertices)
@@ -44,7 +44,7 @@ def test_distortion_of_named_activations(name, n):
     values = bnmc.Activation.named(name)(x)
     assert np.linalg.norm(values) / np.linalg.norm(x) == pytest.approx(result.lower, rel=1e-13)
     assert 0 < result.lower <= result.upper
-    # Tight, but for the one entry of selu's maximiser that is off the concave envelope.
+    # Tight, except for the one entry of selu's maximiser that is off the concave envelope.
     gap = below_envelope(bnmc.Activation.named(name), n) / n if name == "selu" else 0
     assert result.upper**2 - result.lower**2 <= gap + 2e-7
     directions = np.random.default_rng(n).standard_normal((2000, n))
@@ -75,7 +75,7 @@ def test_distortion_in_closed_form(name, expected):
 )
 @pytest.mark.parametrize("n", [2, 3])
 def test_distortion_against_a_search_of_the_sphere(function, curvature, n):
-    """Every local maximum that a fine net of the sphere leads to is below; the best is found."""
+    """All local maxima found from a fine net of the sphere are below; the largest is attained."""
     sigma = bnmc.chain.activations.as_activation(function)
     result = bridging.distortion(sigma, n, curvature=curvature)
 
@@ -140,7 +140,7 @@ def test_curvatures_of_named_activations(name):
 
 
 def test_distortion_of_many_samples_stops_in_time():
-    """A flat maximum needs more cells than there may be: the bound is wider, and holds."""
+    """A flat maximum needs more cells than allowed, so the bound is wider, but holds."""
     result = bridging.distortion("celu", 10**6, curvature=3.0)
     assert 1 <= result.upper <= 1 + 1e-3
     assert result.lower == pytest.approx(1)
@@ -151,7 +151,7 @@ def narrow(x):
 
 
 def two_needles(x):
-    """Too thin for the first cells; the finer grid that the lower bound starts from meets both."""
+    """Peaks narrower than the first cells; the finer grid of the lower bound detects both."""
     return 0.5 + math.exp(-((x - 0.7774) ** 2) * 1e6) + math.exp(-((x - 1.2316) ** 2) * 1e6)
 
 
@@ -176,7 +176,7 @@ def pole(x):
         (pole, 5, 1, ArgumentError, "activation"),
     ],
 )
-def test_refusals_of_distortion(activation, batch, curvature, error, named):
+def test_bad_arguments_of_distortion(activation, batch, curvature, error, named):
     with pytest.raises(error) as caught:
         bridging.distortion(activation, batch, curvature=curvature)
     assert caught.value.argument == named

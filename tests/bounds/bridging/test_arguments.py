@@ -54,7 +54,7 @@ def numbers_of(result):
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_arguments_broadcast_and_extremes_stay_numbers(name):
-    """All corners of the allowed ranges at once: no NaN, no warning, and each as when alone."""
+    """All corners of the ranges in one call: no NaN, no warning, and the values of single calls."""
     arguments = STATEMENTS[name].split()
     grids = np.meshgrid(*(EXTREMES[a] for a in arguments), indexing="ij", sparse=True)
     statement = getattr(bridging, name)
@@ -71,12 +71,12 @@ def test_arguments_broadcast_and_extremes_stay_numbers(name):
 
 
 def valid(name):
-    """Arguments of a statement, all 1 but where that is too small for anything."""
+    """Arguments of a statement. All are 1, except the width and t."""
     return {a: {"width": 1000, "t": 2}.get(a, 1) for a in STATEMENTS[name].split()}
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_refusals(name):
+def test_bad_arguments(name):
     statement = getattr(bridging, name)
     statement(**valid(name))
     for argument in STATEMENTS[name].split():
@@ -111,7 +111,7 @@ def test_star_stands_for_its_numbers(activation):
         assert bridging.poster_theorem(**deep, star=G) == pytest.approx(poster)
 
 
-def test_refusals_of_star():
+def test_bad_stars():
     where = {"width": 5000, "distortion": 1}
     for degenerate in (fixed_point("tanh", 2), fixed_point("linear", 5), np.ones((3, 3))):
         n = 3 if isinstance(degenerate, np.ndarray) else degenerate.batch

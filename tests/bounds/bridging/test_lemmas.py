@@ -16,7 +16,7 @@ from bnmc.bounds.gaussian import spectral_deviation
 
 @pytest.mark.parametrize("s", SETTINGS, ids=str)
 def test_formulas(s):
-    """Each written out from the print, for one setting of the numbers."""
+    """Each formula is written out from the print, for one setting of the numbers."""
     layer, d, n, a, t, v, g, C = s.values()
     matrix = {"width": d, "batch": n, "inverse_norm": v, "distortion": g}
     square = n**2 * g**2 * v / d
@@ -52,7 +52,7 @@ def test_equation_19():
     assert (lower, upper) == (pytest.approx(0.5 / 100), pytest.approx(0.5 * 1.5))
 
 
-def test_where_the_statements_say_nothing():
+def test_vacuous_statements():
     assert bridging.lemma_11(width=75, batch=5, inverse_norm=1, distortion=1) == 1
     assert bridging.equation_47(width=15, batch=5, inverse_norm=1, distortion=1) == 1
     assert bridging.gram_concentration(width=9, batch=1, t=0, inverse_norm=1, distortion=1) == 1
@@ -62,7 +62,7 @@ def test_where_the_statements_say_nothing():
 
 @pytest.mark.parametrize(("activation", "n", "width"), [("relu", 5, 300), ("tanh", 3, 2000)])
 def test_one_layer_concentrates(activation, n, width):
-    """Lemma 9 for the symmetric deviation, and its corrected form; layer 0 is its setting."""
+    """Lemma 9 for the symmetric deviation, and its corrected form, at layer 0."""
     chains = 20_000
     star, gamma = fixed_point(activation, n), bridging.distortion(activation, n)
     G = bnmc.simulate(bnmc.Chain(width, n, activation), 0, chains=chains, rng=3).gram[:, 0]
@@ -75,8 +75,8 @@ def test_one_layer_concentrates(activation, n, width):
     for statement in (bridging.gram_concentration, bridging.lemma_9):
         bound = statement(**where, t=levels)
         assert not contradicts(counts, chains, bound, 60).any()
-        assert bound[-1] < 1e-3  # the levels reach where it says something
-    # The expectation behind the first bound, for both norms.
+        assert bound[-1] < 1e-3  # so the bound is not vacuous at all levels
+    # The expectation in the first bound, for both norms.
     for samples in (squared, plain):
         error = samples.std(ddof=1) / math.sqrt(chains)
         assert samples.mean() - normal_threshold(2) * error <= variance
@@ -85,8 +85,8 @@ def test_one_layer_concentrates(activation, n, width):
 
 @pytest.mark.parametrize("width", [10, 100])
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_few_rows_forget_the_layer(width, rows):
-    """The law of rows of h′ for n = 2 and relu is a mixture that can be written out.
+def test_total_variation_of_a_few_rows(width, rows):
+    """For n = 2 and relu, the law of rows of h′ is an explicit mixture.
 
     φ(h) is (1, −1) or (−1, 1), so G = diag(K, d − K)/d with K binomial (d, ½), and G* = I/2. By
     TV = E max(0, 1 − p′/p) under N(0, G*)^rows, with Hoeffding's bound.
@@ -106,7 +106,7 @@ def test_a_few_rows_forget_the_layer(width, rows):
     assert estimate - error <= bound + 2.0 ** (1 - width)
 
 
-def test_all_rows_together_are_told_nothing():
+def test_the_bound_for_all_rows_is_vacuous():
     width = np.geomspace(10, 1e12, 20)
     for n in (2, 3, 50):
         bound = bridging.one_step_total_variation(
@@ -142,10 +142,10 @@ def test_one_layer_is_not_close_in_total_variation():
     assert distance > 0.3
     assert bridging.lemma_5(**where) < 0.01
     assert bridging.lemma_11(**where) < bridging.equation_47(**where) < 0.1
-    # Half of the distance is between the candidate law and the invariant one, at any depth.
+    # At every depth, the candidate law has at least half this distance from the invariant law.
     assert bridging.lemma_12(**where, depth=1e6, alpha=0.4) < distance / 2
-    # Lemma 10 is not refuted: with the true distance it says nothing below t = 30, n times the
-    # largest deviation seen.
+    # Lemma 10 is not refuted: with the true distance it is vacuous below t = 30, n times the
+    # largest observed deviation.
     deviation = gm.relative_deviation(star.gram, G)
     level = deviation.max()
     assert bridging.lemma_10(t=level, total_variation=distance) == 1

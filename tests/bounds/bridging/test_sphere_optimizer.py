@@ -20,7 +20,7 @@ def affine(x):
     ("function", "curvature"), [(affine, 0), (math.tanh, 0.76981), (wave, 9), (bump, 16)]
 )
 def test_the_certified_maximum_in_one_variable(function, curvature, slope):
-    """Of σ(x)² − slope x²: from above, and within the gap that is asked for."""
+    """The bound of σ(x)² − slope x² is at least the maximum, and within the requested gap."""
     reach = 3.0
     sigma = bnmc.chain.activations.as_activation(function)
 

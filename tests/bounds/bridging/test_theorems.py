@@ -26,7 +26,7 @@ def log_radius(layer, a, t, epsilon):
 
 @pytest.mark.parametrize("s", SETTINGS, ids=str)
 def test_formulas(s):
-    """Each written out from the print, for one setting of the numbers."""
+    """Each formula is written out from the print, for one setting of the numbers."""
     layer, d, n, a, t, v, g, C = s.values()
     where = {"width": d, "batch": n}
     deep = {"depth": layer, "alpha": a, "t": t}
@@ -66,8 +66,8 @@ def test_formula_of_corollary_8():
         np.testing.assert_allclose(bulk.depth, np.log(np.array([500, 2000]) / 0.4))
 
 
-def test_where_the_statements_say_nothing():
-    """ε >= 1 gives an infinite radius, never a NaN; below 1/e the bound falls with the width."""
+def test_vacuous_statements():
+    """ε >= 1 gives an infinite radius. For ε < 1/e the bound decreases with the width."""
     width = np.array([1.0, 24.9, 25.0, 25.1, 200.0, 1e4, 1e8])
     result = bridging.corollary_7(depth=1e9, width=width, batch=5, alpha=0.5, t=[[0.0], [3.0]])
     assert result.radius.shape == result.probability.shape == (2, 7)
@@ -128,7 +128,7 @@ def test_theorems_hold_with_constant_one(activation, width):
     deviation = gm.relative_deviation(G, other)
     counts = (deviation[:, late, None] >= bound.radius).sum(axis=0)
     assert not contradicts(counts, chains, bound.probability, comparisons).any()
-    # At layer 0, where it is stated as well, it is not true.
+    # It is stated for layer 0 as well, but false there.
     assert (deviation[:, 0] >= bound.radius[0]).all()
     assert contradicts(chains, chains, bound.probability[0])
 
@@ -147,7 +147,7 @@ def test_corollary_8():
     depth = 60
     assert depth > wide.depth
     run = bnmc.simulate(bnmc.Chain(width, n, "relu"), depth, chains=chains, rng=2, burn_in=depth)
-    bulk = np.linalg.eigvalsh(run.gram[:, -1])[:, :-1]  # c* > 0: the largest is the one apart
+    bulk = np.linalg.eigvalsh(run.gram[:, -1])[:, :-1]  # c* > 0, so the outlier is the largest
     outside = ((bulk < wide.lower) | (bulk > wide.upper)).any(axis=1).sum()
     assert not contradicts(outside, chains, 0.01)
     outside = ((bulk < narrow.lower) | (bulk > narrow.upper)).any(axis=1).sum()
@@ -172,7 +172,7 @@ def test_equation_6_bounds_the_operator_norm(n, width):
 
 
 def test_equation_6_does_not_bound_the_frobenius_norm():
-    """At n = 8 and l = d/(3n) the bound is √e, and the mean is above it."""
+    """At n = 8 and l = d/(3n) the bound is √e, and the mean exceeds it."""
     n, width, chains = 8, 960, 2000
     norms = vanilla_norms(n, width, width // (3 * n), chains, order="fro")[:, -1]
     error = norms.std(ddof=1) / math.sqrt(chains)
@@ -207,14 +207,14 @@ def test_theorem_3_lacks_a_power_of_alpha():
         )
         assert bound.radius == pytest.approx(0.6 * math.log(1 / 0.6), rel=1e-3)
         ratios[n] = deviation / bound.radius
-    # Doubling n multiplies by 1.35; a mean is known to 2 %, so this is six standard errors away.
+    # Doubling n multiplies the mean by 1.35. Its standard error is 2 %, a sixth of the margin.
     assert ratios[32].mean() > 1.15 * ratios[16].mean() > 1.15**2 * ratios[8].mean()
     # For t = 2.5 and the constant 1 the stated probability is .16.
     assert contradicts((ratios[32] >= 2.5).sum(), 8, 2.5**-2)
 
 
 def test_the_transient_part_does_not_scale_with_t():
-    """A start with two samples that nearly are equal, at layer 0."""
+    """A start with two nearly equal samples, at layer 0."""
     n, width = 5, 50_000
     star, gamma = fixed_point("selu", n), bridging.distortion("selu", n)
     start = np.random.default_rng(2).standard_normal((width, n))
@@ -222,12 +222,12 @@ def test_the_transient_part_does_not_scale_with_t():
     G = bnmc.simulate(bnmc.Chain(width, n, "selu"), 0, initial=start, rng=0).gram[0, 0]
     arguments = {"depth": 0, "width": width, "batch": n, "alpha": 1 - star.rate, "star": star}
     bound = bridging.theorem_3(**arguments, distortion=gamma, t=2)
-    assert gm.relative_deviation(star.gram, G) > bound.radius  # whatever the network
+    assert gm.relative_deviation(star.gram, G) > bound.radius  # for every network
     assert bound.probability == 0.25
 
 
 def test_assumption_1_is_about_the_start():
-    """Samples a hair's breadth apart: the deviation that α excludes lasts for layers."""
+    """From nearly equal samples, a deviation that α excludes persists for many layers."""
     n, width, layer, chains = 5, 1000, 15, 40
     star = fixed_point("relu", n)
     rng = np.random.default_rng(3)

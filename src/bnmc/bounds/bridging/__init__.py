@@ -50,8 +50,9 @@ pre-activation h_l. Every statement with an `alpha` rests on this assumption, an
 ``ε ln 1/ε`` increases with ε up to ε = 1/e and decreases to 0 at ε = 1. A bound with ε > 1/e is
 therefore smaller than the bound of a wider network, and should not be used.
 
-`theorems` has the theorems and their corollaries, `lemmas` the lemmas, `activation_distortion` the
-distortion γ, and `arguments` their common arguments. Read `theorems` first.
+`theorems.py` has the theorems and their corollaries, `lemmas.py` the lemmas,
+`activation_distortion.py` the distortion γ, and `arguments.py` the common arguments. Read
+`theorems.py` first.
 """
 
 from __future__ import annotations

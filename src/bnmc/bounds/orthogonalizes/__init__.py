@@ -8,15 +8,15 @@ All bounded quantities depend on H through its *shares* only, the eigenvalues of
 to 1. Functions of ``eigenvalues`` take the eigenvalues of any multiple of ``HᵀH``, such as the
 observable ``"eigenvalues"`` of a run, and divide by their sum.
 
-- `printed_bounds`: `theorem_1`, `corollary_3`, `theorem_5`, `lemma_6` and `lemma_8` are the bounds
-  as printed.
-- `one_step`: `shortfall` is V̂, the Lyapunov function of the proofs. `expected_shares`,
+- `printed_bounds.py`: `theorem_1`, `corollary_3`, `theorem_5`, `lemma_6` and `lemma_8` are the
+  bounds as printed.
+- `one_step.py`: `shortfall` is V̂, the Lyapunov function of the proofs. `expected_shares`,
   `expected_squared_gap`, `one_step_variance` and `wasserstein_squared` are the bounded quantities,
   exact for a given spectrum.
-- `stationary`: `stationary_squared_gap` and `stationary_squared_distance` are stationary means, to
-  leading order in 1/d. Expect these values; the bounds exceed them by far.
+- `stationary.py`: `stationary_squared_gap` and `stationary_squared_distance` are stationary means,
+  to leading order in 1/d. Expect these values; the bounds exceed them by far.
 
-Read `printed_bounds` first.
+Read `printed_bounds.py` first.
 
 Errors of the print
 -------------------
