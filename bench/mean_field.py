@@ -56,7 +56,7 @@ def timed(job: Callable[[], object]) -> float:
 
 
 def add_backward(report: Report, *, seeds: int) -> None:
-    """Compare the growth of squared gradients per layer in a wide network with the backward rate."""
+    """Compare the growth of squared gradients in a wide network with the backward rate."""
     rows: list[list[Cell]] = []
     for name in ("relu", "tanh", "linear"):
         logs = np.array([gradient_growth(name, seed) for seed in range(seeds)])
