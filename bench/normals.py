@@ -11,9 +11,7 @@ from bench.report import Cell, Floor, Report, Table
 from bench.roofline import DTYPES, NORMALS, library_normals
 from bench.timing import Candidate, Run, fastest, interleave, repeating
 
-BLOCK = (
-    1 << 15
-)  # normals per call of the others: it hides the cost of a call, and is cached
+BLOCK = 1 << 15  # normals per call of the others: it hides the cost of a call, and is cached
 FLOAT32_FLOOR = 0.6e9  # normals per second and core
 FLOAT64_FLOOR = 1.5  # times the faster of NumPy and MKL
 
