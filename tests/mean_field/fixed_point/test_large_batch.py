@@ -60,18 +60,18 @@ def test_finite_batches_approach_the_limit_as_one_over_n(name, norm):
         bnmc.MeanField(bnmc.Chain(10, size, name, norm=norm)).fixed_point() for size in (n, 2 * n)
     )
     for field in fields:
-        f1, f2, f = (getattr(star, field) for star in (once, twice, at))
+        f1, f2, f = (getattr(point, field) for point in (once, twice, at))
         assert abs(f1 - f) < 20.0 / n, field
         assert abs(2.0 * f2 - f1 - f) < 400.0 / n**2, field
 
 
 def test_ten_thousand_samples_lose_no_accuracy():
-    star = bnmc.MeanField(bnmc.Chain(10, 10_000, "relu")).fixed_point()
+    point = bnmc.MeanField(bnmc.Chain(10, 10_000, "relu")).fixed_point()
     rho = -1 / 9999
     arc = (math.sqrt(1 - rho**2) + (math.pi - math.acos(rho)) * rho) / math.pi
     slope = (math.pi - math.acos(rho)) / math.pi
-    assert star.c == pytest.approx(arc, rel=1e-12)
-    assert star.eigenvalues[1] == pytest.approx(10_000 / 10_001 * slope / (1 - arc), rel=1e-11)
+    assert point.c == pytest.approx(arc, rel=1e-12)
+    assert point.eigenvalues[1] == pytest.approx(10_000 / 10_001 * slope / (1 - arc), rel=1e-11)
 
 
 def test_gradients_explode_or_vanish_over_a_depth():
