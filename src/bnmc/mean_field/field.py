@@ -7,8 +7,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import real
-from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentTypeError
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
 from bnmc.mean_field.map.iteration import step, trajectory
@@ -41,9 +40,7 @@ class MeanField:
     """
 
     def __init__(self, chain: Chain) -> None:
-        if not isinstance(chain, Chain):
-            raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
-        self.chain = chain
+        self.chain = as_chain(chain)
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
         """Fixed point of the map that all permutations of the batch preserve, and its stability.

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
+from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation
+from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.mean_field import FixedPoint, MeanField
 
@@ -453,6 +455,12 @@ def test_chains_without_this_fixed_point(options, argument):
     with pytest.raises(ArgumentError) as caught:
         fixed_point("relu", 5, **options)
     assert caught.value.argument == argument
+
+
+def test_norms_over_the_features_have_no_such_fixed_point():
+    norm = Norm("toy", NORM_NONE, "features", centred=True)
+    with pytest.raises(ArgumentError, match="^norm: .*not uniform on a sphere"):
+        fixed_point("tanh", 5, norm=norm)
 
 
 @pytest.mark.parametrize(

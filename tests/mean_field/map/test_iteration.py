@@ -10,8 +10,10 @@ from scipy import stats
 
 import bnmc
 from bnmc import gram as gm
+from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation
+from bnmc.chain.norms import Norm
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -205,6 +207,12 @@ def test_equal_samples_are_seen_at_the_precision_of_the_input():
 def test_zeros_without_centring():
     with pytest.raises(ArgumentError, match="samples not all 0"):
         mean_field("relu", 3, norm="batch-uncentred").step(np.zeros((3, 3)))
+
+
+def test_norms_over_the_features_have_no_map():
+    chain = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
+    with pytest.raises(ArgumentError, match="^norm: .*each row alone"):
+        MeanField(chain).step(np.eye(3))
 
 
 def test_bad_arguments():

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
+from bnmc._support.text import text_table
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import norm_named
+from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
@@ -109,28 +110,34 @@ class Stability:
     def labels(self) -> tuple[str, ...]:
         """Names of the kinds of eigenvalues."""
         kinds = self.eigenvalues.shape[1]
-        if norm_named(self.norm).hides_common_part:
+        if as_norm(self.norm).hides_common_part:
             return ("λ_L", "λ_M")[:kinds]
         return tuple(f"λ_{index + 1}" for index in range(kinds))
 
     def __str__(self) -> str:
         """Return a table: one row per batch size, then one line per crossing."""
-        heads = ("batch", *self.labels, "rate")
-        lines = [f'{self.activation}, norm "{self.norm}"', "".join(f"{head:>10}" for head in heads)]
-        for point, row in zip(self.points, self.eigenvalues, strict=True):
-            numbers = "".join(_cell(value) for value in (*row, point.rate))
-            lines.append(f"{point.batch:10d}{numbers}" + ("" if point.stable else "  unstable"))
-        for crossing in self.crossings:
-            state = "stable" if crossing.stable else "unstable"
-            lines.append(
-                f"{state} from batch {crossing.batch} on ({self.labels[crossing.eigenvalue]})"
+        heads = ("batch", *self.labels, "rate", "")
+        rows = [
+            (
+                str(point.batch),
+                *map(_cell, (*row, point.rate)),
+                "" if point.stable else "  unstable",
             )
-        return "\n".join(lines)
+            for point, row in zip(self.points, self.eigenvalues, strict=True)
+        ]
+        align = ">" * (len(heads) - 1) + "<"
+        table = text_table(heads, rows, align=align, gap="", least_width=10)
+        changes = [
+            f"{'stable' if crossing.stable else 'unstable'} from batch {crossing.batch} on "
+            f"({self.labels[crossing.eigenvalue]})"
+            for crossing in self.crossings
+        ]
+        return "\n".join([f'{self.activation}, norm "{self.norm}"', table, *changes])
 
 
 def _cell(value: float) -> str:
     """Return a cell of the table; a dash for NaN."""
-    return f"{'-':>10}" if np.isnan(value) else f"{value:10.6f}"
+    return "-" if np.isnan(value) else f"{value:.6f}"
 
 
 def stability(

@@ -9,7 +9,7 @@ from typing import Any
 
 from bnmc._support.arguments import choice, real
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.norms import norm_named
+from bnmc.chain.norms import as_norm
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.symmetric import (
     SYMMETRIC_NORMS,
@@ -84,5 +84,5 @@ def limit(
     function.check()
     norm = choice("norm", norm, SYMMETRIC_NORMS)
     rtol = real("rtol", rtol, above=0.0)
-    point, worst = fixed_point_of_batch(function, math.inf, norm_named(norm))
+    point, worst = fixed_point_of_batch(function, math.inf, as_norm(norm))
     return require_accuracy(Limit(**asdict(point)), worst, rtol)

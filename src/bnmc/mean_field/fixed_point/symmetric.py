@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import NORMS, Norm, norm_named
+from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
@@ -25,7 +25,7 @@ from bnmc.mean_field.quadrature.sphere import normal_rule, reach, sphere_rule
 __all__ = ["SYMMETRIC_NORMS", "fixed_point", "fixed_point_of_batch", "require_accuracy"]
 
 #: The names of the norms whose mean-field map has a symmetric fixed point.
-SYMMETRIC_NORMS = tuple(name for name in NORMS if norm_named(name).has_symmetric_fixed_point)
+SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
 
 _Point = TypeVar("_Point", bound=SymmetricFixedPoint)
 
@@ -96,14 +96,16 @@ def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:
 
 def _require_symmetric_fixed_point(chain: Chain) -> None:
     """Raise `ArgumentError` if the chain has no symmetric fixed point with a Jacobian."""
-    if not chain.normalization.has_symmetric_fixed_point:
-        raise ArgumentError(
-            "norm",
-            chain.norm,
-            " or ".join(f'"{name}"' for name in SYMMETRIC_NORMS),
+    norm = chain.normalization
+    if not norm.has_symmetric_fixed_point:
+        allowed = " or ".join(f'"{name}"' for name in SYMMETRIC_NORMS)
+        hint = (
             "without normalization every G is a fixed point of the linear chain of gain 1, and the "
-            "fixed points of other chains depend on gain",
+            "fixed points of other chains depend on gain"
+            if norm.is_identity
+            else "its normalized rows are not uniform on a sphere"
         )
+        raise ArgumentError("norm", chain.norm, allowed, hint)
     if chain.skip != 0:
         raise ArgumentError("skip", chain.skip, "0", "the fixed point is that of a chain of layers")
     if chain.eps != 0:
