@@ -91,10 +91,10 @@ class MeanField:
         For Δ with zero diagonal, for example ``(e₁−e₂)(e₃−e₄)ᵀ`` plus its transpose with e_i the
         unit vectors (multiplicity n(n−3)/2), with ``s = φ₁ + φ₂``,
 
-            λ_M = (n−1)/(nμ) · E[σ₁σ₂ (φ₁φ₂ + s²/(n−2) + (s² + φ₁² + φ₂² − n)/((n−2)(n−3)))],
+            λ_M = (n−1)/(nμ) · E[σ₁σ₂ (φ₁φ₂ + s²/(n−2) + (s² + φ₁² + φ₂² − n)/((n−2)(n−3)))].
 
-        where the average over φ₃ and φ₄ given φ₁ and φ₂ is done. For linear σ both are
-        (n−1)/(n+1). With ∇ the gradient on the unit sphere, the backward rate is
+        This formula contains the average over φ₃ and φ₄ given φ₁ and φ₂. For linear σ, λ_L and λ_M
+        are (n−1)/(n+1). With ∇ the gradient on the unit sphere, the backward rate is
 
             (E|∇σ₁|² − E ∇σ₁·∇σ₂) / (μ(n−3)),
 
@@ -102,11 +102,11 @@ class MeanField:
         the entries of the Gram matrix between the batches tend to (E σ₁)² at the rate
         ``2n/(n−1)² [Γ(n/2)/Γ((n−1)/2)]² E[σ₁φ₁]²/μ``.
 
-        **Norm "batch-uncentred", odd σ.** φ is uniform on the whole sphere of radius √n, and ``G* =
-        b I``. The eigenvalues are ``n/(2b(n−1)) E[σ₁²(φ₁²−1)]`` on diagonal Δ (multiplicity n−1)
-        and ``E[σ₁σ₂φ₁φ₂]/b`` on Δ with zero diagonal (multiplicity n(n−1)/2). For linear σ both are
-        n/(n+2). The backward rate is ``E|∇σ₁|²/(b(n−2))``, the rate between two batches ``2/n
-        [Γ((n+1)/2)/Γ(n/2)]² E[σ₁φ₁]²/b``.
+        **Norm "batch-uncentred", odd σ.** φ is uniform on the whole sphere of radius √n, and
+        ``G* = b I``. The eigenvalues are ``n/(2b(n−1)) E[σ₁²(φ₁²−1)]`` on diagonal Δ
+        (multiplicity n−1) and ``E[σ₁σ₂φ₁φ₂]/b`` on Δ with zero diagonal (multiplicity n(n−1)/2).
+        For linear σ both are n/(n+2). The backward rate is ``E|∇σ₁|²/(b(n−2))``. The rate between
+        two batches is ``2/n [Γ((n+1)/2)/Γ(n/2)]² E[σ₁φ₁]²/b``.
 
         **Norm "batch-uncentred", other σ.** ``φ = sin ψ 1 + cos ψ x`` with x uniform on the sphere
         of radius √n orthogonal to 1, and ``tan ψ = √(g₀/g₁) tan ψ′``, where ``g₀ = 1 + (n−1)c``,

@@ -29,9 +29,18 @@ exp                                                   10: 3
 ==========  ========================================  =========================================
 
 For linear, tanh, sigmoid, sin, erf, elu, celu and selu, no such outlier exists at twelve batch
-sizes from 4 to 4096.  For relu, a sample grows on if its squared norm exceeds a threshold: 0.81 at
-n = 64, 0.60 at n = 128, 0.52 at n = 500.  At the symmetric fixed point it is 0.5, so fluctuations
-drive wide networks of large batches away from that point.
+sizes from 4 to 4096.  For relu, a sample continues to grow if its squared norm exceeds a threshold:
+
+====  =========
+n     threshold
+====  =========
+64    0.81
+128   0.60
+500   0.52
+====  =========
+
+At the symmetric fixed point the squared norm is 0.5, so in wide networks with large batches
+fluctuations drive samples over the threshold.
 """
 
 from __future__ import annotations

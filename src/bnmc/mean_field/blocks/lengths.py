@@ -1,10 +1,11 @@
 """Quadrature over the lengths of the parts of a row of a Gram matrix with two blocks.
 
-A point z, uniform on the unit sphere of the space on which the Gram matrix is not 0, has a part z_e
-along the contrast e and parts of lengths z_0 and z_1 in either block; z_e has a sign.  With α_0,
-α_1 and β the levels of the Gram matrix (see `bnmc.mean_field.blocks.block_map`), the normalized row
-of a sample depends on z through √α_X z_X / ρ and √β z_e / ρ, with ρ² = β z_e² + α_0 z_0² + α_1
-z_1².
+Let z be uniform on the unit sphere of the space on which the Gram matrix is not 0.  It has a part
+z_e along the contrast e, with a sign, and parts of lengths z_0 and z_1 in the blocks.  Let α_0, α_1
+and β be the levels of the Gram matrix (see `bnmc.mean_field.blocks.block_map`).  The normalized row
+depends on these lengths through √β z_e / ρ and √α_X z_X / ρ for X = 0, 1, where
+
+    ρ² = β z_e² + α_0 z_0² + α_1 z_1².
 
 With z_e = sin a, z_0 = cos a sin b and z_1 = cos a cos b, the lengths are two angles with smooth
 densities.  The panels of the angles end where a sample of one block can first meet a corner of σ.

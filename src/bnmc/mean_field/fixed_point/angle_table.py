@@ -93,16 +93,15 @@ def _given_angle(
     """Return the columns of the table at one angle ψ, shape (13,).
 
     Write σ_i for σ(sin ψ + cos ψ x_i), σ̄ for the mean of the σ_i over the batch, P for the
-    projector orthogonal to (1, …, 1), τ_i for cos ψ times the derivative of σ at φ_i, and y_i = 1 −
-    φ_i sin ψ.  The columns are
+    projector orthogonal to 1 = (1, …, 1), σ′ for the derivatives of σ at φ, and I for the identity.
+    The columns are
 
      0, 1     E σ₁ and E σ₁x₁;
      2, 3     E σ₁² and E|Pσ|²/(n−1);
      4, 5     n/(n−1) E σ̄σ₁x₁ and the same of x₁² − 1;
      6, 7     n/(n−1) E (Pσ)₁²x₁ and the same of x₁² − 1;
      8        E σ₁σ₂(x₁−x₃)(x₂−x₄);
-     9, 10    1ᵀA1/n and tr A/(n−1) for A = cos²ψ E K diag(σ′)² K, K = I − φφᵀ/n,
-             1 = (1, …, 1);
+     9, 10    1ᵀA1/n and tr A/(n−1) for A = cos²ψ E K diag(σ′)² K, K = I − φφᵀ/n;
     11, 12    the same for A = cos²ψ E Kσ′σ′ᵀK/n.
     """
     sine, cosine = math.sin(angle), math.cos(angle)
@@ -124,6 +123,7 @@ def _given_angle(
         for by_mean, own, cross in zip((m.first, m.second), m.own, m.cross, strict=True)
     ]
 
+    # tau is cos ψ σ′, the slope of `function`; y = 1 − φ sin ψ are the entries of K1.
     phi, tau, tau_given = sine + cosine * rule.x, rule.slope, rule.slope_given
     y = 1.0 - sine * phi
     y_tau_given = cosine**2 * tau_given[0] - sine * cosine * tau_given[1]
