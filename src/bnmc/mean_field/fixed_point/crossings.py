@@ -202,9 +202,10 @@ def stability(
 
     points = tuple(at(size) for size in sizes)
     crossings = tuple(_crossing(at, a, b) for a, b in pairwise(points) if a.stable != b.stable)
+    chain = Chain(1, 2, activation, norm=norm)
     return Stability(
-        activation=Chain(1, 2, activation).activation.name,
-        norm=norm,
+        activation=chain.activation.name,
+        norm=chain.norm,
         points=points,
         crossings=crossings,
     )

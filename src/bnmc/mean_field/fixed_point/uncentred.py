@@ -142,8 +142,8 @@ def _eigenvalues(average: AngleAverage) -> tuple[complex, ...]:
 
     The Jacobian is DF(G)[Δ] = ½ E[σσᵀ(wᵀG⁻¹ΔG⁻¹w − tr G⁻¹Δ)].  The direction of w ~ N(0, G) is
     given by ψ and x; its length is independent of both, with E|G^(−½)w|² = n.  The first eigenvalue
-    is that on 11ᵀ.  The next two (for n = 2 only one) are those on the span of diag(d) and d1ᵀ +
-    1dᵀ, with d orthogonal to 1.  The last one (for n > 3) is that on all other symmetric matrices.
+    is that on 11ᵀ.  With d orthogonal to 1, the next two (for n = 2 only one) are those on the span
+    of diag(d) and d1ᵀ + 1dᵀ.  The last one (for n > 3) is that on all other symmetric matrices.
     """
     e, stretch, zeta, cosine = 1.0 / average.batch, average.stretch, average.zeta, average.cosine
     square, spread, along, along2, diagonal, diagonal2, mixed = average.columns[2:9]

@@ -110,7 +110,7 @@ def weights_and_points(
     If M is far from a multiple of I, W has a peak in θ.  In the angle ψ with
     e ∝ M^(−½) (cos ψ, sin ψ) the weight has no peak, but the points are sparse where W is small.
     The compromise e ∝ R (cos ψ, sin ψ) with R = M^(−¼) has both effects to the square root only.
-    With ε = (cos ψ, sin ψ), a = |Rε|² / (εᵀ M^½ ε).
+    With q = (cos ψ, sin ψ), a = |Rq|² / (qᵀ M^½ q).
     """
     M, P, z, angles = planes.M, planes.P, lattice.z, lattice.angles
     half, det = M.root()
