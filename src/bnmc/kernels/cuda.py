@@ -31,9 +31,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bnmc import kernels
-from bnmc._kernels.gpu import layers as _kernels
+from bnmc._kernels.gpu import numbers, scalars
 from bnmc._kernels.gpu.device import cuda as _cuda
 from bnmc._kernels.gpu.device import device_function
+from bnmc._kernels.scalar.codes import SECOND_WORD
 from bnmc._support.arguments import choice
 from bnmc.chain.activations import Activation
 from bnmc.chain.norms import NORMS
@@ -53,7 +54,7 @@ def philox() -> Any:
     --------
     >>> words = philox()
     """
-    return _kernels.philox4x32
+    return scalars.philox4x32
 
 
 def normals(dtype: DTypeLike) -> Any:
@@ -78,7 +79,7 @@ def normals(dtype: DTypeLike) -> Any:
     --------
     >>> four = normals("float64")
     """
-    return _kernels.normals64 if _precision(dtype) == np.float64 else _kernels.normals32
+    return numbers.normals64 if _precision(dtype) == np.float64 else numbers.normals32
 
 
 def uniforms(dtype: DTypeLike) -> Any:
@@ -163,7 +164,7 @@ def normalise_activate_row(
 
 @cache
 def _uniforms64() -> Any:
-    words, uniform, second = _kernels.philox4x32, _kernels.uniform64, _kernels.SECOND_WORD
+    words, uniform, second = scalars.philox4x32, scalars.uniform64, SECOND_WORD
 
     @_cuda.jit(device=True)
     def four(element, quad, layer, stream, key0, key1):
@@ -176,7 +177,7 @@ def _uniforms64() -> Any:
 
 @cache
 def _uniforms32() -> Any:
-    words, uniform = _kernels.philox4x32, _kernels.uniform32
+    words, uniform = scalars.philox4x32, scalars.uniform32
 
     @_cuda.jit(device=True)
     def four(element, quad, layer, stream, key0, key1):
