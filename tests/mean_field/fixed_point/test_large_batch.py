@@ -7,7 +7,7 @@ import pytest
 
 import bnmc
 from bnmc.errors import ArgumentError, PartialEstimateError, UnknownNameError
-from bnmc.mean_field.fixed_point import large_batch
+from bnmc.mean_field.fixed_point.large_batch import limit
 
 SMOOTH = ["linear", "tanh", "sigmoid", "sin", "erf", "silu", "gelu"]
 
@@ -19,7 +19,7 @@ def normal_mean(function):
 
 
 def test_relu_has_the_published_limits():
-    relu = large_batch("relu")
+    relu = limit("relu")
     mu = 0.5 * (1 - 1 / math.pi)
     assert relu.b == pytest.approx(0.5, rel=1e-13)
     assert relu.c == pytest.approx(1 / math.pi, rel=1e-13)
@@ -33,7 +33,7 @@ def test_relu_has_the_published_limits():
 @pytest.mark.parametrize("name", SMOOTH)
 def test_smooth_activations_are_integrals_of_one_normal_number(name):
     sigma = bnmc.Activation(name) if callable(name) else bnmc.Chain(1, 2, name).activation
-    found = large_batch(name)
+    found = limit(name)
     mean = normal_mean(sigma)
     mu = normal_mean(lambda z: (sigma(z) - mean) ** 2)
     first = normal_mean(lambda z: sigma(z) * z)
@@ -53,49 +53,49 @@ def test_smooth_activations_are_integrals_of_one_normal_number(name):
 @pytest.mark.parametrize("name", ["relu", "tanh", "silu"])
 def test_finite_batches_approach_the_limit_as_one_over_n(name, norm):
     # f(n) = f + a/n + O(1/n²): Richardson's 2 f(2n) − f(n) is off by O(1/n²).
-    at = large_batch(name, norm=norm)
+    at = limit(name, norm=norm)
     fields = ("b", "c", "rate", "cross_batch", "cross_batch_rate", "backward_rate")
     n = 2000 if norm == "batch" else 500
     once, twice = (
         bnmc.MeanField(bnmc.Chain(10, size, name, norm=norm)).fixed_point() for size in (n, 2 * n)
     )
     for field in fields:
-        f1, f2, f = (getattr(star, field) for star in (once, twice, at))
+        f1, f2, f = (getattr(point, field) for point in (once, twice, at))
         assert abs(f1 - f) < 20.0 / n, field
         assert abs(2.0 * f2 - f1 - f) < 400.0 / n**2, field
 
 
 def test_ten_thousand_samples_lose_no_accuracy():
-    star = bnmc.MeanField(bnmc.Chain(10, 10_000, "relu")).fixed_point()
+    point = bnmc.MeanField(bnmc.Chain(10, 10_000, "relu")).fixed_point()
     rho = -1 / 9999
     arc = (math.sqrt(1 - rho**2) + (math.pi - math.acos(rho)) * rho) / math.pi
     slope = (math.pi - math.acos(rho)) / math.pi
-    assert star.c == pytest.approx(arc, rel=1e-12)
-    assert star.eigenvalues[1] == pytest.approx(10_000 / 10_001 * slope / (1 - arc), rel=1e-11)
+    assert point.c == pytest.approx(arc, rel=1e-12)
+    assert point.eigenvalues[1] == pytest.approx(10_000 / 10_001 * slope / (1 - arc), rel=1e-11)
 
 
 def test_gradients_explode_or_vanish_over_a_depth():
-    relu = large_batch("relu")
+    relu = limit("relu")
     assert relu.explosion_depth == pytest.approx(1 / math.log(math.pi / (math.pi - 1)))
-    assert abs(large_batch("linear").explosion_depth) > 1e12  # of a rate of 1, but for rounding
-    assert large_batch("sigmoid").stable
-    assert not large_batch("silu").stable
+    assert abs(limit("linear").explosion_depth) > 1e12  # of a rate of 1, but for rounding
+    assert limit("sigmoid").stable
+    assert not limit("silu").stable
 
 
 def test_an_activation_that_jumps_has_no_gradient():
     steps = bnmc.Activation(lambda x: 1.0 if x > 0 else 0.0, kinks=(0.0,), name="step")
-    assert large_batch(steps).backward_rate == math.inf
+    assert limit(steps).backward_rate == math.inf
 
 
 def test_bad_input_is_refused():
     with pytest.raises(UnknownNameError, match="norm"):
-        large_batch("relu", norm="bach")
+        limit("relu", norm="bach")
     with pytest.raises(UnknownNameError, match="activation"):
-        large_batch("rellu")
+        limit("rellu")
     with pytest.raises(ArgumentError, match="rtol"):
-        large_batch("relu", rtol=0.0)
+        limit("relu", rtol=0.0)
     with pytest.raises(ArgumentError, match="constant"):
-        large_batch(bnmc.Activation(lambda x: 2.0 + 0.0 * x, name="two"))
+        limit(bnmc.Activation(lambda x: 2.0 + 0.0 * x, name="two"))
     with pytest.raises(PartialEstimateError) as found:
-        large_batch("relu", rtol=1e-17)
+        limit("relu", rtol=1e-17)
     assert found.value.partial.b == pytest.approx(0.5)

@@ -29,8 +29,8 @@ def test_published_correlations(name, c):
 def test_relu_is_a_fixed_point_of_the_map(n):
     # The map of homogeneous activations is an integral of one dimension, made elsewhere.
     mean_field = field("relu", n)
-    star = fixed_point("relu", n)
-    np.testing.assert_allclose(np.asarray(mean_field.step(star.gram)), star.gram, rtol=1e-9)
+    fixed = fixed_point("relu", n)
+    np.testing.assert_allclose(np.asarray(mean_field.step(fixed.gram)), fixed.gram, rtol=1e-9)
 
 
 def directions(n):
@@ -51,15 +51,15 @@ def directions(n):
 @pytest.mark.parametrize("n", [4, 5])
 def test_the_jacobian_of_relu_is_that_of_finite_differences(n):
     mean_field = field("relu", n)
-    star = fixed_point("relu", n)
+    fixed = fixed_point("relu", n)
     step = 1e-4
     found = []
     for _, basis in directions(n):
         block = np.empty((len(basis), len(basis)))
         shapes = np.stack([one.ravel() for one in basis], axis=1)
         for column, direction in enumerate(basis):
-            ahead = np.asarray(mean_field.step(star.gram + step * direction, rtol=1e-12))
-            back = np.asarray(mean_field.step(star.gram - step * direction, rtol=1e-12))
+            ahead = np.asarray(mean_field.step(fixed.gram + step * direction, rtol=1e-12))
+            back = np.asarray(mean_field.step(fixed.gram - step * direction, rtol=1e-12))
             change = (ahead - back).ravel() / (2 * step)
             # Permutations allow no other direction: the block is closed under the Jacobian.
             block[:, column], residual, *_ = np.linalg.lstsq(shapes, change, rcond=None)
@@ -70,14 +70,14 @@ def test_the_jacobian_of_relu_is_that_of_finite_differences(n):
     assert abs(least) < 1e-6
     found.remove(least)
     order = sorted(np.abs(found))
-    assert sorted(np.abs(star.eigenvalues)) == pytest.approx(order, abs=2e-6)
-    assert star.rate == pytest.approx(order[-1], abs=2e-6)
+    assert sorted(np.abs(fixed.eigenvalues)) == pytest.approx(order, abs=2e-6)
+    assert fixed.rate == pytest.approx(order[-1], abs=2e-6)
 
 
 def test_multiplicities_make_up_all_symmetric_matrices():
     for n in (4, 5):
-        star = fixed_point("relu", n)
-        assert sum(star.multiplicities) + 1 == n * (n + 1) // 2
+        fixed = fixed_point("relu", n)
+        assert sum(fixed.multiplicities) + 1 == n * (n + 1) // 2
 
 
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "silu"])
@@ -85,11 +85,11 @@ def test_wide_networks_settle_there(name):
     # 24 chains of width 5e4 from layer 25 on: errors of the mean over chains, 5.5 standard errors
     # and the O(1/d) shift of the mean. False alarms: 2 in 1e8 for each of 3 numbers.
     chain = bnmc.Chain(50_000, 4, name, norm=NORM)
-    star = bnmc.MeanField(chain).fixed_point()
+    fixed = bnmc.MeanField(chain).fixed_point()
     gram = bnmc.simulate(chain, 25, chains=24, burn_in=25, rng=0).gram[:, -1]
     diagonal = gram.trace(axis1=1, axis2=2) / 4
     pairs = (gram.sum(axis=(1, 2)) - 4 * diagonal) / 12
-    for values, expected in ((diagonal, star.b), (pairs, star.b * star.c)):
+    for values, expected in ((diagonal, fixed.b), (pairs, fixed.b * fixed.c)):
         error = values.std(ddof=1) / np.sqrt(24)
         assert abs(values.mean() - expected) < 5.5 * error + 20.0 / chain.width
 

@@ -1,15 +1,21 @@
-"""The mean-field map and its trajectories: what they return, and how accurately it is known."""
+"""One step and the iterates of the mean-field map, with an estimate of their errors.
+
+`step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`.  Homogeneous
+activations use `homogeneous_map`.  Others use `pairwise_maps` on lattices with 8 random shifts:
+each shift has its own trajectory, so the standard errors include propagated errors.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import finite_array, integer, real
+from bnmc._support.keys import draw_key
+from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
 from bnmc.errors import (
     ArgumentError,
@@ -19,94 +25,32 @@ from bnmc.errors import (
     ZeroVarianceError,
 )
 from bnmc.gram import validate_gram
+from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
-from bnmc.mean_field.map.laplace import EPSILON, FloatArray, Rows, gaussian_rows
 from bnmc.mean_field.map.pairwise import pairwise_maps
+from bnmc.mean_field.map.results import MapResult, MeanFieldTrajectory, Step
+from bnmc.mean_field.map.rows import Rows, gaussian_rows
 
-__all__ = ["MeanFieldTrajectory", "Step", "step", "trajectory"]
-_R = TypeVar("_R", bound="_Result")
+__all__ = ["SHIFTS", "step", "trajectory"]
 
-#: Independent shifts of the lattice, of which standard errors are.
+_R = TypeVar("_R", bound=MapResult)
+
+#: Independent random shifts of the lattice; the standard errors come from their spread.
 SHIFTS = 8
 
-# Angles of the lattice, one refinement after the other.  The number of nodes grows by two each
-# time: little is lost on lattices that turn out too coarse, and little where one would have done.
+# Angles of the lattice, one refinement after the other.  Each refinement doubles the number of
+# nodes: that wastes little on lattices that are too coarse, and exceeds the necessary number by a
+# factor of at most 2.
 _ANGLES = (5, 7, 11, 15, 21, 31, 43, 61, 87, 123, 173, 245, 347, 491, 693, 981)
 
-# Rounding of an entry ij, in units of √(F_ii F_jj).
+# Rounding error of an entry (i, j), in units of √(F_ii F_jj).
 _ROUNDING = 16.0 * EPSILON
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class _Result:
-    """What `Step` and `MeanFieldTrajectory` share; as an array, each is its `gram`."""
-
-    gram: FloatArray
-    stderr: FloatArray
-    error: float
-    method: str
-    nodes: int
-    key: int | None
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.array(self.gram, dtype=dtype, copy=copy)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Step(_Result):
-    """One step ``F(G)`` of the mean-field map; `MeanField.step` makes it.
-
-    It can be used as the array `gram`: ``numpy.asarray(step)``.
-
-    Attributes
-    ----------
-    gram : (batch, batch) ndarray of float64
-        ``F(G)``, symmetric.
-    stderr : (batch, batch) ndarray of float64
-        Standard error of each entry, rounding included; zeros where ``method`` is "homogeneous".
-    error : float
-        Relative error, in the Frobenius norm: ``‖stderr‖ / ‖gram‖``, or the estimated error of the
-        quadrature where ``method`` is "homogeneous".
-    method : str
-        "homogeneous", a closed form or a one-dimensional integral for activations with
-        ``σ(cx) = c σ(x)`` for c > 0; else "lattice", the mean over 8 random shifts of a lattice.
-    nodes : int
-        Nodes of the lattice for each pair of samples and each shift; 0 without a lattice.
-    key : int or None
-        The 64-bit key of the shifts, ``rng=numpy.random.default_rng(seed)`` draws it; None
-        without a lattice.
-    """
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MeanFieldTrajectory(_Result):
-    """The iterates ``G_{l+1} = F(G_l)`` of the mean-field map; `MeanField.trajectory` makes it.
-
-    It can be used as the array `gram`: ``numpy.asarray(trajectory)``.
-
-    Attributes
-    ----------
-    layers : (depth + 1,) ndarray of int64
-        0, 1, …, depth.
-    gram : (depth + 1, batch, batch) ndarray of float64
-        ``gram[0]`` is the matrix that was given.
-    stderr : (depth + 1, batch, batch) ndarray of float64
-        Standard errors, which include what errors of the layers before do to a layer; zeros for
-        layer 0, and where ``method`` is "homogeneous".
-    error : float
-        The largest relative error of a layer, as in `Step`; where ``method`` is "homogeneous"
-        that of a single step.
-    method, nodes, key
-        As in `Step`; `nodes` is the largest number of a layer.
-    """
-
-    layers: NDArray[np.int64]
-
-
 def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> Step:
-    """``F(G)``: see `MeanField.step`."""
+    """Return F(G); see `MeanField.step` for the arguments."""
     run = _run(chain, "G", G, 1, rtol, rng, max_nodes)
-    return _judged(
+    return _accurate(
         Step(
             gram=run.gram[1],
             stderr=run.stderr[1],
@@ -122,12 +66,12 @@ def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> S
 def trajectory(
     chain: Chain, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
-    """``G0, F(G0), …``: see `MeanField.trajectory`."""
-    return _judged(_run(chain, "G0", G0, depth, rtol, rng, max_nodes), rtol)
+    """Return G0, F(G0), F(F(G0)), …; see `MeanField.trajectory` for the arguments."""
+    return _accurate(_run(chain, "G0", G0, depth, rtol, rng, max_nodes), rtol)
 
 
-def _judged(result: _R, rtol: float) -> _R:
-    """The result, or the error that says that it is not accurate enough."""
+def _accurate(result: _R, rtol: float) -> _R:
+    """Return the result; raise `PartialEstimateError` if its error exceeds `rtol`."""
     if result.error <= rtol:
         return result
     nodes = f" with {result.nodes} nodes for each pair and shift" if result.nodes else ""
@@ -139,19 +83,19 @@ def _judged(result: _R, rtol: float) -> _R:
 def _run(
     chain: Chain, name: str, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
-    """The trajectory, as accurate as `rtol` or as `max_nodes` allow."""
-    from bnmc._support.keys import draw_key  # slow to import
-    from bnmc._support.machine import available_memory
-
+    """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
     if chain.skip != 0:
         hint = "with a skip connection the Gram matrix alone does not say what comes next"
         raise ArgumentError("skip", chain.skip, "0", hint)
+    if not chain.normalization.acts_on_rows:
+        hint = "the map is that of norms that act on each row alone"
+        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none", hint)
     depth = integer("depth", depth, low=0)
     rtol = real("rtol", rtol, above=0.0)
     max_nodes = integer("max_nodes", max_nodes, low=1)
     key = draw_key(rng)
     chain.activation.check()
-    with np.errstate(over="ignore", invalid="ignore"):  # found where they appear, layer by layer
+    with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
         first = _first_layer(chain, name, G0)
         size, available = 2 * (depth + 1) * first.gram.nbytes, available_memory()
         if size > available:
@@ -163,23 +107,26 @@ def _run(
 
 
 class _FirstLayer(NamedTuple):
+    """The Gram matrix of layer 0, and the law of the rows of layer 1."""
+
     gram: FloatArray
     rows: Rows
 
 
 def _first_layer(chain: Chain, name: str, G: ArrayLike) -> _FirstLayer:
-    """The matrix that was given, checked, and the rows that it makes."""
+    """Check the Gram matrix of the argument `name`."""
     given = finite_array(name, G, shape=(chain.batch, chain.batch))
     gram = validate_gram(given, name)
     rows = gaussian_rows(chain, gram, float(np.finfo(given.dtype).eps))
     if not rows.has_variance:
-        allowed = "samples that are not all equal" if chain.norm == "batch" else "samples not all 0"
+        centres = chain.normalization.hides_common_part
+        allowed = "samples that are not all equal" if centres else "samples not all 0"
         raise ArgumentError(name, float(np.abs(gram).max()), allowed, "no row can be normalized")
     return _FirstLayer(gram, rows)
 
 
 def _next_rows(chain: Chain, gram: FloatArray, layer: int) -> Rows:
-    """The rows that make a layer, from the Gram matrix of the layer before."""
+    """Return the law of the rows of a layer, from the Gram matrix of the layer before."""
     rows = gaussian_rows(chain, gram)
     if not rows.has_variance:
         raise ZeroVarianceError(None, layer, 0)
@@ -194,6 +141,7 @@ def _require_finite(gram: FloatArray, layer: int) -> None:
 def _homogeneous(
     chain: Chain, first: _FirstLayer, depth: int, left: float, right: float
 ) -> MeanFieldTrajectory:
+    """Return the trajectory for a homogeneous activation with these slopes."""
     grams, worst = [first.gram], 0.0
     for layer in range(1, depth + 1):
         rows = first.rows if layer == 1 else _next_rows(chain, grams[-1], layer)
@@ -215,7 +163,7 @@ def _homogeneous(
 def _lattice(
     chain: Chain, first: _FirstLayer, depth: int, key: int, rtol: float, max_nodes: int
 ) -> MeanFieldTrajectory:
-    """Replicates of the whole trajectory, on finer and finer lattices."""
+    """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds."""
     shifts = np.random.default_rng(key).random((SHIFTS, 2))
     for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
         grams, stderrs, worst, most = [first.gram], [np.zeros_like(first.gram)], 0.0, 0
@@ -246,6 +194,7 @@ def _lattice(
 
 
 def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
+    """Return the standard error of each entry of the mean of the states, plus rounding."""
     spread = np.std(states, axis=0, ddof=1) / math.sqrt(len(states))
     size = np.sqrt(np.abs(np.diagonal(mean)))
     return np.asarray(spread + _ROUNDING * size[:, None] * size)
