@@ -22,6 +22,7 @@ __all__ = [
     "instance",
     "integer",
     "items",
+    "precision",
     "real",
     "result_array",
 ]
@@ -203,6 +204,39 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     if text not in names:
         raise UnknownNameError(name, text, names)
     return text
+
+
+def precision(dtype: object) -> str:
+    """Return the name of a floating-point precision, "float64" or "float32".
+
+    Parameters
+    ----------
+    dtype : dtype_like
+        Value of the argument `dtype`.
+
+    Returns
+    -------
+    {"float64", "float32"}
+
+    Raises
+    ------
+    ArgumentTypeError
+        If NumPy makes no dtype of it.
+    UnknownNameError
+        If it is another dtype.
+
+    Examples
+    --------
+    >>> precision(np.float32)
+    'float32'
+    """
+    try:
+        name = np.dtype(dtype).name  # type: ignore[call-overload]
+    except MemoryError:
+        raise
+    except Exception as error:  # a foreign object may raise anything
+        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
+    return choice("dtype", name, ("float64", "float32"))
 
 
 def finite_array(

@@ -24,6 +24,11 @@ STREAM_WEIGHTS = np.uint32(0x20000000)
 STREAM_FACTOR = np.uint32(0x40000000)
 STREAM_CHI = np.uint32(0x60000000)
 SECOND_WORD = np.uint32(0x10000000)
+
+# Limits of what counters address.  A layer has a word of 32 bits; a chain shares one with the
+# stream, which leaves 28 bits; four rows share a word.
+MOST_LAYERS, MOST_CHAINS, MOST_ROWS = 1 << 32, 1 << 28, 1 << 33
+
 SQRT3 = 1.7320508075688772
 LOG_2 = 0.6931471805599453
 
