@@ -122,12 +122,12 @@ def print_table(heads: list[str], rows: list[list[str]]) -> None:
     if not sys.stdout.isatty():
         print(text_table(heads, rows, align="><"))
         return
-    from rich.console import Console
-    from rich.table import Table
+    from bnmc._support.extras import import_extra
 
-    table = Table(header_style="bold", row_styles=["", "dim"])
+    rich_table = import_extra("rich.table", "cli")
+    table = rich_table.Table(header_style="bold", row_styles=["", "dim"])
     for index, head in enumerate(heads):
         table.add_column(head, justify="right" if index == 0 else "left")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    import_extra("rich.console", "cli").Console().print(table)
