@@ -53,6 +53,11 @@ class TestProcess:
         assert "--first-layer" in done.stdout
         assert _seconds_of_children() - begun < 1.0  # 0.15, of the processor
 
+    def test_the_import_is_cheap(self) -> None:
+        script = "import sys, bnmc.cli; assert not {'numpy', 'numba', 'typer'} & set(sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
     def test_help_names_all_there_is(self, run: Run) -> None:
         _, out, _ = run("simulate", "--help")
         words = set(re.findall(r"[\w-]+", out))

@@ -26,8 +26,8 @@ from bnmc.cli.report import (
     print_table,
     progress_report,
     shown_rows,
-    thread_count,
 )
+from bnmc.cli.threads import thread_count
 from bnmc.errors import ArgumentError, Interrupted
 from bnmc.experiments.digits import digits
 from bnmc.simulation.export import write_run

@@ -23,7 +23,6 @@ __all__ = [
     "print_table",
     "progress_report",
     "shown_rows",
-    "thread_count",
 ]
 
 #: The largest number of layers in a table.
@@ -37,13 +36,6 @@ def chosen_seed(seed: int | None) -> int:
     from bnmc._support.arguments import integer
 
     return secrets.randbits(32) if seed is None else integer("seed", seed, low=0)
-
-
-def thread_count(threads: int | None) -> int:
-    """Return the number of threads of a run, all processors if `threads` is None."""
-    from bnmc._support.machine import available_processors
-
-    return available_processors() if threads is None else threads
 
 
 def progress_report(wanted: bool | None, unit: str = "task") -> bool | Callable[[int, int], None]:

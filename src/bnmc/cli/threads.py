@@ -1,4 +1,4 @@
-"""Threads of commands whose library functions take an executor."""
+"""The option ``--threads``: the number of threads, and an executor for library functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-__all__ = ["thread_pool"]
+__all__ = ["thread_count", "thread_pool"]
+
+
+def thread_count(threads: int | None) -> int:
+    """Return the number of threads of a run, all processors if `threads` is None."""
+    from bnmc._support.machine import available_processors
+
+    return available_processors() if threads is None else threads
 
 
 @contextmanager

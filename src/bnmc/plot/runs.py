@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from bnmc import gram as grams
 from bnmc._support.arguments import choice, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.gram import distance, eigenvalues, orthogonality_gap
 from bnmc.plot.axes import figure, plain_ticks
 from bnmc.plot.protocols import Run, about_chain, as_run, fixed_gram, is_run
 
@@ -159,8 +159,8 @@ def overview(run: Run, star: Any = None, *, level: float = 0.9) -> Figure:
     if fixed is not None:
         # The distance of a fixed point from itself, 0, is not on a logarithmic axis.
         if not has_distance:
-            _mark(left, [float(grams.orthogonality_gap(fixed))])
-        _mark(right, grams.eigenvalues(fixed))
+            _mark(left, [float(orthogonality_gap(fixed))])
+        _mark(right, eigenvalues(fixed))
     left.set_title("Distance from G*" if has_distance else "Orthogonality gap")
     right.set_title("Spectrum")
     drawn.suptitle(_title([run], level))
@@ -234,7 +234,7 @@ def _curves(
     else:
         values = run.observables["gram" if star is not None else observable]
         if star is not None:
-            values = grams.distance(values, star)
+            values = distance(values, star)
         edges = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
         curves = values.mean(axis=0), edges[0], edges[1]
     mean, low, high = (curve.reshape(len(run.layers), -1) for curve in curves)

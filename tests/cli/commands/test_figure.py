@@ -81,7 +81,8 @@ def test_an_interrupted_figure_goes_on(run, monkeypatch):
             raise KeyboardInterrupt
         return simulate(*arguments, **named)
 
-    monkeypatch.setattr(bridging, "simulate", second_is_interrupted)
+    home = sys.modules[bridging.fig_1b.__module__]
+    monkeypatch.setattr(home, "simulate", second_is_interrupted)
     command = "figure", "bridging-1b", "--json"
     status, out, err = run(*command, "--store", "parts")
     assert (status, out) == (130, "")

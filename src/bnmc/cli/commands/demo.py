@@ -15,8 +15,8 @@ from bnmc.cli.report import (
     print_table,
     progress_report,
     shown_rows,
-    thread_count,
 )
+from bnmc.cli.threads import thread_count
 
 if TYPE_CHECKING:
     from bnmc.demo import Comparison, Settling
