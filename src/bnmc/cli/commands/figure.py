@@ -127,9 +127,8 @@ def figure(
         if store is not None:
             print(f"bnmc: finished parts are in {store}; the same command goes on", file=sys.stderr)
         raise
-    document = {
-        **found.to_dict(), "seed": seed, "seconds": round(time.perf_counter() - begun, 3)
-    }  # fmt: skip
+    seconds = round(time.perf_counter() - begun, 3)
+    document = {**found.to_dict(), "seed": seed, "seconds": seconds}
     prints_json = as_json == STANDARD_OUTPUT
     _show(found, document, prints_json)
     # Files come last: if the disk is full, the results have been printed.
