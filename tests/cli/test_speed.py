@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bnmc.chain import Chain
-from bnmc.chain.norms import norm_named
+from bnmc.chain.norms import as_norm
 from bnmc.cli import speed
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
@@ -40,7 +40,7 @@ class TestBench:
             return np.maximum(x, 0.0)
 
         chain = SimpleNamespace(
-            width=50, batch=4, normalization=norm_named("batch"), activation=activation
+            width=50, batch=4, normalization=as_norm("batch"), activation=activation
         )
         speed._run_numpy(chain, 3)
         assert len(seen) == 3

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.chain.chain.code_digest."""
+"""A digest of a function: of its code, and of all values that the code depends on."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import numpy as np
 
 from bnmc.errors import ArgumentError
 
-__all__ = ["ScalarFunction", "digest_of"]
+__all__ = ["ScalarFunction", "code_digest", "digest_of", "frozen_copy", "is_importable"]
 
 ScalarFunction = Callable[[Any], Any]
 
-# Packages whose functions Numba knows by name: their Python source is not what gets compiled.
+# Numba knows the functions of these packages by name and does not compile their Python source.
 _KNOWN_BY_NAME = frozenset(sys.stdlib_module_names | {"numba", "numpy", "scipy"}) - {"__main__"}
 
 # --- what a function is
 
 
-def _frozen(function: ScalarFunction) -> FunctionType:
-    """Return a function with the same code, whose variables no one else can change.
+def frozen_copy(function: ScalarFunction) -> FunctionType:
+    """Return a function with the same code and with copies of its variables.
 
-    Numba reads them when it compiles, which may be long after the digest was taken.
+    Numba reads variables when it compiles, possibly long after the digest was taken.
     """
-    function = getattr(function, "py_func", function)  # what Numba has compiled already
+    function = getattr(function, "py_func", function)  # the function of a compiled dispatcher
     if not isinstance(function, FunctionType):
         function = _calling(function)
     variables = {
@@ -68,7 +68,7 @@ def _copied(cell: CellType) -> CellType:
 
 
 def _global_names(code: CodeType) -> list[str]:
-    """Names of the global variables that a code, or one within it, reads."""
+    """Return the names of the global variables that a code, or a code in it, reads."""
     names = {
         str(instruction.argval)
         for instruction in dis.get_instructions(code)
@@ -83,8 +83,8 @@ def _inner_codes(code: CodeType) -> Iterator[CodeType]:
     return (constant for constant in code.co_consts if isinstance(constant, CodeType))
 
 
-def _is_importable(function: ScalarFunction) -> bool:
-    """Whether another process finds this very function by its name."""
+def is_importable(function: ScalarFunction) -> bool:
+    """Return whether another process finds this function by its name."""
     module_name = getattr(function, "__module__", None)
     found: object = sys.modules.get(str(module_name))
     if found is None or module_name == "__main__":
@@ -97,15 +97,15 @@ def _is_importable(function: ScalarFunction) -> bool:
 # --- digest
 
 
-def _digest(function: FunctionType, name: str) -> str:
+def code_digest(function: FunctionType, name: str) -> str:
     """Return a digest of the code of a function and of all values that the code depends on.
 
-    Where it stands (file and line) does not enter, so an edit elsewhere keeps compiled code.
+    File and line do not enter, so an edit elsewhere keeps compiled code.
     """
     digest = _Digest()
     try:
         digest.add_function(function)
-    except Exception as error:  # from the pickle of a foreign value
+    except Exception as error:  # pickling a foreign value may raise anything
         allowed = "a function of numbers, arrays and functions that Numba knows"
         raise ArgumentError(
             "activation", name, allowed, f"{type(error).__name__}: {error}"

@@ -35,7 +35,7 @@ from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import device_function
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
-from bnmc.chain.norms import NORMS, norm_named
+from bnmc.chain.norms import NORMS, as_norm
 from bnmc.kernels import values
 from bnmc.kernels.checks import OK, ZERO_VARIANCE
 
@@ -199,7 +199,7 @@ def _uniforms32() -> Any:
 def _row(sigma: Any, norm: str, dtype: str) -> Any:
     number: Any = np.float64 if dtype == "float64" else np.float32
     unit = 2.0**-52 if dtype == "float64" else 2.0**-23
-    normalization = norm_named(norm)
+    normalization = as_norm(norm)
     normed, centred = not normalization.is_identity, normalization.centred
 
     @numba_cuda.jit(device=True)

@@ -12,9 +12,9 @@ from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import workspace as cpu_workspace
 from bnmc._kernels.scalar.codes import GIVEN, Law
-from bnmc._support.arguments import instance, integer, precision
+from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import law_of, sigma_of
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.kernels.checks import (
@@ -101,7 +101,7 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     >>> law(bnmc.Chain(100, 4, "relu", skip=0.5), inputs=2)
     Law(width=100, batch=4, columns=8, norm=2, skip=0.5, gain=1.0, eps=0.0)
     """
-    return law_of(_as_chain(chain), integer("inputs", inputs, low=1))
+    return law_of(as_chain(chain), integer("inputs", inputs, low=1))
 
 
 def weight_law(chain: Chain) -> int:
@@ -128,7 +128,7 @@ def weight_law(chain: Chain) -> int:
     >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.RADEMACHER
     True
     """
-    code = _as_chain(chain).weight_law.code
+    code = as_chain(chain).weight_law.code
     if code == GIVEN:
         raise ArgumentError("weights", chain.weights, "a law with a name")
     return code
@@ -280,8 +280,4 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
 
 
 def _columns(chain: Chain, inputs: int) -> int:
-    return _as_chain(chain).batch * integer("inputs", inputs, low=1)
-
-
-def _as_chain(chain: object) -> Chain:
-    return instance("chain", chain, Chain, "a bnmc.Chain")
+    return as_chain(chain).batch * integer("inputs", inputs, low=1)

@@ -1,4 +1,7 @@
-"""TODO-DOC bnmc._kernels.cpu.layers.blocks."""
+"""Arithmetic on blocks of rows: products with a factor or with weights, and Gram matrices.
+
+A block is flat and holds (columns, BLOCK) numbers; its dtype is that of the rows.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def multiply_triangular(factor, columns, block, rows):
         for tile in range((columns + 3) // 4 - 1, -1, -1):
             i = 4 * tile
             if i + 2 >= columns:
-                # One or two columns are left over: half a tile.
+                # One or two columns remain: half a tile.
                 sum0 = zero_wide(block)
                 sum1 = zero_wide(block)
                 for k in range(columns):
@@ -174,7 +177,7 @@ def add_gram(block, columns, rows, partial, sums):
                     s33,
                 ),
             )
-            # Unsigned, so that the compiler need not look for negative indices.
+            # Unsigned, so that the compiler adds no test for negative indices.
             at = np.uintp(position)
             for k in range(16):
                 sums[at + np.uintp(k)] += partial[k]

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc._kernels.cpu.layers.rows."""
+"""Rows of one layer: drawn or multiplied, normalized, activated, a block at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, 
 
 @kernel
 def measure_rows(block, rows, law, means, scales):
-    """Write what the normalization subtracts from each row, and what it multiplies it by.
+    """Write the mean that the normalization subtracts from each row, and its scale factor.
 
     means, scales : (inputs * BLOCK,), in the block's dtype
         One of each for each row of each input batch.
@@ -103,7 +103,7 @@ def row_without_variance(block, first, start, rows, law):
 def activate_columns(sigma, block, columns, batch, rows, means, scales):
     """Normalise the rows of a block, and apply the activation."""
     for i in range(columns):
-        # Unsigned, so that the compiler need not look for negative indices.
+        # Unsigned, so that the compiler adds no test for negative indices.
         column = np.uintp(i * BLOCK)
         group = np.uintp(i // batch * BLOCK)
         for row in range(np.uintp(rows)):
@@ -111,20 +111,35 @@ def activate_columns(sigma, block, columns, batch, rows, means, scales):
             block[column + row] = activate(sigma, value)
 
 
-#: `activate_columns`, by its address where that is what `sigma` is.
+#: `activate_columns`, called by its address if `sigma` is an `Apart`.
 activate_block = calls_apart(activate_columns)
 
 
 @cache
 def activation(sigma: Sigma, dtype: str) -> Any:
-    """Return the activation as the kernels of a dtype take it from Python.
+    """Return the activation in the form that the kernels of a dtype take from Python.
 
-    They are compiled once, and for each activation `activate_columns` alone: a tenth of the time,
-    for one indirect call a block of rows.
+    The kernels are compiled once, and `activate_columns` for each activation.  That takes a tenth
+    of the time of compiling all kernels, and costs one indirect call per block of rows.
     """
     values = types.Array(types.float32 if dtype == "float32" else types.float64, 1, "C")
     number = types.int64
     return compiled_apart(activate_columns, sigma, (values, number, number, number, values, values))
+
+
+@kernel
+def measure_block(law, first_row, count, x, block, means, scales):
+    """Add the skip connection to a block of W a, and write means and scales of its rows.
+
+    The block holds `count` rows from `first_row` on.  Returns a row of the block without variance,
+    or -1.
+    """
+    rows = (count + GROUP - 1) // GROUP * GROUP
+    if law.skip != 0.0:
+        add_columns(law.skip, x, first_row, law.columns, rows, block)
+    # Padding rows may lack variance, which would end the normalization of the others.
+    repeat_first_row(block, law.columns, count, rows)
+    return measure_rows(block, rows, law, means, scales)
 
 
 @kernel
@@ -137,11 +152,7 @@ def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
     The activations are written to `kept`, of the same shape, unless that has no rows.
     """
     rows = (count + GROUP - 1) // GROUP * GROUP
-    if law.skip != 0.0:
-        add_columns(law.skip, x, first_row, law.columns, rows, block)
-    # Rows of no one, which may lack variance, would end the normalization of the others.
-    repeat_first_row(block, law.columns, count, rows)
-    degenerate = measure_rows(block, rows, law, means, scales)
+    degenerate = measure_block(law, first_row, count, x, block, means, scales)
     if degenerate >= 0:
         return first_row + degenerate
     if law.skip != 0.0:
@@ -173,7 +184,7 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
     The last arguments are fields of a `Work`.
     """
     columns = law.columns
-    # With a skip connection too, since the representation that is added is centred.
+    # This holds with a skip connection too, as the added representation is centred.
     centred = law.norm == NORM_CENTRED
     if centred:
         centre(gram, law.batch, group_means, covariance)
@@ -191,12 +202,12 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
             mean += gram[i, i]
         mean /= law.batch
         if centred:
-            # Centring rounds to the precision of the means, which may exceed a sample's own.
+            # Centring rounds to the precision of the means, which may exceed the sample.
             for i in range(first, first + law.batch):
                 diagonal[i] = max(diagonal[i], mean)
             # The others determine the last sample of a batch, so its pivot is zero.
             diagonal[first + law.batch - 1] = np.inf
-    # Centring tells apart copies in batches whose other samples differ.
+    # After centring, copies differ if they are in batches with different other samples.
     find_twins(covariance, twin)
     cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
     least = 1.0
@@ -204,6 +215,34 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
         if twin[k] == k and not (centred and (k + 1) % law.batch == 0):
             least = min(least, diagonal[k])
     return least
+
+
+@kernel
+def drawn_law(law):
+    """Return the law of rows that are drawn given a Gram matrix.
+
+    Rows that are drawn with the covariance P G P have mean zero already.  With a skip connection
+    rounding would add up in the mean, so it is subtracted there.
+    """
+    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    norm = NORM_UNCENTRED if centred else law.norm
+    return Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+
+
+@kernel
+def draw_block(law, first_row, rows, draw, block, factor, regular):
+    """Draw `rows` rows of W a, from `first_row` on, given the factor of their covariance."""
+    k = 0
+    while k < law.columns:
+        end = k + 1
+        while end < law.columns and regular[end] == regular[k]:
+            end += 1
+        if regular[k]:
+            fill_normals(block, k, k, end - k, first_row, rows, draw)
+        else:
+            clear_rows(block, k, end, 0, rows)
+        k = end
+    multiply_triangular(factor, law.columns, block, rows)
 
 
 @kernel
@@ -218,30 +257,27 @@ def draw_rows(
     of each at every call, which a small layer feels.
     """
     sums[:] = 0.0
-    # Rows drawn with the covariance P G P are centred already, but for what a skip connection
-    # would let rounding add up to.
-    centred = law.norm == NORM_CENTRED and law.skip == 0.0
-    norm = NORM_UNCENTRED if centred else law.norm
-    law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+    law = drawn_law(law)
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        k = 0
-        while k < law.columns:
-            end = k + 1
-            while end < law.columns and regular[end] == regular[k]:
-                end += 1
-            if regular[k]:
-                fill_normals(block, k, k, end - k, start, rows, draw)
-            else:
-                clear_rows(block, k, end, 0, rows)
-            k = end
-        multiply_triangular(factor, law.columns, block, rows)
+        draw_block(law, start, rows, draw, block, factor, regular)
         degenerate = finish_block(sigma, law, start, count, x, kept, block, means, scales)
         if degenerate >= 0:
             return degenerate
         add_gram(block, law.columns, rows, partial, sums)
     return -1
+
+
+@kernel
+def multiply_block(law, weights, given, a, first_row, rows, draw, block, tile):
+    """Write `rows` rows of gain W a, from `first_row` on, to a block; W exists a tile at a time."""
+    clear_rows(block, 0, law.columns, 0, rows)
+    for element in range(0, law.width, TILE):
+        depth = min(TILE, law.width - element)
+        fill_weights(weights, given, tile, element, depth, first_row, rows, draw)
+        add_product(a, element, law.columns, tile, depth, block, rows)
+    scale_columns(block.dtype.type(law.gain / np.sqrt(law.width)), law.columns, rows, block)
 
 
 @kernel
@@ -255,16 +291,10 @@ def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_r
     block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
     means, scales = work.means, work.scales
     sums[:] = 0.0
-    scale = block.dtype.type(law.gain / np.sqrt(law.width))
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        clear_rows(block, 0, law.columns, 0, rows)
-        for element in range(0, law.width, TILE):
-            depth = min(TILE, law.width - element)
-            fill_weights(weights, given, tile, element, depth, start, rows, draw)
-            add_product(a, element, law.columns, tile, depth, block, rows)
-        scale_columns(scale, law.columns, rows, block)
+        multiply_block(law, weights, given, a, start, rows, draw, block, tile)
         degenerate = finish_block(sigma, law, start, count, x, following, block, means, scales)
         if degenerate >= 0:
             return degenerate

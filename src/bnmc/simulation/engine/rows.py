@@ -1,10 +1,9 @@
-"""TODO-DOC bnmc.simulation.run.engine.rows."""
+"""Base class of the samplers that make a layer row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,28 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers, memory
 from bnmc._kernels.scalar import codes
+from bnmc._support.splits import even_ranges
+from bnmc.chain.compiled import raise_stopped
 from bnmc.chain.start import Covariance, Representation
-from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import in_range, least_pivots, rescale
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames
 
 __all__ = []
 
-#: The relative pivot of a Gram matrix below which float32 rows have lost what tells samples apart:
-#: rounding moves a sample by 2**-24 and more of its size, which is 0.05 % and more of its distance
-#: from the span of the others there, layer after layer.
+#: Relative pivot of a Gram matrix below which float32 rows do not resolve the samples.  In each
+#: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
+#: distance from the span of the others.
 LOST_PIVOT = 2.0**-26
 
 
 class RowSampler(ScaledSampler):
-    """A sampler whose layers are made row by row."""
+    """A sampler that makes each layer row by row.
+
+    The state of a chain is its Gram matrix, its representation x if there is a skip connection, and
+    the activations of all rows if weights multiply them.
+    """
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -44,7 +49,7 @@ class RowSampler(ScaledSampler):
 
     @property
     def precision_arrays(self) -> dict[str, NDArray[Any]]:
-        """The part of the state that says how precise it is."""
+        """The arrays of the state that describe its precision."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.is_scaled:
             arrays["exponent"] = self.exponents
@@ -52,7 +57,7 @@ class RowSampler(ScaledSampler):
             arrays["unresolved"] = self.unresolved
         return arrays
 
-    def settle(self, frames: Frames) -> None:
+    def watch_precision(self, frames: Frames) -> None:
         if self.is_scaled:
             in_range(frames.gram, frames.log_scale, self.exponents)
             rows = [self.xs] if self.chain.skip != 0.0 else []
@@ -73,7 +78,7 @@ class RowSampler(ScaledSampler):
 
     @property
     def rows_are_worth(self) -> int:
-        """Numbers that a row costs."""
+        """Cost of a row, in numbers."""
         return self.columns
 
     @property
@@ -93,9 +98,9 @@ class RowSampler(ScaledSampler):
         frames.gram[:, 0] = self.grams
 
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
-        """Draw rows with a covariance, as if it were the Gram matrix of a layer -1."""
+        """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
-        # Neither the gain nor what x was before has a part in layer 0: x is zero.
+        # Layer 0 uses gain 1 and no skip: x is zero.
         law = self.law._replace(gain=1.0)
         self._draw(law, first, last, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)))
 
@@ -110,8 +115,8 @@ class RowSampler(ScaledSampler):
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
-        A float32 chain whose Gram matrix float32 rows do not resolve goes on in float64, for good:
-        its small eigenvalues are then neither lost in rounding nor made of it.
+        If float32 rows do not resolve the Gram matrix of a float32 chain, the chain continues in
+        float64, in all later layers.  Rounding then neither loses nor creates small eigenvalues.
         """
         if last - first > 1 and self.wide[first:last].any():
             for index in range(first, last):
@@ -162,6 +167,11 @@ class RowSampler(ScaledSampler):
                 chain = None if shared else self.offset + first + int(finite.argmin())
                 raise NonFiniteError(chain, 0, f"{self.dtype} representation")
 
+    def rows_of_x(self, index: int, dtype: np.dtype[Any] | None = None) -> FloatArray:
+        """Return x of one chain, (columns, >= width); of shape (1, 1) without a skip connection."""
+        x: FloatArray = self.xs[index if self.chain.skip != 0.0 else 0]
+        return x.astype(dtype or self.dtype, copy=False)
+
     def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
         if self.chain.skip != 0.0:
             return self.xs[first:last]
@@ -181,12 +191,11 @@ class RowSampler(ScaledSampler):
         frames: Frames,
     ) -> None:
         parts = min(threads, self.panels)
-        bounds = [self.panels * k // parts for k in range(parts + 1)]
+        own, *others = even_ranges(self.panels, parts)
 
         def share(make: Callable[[int, int], int]) -> list[int]:
-            others = pairwise(bounds[1:])
             tasks = [executor.submit(make, *part) for part in others]
-            return [make(bounds[0], bounds[1]), *(task.result() for task in tasks)]
+            return [make(*own), *(task.result() for task in tasks)]
 
         for index in range(self.chains):
             for step, slot in enumerate(slots):
@@ -200,14 +209,13 @@ class RowSampler(ScaledSampler):
         """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
         sums = self.work().sums.size
         panel_sums = np.zeros((self.panels, sums))
-        x = self.xs[index if self.chain.skip != 0.0 else 0]
+        x = self.rows_of_x(index)
         degenerate = share(self._layer_task(index, layer, x, panel_sums))
         finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
         rows = [row for row in degenerate if row >= 0]
-        if not finite:
-            raise NonFiniteError(self.offset + index, layer, "Gram matrix")
-        if rows:
-            raise ZeroVarianceError(self.offset + index, layer, min(rows))
+        if rows or not finite:
+            status = codes.ZERO_VARIANCE if finite else codes.NOT_FINITE
+            raise_stopped(status, self.offset + index, layer, min(rows, default=-1))
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
