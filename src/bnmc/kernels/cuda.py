@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnmc._kernels.gpu import layers as gpu_layers
+from bnmc._kernels.gpu import numbers, scalars
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import device_function
+from bnmc._kernels.scalar.codes import SECOND_WORD
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
 from bnmc.chain.norms import NORMS, as_norm
@@ -54,7 +55,7 @@ def philox() -> Any:
     --------
     >>> words = philox()
     """
-    return gpu_layers.philox4x32
+    return scalars.philox4x32
 
 
 def normals(dtype: DTypeLike) -> Any:
@@ -81,7 +82,7 @@ def normals(dtype: DTypeLike) -> Any:
     --------
     >>> four = normals("float64")
     """
-    return gpu_layers.normals64 if precision(dtype) == "float64" else gpu_layers.normals32
+    return numbers.normals64 if precision(dtype) == "float64" else numbers.normals32
 
 
 def uniforms(dtype: DTypeLike) -> Any:
@@ -172,7 +173,7 @@ def normalise_activate_row(
 
 @cache
 def _uniforms64() -> Any:
-    words, uniform, second = gpu_layers.philox4x32, gpu_layers.uniform64, gpu_layers.SECOND_WORD
+    words, uniform, second = scalars.philox4x32, scalars.uniform64, SECOND_WORD
 
     @numba_cuda.jit(device=True)
     def four(element, quad, layer, stream, key0, key1):
@@ -185,7 +186,7 @@ def _uniforms64() -> Any:
 
 @cache
 def _uniforms32() -> Any:
-    words, uniform = gpu_layers.philox4x32, gpu_layers.uniform32
+    words, uniform = scalars.philox4x32, scalars.uniform32
 
     @numba_cuda.jit(device=True)
     def four(element, quad, layer, stream, key0, key1):

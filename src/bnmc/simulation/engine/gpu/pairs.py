@@ -11,9 +11,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu import layers as gpu_layers
+from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
+from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.splits import even_ranges
 from bnmc._support.workers import ranges
@@ -41,8 +42,8 @@ class GpuPairs(Pairs):
 
     def _allocate(self) -> None:
         n, pairs = self.chain.batch, len(self.met)
-        self._kernels = gpu_layers.kernels(
-            gpu_layers.Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
+        self._kernels = kernels_of(
+            Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
         )
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import gram_of_rows
-from bnmc._kernels.gpu import layers
+from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import (
     cuda as numba_cuda,
 )
@@ -25,6 +25,8 @@ from bnmc._kernels.gpu.device import (
     ready,
     shared_memory,
 )
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec
+from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
@@ -57,7 +59,7 @@ FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
 
 
 class _Target(NamedTuple):
-    """Where kernels record layers; see `cuda.kernels`."""
+    """The arrays to which kernels record layers; see `gpu.gram.record_function`."""
 
     record: Any
     values: Any
@@ -70,7 +72,7 @@ class GpuSampler(ScaledSampler):
 
     divisible = False
     frame_factor = 16
-    source = layers.DRAWN
+    source = DRAWN
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -134,7 +136,7 @@ class GpuSampler(ScaledSampler):
     @property
     def keeps_a(self) -> bool:
         """Whether the activations of all rows are part of the state."""
-        return self.source == layers.MULTIPLIED
+        return self.source == MULTIPLIED
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -178,7 +180,7 @@ class GpuSampler(ScaledSampler):
             law = self.law._replace(gain=1.0)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
-            self._rows(layers.GIVEN, self.law, 0, self.chains, 0, start.array)
+            self._rows(GIVEN, self.law, 0, self.chains, 0, start.array)
         else:
             self._copy_start(start)
         self.record(frames)
@@ -209,7 +211,7 @@ class GpuSampler(ScaledSampler):
 
     def _rescale(self) -> None:
         """Divide the state by powers of 2; multiply what stays on the device by what it lacks."""
-        status = numba_cuda.to_device(np.full(self.chains, layers.RUNNING), stream=self.stream)
+        status = numba_cuda.to_device(np.full(self.chains, NOT_STOPPED), stream=self.stream)
         stay = self._nothing(4, "float64") if self.results is None else self.results
         first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
         launch(
@@ -219,7 +221,7 @@ class GpuSampler(ScaledSampler):
         )  # fmt: skip
         self.stream.synchronize()
         self.exponents[:] = self._exponents.copy_to_host()
-        large = np.flatnonzero(status.copy_to_host() != layers.RUNNING)
+        large = np.flatnonzero(status.copy_to_host() != NOT_STOPPED)
         if large.size:
             chain = self.offset + int(large[0])
             raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
@@ -255,13 +257,13 @@ class GpuSampler(ScaledSampler):
             raise NonFiniteError(chain, 0, f"{self.dtype} representation")
         to.copy_to_device(values)
 
-    def _kernels(self, source: int, dtype: str, kept: bool = False) -> layers.Kernels:
-        spec = layers.Spec(
+    def _kernels(self, source: int, dtype: str, kept: bool = False) -> Kernels:
+        spec = Spec(
             self.columns, self.chain.batch, self.law.norm, self.skipped,
             kept or self.keeps_a, dtype, self.sigma.digest, source,
-            self.chain.weight_law.code if source == layers.MULTIPLIED else 0,
+            self.chain.weight_law.code if source == MULTIPLIED else 0,
         )  # fmt: skip
-        kernels = layers.kernels(spec)
+        kernels = kernels_of(spec)
         if kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda",
@@ -292,11 +294,11 @@ class GpuSampler(ScaledSampler):
         narrow = np.flatnonzero(~self.wide[first:last]) + first
         for a, b in _ranges(narrow):
             status = self._go(law, a, b, layer, slots, record, self.dtype.name, kept)
-            stopped = (status & ((1 << layers.STEP_BITS) - 1)) == layers.UNRESOLVED
-            for index in (a + np.flatnonzero(stopped & (status != layers.RUNNING))).tolist():
-                done = int(status[index - a] >> layers.STEP_BITS)
+            stopped = (status & ((1 << STEP_BITS) - 1)) == STOPPED_UNRESOLVED
+            for index in (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist():
+                done = int(status[index - a] >> STEP_BITS)
                 self.wide[index] = True
-                status[index - a] = layers.RUNNING
+                status[index - a] = NOT_STOPPED
                 self._go_wide(law, index, layer + done, slots[done:], record)
             self._check(status, a, layer)
         wide = np.setdiff1d(np.arange(first, last), narrow)
@@ -333,7 +335,7 @@ class GpuSampler(ScaledSampler):
         numbers = int(np.prod(shape))
         most = min(last - first, self._most_of_chunk(8 * numbers if leave else 0))
         own = np.where(slots >= 0, slots if stay else slots - base, -1)
-        found = np.full(last - first, layers.RUNNING)
+        found = np.full(last - first, NOT_STOPPED)
         pending: list[Callable[[], None] | None] = [None, None]
         with device_memory("chains", self._size_of_buffers(most * numbers), FEWER_CHAINS):
             buffers = self._two_buffers(most * numbers)
@@ -372,13 +374,13 @@ class GpuSampler(ScaledSampler):
                     finish()
         return found
 
-    def _most_of_chunk(self, size: int, kernels: layers.Kernels | None = None) -> int:
+    def _most_of_chunk(self, size: int, kernels: Kernels | None = None) -> int:
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
         kernels = self.kernels if kernels is None else kernels
         shape = kernels.shape
         tiles = shape.tiles(self.chain.width)
-        by_rows = kernels.layers is None or tiles > layers.MOST_RANGES
-        sums = 8 * min(tiles, layers.MOST_RANGES) * shape.entries if by_rows else 0
+        by_rows = kernels.layers is None or tiles > MOST_RANGES
+        sums = 8 * min(tiles, MOST_RANGES) * shape.entries if by_rows else 0
         most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
             most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
@@ -407,19 +409,19 @@ class GpuSampler(ScaledSampler):
         target: _Target, dtype: str, kept: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start the kernels; return the array of what they note, and what they need until then."""
-        kernels = self._kernels(self.source if not kept else layers.DRAWN, dtype, kept)
+        kernels = self._kernels(self.source if not kept else DRAWN, dtype, kept)
         tiles = kernels.shape.tiles(self.chain.width)
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
-        if kernels.layers is None or parts > 1 or tiles > layers.MOST_RANGES:
+        if kernels.layers is None or parts > 1 or tiles > MOST_RANGES:
             return self._by_rows(kernels, law, first, last, layer, slots, target, parts, dtype)
         return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
 
     def _by_chain(
-        self, kernels: layers.Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, dtype: str,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Give each chain a block."""
-        status = numba_cuda.to_device(np.full(last - first, layers.RUNNING), stream=self.stream)
+        status = numba_cuda.to_device(np.full(last - first, NOT_STOPPED), stream=self.stream)
         steps = numba_cuda.to_device(slots, stream=self.stream)
         x = self._x(first, last, dtype)
         launch(
@@ -430,13 +432,13 @@ class GpuSampler(ScaledSampler):
         return status, (steps, x, target)
 
     def _by_rows(
-        self, kernels: layers.Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Split the rows of each layer over blocks."""
         count = last - first
-        status = numba_cuda.to_device(np.full(count, layers.RUNNING), stream=self.stream)
-        ranges = min(kernels.shape.tiles(law.width), layers.MOST_RANGES)
+        status = numba_cuda.to_device(np.full(count, NOT_STOPPED), stream=self.stream)
+        ranges = min(kernels.shape.tiles(law.width), MOST_RANGES)
         parts = min(parts, ranges)
         sums = numba_cuda.device_array((count, ranges, kernels.shape.entries), np.float64)
         arrived = numba_cuda.to_device(np.zeros(count, np.int32), stream=self.stream)
@@ -466,7 +468,7 @@ class GpuSampler(ScaledSampler):
             with device_memory("chains", 0, FEWER_CHAINS):
                 status, _ = self._by_rows(
                     kernels, law, a, b, layer, np.full(1, -1),
-                    self._target(self._nothing(4, "float64")), layers.MOST_RANGES, self.dtype.name,
+                    self._target(self._nothing(4, "float64")), MOST_RANGES, self.dtype.name,
                     own,
                 )  # fmt: skip
                 self.stream.synchronize()
@@ -481,12 +483,12 @@ class GpuSampler(ScaledSampler):
 
     def _check(self, status: NDArray[np.int64], first: int, layer: int) -> None:
         """Raise what a kernel noted of the first chain that stopped."""
-        stopped = np.flatnonzero(status != layers.RUNNING)
+        stopped = np.flatnonzero(status != NOT_STOPPED)
         if stopped.size:
             noted = int(status[stopped[0]])
-            at, row = layer + (noted >> layers.STEP_BITS), noted & ((1 << layers.STEP_BITS) - 1)
+            at, row = layer + (noted >> STEP_BITS), noted & ((1 << STEP_BITS) - 1)
             chain = self.offset + first + int(stopped[0])
-            if row == layers.NOT_FINITE:
+            if row == STOPPED_NOT_FINITE:
                 raise NonFiniteError(chain, at, "Gram matrix")
             raise ZeroVarianceError(chain, at, row)
 
@@ -510,7 +512,7 @@ class GpuWeightsSampler(GpuSampler):
     """`WeightsSampler` on a GPU."""
 
     name = path = WeightsSampler.path
-    source = layers.MULTIPLIED
+    source = MULTIPLIED
 
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
