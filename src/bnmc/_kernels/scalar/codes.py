@@ -43,6 +43,10 @@ STREAM_COIN = np.uint32(0xC0000000)
 #: A float64 needs a second word.  Its stream is that of the first word plus this.
 SECOND_WORD = np.uint32(0x10000000)
 
+# Limits of the counters.  A layer has a word of 32 bits.  A chain shares a word with the stream,
+# which leaves 28 bits.  Four rows share a word.
+MOST_LAYERS, MOST_CHAINS, MOST_ROWS = 1 << 32, 1 << 28, 1 << 33
+
 #: Number of elements of a counter.  After so many, rejection sampling repeats its elements.
 MOST_ELEMENTS = 2**32 - 1
 

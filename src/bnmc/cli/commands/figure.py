@@ -1,30 +1,37 @@
-"""``bnmc figure``: the experiments of `bnmc.experiments` as a command."""
+"""``bnmc figure``: the experiments of `bnmc.experiments`."""
 
 from __future__ import annotations
 
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from bnmc.cli import options
-from bnmc.cli.report import print_json, print_table, progress_report, require_destination, save
+from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.report import print_json, print_table, progress_report
+
+if TYPE_CHECKING:
+    from bnmc.experiments import Experiment
 
 __all__ = ["FigureCommand", "figure"]
 
-#: What stands for standard output in place of a file.
+#: The value of ``--json`` that stands for standard output.
 STANDARD_OUTPUT = "-"
 
 
 class FigureCommand(TyperCommand):
-    """A command whose ``--json`` takes a file, or nothing: then it prints."""
+    """A command whose option ``--json`` takes a file or no value; without a file it prints."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Write ``--json -`` where no file follows ``--json``: an option, or what to show."""
-        from bnmc import experiments
+        """Replace ``--json`` by ``--json -`` if the next argument is not a file.
+
+        The next argument may be missing, an option, or the name of an experiment.
+        """
+        import bnmc.experiments as experiments
 
         for index in reversed([k for k, one in enumerate(args) if one == "--json"]):
             following = args[index + 1] if index + 1 < len(args) else ""
@@ -34,9 +41,9 @@ class FigureCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def _known(incomplete: str) -> list[tuple[str, str]]:
-    """Complete the name of an experiment in a shell."""
-    from bnmc import experiments
+def _names(incomplete: str) -> list[tuple[str, str]]:
+    """Return names and descriptions of the experiments whose names begin with a text."""
+    import bnmc.experiments as experiments
 
     return [
         (name, experiments.describe(name))
@@ -47,7 +54,7 @@ def _known(incomplete: str) -> list[tuple[str, str]]:
 
 def figure(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="What to show.", autocompletion=_known)
+        str | None, typer.Argument(metavar="NAME", help="What to show.", autocompletion=_names)
     ] = None,
     show_names: Annotated[
         bool, typer.Option("--list", help="Print what there is, and what it shows.")
@@ -90,7 +97,7 @@ def figure(
 
     Example: bnmc figure rates --full --store rates.parts --progress
     """
-    from bnmc import experiments
+    import bnmc.experiments as experiments
     from bnmc._support.arguments import integer
     from bnmc.errors import ArgumentError
 
@@ -100,22 +107,18 @@ def figure(
         if as_json is None:
             _print_names()
         else:
-            print_json(dict(_known("")))
+            print_json(dict(_names("")))
         return
     if name is None:
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list names them")
     experiments.describe(name)
     seed = integer("seed", seed, low=0)
     file = None if as_json in (None, STANDARD_OUTPUT) else Path(str(as_json))
-    if file is not None:
-        from bnmc._support.files import require_free, require_writable
-
-        require_writable("json", file, (".json",))
-        require_free("json", file, force=force)
-    if plot is not None:
-        require_destination("plot", plot, force)
-    begun = time.perf_counter()
+    for option, path in (("json", file), ("plot", plot)):
+        if path is not None:
+            require_destination(option, path, force)
     report = progress_report(progress, "%")
+    begun = time.perf_counter()
     try:
         found = experiments.run(
             name, full=full, rng=seed, threads=threads, progress=report, store=store
@@ -126,41 +129,48 @@ def figure(
         raise
     seconds = round(time.perf_counter() - begun, 3)
     document = {**found.to_dict(), "seed": seed, "seconds": seconds}
-    if as_json is not None and file is None:
-        print_json(document)
-    else:
-        _print_found(found)
-        print(f"\nseed {seed}, {seconds:.1f} s", flush=True)
-    # Last, since it may fail: the disk may be full by now.
-    if file is not None:
-        from bnmc._support.files import replacing
-        from bnmc._support.json import dumps
+    prints_json = as_json == STANDARD_OUTPUT
+    _show(found, document, prints_json)
+    # Files come last: if the disk is full, the results have been printed.
+    _write(found, document, file, plot, tells=not prints_json)
 
+
+def _show(found: Experiment, document: dict[str, Any], prints_json: bool) -> None:
+    """Print an experiment as a table or as a JSON document."""
+    if prints_json:
+        print_json(document)
+        return
+    if sys.stdout.isatty():
+        print(f"{found.title}\n")
+        print_table(list(found.table.columns), found.table.cells())
+        print("\n".join(["", *found.findings]))
+    else:
+        print(found)
+    print(f"\nseed {document['seed']}, {document['seconds']:.1f} s", flush=True)
+
+
+def _write(
+    found: Experiment, document: dict[str, Any], file: Path | None, plot: Path | None, tells: bool
+) -> None:
+    """Write the files of an experiment; with `tells`, print the path of the picture."""
+    from bnmc._support.files import replacing
+    from bnmc._support.json import dumps
+
+    if file is not None:
         with replacing(file) as temporary:
             temporary.write_text(dumps(document) + "\n", encoding="utf-8")
         print(f"data: {file}")
     if plot is not None:
         save(found.plot(), plot)
-        if as_json is None or file is not None:
+        if tells:
             print(f"picture: {plot}")
 
 
 def _print_names() -> None:
-    from bnmc import experiments
-
-    known = _known("")
+    known = _names("")
     if sys.stdout.isatty():
         print_table(["name", "what it shows"], [list(one) for one in known])
         return
-    width = max(map(len, experiments.names()))
+    width = max(len(name) for name, _ in known)
     for name, description in known:
         print(f"{name:<{width}}  {description}")
-
-
-def _print_found(found: Any) -> None:
-    if not sys.stdout.isatty():
-        print(found)
-        return
-    print(f"{found.title}\n")
-    print_table(list(found.table.columns), found.table.cells())
-    print("\n".join(["", *found.findings]))

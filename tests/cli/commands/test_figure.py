@@ -1,36 +1,24 @@
-"""``bnmc figure`` and ``bnmc bench``, and completion in shells."""
+"""``bnmc figure``, and completion in shells."""
 
 import json
 import os
 import subprocess
 import sys
-import time
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from bnmc import cli, experiments, simulation
-from bnmc.chain import Chain
-from bnmc.cli import bench, figure
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc import experiments, simulation
+from bnmc.cli.commands import figure
 from bnmc.experiments import bridging
 from bnmc.experiments.bridging import common
 
 SMALL = {"widths": (400, 800), "chains": 4, "first": 41, "last": 60}
 
 
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Run a command line in an empty folder and return its status and what it printed."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Make Fig. 1b of *On bridging …* a matter of seconds."""
     monkeypatch.setitem(common.DEFAULT, "1b", SMALL)
-
-    def run(*arguments):
-        status = cli.main(arguments)
-        return status, *capsys.readouterr()
-
-    return run
 
 
 def test_list_is_a_name_and_what_it_shows_on_each_line(run):
@@ -93,7 +81,8 @@ def test_an_interrupted_figure_goes_on(run, monkeypatch):
             raise KeyboardInterrupt
         return simulate(*arguments, **named)
 
-    monkeypatch.setattr(bridging, "simulate", second_is_interrupted)
+    home = sys.modules[bridging.fig_1b.__module__]
+    monkeypatch.setattr(home, "simulate", second_is_interrupted)
     command = "figure", "bridging-1b", "--json"
     status, out, err = run(*command, "--store", "parts")
     assert (status, out) == (130, "")
@@ -206,62 +195,4 @@ def test_a_shell_completes_names():
         [sys.executable, "-m", "bnmc"], env={**os.environ, **asked}, capture_output=True, text=True
     )
     assert done.stdout.split() == ["bridging-1a", "bridging-1b"]
-    assert [name for name, _ in figure._known("rates")] == ["rates"]
-
-
-class TestBench:
-    def test_command(self, run):
-        small = ("bench", "--width", "40", "--batch", "4", "--seconds", "0.01", "--threads", "1")
-        status, out, err = run(*small, "--json")
-        assert (status, err) == (0, "")
-        rows = json.loads(out)["rows"]
-        assert rows[0]["speed"] == 1.0
-        # Normals of a layer: weights are 40 × 40, rows of centred samples 40 × 3.
-        for row, normals in zip(rows, (1600, 120, 120, 120), strict=True):
-            assert row["layers_per_second"] > 0
-            ratio = row["normals_per_second"] / row["layers_per_second"]
-            assert ratio == pytest.approx(normals)
-            speed = row["layers_per_second"] / rows[0]["layers_per_second"]
-            assert row["speed"] == pytest.approx(speed)
-        status, out, _ = run(*small)
-        assert status == 0
-        assert "layers a second" in out
-        assert run("bench", "--seconds", "0")[0] == 2
-
-    def test_numpy_normalises_as_the_chain_does(self):
-        seen = []
-
-        def activation(x):
-            seen.append(x)
-            return np.maximum(x, 0.0)
-
-        chain = SimpleNamespace(width=50, batch=4, norm="batch", activation=activation)
-        bench._drawn(chain, 3)
-        assert len(seen) == 3
-        for x in seen:
-            np.testing.assert_allclose(x.mean(axis=1), 0.0, atol=1e-12)
-            np.testing.assert_allclose(np.square(x).mean(axis=1), 1.0)
-
-    def test_bad_arguments(self):
-        chain = Chain(50, 4)
-        with pytest.raises(ArgumentError, match="seconds"):
-            bench.measure(chain, seconds=61)
-        with pytest.raises(ArgumentTypeError, match="threads"):
-            bench.measure(chain, threads="all")
-
-    def test_progress_and_normals(self, monkeypatch):
-        told, ran = [], []
-        monkeypatch.setattr(
-            bench, "_run", lambda *given: ran.append(given) or time.sleep(1e-4 * given[1])
-        )
-        uncentred = Chain(30, 3, "linear", norm="batch-uncentred")
-        rows = bench.measure(
-            uncentred, seconds=0.002, threads=2, progress=lambda *one: told.append(one)
-        )
-        assert told == [(k, 16) for k in range(1, 17)]
-        assert {(*one[:1], *one[2:]) for one in ran} == {
-            (uncentred, 1, 1), (uncentred, 8, 2), (uncentred, 8, 2, "float32"),
-        }  # fmt: skip
-        for row, normals in zip(rows, (900, 90, 90, 90), strict=True):
-            ratio = row["normals_per_second"] / row["layers_per_second"]
-            assert ratio == pytest.approx(normals)
+    assert [name for name, _ in figure._names("rates")] == ["rates"]
