@@ -407,7 +407,7 @@ class GpuSampler(ScaledSampler):
         self, law: codes.Law, first: int, last: int, layer: int, slots: NDArray[np.int64],
         target: _Target, dtype: str, kept: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Start the kernels; return their status array, and arrays that must live until they end."""
+        """Start the kernels; return their status array, and arrays that must live as long."""
         kernels = self._kernels(self.source if not kept else DRAWN, dtype, kept)
         tiles = kernels.shape.tiles(self.chain.width)
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
