@@ -82,7 +82,7 @@ README = ROOT / "README.md"
 COMMANDS = {
     one.words: one
     for one in sorted({one for page in [*PAGES, README] for one in commands(page)})
-    if one.words != "demo"  # test_cli.py runs it
+    if one.words != "demo"  # tests/cli/test_app.py runs it
 }
 #: Those that take seconds.
 LONG = ("certify --width 1000", "rates", "simulate --activation", "simulate --input")
@@ -146,9 +146,9 @@ def test_every_block_of_code_is_run():
     included = {
         name for page in PAGES for name in re.findall(r"literalinclude:: (\S+)", text_of(page))
     }
-    # The first is compiled and run by test_c_abi.py, the others below.
+    # `tests/kernels/test_c.py` compiles and runs the C program; tests below run the scripts.
     scripts = {f"scripts/on_{name}.py" for name in ("dask", "mpi", "ray")}
-    assert included == {"../tests/embedding.c"} | scripts
+    assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
 def test_a_test_with_the_plugin(tmp_path):
@@ -327,6 +327,24 @@ def test_links_lead_somewhere():
             assert (DOCS / target).exists(), (page.name, target)
         for target in re.findall(r"^\.\. bench:: (\S+)", text_of(page), re.MULTILINE):
             assert (ROOT / "bench" / "results" / f"{target}.json").exists(), target
+
+
+def test_files_that_the_pages_name_are_there():
+    """Test files anywhere, and in the guide for contributors also files and functions of `bnmc`."""
+    guide = ROOT / "CONTRIBUTING.md"
+    for page in [*PAGES, README, guide, ROOT / "CHANGELOG.md"]:
+        for path in re.findall(r"`(tests/[\w./]*)`", text_of(page)):
+            assert (ROOT / path).exists(), (page.name, path)
+    package = Path(bnmc.__file__).parent
+    named = r"`((?:_kernels|_support|chain|estimate|experiments|kernels|simulation)/[\w/]+\.py)`"
+    paths = re.findall(named, text_of(guide))
+    assert len(paths) > 10
+    for path in paths:
+        assert (package / path).exists(), path
+    functions = re.findall(rf"`(\w+)`(?:\s+of|\s+in)\s+{named}", text_of(guide))
+    assert len(functions) > 3
+    for name, path in functions:
+        assert re.search(rf"\b{name}\b", text_of(package / path)), (name, path)
 
 
 def resolve(name):

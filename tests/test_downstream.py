@@ -56,7 +56,12 @@ def test_what_is_in_the_distributions(built):
     (source,) = built.glob("bnmc-*.tar.gz")
     with tarfile.open(source) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("LICENSE", "README.md", "tests/downstream/pyproject.toml", "tests/embedding.c"):
+    for name in (
+        "LICENSE",
+        "README.md",
+        "tests/downstream/pyproject.toml",
+        "tests/kernels/embedding.c",
+    ):
         assert name in inside
 
 
