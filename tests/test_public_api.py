@@ -24,8 +24,8 @@ MODULES = sorted(
 
 
 #: Every public name, by the module to import it from.  A new public name needs an entry here, and
-#: only a major version removes an entry (CONTRIBUTING.md).  Some names are in no `__all__`: fixtures
-#: and hooks of the plugin, and `bridging.ACTIVATIONS`, which is in the table of notation.
+#: only a major version removes an entry (CONTRIBUTING.md).  Some names are in no `__all__`: the
+#: fixtures and hooks of the plugin, and `bridging.ACTIVATIONS`, which is in the table of notation.
 PUBLIC = {
     "bnmc": (
         "Activation Chain Distance Estimate FirstLayer MeanField Observable SoftRank Trajectory "
