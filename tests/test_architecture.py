@@ -40,6 +40,7 @@ OTHER_FOLDERS = ("downstream", "reference")
 CROSS_CUTTING = {
     "test_architecture.py": "reads the sources of all packages",
     "test_bad_input.py": "calls all public functions with invalid arguments",
+    "test_bench.py": "checks the imports of the benchmarks",
     "test_concurrency.py": "runs simulations and estimators in several threads and processes",
     "test_docs.py": "runs the code of the documentation",
     "test_downstream.py": "builds and installs the package",
