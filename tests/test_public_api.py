@@ -141,6 +141,24 @@ def test_every_public_name_can_be_imported(name):
     assert not unknown, f"{name} lists {unknown}, which the table of this test lacks"
 
 
+FRESH = """
+import importlib, sys
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    for one in module.__all__:
+        getattr(module, one)
+"""
+
+
+def test_listed_names_are_attributes_from_the_start():
+    """Also of modules in `__all__`, which some other import may have put there in this process."""
+    nested = ["bnmc.bounds", "bnmc.testing", "bnmc"]
+    command = [sys.executable, "-c", FRESH, *nested]
+    source = {"PYTHONPATH": os.pathsep.join(map(str, [ROOT.parent, *sys.path]))}
+    done = subprocess.run(command, env={**os.environ, **source}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_all_public_modules_are_in_the_table():
     assert set(MODULES) <= set(PUBLIC)
     inside = {

@@ -8,4 +8,6 @@ of the statement they are; docstrings quote it, and say where the print misleads
 
 from __future__ import annotations
 
+from bnmc.bounds import bridging, gaussian, orthogonalizes, rank_collapse
+
 __all__ = ["bridging", "gaussian", "orthogonalizes", "rank_collapse"]
