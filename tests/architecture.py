@@ -81,7 +81,7 @@ def imports(root):
                 for target in _files_run(name, package, known):
                     if target != path:
                         found.append(Import(path, node.lineno, target, typing))
-    return list(dict.fromkeys(found))
+    return sorted(set(found))
 
 
 def _statements(tree):
