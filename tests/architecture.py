@@ -275,7 +275,11 @@ def _texts(nodes):
 
 
 def undocumented(root):
-    """List the packages below the top whose docstring is short, or names no file to read first."""
+    """List the packages below the top that are not introduced.
+
+    The docstring needs two sentences.  The docstring or a comment of the `__init__` names a file
+    of the folder to read first; a comment serves where the docstring is a page for users.
+    """
     breaches = []
     for path in files(root):
         if path.name != "__init__.py" or path.parent == Path():
@@ -283,6 +287,8 @@ def undocumented(root):
         text = ast.get_docstring(parse(root, path)) or ""
         if len(re.findall(r"[.!?](?=\s|$)", text)) < 2:
             breaches.append(f"{path} has a docstring of fewer than two sentences")
+        comments = re.findall("^# ?(.*)", (root / path).read_text(encoding="utf-8"), re.MULTILINE)
+        text += "\n\n" + "\n".join(comments)
         siblings = {one.stem for one in (root / path).parent.iterdir()} - {"__init__"}
         named = set(re.findall(r"`+([\w./]+?)(?:\.py)?`+|\b([\w/]+)\.py\b", text))
         stems = {re.split("[./]", one)[0] for pair in named for one in pair if one}

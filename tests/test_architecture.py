@@ -46,9 +46,13 @@ CROSS_CUTTING = {
     "test_downstream.py": "builds and installs the package",
     "test_fuzz.py": "calls public functions and commands at random",
     "test_public_api.py": "lists all public names",
+    "test_readme.py": "runs the programs of the README",
     "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",
     "_support/test_workers_on_clusters.py": "runs workers.py on Dask and MPI, which start slowly",
     "experiments/test_authors.py": "compares all experiments with the numbers of the papers' code",
+    "experiments/test_registry.py": "tests the table of experiments in the `__init__`",
+    "experiments/orthogonalizes/test_figures.py": "checks the requirements of all figures of the folder",
+    "experiments/rank_collapse/test_figures.py": "checks the requirements of all figures of the folder",
     "simulation/test_closed_forms.py": "compares all samplers with closed forms",
     "simulation/test_law.py": "compares the laws of all samplers",
     "simulation/test_properties.py": "checks symmetries and invariants of all samplers",
@@ -288,6 +292,7 @@ def test_a_package_may_export_a_module(tmp_path):
         ('"""Works. Read `gone.py` first."""', ["names no file"]),
         ('"""Read `work.py` first."""', ["fewer than two sentences"]),
         ('"""Works. Start with `work`."""', []),
+        ('"""Works. Well."""\n# Read `work.py` first.\n', []),
     ],
 )
 def test_a_package_without_an_introduction_is_found(tmp_path, text, expected):
