@@ -1,18 +1,18 @@
-# Everything a fresh machine needs is Python >= 3.11 and make: each target builds the
-# environment it runs in.  `make PYTHON=python3.13 test` names the interpreter,
-# `make ARGS="..." test` hands arguments on to the command that the target runs.
+# A new machine needs Python >= 3.11 and make only: each target builds its environment.
+# `make PYTHON=python3.13 test` chooses the interpreter; `make ARGS="..." test` adds arguments to
+# the command of the target.
 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# The first interpreter on the path that is new enough.
+# The first interpreter on the path that has version 3.11 or newer.
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 
-# Numba's cache of a function does not notice edits in the functions it calls, so every
-# state of the kernels has a cache of its own.
+# Numba's cache of a function does not notice changes in the functions that it calls, so each state
+# of the kernels has its own cache.
 KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xargs cat /dev/null \
 	| cksum | cut -d ' ' -f 1)
 NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
@@ -26,11 +26,11 @@ help:
 	@echo "make lint       ruff and mypy only"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make docs-full  the same, with all figures made (minutes)"
-	@echo "make demo       the main job: digits through deep random networks"
-	@echo "make bench      speed, side by side with NumPy, PyTorch and JAX"
+	@echo "make demo       bnmc demo: handwritten digits through deep random networks"
+	@echo "make bench      benchmarks, with NumPy, PyTorch and JAX for comparison"
 	@echo "make clean      remove the environment and all caches"
 
-# Each worker has files of its own, until one has none left: tests of a file share compiled kernels.
+# A worker runs whole files while there are enough: the tests of a file share compiled kernels.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(ARGS)
 	$(if $(ARGS),,$(MAKE) --no-print-directory docs)
@@ -40,7 +40,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Warnings are errors.  Three of the figures are made; docs-full makes all.
+# Sphinx treats warnings as errors.  This target makes three of the figures; docs-full makes all.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going $(ARGS) docs docs/_build/html
 
@@ -58,8 +58,8 @@ bench: $(VENV)/.bench
 clean:
 	rm -rf $(VENV) docs/_build docs/figures docs/api/generated .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 
-# $(VENV)/.test says that the extra `test` is installed, and so on; a changed pyproject.toml
-# installs again.
+# The file $(VENV)/.test records that the extra `test` is installed, and so on.  A change of
+# pyproject.toml installs again.
 $(VENV)/.%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@

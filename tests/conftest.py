@@ -1,4 +1,4 @@
-"""Settings that all tests share."""
+"""Settings of all tests."""
 
 import os
 import sys
@@ -7,21 +7,22 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 
-# GPU kernels run in Numba's simulator, which is chosen when Numba is imported; elsewhere this has
-# no effect.  NUMBA_ENABLE_CUDASIM=0 runs them on a GPU.
+# Numba reads this variable when it is imported: GPU kernels then run in its simulator.  Other tests
+# do not depend on it.  Set NUMBA_ENABLE_CUDASIM=0 to run the kernels on a GPU.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
-# The same examples in every run, and no deadline: the first call of a kernel compiles it.
+# Hypothesis draws the same examples in every run.  It has no deadline, because the first call of a
+# kernel compiles it.
 settings.register_profile("bnmc", deadline=None, derandomize=True)
 settings.load_profile("bnmc")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_without_a_tracer():
-    """Hide Numba's compiler from coverage, under which it takes a third longer.
+    """Switch coverage off inside Numba's compiler, which it makes slower by a third.
 
-    The first time that a process compiles a function is traced: what this package does while
-    compiling counts as covered.
+    Coverage stays on for the first compilation of each function in a process, so that the code of
+    this package that runs while compiling counts as covered.
     """
     from numba.core.dispatcher import Dispatcher
 

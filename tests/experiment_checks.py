@@ -1,28 +1,31 @@
-"""What tests of experiments share: tolerances, and what every experiment must have."""
+"""Checks for the tests of experiments: tolerances, and requirements for every experiment."""
 
 import json
 
 import numpy as np
 from scipy.stats import t as student
 
-#: Two-sided probability with which a check of one true statement fails.
+#: Probability that a two-sided check of one true statement fails.
 FALSE_ALARM = 5e-7
 
 
 def require_near(value, stderr, count, expected, bias=0.0):
-    """A mean of `count` samples is `expected`, up to its error and a known bias."""
+    """Require that a mean of `count` samples equals `expected`, to its error and a known bias."""
     reach = student.ppf(1 - FALSE_ALARM / 2, count - 1) * stderr + bias
     assert abs(value - expected) <= reach, (value, expected, reach)
 
 
 def stderr_of(data, name, count):
-    """Standard errors from the ends of Student's intervals at level 0.95."""
+    """Return the standard errors of which ``name_low`` and ``name_high`` are Student's intervals.
+
+    The level of the intervals is 0.95.
+    """
     width = data[f"{name}_high"].values - data[f"{name}_low"].values
     return width / (2 * student.ppf(0.975, count - 1))
 
 
 def require_sound(found, name):
-    """An experiment says what it is, goes to JSON, and every axis of its picture is labelled."""
+    """Require that an experiment is described, converts to JSON, and labels every axis."""
     assert found.name == name
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["name"] == name
@@ -46,7 +49,7 @@ def require_sound(found, name):
 
 
 def drawn(ax, values):
-    """Whether some line of an axes shows these values."""
+    """Return whether some line of an axes shows these values."""
     values = np.asarray(values, dtype=float)
     return any(
         len(line.get_ydata()) == len(values)

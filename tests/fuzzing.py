@@ -1,7 +1,7 @@
-"""Hostile calls of the public API, the command line and the files that are read.
+"""Calls of the public API and the command line with hostile arguments and files.
 
-A call is made from a group and a seed alone: ``fuzz("functions", 17, folder)`` repeats one.  It may
-return, without a NaN, or raise a `BnmcError`; anything else is a `Finding`.
+A group and a seed determine a call, so ``fuzz("functions", 17, folder)`` repeats one.  A call may
+return a result without NaN, or raise a `BnmcError`.  Anything else is a `Finding`.
 """
 
 import contextlib
@@ -29,26 +29,32 @@ from bnmc.cli import inputs
 from bnmc.errors import BnmcError
 from bnmc.simulation import export
 
-#: What a call may take, in seconds.
+#: Longest time of a call, in seconds.
 LONGEST = 20.0
-#: Exit statuses of the command line that say that it knows what happened.
+#: Exit statuses that the command line documents.
 STATUSES = (0, 2, 3, 4)
 
 
 class Finding(AssertionError):
-    """A call that did what none may do."""
+    """A call returned NaN, failed with an error of another type, or did harm."""
 
 
 def fuzz(group, seed, folder):
-    """Make a call; return "returned" or "refused", or raise a `Finding`.
+    """Make a call; return "returned" or "refused".
 
     Parameters
     ----------
     group : str
         One of `GROUPS`.
     seed : int
+        Determines the call.
     folder : Path
-        For files, which are left there.
+        For the files of the call, which stay there.
+
+    Raises
+    ------
+    Finding
+        If the call neither returns a valid result nor raises a `BnmcError` of one line.
     """
     shown = []
     with warnings.catch_warnings(), np.errstate(all="warn", under="ignore"):
@@ -74,7 +80,7 @@ def _said(group, seed, shown, error):
 
 
 class Raising:
-    """Raises whatever it is asked."""
+    """Raises an error in every conversion."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -94,7 +100,7 @@ class Raising:
 
 
 class Lying:
-    """Says that it is an array, of a kind that it is not."""
+    """Has the attributes of an array, but another content."""
 
     shape = (3, 3)
     dtype = "float64"
@@ -111,7 +117,7 @@ class Lying:
 
 
 class Text(str):
-    """A text that is not the one it looks like."""
+    """A text that claims to equal everything."""
 
     def __eq__(self, other):
         return True
@@ -129,7 +135,7 @@ class Subclass(np.ndarray):
 
 
 def _array(rng, shape=None):
-    """An array that may be of any kind, shape and content."""
+    """Return an array of any kind, shape and content."""
     if shape is None or rng.random() < 0.3:
         shape = tuple(rng.choice([0, 1, 1, 2, 3, 3, 6]) for _ in range(rng.randrange(5)))
     generator = np.random.default_rng(rng.randrange(2**32))
@@ -206,11 +212,11 @@ def itself():
 
 
 def hostile(rng):
-    """A value that an argument may not expect."""
+    """Return a value of any type."""
     return _array(rng) if rng.random() < 0.4 else rng.choice(HOSTILE)()
 
 
-# --- calls, with arguments that are allowed ---------------------------------------------------
+# --- calls with valid arguments --------------------------------------------------------------
 
 
 @cache
@@ -268,7 +274,7 @@ DISTORTED = {**STAR, "distortion": number(1.0, 2.0)}
 PAIRS = {"chain": CHAIN, "rng": RNG, "max_layers": value(30), "level": number(0.9, 0.95)}
 SHORT = {"rng": RNG, "rtol": value(0.9), "chains": value(8), "depth": value(60)}
 
-#: Name: how often, the function, and what makes each argument.
+#: By name: the relative frequency of calls, the function, and a function that makes each argument.
 FUNCTIONS = {
     "Activation": (3, bnmc.Activation, {"function": value(abs), "kinks": value((0.0,))}),
     "Activation.named": (2, bnmc.Activation.named, {"name": value("tanh")}),
@@ -427,7 +433,7 @@ FUNCTIONS = {
         **DISTORTED, "depth": DEPTH, "alpha": ALPHA, "t": T}),
 }  # fmt: skip
 
-#: The same, of functions that make runs, most of whose calls take milliseconds.
+#: The same for functions that simulate; most calls take milliseconds.
 RUNS = {
     "simulate": (30, bnmc.simulate, {
         "chain": lambda rng: chain(norm=rng.choice(["batch", "batch-uncentred", "none"])),
@@ -492,7 +498,8 @@ def _call(table, rng, folder, shown):
     shown.append(name)
     shown += [f"{argument}={_shown(given)}" for argument, given in arguments.items()]
     result = function(**arguments)
-    if has_nan(result) and function is not chain().activation:  # which has no range of its own
+    # An activation may return NaN: it takes any number.
+    if has_nan(result) and function is not chain().activation:
         raise Finding(f"NaN in {result!r}")
 
 
@@ -504,7 +511,7 @@ def _shown(given):
 
 
 def has_nan(result):
-    """Whether there is a NaN among the numbers of a result."""
+    """Return whether any number of a result is NaN."""
     if isinstance(result, np.ndarray):
         return result.dtype.kind in "fc" and bool(np.isnan(result).any())
     if isinstance(result, (float, complex)):
@@ -516,7 +523,7 @@ def has_nan(result):
     if dataclasses.is_dataclass(result) and not isinstance(result, (bnmc.Chain, type)):
         names = {field.name for field in dataclasses.fields(result)}
         if isinstance(result, mixing.Contraction):
-            names.remove("distance")  # NaN once it is too small, as documented
+            names.remove("distance")  # documented to be NaN where it is too small to compute
         return any(has_nan(getattr(result, name)) for name in names)
     return False
 
@@ -533,7 +540,7 @@ def _runs(rng, folder, shown):
 
 
 class Payload:
-    """Leaves a mark where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -576,7 +583,7 @@ HEADERS = [
 
 
 def hostile_bytes(rng, suffix, mark):
-    """The content of a file: sound, damaged, or made to do harm."""
+    """Return the content of a file: valid, damaged, or with code that unpickling would run."""
     payload = np.array([Payload(mark)], dtype=object)
     matrix = np.random.default_rng(rng.randrange(9)).normal(size=(3, 4))
     member = rng.choice([
@@ -604,7 +611,7 @@ def _plain(rng):
 
 
 def damaged(rng, content):
-    """Cut bytes off, flip some, repeat or insert some."""
+    """Return the content with bytes removed, flipped, repeated or inserted."""
     content = bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 8])):
         if not content:
@@ -636,7 +643,7 @@ def _files(rng, folder, shown):
             result = inputs.read_states(path)
             if result.dtype.kind == "O":
                 raise Finding("objects")
-            result = None  # what is in it is for others to check
+            result = None  # callers of `read_states` check the shape and the values
     finally:
         if (folder / "mark").exists():
             raise Finding("a file was unpickled")
@@ -645,7 +652,7 @@ def _files(rng, folder, shown):
 
 
 def _written(rng, folder, shown):
-    """Writing runs, to anything."""
+    """Write runs with hostile arguments."""
     out = folder / "run.npz"
     out.unlink(missing_ok=True)
     given = {"path": out, "attributes": {"a": 1}, "star": np.eye(3), "force": False}
@@ -660,7 +667,7 @@ def _written(rng, folder, shown):
 
 
 def stored(path, **options):
-    """A run in a store, the same each time."""
+    """Return a run in a store; the run is the same in each call."""
     settings = {
         "depth": 30, "chains": 4, "rng": 3, "observables": ["gram", "eigenvalues"], "threads": 1,
         **options,
@@ -744,9 +751,11 @@ def _pickles(rng, folder, shown):
             raise Finding("other values")
         return
     cut = content[: rng.randrange(len(content))]
-    with contextlib.suppress(Exception):  # any, as what they are is for pickle to say
+    try:
         pickle.loads(cut)
-        raise Finding("a part of a pickle was loaded")
+    except Exception:  # `pickle` documents no list of errors
+        return
+    raise Finding("a part of a pickle was loaded")
 
 
 # --- the command line -----------------------------------------------------------------------
@@ -783,7 +792,7 @@ def _command_line(rng, folder, shown):
         path = folder / "sound.npy"
         np.save(path, a_matrix(rng))
     arguments = [str(path) if one == "{input}" else one for one in arguments]
-    # A value, an option, or something more; "rates" and "demo" take long where all is well.
+    # Replace a value, insert a word or remove one.
     for _ in range(rng.choice([0, 1, 1, 1, 2])):
         at = rng.randrange(len(arguments) or 1)
         kind = rng.random() if arguments else 0.8
@@ -795,6 +804,7 @@ def _command_line(rng, folder, shown):
         else:
             del arguments[at]
     line = [name, *arguments] if name else arguments
+    # With valid arguments these commands take long, so the line always ends with a hostile word.
     if name in ("rates", "demo"):
         line = [name, *COMMANDS[name][1], rng.choice(WORDS)]
     shown.append("bnmc " + " ".join(line))

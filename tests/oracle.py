@@ -1,13 +1,14 @@
-"""Plain NumPy oracles of the kernels, written from the formulas, and bounds for statistical tests.
+"""NumPy implementations of the kernels' formulas, and thresholds for statistical tests.
 
-Random numbers are rebuilt from their addresses: the normal of element k and row r of a layer of a
-chain comes from the Philox block with the counter
+The implementations compute random numbers from their counters.  The normal of element k and row r
+of a layer of a chain comes from the Philox block with the counter
 
-    (k, 16 (r // 64) + r % 16, layer, stream | chain),
+    (k, 16 (r // 64) + r % 16, layer, stream | chain).
 
-whose four words make the normals of the rows r, r + 16, r + 32 and r + 48: radius times sine and
-cosine of the first two words, then of the last two.  A float64 has 32 more bits from the block of
-the stream's next number.
+Within a group of 64 rows, the rows r, r + 16, r + 32 and r + 48 have the same counter, and the four
+words of its block give their normals.  The first two words give a radius and an angle: the radius
+times sine and cosine are the first two normals.  The last two words give the other two.  For a
+float64, the block of the next stream supplies 32 more bits of each word.
 """
 
 import math
@@ -17,7 +18,8 @@ from scipy import special, stats
 
 from bnmc._kernels.scalar import codes
 
-#: Of a whole test, however many comparisons it makes; sets every threshold.
+#: Probability that a statistical test fails although the code is right: of the whole test, with all
+#: its comparisons.  All thresholds derive from it.
 FALSE_ALARM = 1e-6
 
 LONG = np.longdouble
@@ -42,9 +44,9 @@ SLOPE = 0.3
 
 
 def own(x):
-    """An activation of a user: it refers to a variable and to functions of NumPy.
+    """Evaluate a user's activation, which uses a global variable and NumPy functions.
 
-    Every user's function costs a compilation of the kernels, so tests share one.
+    Each function of a user compiles the kernels again, so all tests share this one.
     """
     return np.maximum(x, SLOPE * x) + np.exp(-x * x)
 
@@ -53,7 +55,7 @@ def own(x):
 
 
 def philox(counter, key, rounds=10):
-    """Words of Philox4x32: arrays or integers in, a list of four uint64 arrays out."""
+    """Return the four words of Philox4x32 as uint64 arrays; counters are arrays or integers."""
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     c = [np.asarray(word, np.uint64) for word in np.broadcast_arrays(*counter)]
     k = [int(word) for word in key]
@@ -70,7 +72,7 @@ def philox(counter, key, rounds=10):
 
 
 def addressed_words(elements, rows, draw):
-    """The blocks of all pairs of an element and a row: (first words, second words, place)."""
+    """Return (first words, second words, place of the row in its block), (elements, rows) each."""
     k, r = np.meshgrid(np.asarray(elements), np.asarray(rows), indexing="ij")
     key = (draw.key0, draw.key1)
     first = philox((k, r // 64 * 16 + r % 16, draw.layer, int(draw.stream)), key)
@@ -79,7 +81,7 @@ def addressed_words(elements, rows, draw):
 
 
 def uniform(high, low, dtype):
-    """(word + 1/2) over the number of words, as the generator rounds it, never 1."""
+    """Return (word + 1/2) / (number of words), rounded as the kernels round it, and below 1."""
     if dtype == np.float32:
         shifted = high.astype(np.float32) + np.float32(0.5)
         return np.minimum(shifted, np.nextafter(np.float32(2**32), np.float32(0))) / 2.0**32
@@ -89,7 +91,7 @@ def uniform(high, low, dtype):
 
 
 def angle(high, low, dtype):
-    """2 pi (word + 1/2) over the number of words."""
+    """Return 2π (word + 1/2) / (number of words), in long double."""
     if dtype == np.float32:
         return TURN * ((high.astype(LONG) + LONG(0.5)) / LONG(2.0**32))
     word = (high << np.uint64(32)) | low
@@ -97,7 +99,11 @@ def angle(high, low, dtype):
 
 
 def polar(elements, rows, draw, dtype):
-    """Radius and angle of the normals, (elements, rows): a cosine's is turned by a quarter."""
+    """Return radius and angle of the normals, (elements, rows).
+
+    A normal is the radius times the sine of the angle.  Every other one is a cosine, so its angle
+    has a quarter of a turn added.
+    """
     w, v, place = addressed_words(elements, rows, draw)
     upper = place >= 2
     u = uniform(np.where(upper, w[2], w[0]), np.where(upper, v[2], v[0]), dtype)
@@ -106,19 +112,19 @@ def polar(elements, rows, draw, dtype):
 
 
 def normals(elements, rows, draw, dtype):
-    """Normals of all pairs of an element and a row, (elements, rows), in long double."""
+    """Return the standard normals, (elements, rows), in long double."""
     radius, theta = polar(elements, rows, draw, dtype)
     return radius * np.sin(theta)
 
 
 def words_in_place(elements, rows, draw):
-    """The words, first and second, that weights of other laws are made of."""
+    """Return the first and second words of the weights of laws other than the Gaussian."""
     w, v, place = addressed_words(elements, rows, draw)
     return np.choose(place, w), np.choose(place, v)
 
 
 def weights(law, elements, rows, draw, dtype):
-    """Unit-variance weights, (elements, rows)."""
+    """Return weights of variance 1, (elements, rows)."""
     if law == codes.GAUSSIAN:
         return normals(elements, rows, draw, dtype)
     high, low = words_in_place(elements, rows, draw)
@@ -131,12 +137,12 @@ def weights(law, elements, rows, draw, dtype):
 
 
 def projector(batch, inputs=1):
-    """The projector orthogonal to the ones of each input batch."""
+    """Return the projector that subtracts the mean of each input batch."""
     return np.kron(np.eye(inputs), np.eye(batch) - 1.0 / batch)
 
 
 def normalise(h, norm, batch, eps=0.0):
-    """N of each row of each group of `batch` columns."""
+    """Normalize each row of h, (..., width, columns), within each group of `batch` columns."""
     if norm in (codes.NORM_NONE, "none"):
         return h
     groups = h.reshape(*h.shape[:-1], -1, batch)
@@ -146,12 +152,12 @@ def normalise(h, norm, batch, eps=0.0):
 
 
 def gram(a):
-    """aᵀa / width."""
+    """Return the Gram matrix aᵀa / width of a, (..., width, columns)."""
     return np.swapaxes(a, -1, -2) @ a / a.shape[-2]
 
 
 def semidefinite_cholesky(matrix, tolerance=1e-10):
-    """The lower triangular factor whose column is zero where the Schur complement's pivot is."""
+    """Return the lower triangular factor; a column is zero if its pivot is zero to `tolerance`."""
     rest = np.array(matrix, dtype=np.float64)
     scale = np.diag(rest).copy()
     factor = np.zeros_like(rest)
@@ -163,9 +169,10 @@ def semidefinite_cholesky(matrix, tolerance=1e-10):
 
 
 def simulate(chain, depth, chains, generator, start=None, function=None):
-    """Gram matrices of layers 0 to depth of plain networks, (chains, depth + 1, n, n).
+    """Return Gram matrices of layers 0 to depth of networks, (chains, depth + 1, n, n).
 
-    Every network draws its weights by NumPy; `function` is the activation, or else the chain's.
+    NumPy draws the weights of every network.  `function` is the activation; by default it is that
+    of the chain.
     """
     function = function or chain.activation
     d, n = chain.width, chain.batch
@@ -185,7 +192,7 @@ def simulate(chain, depth, chains, generator, start=None, function=None):
 
 
 def draw_weights(chain, chains, generator):
-    """Unit-variance weights of one layer, (chains, width, width)."""
+    """Draw weights of variance 1 of one layer, (chains, width, width)."""
     shape = (chains, chain.width, chain.width)
     if callable(chain.weights):
         return chain.weights(generator, shape)
@@ -197,30 +204,38 @@ def draw_weights(chain, chains, generator):
 
 
 # --- statistics
+#
+# If the code is right, the probability that any of so many comparisons exceeds its threshold is at
+# most FALSE_ALARM.
 
 
 def normal_threshold(comparisons=1):
-    """Standard errors that a normal variable exceeds, in any of the comparisons, by false alarm."""
+    """Return the threshold of |z| for a standard normal variable z."""
     return stats.norm.isf(FALSE_ALARM / comparisons / 2)
 
 
 def ks_threshold(samples, comparisons=1):
-    """Distance of an empirical from its true distribution function (Massart 1990)."""
+    """Return the threshold of the distance of an empirical from its true distribution function.
+
+    Massart, *The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality* (Ann. Probab. 18,
+    1990): P(D >= t) <= 2 exp(-2 samples t²).
+    """
     return math.sqrt(math.log(2 * comparisons / FALSE_ALARM) / (2 * samples))
 
 
 def two_sample_threshold(samples, comparisons=1):
-    """Distance of two empirical distribution functions of `samples` >= 458 each.
+    """Return the threshold of the distance of two empirical distribution functions of one law.
 
-    Wei and Dudley, *Two-sample Dvoretzky-Kiefer-Wolfowitz inequalities* (Statist. Probab. Lett.
-    82, 2012): P(sqrt(samples / 2) D >= t) <= 2 exp(-2 t²).  Ties make D smaller.
+    Each has `samples` >= 458 samples.  Wei and Dudley, *Two-sample Dvoretzky-Kiefer-Wolfowitz
+    inequalities* (Statist. Probab. Lett. 82, 2012): P(sqrt(samples / 2) D >= t) <= 2 exp(-2 t²).
+    Ties only decrease D.
     """
     assert samples >= 458
     return math.sqrt(math.log(2 * comparisons / FALSE_ALARM) / samples)
 
 
 def ks_distance(a, b):
-    """Largest difference of the empirical distribution functions of two samples."""
+    """Return the largest difference of the empirical distribution functions of two samples."""
     a, b = np.sort(a), np.sort(b)
     points = np.concatenate([a, b])
     below_a = np.searchsorted(a, points, side="right") / len(a)
@@ -228,7 +243,7 @@ def ks_distance(a, b):
 
 
 def binomial_range(trials, probability, comparisons=1):
-    """Counts outside of [low, high] have probability at most the false alarm over comparisons."""
+    """Return the smallest and the largest count of a binomial variable."""
     tail = FALSE_ALARM / comparisons / 2
     law = stats.binom(trials, probability)
     # ppf(q) is the least k with P(X <= k) >= q, so P(X < ppf(tail)) < tail.

@@ -1,4 +1,4 @@
-"""Bad input: a typed error of one line that names the argument, the value and what is allowed."""
+"""Invalid input raises a typed error of one line: argument, value and allowed values."""
 
 import itertools
 import re
@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate, simulation
+from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate
 from bnmc._support import machine
 from bnmc.errors import (
     ArgumentError,
@@ -21,6 +21,7 @@ from bnmc.errors import (
     UnknownNameError,
     ZeroVarianceError,
 )
+from bnmc.simulation import recording
 from bnmc.simulation.engine import choice
 
 SIGMA = "leaky_relu"
@@ -46,7 +47,7 @@ def constant_row(row, x=X, value=2.5):
 
 @pytest.fixture
 def nothing_runs(monkeypatch):
-    """Fail if a sampler is made: errors about arguments come before any work."""
+    """Fail if a sampler is made: invalid arguments raise before any work."""
 
     def refuse(*arguments):
         raise AssertionError("work began")
@@ -56,7 +57,7 @@ def nothing_runs(monkeypatch):
 
 
 def fails(kind, function, *arguments, **options):
-    """Call a function, which must raise just this kind of error; return it."""
+    """Call a function, which must raise exactly this type of error; return the error."""
     with pytest.raises(BnmcError) as caught:
         function(*arguments, **options)
     error = caught.value
@@ -69,7 +70,7 @@ def fails(kind, function, *arguments, **options):
 
 
 def fails_about(argument, value, allowed, kind, function, *arguments, **options):
-    """The same, of an error about an argument."""
+    """Call a function, which must raise an error about an argument; return the error."""
     error = fails(kind, function, *arguments, **options)
     assert error.argument == argument
     assert str(error).startswith(f"{argument}: got {value}")
@@ -300,8 +301,8 @@ def test_a_distance_from_a_matrix_of_another_size(nothing_runs):
 
 
 def test_states():
-    """A state fixes everything; what disagrees with it is refused."""
-    # An activation whose kernels other tests need as well.
+    """A state determines chains, inputs, dtype, key and sampler; other values raise."""
+    # Other tests compile the kernels of this activation too.
     chain = Chain(6, 3, "relu")
     state = simulate(chain, 1, chains=2, rng=0, sampler="conditional").final_state
     single = simulate(chain, 1, rng=0, dtype="float32").final_state
@@ -318,7 +319,7 @@ def test_states():
     ):
         options = {"chain": chain, "depth": 5, "initial": state_of, **options}
         fails_about(*about, simulate, **options)
-    # What agrees is fine.
+    # Values that agree with the state are allowed.
     again = simulate(chain, 1, chains=2, initial=state, sampler="conditional", dtype="float64")
     assert again.chains == 2
 
@@ -347,7 +348,7 @@ def high_only(x):
 
 
 def test_an_activation_that_returns_nan_in_mid_run():
-    """Fine on [-4, 4], which is checked beforehand; the first entry beyond 4.5 stops the chain."""
+    """The check before the run covers [-4, 4]; the first entry beyond 4.5 stops the chain."""
     chain = Chain(6, 3, high_only, norm="none", gain=1.5)
     run = {"chains": 3, "rng": 0, "sampler": "conditional"}
     error = fails(NonFiniteError, simulate, chain, 30, **run)
@@ -358,7 +359,7 @@ def test_an_activation_that_returns_nan_in_mid_run():
     assert np.isfinite(alone.gram).all()
 
 
-# --- what would not fit ---------------------------------------------------------------------
+# --- results larger than memory -------------------------------------------------------------
 
 TOO_LARGE = {
     "depth": (CHAIN, 10_000_000, {}),
@@ -381,8 +382,8 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
-    """Refused with their size before anything of it is made: here 100 MB are all there is."""
-    monkeypatch.setattr(simulation, "available_memory", lambda: 100_000_000)
+    """The error names the size, and comes before any allocation: here memory has 100 MB."""
+    monkeypatch.setattr(recording, "available_memory", lambda: 100_000_000)
     chain, depth, options = TOO_LARGE[what]
     tracemalloc.start()
     try:
@@ -397,14 +398,14 @@ def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
 
 
 def test_the_size_that_is_refused_is_the_size_of_the_result(monkeypatch):
-    """A run passes with just the memory that a refusal asks for, and its arrays are no larger."""
-    monkeypatch.setattr(simulation, "available_memory", lambda: 1000)
+    """A run needs no more memory than the error states."""
+    monkeypatch.setattr(recording, "available_memory", lambda: 1000)
     arguments = {"chains": 50, "rng": 0, "sampler": "weights"}
     requested = fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments).requested
-    monkeypatch.setattr(simulation, "available_memory", lambda: requested)
+    monkeypatch.setattr(recording, "available_memory", lambda: requested)
     run = simulate(CHAIN, 30, **arguments)
     assert run.gram.nbytes < requested < 3 * run.gram.nbytes
-    monkeypatch.setattr(simulation, "available_memory", lambda: requested - 1)
+    monkeypatch.setattr(recording, "available_memory", lambda: requested - 1)
     fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments)
 
 
@@ -476,7 +477,7 @@ def test_constant_rows_that_do_no_harm():
     ],
 )
 def test_the_absolute_value_of_two_samples_loses_every_row(sampler, weights, threads, dtype):
-    """x_0 = ±1, so both samples have the activation 1, and no row of W a varies."""
+    """x_0 = ±1, so both samples have the activation 1, and every row of W a is constant."""
     chain = Chain(40, 2, "abs", weights=weights)
     run = {"chains": 3, "rng": 0, "sampler": sampler, "threads": threads, "dtype": dtype}
     assert np.array_equal(simulate(chain, 0, **run).gram, np.ones((3, 1, 2, 2)))
@@ -501,7 +502,7 @@ def test_signs_that_cancel():
             simulate(chain, 3, **run)
             continue
         error = fails(ZeroVarianceError, simulate, chain, 3, **run)
-        # All rows are ±(1, -1), so a row of zero variance is one whose signs cancel.
+        # All rows are ±(1, -1), so a row has no variance if its signs cancel.
         x = np.ones(4)
         for weights in drawn[: error.layer - 1]:
             assert (weights @ x != 0).all()
@@ -526,7 +527,7 @@ def test_the_chain_that_lost_a_row_is_the_one_named(threads):
         error = fails(ZeroVarianceError, simulate, chain, 1, chains=30, **run)
         assert error.layer == 1
         named.add(error.chain)
-        # It is the first: the chains before it run, and with it no more.
+        # The error names the first such chain: the chains before it run, and raise with it.
         if error.chain:
             simulate(chain, 1, chains=error.chain, **run)
         upto = {"chains": error.chain + 1, **run}
@@ -540,7 +541,7 @@ def test_the_chain_that_lost_a_row_is_the_one_named(threads):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
 def test_overflow_names_chain_and_layer(sampler, dtype):
-    """A layer may square what is larger than the root of the largest number."""
+    """A layer may square numbers above the root of the largest float."""
     run = {"chains": 2, "rng": 0, "sampler": sampler, "dtype": dtype, "threads": 1}
     error = fails(NonFiniteError, simulate, Chain(20, 3, SIGMA, norm="none", gain=1e200), 9, **run)
     assert isinstance(error, ArithmeticError)
@@ -562,7 +563,7 @@ def test_large_and_small_input_is_no_overflow(norm):
     for scale in (1e300, 1.7e308, 1e-300):
         run = simulate(Chain(6, 3, SIGMA, norm=norm), 0, initial=scale * x, rng=0)
         np.testing.assert_allclose(run.gram, expected, rtol=1e-12, atol=1e-13)
-        # Beside such a variance eps is nothing, or everything.
+        # Relative to such a variance, eps is negligible or dominates.
         run = simulate(Chain(6, 3, SIGMA, norm=norm, eps=1e-5), 0, initial=scale * x, rng=0)
         limit = expected if scale > 1 else np.zeros_like(expected)
         np.testing.assert_allclose(run.gram, limit, rtol=1e-12, atol=1e-13)
@@ -572,7 +573,7 @@ def test_float32_that_cannot_hold_the_input():
     chain = Chain(6, 3, SIGMA, norm="none")
     huge = {"rng": 0, "dtype": "float32", "initial": 2.0**200 * X}
     fails(NonFiniteError, simulate, chain, 1, sampler="weights", **huge)
-    # Where it is not kept, its scale is split off.
+    # The conditional sampler does not store the input, and splits off its scale.
     large = simulate(chain, 1, **huge).gram
     small = simulate(chain, 1, **{**huge, "initial": X}).gram
     np.testing.assert_array_equal(large, 2.0**400 * small)
@@ -596,7 +597,7 @@ def test_a_zero_input_stays_zero_without_normalization(activation, sampler):
     assert not run.gram.any()
 
 
-# --- what user functions may do -------------------------------------------------------------
+# --- user functions -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -630,7 +631,7 @@ class Mine(Exception):
 
 
 def test_errors_of_user_functions_come_through():
-    """They are the user's own: from whichever thread, and unchanged."""
+    """Errors of user functions pass unchanged, from every thread."""
 
     def fail(*arguments):
         raise Mine("here")

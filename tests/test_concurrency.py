@@ -109,7 +109,7 @@ AFTER_USE = """
 before = run()
 bits = before.tobytes()[:4096]
 assert in_child(lambda: run().tobytes()) == bits
-# Of a child that has run, too.
+# The same holds for a child of a child.
 assert in_child(lambda: run().tobytes() and in_child(lambda: run().tobytes())) == bits
 assert np.array_equal(run(), before)
 print("same")
@@ -121,7 +121,7 @@ def test_a_fork_after_a_run():
     assert in_python(FORK + AFTER_USE) == "same\n"
 
 
-# What runs here first: nothing of the package has been imported, and no kernel loaded.
+# The program begins in several threads at once, before the package is imported.
 FIRST_USE = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -148,8 +148,8 @@ def test_the_first_use_is_by_24_threads_at_once():
     assert in_python(FIRST_USE) == "same\n"
 
 
-# Another package's parallel functions have started Numba's threads.  OpenMP of GNU cannot go on
-# after a fork, and `workqueue` ends the process where two threads use it; kernels use neither.
+# A parallel function of another package has started Numba's threads.  GNU's OpenMP fails after a
+# fork, and `workqueue` ends the process if two threads use it.  The kernels use neither.
 LAYER = """
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
@@ -177,7 +177,7 @@ print(numba.threading_layer(), hashlib.sha256(expected.tobytes()).hexdigest())
 def test_threading_layers_of_numba(layer):
     environment = {"NUMBA_THREADING_LAYER": layer}
     if layer == "tbb":
-        # What pip installs is where the loader does not look.
+        # The loader does not search the folder into which pip installs the library.
         environment["LD_LIBRARY_PATH"] = library_folder("tbb", "libtbb.so")
     gram = simulate(
         CHAINS["conditional"], 30, chains=4, rng=7, threads=1, sampler="conditional"
@@ -187,7 +187,7 @@ def test_threading_layers_of_numba(layer):
 
 
 def library_folder(distribution, name):
-    """Return where a distribution, of the extra `test` on Linux, has its libraries."""
+    """Return the folder of a library of a distribution in the extra `test`, on Linux."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip(f"the extra brings no {distribution} for this system")
     files = metadata.files(distribution) or ()
@@ -237,7 +237,7 @@ def test_other_threads_run_meanwhile():
     counter = threading.Thread(target=count)
     counter.start()
     try:
-        # A few calls of a kernel, of a tenth of a second each.
+        # The run makes a few calls of a kernel; each takes a tenth of a second.
         simulate(chain, 3000, **arguments)
     finally:
         done.set()
@@ -302,8 +302,8 @@ def test_an_import_changes_nothing_and_costs_nothing():
 RUN = """
 import numba
 from bnmc import Chain, simulate
-# What other packages do when they are imported is not ours.
-# Nor is the question: Numba settles on a start method when it is asked for threads.
+# Imports of other packages change global state before this point.  So does the next line: Numba
+# chooses a start method when it is asked for its number of threads.
 threads = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
 before = state()
 for dtype in ("float64", "float32"):
@@ -366,7 +366,7 @@ def test_calls_all_over_the_package_change_nothing():
 
 
 def test_the_callers_settings_do_not_matter():
-    """Nor does a run care for NumPy's error handling, or for warnings that are errors."""
+    """A run depends neither on NumPy's error handling nor on filters of warnings."""
     plain = run("conditional")
     state = random.getstate(), np.random.get_state()[1].tobytes()  # noqa: NPY002
     with np.errstate(all="raise"), warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""The documentation: its code runs, names exist, pages are linked, nothing public is missing."""
+"""The documentation: its code runs, its names and links exist, and no public name is missing."""
 
 import doctest
 import importlib
@@ -22,7 +22,7 @@ from bnmc import cli, experiments
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.rst"))
-#: Pages whose code takes more than a few seconds, for they compile kernels or start processes.
+#: Pages whose code takes more than a few seconds, because it compiles kernels or starts processes.
 HEAVY = {"cluster", "embedding", "questions"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
@@ -56,7 +56,7 @@ def test_examples_run(page):
 
 
 class Command(NamedTuple):
-    """A command of a page, with what the page shows of its output and status."""
+    """A command of a page, with the output and exit status that the page shows."""
 
     words: str
     shown: str
@@ -64,7 +64,7 @@ class Command(NamedTuple):
 
 
 def commands(page):
-    """What follows ``$ bnmc``, with the lines below it, and what ``$ echo $?`` shows after them."""
+    """Yield the commands after ``$ bnmc``, with the lines below and the result of ``$ echo $?``."""
     lines = [line.strip() for line in text_of(page).splitlines()]
     for number, line in enumerate(lines):
         if line.startswith("$ bnmc "):
@@ -78,18 +78,18 @@ def commands(page):
 
 
 README = ROOT / "README.md"
-#: The last of those with the same words, which is the one whose output is shown, if any is.
+#: Commands of all pages.  Of equal commands this takes the one whose output a page shows.
 COMMANDS = {
     one.words: one
     for one in sorted({one for page in [*PAGES, README] for one in commands(page)})
-    if one.words != "demo"  # test_cli.py runs it
+    if one.words != "demo"  # tests/cli/test_app.py runs it
 }
-#: Those that take seconds.
+#: Beginnings of commands that take seconds.
 LONG = ("certify --width 1000", "rates", "simulate --activation", "simulate --input")
 
 
 def quick(name, **options):
-    """In place of an experiment."""
+    """Stand in for `experiments.run`."""
     data = pytest.importorskip("xarray").Dataset()
     table = experiments.Table(("width",), ((1,),))
     return experiments.Experiment(name, name, data, table, (), lambda _, figure: figure.subplots())
@@ -122,7 +122,7 @@ def test_commands_run(command, tmp_path, monkeypatch, capsys):
 
 
 def test_commands_with_their_output_are_found():
-    """A page in which nothing is compared would pass."""
+    """Without this test, a page whose commands are not found would pass."""
     found = {one.words.split()[0]: one for one in commands(DOCS / "commands.rst") if one.shown}
     assert found["fixed-point"].status == 2
     assert found["certify"].status == 3
@@ -132,7 +132,7 @@ def test_commands_with_their_output_are_found():
 
 
 def test_every_block_of_code_is_run():
-    """What is neither a doctest nor a command is one of these, each with a test of its own."""
+    """A block that is neither a doctest nor a command is in this list, and has its own test."""
     others = {
         ("start", "console"), ("questions", "console"), ("commands", "console"),
         ("testing", "python"),  # test_a_test_with_the_plugin
@@ -146,9 +146,9 @@ def test_every_block_of_code_is_run():
     included = {
         name for page in PAGES for name in re.findall(r"literalinclude:: (\S+)", text_of(page))
     }
-    # The first is compiled and run by test_c_abi.py, the others below.
+    # `tests/kernels/test_c.py` compiles and runs the C program; tests below run the scripts.
     scripts = {f"scripts/on_{name}.py" for name in ("dask", "mpi", "ray")}
-    assert included == {"../tests/embedding.c"} | scripts
+    assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
 def test_a_test_with_the_plugin(tmp_path):
@@ -170,7 +170,7 @@ def plugins():
 
 
 class FakeRay(types.ModuleType):
-    """What the script needs of Ray: remote functions whose references have futures."""
+    """The part of Ray that the script uses: remote functions whose references have futures."""
 
     def __init__(self):
         super().__init__("ray")
@@ -211,7 +211,7 @@ def test_scripts_for_clusters(name, tmp_path):
     script = DOCS / "scripts" / f"on_{name}.py"
     command = [sys.executable, str(script)]
     if name == "mpi":
-        # Alone, a process of MPI runs its own tasks.
+        # If there is only one MPI process, it runs the tasks itself.
         command[1:1] = ["-m", "mpi4py.futures"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -223,7 +223,7 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run(path, tmp_path, monkeypatch):
-    """In the short form, as a plain program: the cells are Python without magics."""
+    """The cells contain plain Python, so they run as a program, in the short form."""
     pytest.importorskip("matplotlib").use("Agg")
     monkeypatch.setenv("BNMC_FAST", "1")
     monkeypatch.chdir(tmp_path)
@@ -249,7 +249,7 @@ def test_notebooks_are_there_with_their_results():
 
 
 def referenced():
-    """Full names in the tables of the API reference."""
+    """Return the full names in the tables of the API reference."""
     names = set()
     for page in (DOCS / "api").glob("*.rst"):
         module = None
@@ -263,7 +263,7 @@ def referenced():
 
 
 def public():
-    """Every name of the lists, through public modules."""
+    """Return the full names in the `__all__` of all public modules."""
     names, todo = set(), ["bnmc", "bnmc.kernels.c", "bnmc.kernels.cuda"]
     while todo:
         module = importlib.import_module(todo.pop())
@@ -280,7 +280,7 @@ def public():
 
 def test_every_public_name_is_in_the_reference():
     there = referenced()
-    # One class that two modules name is documented once.
+    # Two modules list this class; one page documents it.
     missing = public() - there - {"bnmc.mean_field.MeanField"}
     assert not missing
     figures = {
@@ -307,7 +307,7 @@ def test_every_page_is_in_a_toctree():
         listed = set()
         for tree in re.findall(r"\.\. toctree::\n((?:   .*\n|\n)+)", text_of(folder / "index.rst")):
             lines = [line.strip() for line in tree.splitlines() if not line.startswith("   :")]
-            # With a short title, as in "Start <start>".
+            # An entry may have a short title, as in "Start <start>".
             listed |= {line.rpartition("<")[2].rstrip(">") for line in lines}
         pages = {path.stem for path in folder.glob("*.rst")} - {"index"}
         assert pages <= listed
@@ -329,13 +329,31 @@ def test_links_lead_somewhere():
             assert (ROOT / "bench" / "results" / f"{target}.json").exists(), target
 
 
+def test_files_that_the_pages_name_are_there():
+    """Files of the tests on any page; in CONTRIBUTING.md also files and functions of `bnmc`."""
+    guide = ROOT / "CONTRIBUTING.md"
+    for page in [*PAGES, README, guide, ROOT / "CHANGELOG.md"]:
+        for path in re.findall(r"`(tests/[\w./]*)`", text_of(page)):
+            assert (ROOT / path).exists(), (page.name, path)
+    package = Path(bnmc.__file__).parent
+    named = r"`((?:_kernels|_support|chain|estimate|experiments|kernels|simulation)/[\w/]+\.py)`"
+    paths = re.findall(named, text_of(guide))
+    assert len(paths) > 10
+    for path in paths:
+        assert (package / path).exists(), path
+    functions = re.findall(rf"`(\w+)`(?:\s+of|\s+in)\s+{named}", text_of(guide))
+    assert len(functions) > 3
+    for name, path in functions:
+        assert re.search(rf"\b{name}\b", text_of(package / path)), (name, path)
+
+
 def resolve(name):
     value = bnmc
     for part in name.split("."):
         if inspect.ismodule(value) and not hasattr(value, part):
             importlib.import_module(f"{value.__name__}.{part}")  # one that is imported by its name
         if not hasattr(value, part):
-            # Of a dataclass or of a class that says in annotations what it has.
+            # A field without default of a dataclass is in the annotations only.
             annotated = {key for one in value.__mro__ for key in inspect.get_annotations(one)}
             assert part in annotated, name
             return None
@@ -354,7 +372,7 @@ def test_names_in_the_table_of_notation():
 
 
 def test_names_in_the_pages():
-    """What is in single backticks and begins with the package is there."""
+    """Names in single backticks that begin with the package exist."""
     for page in PAGES:
         for name in re.findall(r"(?<!`)`(?:[^`<]*<)?bnmc\.([\w.]+)>?`(?!`)", text_of(page)):
             resolve(name)
@@ -375,7 +393,7 @@ def test_figures_say_what_they_are():
 
 
 def test_experiments_document_what_they_take():
-    """The section is stated once in the sources, and is in the docstring of each."""
+    """A decorator adds the common section on parameters to the docstring of each."""
     for entry in experiments._REGISTRY.values():
         module = importlib.import_module(f"bnmc.experiments.{entry.module}")
         function = getattr(module, entry.function)

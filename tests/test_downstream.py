@@ -1,7 +1,7 @@
-"""What is released: it builds, it installs, and a package of someone else works on it.
+"""The release: it builds, it installs, and a package that depends on it works.
 
-The wheel is built from the source distribution, which is built from here; nothing is downloaded.
-A new environment finds all other packages where the tests find them.
+The source distribution is built from this folder, and the wheel from the source distribution.
+Nothing is downloaded: a new environment finds all other packages where the tests find them.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOWNSTREAM = Path(__file__).with_name("downstream")
-#: What the tests of the downstream package import.
+#: The imports of the downstream package and its tests.
 NEEDED = "numpy, scipy, numba, pytest, hypothesis, hatchling"
 
 pytestmark = pytest.mark.skipif(
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*command, cwd, environment=None):
-    """Run a program that sees none of this package's sources; return what it printed."""
+    """Run a program without `PYTHONPATH`; return its output."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(part) for part in command],
@@ -41,7 +41,7 @@ def run(*command, cwd, environment=None):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A folder with the source distribution and the wheel."""
+    """Return a folder with the source distribution and the wheel."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
     return folder
@@ -56,7 +56,12 @@ def test_what_is_in_the_distributions(built):
     (source,) = built.glob("bnmc-*.tar.gz")
     with tarfile.open(source) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
-    for name in ("LICENSE", "README.md", "tests/downstream/pyproject.toml", "tests/embedding.c"):
+    for name in (
+        "LICENSE",
+        "README.md",
+        "tests/downstream/pyproject.toml",
+        "tests/kernels/embedding.c",
+    ):
         assert name in inside
 
 
@@ -70,7 +75,7 @@ def test_the_distributions_can_be_uploaded(built):
 
 
 def newer_interpreters():
-    """Interpreters, newer than this one, that have what is needed."""
+    """Return the interpreters that are newer than this one and have the packages needed."""
     found = []
     for minor in range(sys.version_info.minor + 1, 20):
         path = shutil.which(f"python3.{minor}")
@@ -91,14 +96,14 @@ def test_a_package_that_depends_on_it(built, tmp_path, which):
         code = "import bnmc; print(bnmc.__file__)"
         assert str(tmp_path) in run(python, "-c", code, cwd=tmp_path)
         uses = shutil.copytree(DOWNSTREAM / "tests", tmp_path / f"uses-{python.parts[-3]}")
-        # An option of the plugin, which pytest knows where the installed package is found.
+        # The option comes from the plugin of the installed package.
         options = "-q", "-p", "no:cacheprovider", "--bnmc-seed=3"
         printed = run(python, "-m", "pytest", *options, uses, cwd=uses)
         assert "5 passed" in printed
 
 
 def environment(interpreter, folder):
-    """Make an environment that finds what is installed beside the interpreter, but not bnmc."""
+    """Make an environment that finds the packages of the interpreter, except `bnmc`."""
     run(interpreter, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python" if os.name != "nt" else folder / "Scripts" / "python.exe"
     code = "import sysconfig; print(sysconfig.get_path({!r}))"
@@ -107,8 +112,8 @@ def environment(interpreter, folder):
         run(interpreter, "-c", code.format(kind), cwd=folder).strip()
         for kind in ("purelib", "platlib")
     }
-    # A path in a .pth file comes after the environment's own; .pth files there are not read, so an
-    # editable installation of bnmc is not found.
+    # A path in a .pth file comes after the paths of the environment.  Python reads no .pth files in
+    # that path, so an editable installation of bnmc is not found.
     Path(own, "others.pth").write_text("\n".join(sorted(others)) + "\n")
     return python
 
@@ -129,7 +134,7 @@ ALLOWED = {"bnmc", "numpy", "scipy", "numba", "llvmlite"} | sys.stdlib_module_na
 class OnlyCore(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        # Python's own variables of the build are in a module that is named after the platform.
+        # The name of the module with Python's build variables contains the platform.
         if name.partition(".")[0] in ALLOWED or name.startswith("_sysconfigdata"):
             return PathFinder.find_spec(name, path, target)
 
@@ -157,7 +162,7 @@ for call in (bnmc.testing.chains, lambda: bnmc.simulate(chain, 2, backend="cuda"
 def test_import_with_the_core_dependencies_alone(tmp_path):
     script = tmp_path / "core.py"
     script.write_text(ONLY_CORE)
-    # Without `site`, whose .pth files would put numba-cuda in the place of Numba's own target.
+    # -S skips .pth files, one of which would replace Numba's own CUDA target by numba-cuda.
     here = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     here["NUMBA_ENABLE_CUDASIM"] = "0"
     options = "-S", "-W", "error"

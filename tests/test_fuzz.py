@@ -1,4 +1,4 @@
-"""Hostile calls, files, stores, pickles and command lines: a result or a `BnmcError`, nothing else.
+"""Hostile calls, files, stores, pickles and command lines give a result or a `BnmcError`.
 
 ``python -m bench reliability --only fuzz`` makes 100,000 of them.
 """
@@ -17,18 +17,18 @@ from bnmc.cli import inputs
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation import export
 
-#: How many calls of each group, and in how many tests.
+#: Number of calls of each group.
 COUNTS = {
     "functions": 1000, "runs": 300, "files": 400, "written": 60, "stores": 40, "pickles": 120,
     "command line": 80,
 }  # fmt: skip
-#: What a call may take here, in seconds: more than in itself, as kernels are compiled.
+#: Longest time of a call, in seconds, with the time to compile kernels.
 LONGEST = fuzzing.LONGEST + 60.0
 MODULES = (
     "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field", "testing",
     "bounds.bridging", "bounds.gaussian", "bounds.orthogonalizes", "bounds.rank_collapse",
 )  # fmt: skip
-#: Draws a picture, measures or compiles: their own tests have them.
+#: Functions without fuzzing, since they draw, measure or compile; their own tests call them.
 ELSEWHERE = {"mean_field.plot_stability", "testing.roofline", "warmup"}
 
 
@@ -39,7 +39,7 @@ def test_hostile_calls(group, tmp_path):
         begun = time.perf_counter()
         ends.add(fuzzing.fuzz(group, seed, tmp_path))
         assert time.perf_counter() - begun < LONGEST, (group, seed)
-    # Neither are all refused, which would test little, nor is what is hostile let in.
+    # If all calls were refused, the test would check little; if none were, checks would be missing.
     assert ends == ({"returned"} if group == "command line" else {"returned", "refused"}) or (
         group == "pickles"
     )

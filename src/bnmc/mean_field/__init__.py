@@ -23,6 +23,11 @@ The package imports `bnmc._support`, `bnmc.errors`, `bnmc.chain`, `bnmc.gram` an
 
 from __future__ import annotations
 
+import importlib
+import warnings
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 from bnmc.mean_field.blocks.results import BlockFixedPoint
 from bnmc.mean_field.field import MeanField
@@ -48,3 +53,15 @@ __all__ = [
     "plot_stability",
     "stability",
 ]
+
+#: Modules that the documentation named under this package, and where they are now.
+_MOVED = {"pairwise": "bnmc.mean_field.map.pairwise"}
+
+if not TYPE_CHECKING:  # so that type checkers still report unknown names
+
+    def __getattr__(name: str) -> ModuleType:
+        if name not in _MOVED:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        message = f"bnmc.mean_field.{name} has moved to {_MOVED[name]}; the old name goes in 0.3"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return importlib.import_module(_MOVED[name])

@@ -6,6 +6,7 @@
 the machine could do; `bnmc.pytest_plugin` has fixtures.
 """
 
+from bnmc.testing import examples
 from bnmc.testing.adapters import from_features_last, from_linear_first
 from bnmc.testing.machine_limits import Roofline, roofline
 from bnmc.testing.same_law import LawMismatch, assert_same_law

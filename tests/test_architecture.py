@@ -1,0 +1,354 @@
+"""The structure of the package: levels, imports, names and sizes, and the folders of the tests."""
+
+from pathlib import Path
+
+import architecture
+import pytest
+
+import bnmc
+
+ROOT = Path(bnmc.__file__).parent
+TESTS = Path(__file__).parent
+CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
+
+#: Every package and module of `bnmc`, from the highest level to the lowest.  A package imports only
+#: from lower levels.  The map in CONTRIBUTING.md is compared with this table.
+TABLE = {
+    9: ("cli",),
+    8: ("experiments", "invariant"),
+    7: ("mixing",),
+    6: ("mean_field", "regularity", "pytest_plugin"),
+    5: ("simulation", "plot", "testing"),
+    4: ("kernels", "bounds", "random_matrix", "_claims"),
+    3: ("chain", "gram", "estimate"),
+    2: ("_support",),
+    1: ("_kernels", "errors"),
+}
+LEVELS = {name: level for level, names in TABLE.items() for name in names}
+PRIVATE = ("_kernels", "_support", "_claims")
+MOST_NAMES = 23
+MOST_LEVELS = 9
+MOST_LINES = 120
+
+#: Imports under `if TYPE_CHECKING` that would make a circle if they ran, as (file, target).
+TYPING_CIRCLES = ()
+#: Functions of more than `MOST_LINES` lines, as "folder/file.py: function".
+LONG_FUNCTIONS = ()
+#: Folders of the tests that test no package: a program that uses `bnmc`, and reference results.
+OTHER_FOLDERS = ("downstream", "reference")
+#: Test files that belong to no single file, each with the reason.
+CROSS_CUTTING = {
+    "test_architecture.py": "reads the sources of all packages",
+    "test_bad_input.py": "calls all public functions with invalid arguments",
+    "test_bench.py": "checks the imports of the benchmarks",
+    "test_concurrency.py": "runs simulations and estimators in several threads and processes",
+    "test_docs.py": "runs the code of the documentation",
+    "test_downstream.py": "builds and installs the package",
+    "test_fuzz.py": "calls public functions and commands at random",
+    "test_public_api.py": "lists all public names",
+    "test_readme.py": "runs the programs of the README",
+    "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",
+    "_support/test_workers_on_clusters.py": "runs workers.py on Dask and MPI, which start slowly",
+    "experiments/test_authors.py": "compares all experiments with the numbers of the papers' code",
+    "experiments/test_registry.py": "tests the table of experiments in the `__init__`",
+    "experiments/orthogonalizes/test_figures.py": "checks what all figures of the folder share",
+    "experiments/rank_collapse/test_figures.py": "checks what all figures of the folder share",
+    "simulation/test_closed_forms.py": "compares all samplers with closed forms",
+    "simulation/test_law.py": "compares the laws of all samplers",
+    "simulation/test_properties.py": "checks symmetries and invariants of all samplers",
+}
+
+
+def none(breaches):
+    assert not breaches, "\n" + "\n".join(breaches)
+
+
+# --- bnmc
+
+
+def test_every_package_is_on_a_level():
+    none(architecture.misplaced(ROOT, LEVELS))
+
+
+def test_there_are_few_packages_and_levels():
+    none(architecture.crowded(ROOT, LEVELS, MOST_NAMES, MOST_LEVELS))
+
+
+def test_imports_go_to_lower_levels():
+    none(architecture.upward(ROOT, LEVELS))
+
+
+def test_imports_for_annotations_go_to_lower_levels():
+    none(architecture.upward(ROOT, LEVELS, typing=True))
+
+
+def test_nothing_imports_the_package_itself():
+    none(architecture.face_imports(ROOT))
+
+
+def test_no_imports_form_a_circle():
+    none(architecture.circles(ROOT, TYPING_CIRCLES))
+
+
+def test_underscores_are_on_the_private_packages_only():
+    none(architecture.underscores(ROOT, PRIVATE))
+
+
+def test_no_module_has_the_name_of_an_exported_function():
+    none(architecture.namesakes(ROOT))
+
+
+def test_every_package_says_what_it_is_for_and_where_to_begin():
+    none(architecture.undocumented(ROOT))
+
+
+def test_no_function_is_long():
+    none(architecture.long_functions(ROOT, MOST_LINES, LONG_FUNCTIONS))
+
+
+def test_the_tests_have_the_packages_and_files_of_the_sources():
+    none(architecture.untested(ROOT, TESTS, OTHER_FOLDERS, CROSS_CUTTING))
+
+
+@pytest.mark.skipif(not CONTRIBUTING.exists(), reason="the tests are not in the source tree")
+def test_the_map_for_contributors_is_the_table_of_levels():
+    none(architecture.map_differences(LEVELS, CONTRIBUTING))
+
+
+# --- the checks themselves, each on a package that breaks its rule
+
+SOUND = {
+    "__init__.py": "from crooked.upper.work import work\n",
+    "upper/__init__.py": '"""Works on data.  Read `work.py` first."""\n__all__ = ["work"]\n',
+    "upper/work.py": "from crooked.lower import data\n\ndef work():\n    return data.DATA\n",
+    "lower/__init__.py": '"""Holds data.  Read `data.py` first."""\n',
+    "lower/data.py": "DATA = 3\n",
+}
+CROOKED_LEVELS = {"upper": 2, "lower": 1}
+
+
+def written(folder, **changes):
+    """Write the sound package with some files changed; return its folder.
+
+    A name like ``lower__data`` stands for ``lower/data.py``.
+    """
+    changed = {f"{name.replace('__', '/', 1)}.py": text for name, text in changes.items()}
+    return tree(folder / "crooked", {**SOUND, **changed})
+
+
+def tree(folder, contents):
+    for name, text in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+def every_check(root):
+    return [
+        *architecture.misplaced(root, CROOKED_LEVELS),
+        *architecture.crowded(root, CROOKED_LEVELS, 3, 2),
+        *architecture.upward(root, CROOKED_LEVELS),
+        *architecture.upward(root, CROOKED_LEVELS, typing=True),
+        *architecture.face_imports(root),
+        *architecture.circles(root),
+        *architecture.underscores(root, ()),
+        *architecture.namesakes(root),
+        *architecture.undocumented(root),
+        *architecture.long_functions(root, 2),
+    ]
+
+
+def test_a_sound_package_has_no_breach(tmp_path):
+    none(every_check(written(tmp_path)))
+
+
+def test_a_package_without_a_level_is_found(tmp_path):
+    root = written(tmp_path, new="")
+    assert architecture.misplaced(root, {**CROOKED_LEVELS, "gone": 1}) == [
+        "crooked/new has no level",
+        "crooked/gone has a level but no file",
+    ]
+
+
+def test_too_many_packages_and_levels_are_found(tmp_path):
+    names, levels = architecture.crowded(written(tmp_path), CROOKED_LEVELS, 2, 1)
+    assert "3 packages and modules" in names
+    assert "upper" in names
+    assert "2 levels" in levels
+
+
+UPWARD = {
+    "plain": "from crooked.upper import work\n",
+    "of a name": "from crooked.upper.work import work\n",
+    "dotted": "import crooked.upper.work\n",
+    "relative": "from ..upper import work\n",
+    "in a function": "def f():\n    from crooked.upper import work\n",
+    "in an else": "if not TYPE_CHECKING:\n    pass\nelse:\n    import crooked.upper.work\n",
+    "by name": "import importlib\nimportlib.import_module('crooked.upper.work')\n",
+    "by a formatted name": "def f(x):\n    return import_module(f'crooked.upper.{x}')\n",
+}
+
+
+@pytest.mark.parametrize("kind", UPWARD)
+def test_an_upward_import_is_found(tmp_path, kind):
+    root = written(tmp_path, lower__data=UPWARD[kind])
+    breaches = architecture.upward(root, CROOKED_LEVELS)
+    assert breaches
+    assert all(one.startswith("lower/data.py:") for one in breaches)
+    assert any(" imports upper/" in one for one in breaches)
+    assert "lower is on level 1, upper on level 2" in breaches[0]
+    assert not architecture.upward(root, CROOKED_LEVELS, typing=True)
+
+
+def test_an_import_within_a_level_is_found(tmp_path):
+    (breach, _) = architecture.upward(written(tmp_path), {"upper": 1, "lower": 1})
+    assert breach.startswith("upper/work.py:1 imports lower/")
+
+
+def test_an_upward_import_for_annotations_is_found(tmp_path):
+    text = "if TYPE_CHECKING:\n    from crooked.upper.work import work\n"
+    root = written(tmp_path, lower__data=text)
+    assert architecture.upward(root, CROOKED_LEVELS, typing=True)
+    assert not architecture.upward(root, CROOKED_LEVELS)
+
+
+@pytest.mark.parametrize("text", ["import crooked\n", "from crooked import DATA\n"])
+def test_an_import_of_the_package_itself_is_found(tmp_path, text):
+    root = written(tmp_path, lower__data=text)
+    assert architecture.face_imports(root) == ["lower/data.py:1 imports __init__.py"]
+
+
+def test_an_import_of_a_module_from_the_package_is_none_of_the_package(tmp_path):
+    assert not architecture.face_imports(written(tmp_path, upper__work="from crooked import lower"))
+
+
+def test_a_circle_is_found(tmp_path):
+    root = written(
+        tmp_path,
+        lower__data="from crooked.lower import one\n",
+        lower__one="from crooked.lower import two\n",
+        lower__two="def f():\n    from crooked.lower import data\n",
+    )
+    expected = "circle of imports: lower/data.py, lower/one.py, lower/two.py"
+    assert architecture.circles(root) == [expected]
+
+
+def test_a_circle_through_an_init_is_found(tmp_path):
+    """The import of `lower.data` by another package runs the `__init__` of `lower`."""
+    root = written(
+        tmp_path,
+        upper____init__="from crooked.lower.data import DATA\n",
+        lower____init__="from crooked.lower import one\n",
+        lower__one="from crooked.upper import DATA\n",
+    )
+    (circle,) = architecture.circles(root)
+    assert "lower/__init__.py, lower/one.py, upper/__init__.py" in circle
+
+
+def test_a_circle_of_annotations_needs_an_exception(tmp_path):
+    root = written(
+        tmp_path,
+        lower__data="if TYPE_CHECKING:\n    from crooked.lower import one\n",
+        lower__one="from crooked.lower import data\n",
+    )
+    assert architecture.circles(root) == ["circle of imports: lower/data.py, lower/one.py"]
+    assert not architecture.circles(root, [("lower/data.py", "lower/one.py")])
+
+
+def test_an_underscore_is_found(tmp_path):
+    root = tree(written(tmp_path), {"_free/__init__.py": "", "_ours.py": "", "upper/_own.py": ""})
+    assert architecture.underscores(root, ["_free"]) == [
+        "crooked/_ours begins with an underscore",
+        "crooked/upper/_own begins with an underscore",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from crooked.upper.work import work\n",
+        "def work():\n    pass\n",
+        "work = 3\n",
+        "_LAZY = {'work': 'crooked.upper.work'}\n",
+    ],
+)
+def test_a_module_with_the_name_of_a_function_is_found(tmp_path, text):
+    root = written(tmp_path, upper____init__=text + "__all__ = ['work']\n")
+    (breach,) = architecture.namesakes(root)
+    assert breach == "upper/work.py has the name of 'work', which upper/__init__.py exports"
+
+
+def test_a_package_may_export_a_module(tmp_path):
+    text = "from crooked.upper import work\n__all__ = ['work']\n"
+    assert not architecture.namesakes(written(tmp_path, upper____init__=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ["fewer than two sentences", "names no file"]),
+        ('"""Works. Read it."""', ["names no file"]),
+        ('"""Works. Read `gone.py` first."""', ["names no file"]),
+        ('"""Read `work.py` first."""', ["fewer than two sentences"]),
+        ('"""Works. Start with `work`."""', []),
+        ('"""Works. Well."""\n# Read `work.py` first.\n', []),
+    ],
+)
+def test_a_package_without_an_introduction_is_found(tmp_path, text, expected):
+    breaches = architecture.undocumented(written(tmp_path, upper____init__=text))
+    assert len(breaches) == len(expected)
+    for one, part in zip(breaches, expected, strict=True):
+        assert one.startswith("upper/__init__.py")
+        assert part in one
+
+
+def test_a_long_function_is_found(tmp_path):
+    text = 'def f():\n    """Three\n    lines.\n    """\n\n    # why\n    a = 1\n    b = 2\n'
+    root = written(tmp_path, lower__data=text)
+    assert not architecture.long_functions(root, 3)
+    assert architecture.long_functions(root, 2) == ["lower/data.py: f has 3 lines of code, from 1"]
+    assert not architecture.long_functions(root, 2, ["lower/data.py: f"])
+    (breach,) = architecture.long_functions(root, 3, ["lower/data.py: f"])
+    assert breach == "lower/data.py: f is no exception any more"
+
+
+def test_differences_of_the_tests_are_found(tmp_path):
+    root = tree(written(tmp_path), {"alone.py": "", "lower/inner/__init__.py": ""})
+    tests = tree(
+        tmp_path / "tests",
+        {
+            "test_alone.py": "",
+            "test_other.py": "",
+            "lower/helper.py": "",
+            "lower/test_data.py": "",
+            "lower/test_inner.py": "",
+            "lower/test_work.py": "",
+            "strange/test_data.py": "",
+            "reference/test_it.py": "",
+        },
+    )
+    cross_cutting = {"test_other.py": "why", "test_gone.py": "why"}
+    assert architecture.untested(root, tests, ["reference"], cross_cutting) == [
+        "tests/upper is missing",
+        "tests/strange is no package of crooked",
+        "test_gone.py is listed, but missing",
+        "tests/lower/test_work.py: no file of this name in crooked/lower/",
+        "tests/strange/test_data.py: no file of this name in crooked/strange/",
+    ]
+    assert "tests/test_other.py: no file of this name in crooked/" in architecture.untested(
+        root, tests, ["reference"], {}
+    )
+
+
+def test_differences_of_the_map_are_found(tmp_path):
+    page = tmp_path / "PAGE.md"
+    page.write_text(
+        "| level | package | purpose |\n|---|---|---|\n"
+        "| 2 | `upper/` | works |\n| 2 | `lower` | holds data |\n| 1 | `new.py` | news |\n"
+    )
+    assert architecture.levels_in(page.read_text()) == {"upper": 2, "lower": 2, "new": 1}
+    assert architecture.map_differences(CROOKED_LEVELS, page) == [
+        "PAGE.md has lower on level 2, not 1",
+        "PAGE.md has new on level 1, not None",
+    ]
