@@ -5,9 +5,8 @@ from __future__ import annotations
 from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
 from bnmc.mixing.contraction_rate import Contraction, contraction
-from bnmc.mixing.coupling import tv_bound
 from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
-from bnmc.mixing.meeting_bound import TVBound
+from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation, relaxation
 from bnmc.mixing.same_network import TwoInputs, two_inputs

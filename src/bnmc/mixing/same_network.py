@@ -12,7 +12,8 @@ from bnmc import gram as grams
 from bnmc._support.arguments import finite_array
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.chain.requirements import require_stationary_law
+from bnmc.errors import ArgumentTypeError
 from bnmc.simulation.run import simulate
 
 __all__ = ["TwoInputs", "two_inputs"]
@@ -90,11 +91,7 @@ def two_inputs(
     """
     if not isinstance(chain, Chain):
         raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
-    if chain.norm == "none":
-        raise ArgumentError(
-            "norm", chain.norm, '"batch" or "batch-uncentred"',
-            "without normalization there is no invariant law",
-        )  # fmt: skip
+    require_stationary_law(chain)
     inputs = [
         finite_array(name, value, shape=(chain.width, chain.batch)).astype(np.float64, copy=False)
         for name, value in (("x", x), ("y", y))
@@ -112,7 +109,7 @@ def two_inputs(
 def _regular_part(chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """G, or its part orthogonal to the ones where nothing else can be regular."""
     linear = chain.activation.name == "linear" and chain.activation.builtin
-    if not (linear and chain.norm == "batch"):
+    if not (linear and chain.normalization.hides_common_part):
         return gram
     from scipy.linalg import helmert
 

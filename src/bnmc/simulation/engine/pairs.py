@@ -13,6 +13,7 @@ from bnmc._kernels.cpu import pairs as cpu_pairs
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.state import MOST_ROWS
@@ -68,11 +69,7 @@ class Meetings:
 
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
     """Refuse a chain for which the coupling is not defined, and say what to do instead."""
-    if chain.normalization.is_identity:
-        raise ArgumentError(
-            "norm", chain.norm, '"batch" or "batch-uncentred"',
-            "without normalization there is no invariant law",
-        )  # fmt: skip
+    require_stationary_law(chain)
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",
@@ -85,8 +82,7 @@ def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelati
         )  # fmt: skip
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
-    if chain.batch < 2:
-        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample is no chain")
+    require_two_samples(chain)
 
 
 class Pairs:
