@@ -14,62 +14,8 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, sigma_of
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
-from bnmc.chain.start import Covariance, Representation
-from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
-from bnmc.simulation.engine.state import MOST_ROWS
-
-__all__ = [
-    "APART",
-    "BLOCK_LAYERS",
-    "THRESHOLD",
-    "Meetings",
-    "Pairs",
-    "joined",
-    "meet",
-    "require_coupling",
-]
-
-
-#: A maximal coupling is tried where the logarithm of the ratio of the two densities has at most
-#: this standard deviation s; it is refused with probability 0.4 s. A refusal costs the layers of a
-#: whole contraction, and so does waiting, less: near this value the sum of both is flat.
-THRESHOLD = 0.3
-
-#: In its place: no maximal coupling, ever.
-APART = -1.0
-
-#: Layers after which it is looked up which pairs have met.
-BLOCK_LAYERS = 32
-
-
-@dataclass(frozen=True)
-class Meetings:
-    """What became of a range of pairs.
-
-    Attributes
-    ----------
-    layers : (replicates,) ndarray of int
-        The layer of the chain ahead at which a pair met; -1 where it has not.
-    tries, refusals : (replicates,) ndarray of int
-        Maximal couplings that were tried, and refused.
-    distance, pivot : (traced, layers) ndarray of float64
-        Of the first pairs: the distance of the two covariances before each layer, and the least
-        relative pivot of their factors. NaN where a pair was not coupled.
-    degenerate : (replicates,) ndarray of int
-        The layer at which a Gram matrix had lost rank; 0 where none had.
-    """
-
-    layers: NDArray[np.int64]
-    tries: NDArray[np.int64]
-    refusals: NDArray[np.int64]
-    distance: NDArray[np.float64]
-    pivot: NDArray[np.float64]
-    degenerate: NDArray[np.int64]
-
-
-def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
-    """Refuse a chain for which the coupling is not defined, and say what to do instead."""
-    require_stationary_law(chain)
+    if not chain.normalization.acts_on_rows:
+        raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"')
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",
@@ -218,9 +164,7 @@ class Pairs:
         if ended.size:
             what, layer, row = (int(value) for value in self.status[ended[0]])
             number = self.first + int(ended[0])
-            if what == codes.ZERO_VARIANCE:
-                raise ZeroVarianceError(number, layer, row)
-            raise NonFiniteError(number, layer, "Gram matrix")
+            raise_stopped(what, number, layer, row)
 
 
 def meet(
