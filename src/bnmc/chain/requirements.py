@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import NORMS, norm_named
+from bnmc.chain.norms import NORMS, as_norm
 from bnmc.errors import ArgumentError
 
 __all__ = ["require_stationary_law", "require_two_samples"]
 
-_NORMALIZING = " or ".join(f'"{name}"' for name in NORMS if not norm_named(name).is_identity)
+_NORMALIZING = " or ".join(f'"{name}"' for name in NORMS if not as_norm(name).is_identity)
 _REASON = "without normalization there is no invariant law"
 
 

@@ -126,12 +126,12 @@ def autocorrelation(
     their rates.
 
     The standard error of ``ln τ`` comes from a jackknife over stretches.  A stretch is a chain;
-    with fewer than 50 chains, chains are cut into stretches of at least 10 τ.  For a Gaussian process
-    a cut loses the share M/(4 · length) of the variance; the error is corrected for it.  The interval
-    of τ is Student's interval of ln τ.  The interval of the mean is Student's with N/(2M + 1)
-    degrees of freedom, the equivalent number for the truncated sum.  In 5500 runs each, both
-    intervals covered 94.4 to 95.6 % of the time, for AR(1) processes and for two observables of
-    tanh chains of width 100.
+    with fewer than 50 chains, chains are cut into stretches of at least 10 τ.  For a Gaussian
+    process a cut loses the share M/(4 · length) of the variance; the error is corrected for it.
+    The interval of τ is Student's interval of ln τ.  The interval of the mean is Student's with
+    N/(2M + 1) degrees of freedom, the equivalent number for the truncated sum.  In 5500 runs each,
+    both intervals covered 94.4 to 95.6 % of the time, for AR(1) processes and for two observables
+    of tanh chains of width 100.
 
     Examples
     --------

@@ -16,9 +16,9 @@ from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.workers import as_executor, ranges, run_tasks
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
-from bnmc.errors import ArgumentTypeError, NotMixing
+from bnmc.errors import NotMixing
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
 
@@ -122,8 +122,7 @@ def contraction(
     >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 0.02
     True
     """
-    if not isinstance(chain, Chain):
-        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
+    as_chain(chain)
     require_coupling(chain)
     pairs = integer("pairs", pairs, low=2, high=2**20)
     level = real("level", level, above=0.0, below=1.0)

@@ -12,9 +12,9 @@ from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Reporter, as_progress
 from bnmc._support.workers import as_executor, ranges, run_tasks
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, Representation, prepare
-from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError
+from bnmc.errors import ArgumentError, BackendError
 from bnmc.mixing.meetings import not_mixing
 from bnmc.simulation.engine.pairs import Meetings, joined, meet, require_coupling
 
@@ -50,7 +50,7 @@ class CoupledPairs:
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, BackendError
+    ArgumentError, BackendError
         As `bnmc.mixing.tv_bound`.
     """
 
@@ -65,8 +65,7 @@ class CoupledPairs:
         backend: str = "cpu",
     ) -> None:
         self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
-        if not isinstance(chain, Chain):
-            raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
+        as_chain(chain)
         require_coupling(chain)
         self.chain = chain
         self.max_layers = integer("max_layers", max_layers, low=1, high=2**30)

@@ -43,7 +43,7 @@ _ULP = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class ChapmanKolmogorov:
-    """The test that the leading singular value at a multiple of a lag is a power of that at the lag.
+    """The test that the leading singular value at k times a lag is its k-th power at the lag.
 
     Attributes
     ----------
@@ -152,8 +152,8 @@ def spectral(
     With x the features less their mean over chains and layers, ``C(h) = E x_l x_{l+h}ᵀ``, and C
     their covariance over the same pairs, the singular values σ of ``C^{-1/2} C(h) C^{-1/2}`` are
     those of the Koopman operator at lag h on the span of the features (VAMP: Wu and Noé, arXiv
-    1707.04659).  The implied timescales are ``−h / ln σ``, as in deeptime.  Reversibility is not
-    assumed.  For a reversible chain the σ are the moduli of the eigenvalues at every lag.  For other
+    1707.04659). The implied timescales are ``−h / ln σ``, as in deeptime. Reversibility is not
+    assumed. For a reversible chain the σ are the moduli of the eigenvalues at every lag. For other
     chains ``σ₁(h)^{1/h}`` is a norm and tends to the leading modulus from above as h grows.
     Features are divided by their standard deviation, and directions whose variance is below 1e-10
     of the largest are left out; the covariance is not regularized.

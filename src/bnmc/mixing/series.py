@@ -91,7 +91,8 @@ def read(run: object, argument: str, observables: object, burn_in: int = 0) -> S
         allowed = f"values up to {_LARGEST:g}, whose squares have sums"
         raise ArgumentError(argument, largest, allowed)
     kept = layers >= integer("burn_in", burn_in, low=0)
-    layers, values = layers[kept], values[:, kept].astype(np.float64)
+    layers = layers[kept]
+    kept_values: Float64Array = values[:, kept].astype(np.float64)
     if len(layers) < _LEAST_LAYERS:
         hint = f"{len(layers)} from layer {burn_in} on"
         raise ArgumentError("run", run, f"a run of at least {_LEAST_LAYERS} recorded layers", hint)
@@ -99,7 +100,7 @@ def read(run: object, argument: str, observables: object, burn_in: int = 0) -> S
     if (strides != strides[0]).any():
         hint = "let depth − burn_in be a multiple of every"
         raise ArgumentError("run", run, "equally spaced layers", hint)
-    return Series(values, layers, int(strides[0]))
+    return Series(kept_values, layers, int(strides[0]))
 
 
 def read_scalar(run: object, observable: object, burn_in: int = 0) -> Series:

@@ -58,6 +58,6 @@ def contrast(n: int, which: int) -> Float64Array:
     return D / np.linalg.norm(D)
 
 
-def slowest_sector(eigenvalues: Sequence[float]) -> int:
+def slowest_sector(eigenvalues: Sequence[complex]) -> int:
     """Return the sector whose eigenvalue has the largest modulus, that is, decays most slowly."""
     return int(np.argmax(np.abs(eigenvalues)))

@@ -12,8 +12,64 @@ from bnmc._kernels.cpu import memory, pairs, rows
 from bnmc._kernels.cpu import pairs as cpu_pairs
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import ArgumentError
+from bnmc.simulation.engine.state import MOST_ROWS
+
+__all__ = [
+    "APART",
+    "BLOCK_LAYERS",
+    "THRESHOLD",
+    "Meetings",
+    "Pairs",
+    "joined",
+    "meet",
+    "require_coupling",
+]
+
+
+#: A maximal coupling is tried where the logarithm of the ratio of the two densities has at most
+#: this standard deviation s; it is refused with probability 0.4 s. A refusal costs the layers of a
+#: whole contraction, and so does waiting, less: near this value the sum of both is flat.
+THRESHOLD = 0.3
+
+#: In its place: no maximal coupling, ever.
+APART = -1.0
+
+#: Layers after which it is looked up which pairs have met.
+BLOCK_LAYERS = 32
+
+
+@dataclass(frozen=True)
+class Meetings:
+    """What became of a range of pairs.
+
+    Attributes
+    ----------
+    layers : (replicates,) ndarray of int
+        The layer of the chain ahead at which a pair met; -1 where it has not.
+    tries, refusals : (replicates,) ndarray of int
+        Maximal couplings that were tried, and refused.
+    distance, pivot : (traced, layers) ndarray of float64
+        Of the first pairs: the distance of the two covariances before each layer, and the least
+        relative pivot of their factors. NaN where a pair was not coupled.
+    degenerate : (replicates,) ndarray of int
+        The layer at which a Gram matrix had lost rank; 0 where none had.
+    """
+
+    layers: NDArray[np.int64]
+    tries: NDArray[np.int64]
+    refusals: NDArray[np.int64]
+    distance: NDArray[np.float64]
+    pivot: NDArray[np.float64]
+    degenerate: NDArray[np.int64]
+
+
+def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
+    """Refuse a chain for which the coupling is not defined, and say what to do instead."""
+    require_stationary_law(chain)
     if not chain.normalization.acts_on_rows:
         raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"')
     if chain.skip != 0.0:
