@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.in_process."""
+"""A run in the calling process: all chains go through the layers together."""
 
 from __future__ import annotations
 

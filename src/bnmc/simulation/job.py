@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.job."""
+"""What all parts of a run have in common, and which layers are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.rows."""
+"""What the samplers share that make a layer row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.gpu.devices."""
+"""Chains divided among several GPUs, each with a thread of its own."""
 
 from __future__ import annotations
 
