@@ -219,7 +219,7 @@ def of_one_step(
     Given a state, the rows of R = (h′ − skip x)/gain are N(0, G), so whitened rows are standard
     normal.
     """
-    d, n = y.shape[1:]
+    d = y.shape[1]
     rest = y - chain.skip / chain.gain * before.x if chain.skip != 0.0 else y
     values, vectors = np.linalg.eigh(before.gram)
     null = null_variance(values, rounding)
@@ -316,10 +316,8 @@ def null_variance(eigenvalues: FloatArray, rounding: float) -> FloatArray:
     -------
     (...) ndarray of float64
     """
-    exact = float(np.finfo(np.float64).eps)
-    null: FloatArray = (
-        eigenvalues.shape[-1] * max(64 * exact, 100 * rounding**2) * eigenvalues[..., -1]
-    )
+    relative = max(64 * float(np.finfo(np.float64).eps), 100 * rounding**2)
+    null: FloatArray = eigenvalues.shape[-1] * relative * eigenvalues[..., -1]
     return null
 
 

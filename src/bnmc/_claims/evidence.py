@@ -83,7 +83,7 @@ class Evidence(NamedTuple):
         expected: FloatArray | float = 0.0,
         magnitude: FloatArray | None = None,
     ) -> Evidence:
-        """Return evidence from vectors or columns; by default the magnitude is the sum of moduli."""
+        """Return evidence from vectors or columns; the default magnitude is the sum of moduli."""
         right = np.broadcast_to(expected, observed.shape)
         size = np.abs(observed) + np.abs(right) if magnitude is None else magnitude
         left, right, size = (
@@ -101,7 +101,7 @@ def assessed(claim: str, evidence: Evidence, rounding: float) -> Claim:
     """Return the p-value of the hypothesis that independent differences have mean 0.
 
     The test is Student's t, corrected for the skewness of the differences by the transformation of
-    Hall (*On the removal of skewness by transformation*, 1992).  `rounding` is the unit of rounding.
+    Hall (*On the removal of skewness by transformation*, 1992).  `rounding` is the rounding unit.
     """
     from scipy.special import stdtr
 

@@ -1,4 +1,4 @@
-"""Evidence on the claims about the stationary law, from blocks of samples and the layers after them."""
+"""Evidence on the claims about the stationary law, collected from blocks of samples."""
 
 from __future__ import annotations
 

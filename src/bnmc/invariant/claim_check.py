@@ -100,9 +100,8 @@ def check(
 
     Notes
     -----
-    With d the width, n the batch, x = N(h), a = σ(x) and G = aᵀa/d, the next state is
-    h′ = skip x + gain W a.  The table assumes gain 1 and skip 0.  Each claim has one or more rows in
-    the report:
+    With d the width, n the batch, x = N(h), a = σ(x) and G = aᵀa/d, the next state is h′ = skip x +
+    gain W a.  The table assumes gain 1 and skip 0.  Each claim has one or more rows in the report:
 
     ============ ==================================================================================
     uniqueness   certified draws from two starts, the law "gaussian" and samples near a line, agree
@@ -122,8 +121,9 @@ def check(
     symmetry for user-defined weights or a skip connection with a σ that is not odd.
 
     Each statistic is a mean of independent differences whose expectation is 0, tested by Student's
-    t with Hall's (1992) correction for skewness.  If a row has several statistics, its p-value is the
-    least one times their number (Bonferroni).  Verdicts are those of Holm's method at level `alpha`.
+    t with Hall's (1992) correction for skewness.  If a row has several statistics, its p-value is
+    the least one times their number (Bonferroni).  Verdicts are those of Holm's method at level
+    `alpha`.
 
     The tests use the central limit theorem, and the draws of the library have the stationary law
     only within `tolerance`.  The table shows the percentage of failing reports on correct chains
@@ -163,10 +163,11 @@ def check(
       gap beside that of G*.  For linear chains, in the m dimensions that N leaves, the mean square
       of the gap is shown beside its leading order in 1/d, and the gap and W₂² of W H beside the
       bounds of `bnmc.bounds.orthogonalizes`.
-    - The variance of eigenvalues over n/d, its value for the law of Marchenko and Pastur.  After one
-      step, hᵀh/d whitened by G has this variance to leading order: (n−1)(n+2)/n².  At stationarity
-      the eigenvalues of PGP over their mean, P = I − 11ᵀ/n, vary more, because of the previous
-      layers: at n = 20 and d = 500 by factors of 5.05 (linear), 4.4 (tanh) and 2.3 (relu).
+    - The variance of eigenvalues over n/d, its value for the law of Marchenko and Pastur.  After
+      one step, hᵀh/d whitened by G has this variance to leading order: (n−1)(n+2)/n². At
+      stationarity the eigenvalues of PGP over their mean, P = I − 11ᵀ/n, vary more, because of the
+      previous layers: at n = 20 and d = 500 their variance over n/d is 5.05 (linear), 4.4 (tanh)
+      and 2.3 (relu).
 
     Examples
     --------

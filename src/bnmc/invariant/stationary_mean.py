@@ -61,8 +61,8 @@ def expectation(
         as the number of layers within which nine of ten pairs meet, and five times as many layers
         for the average.
     lag : int, optional
-        Layers by which one chain of a pair is ahead, >= 1.  By default the burn-in of the pilot run,
-        at least 1.
+        Layers by which one chain of a pair is ahead, >= 1.  By default that of the pilot
+        run, at least 1.
     initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
