@@ -145,21 +145,13 @@ def levels(
 ) -> Iterator[tuple[int, float]]:
     """Yield, stage by stage, the calls so far and the least alpha at which the step fails."""
     from bnmc._claims.evidence import judged
-    from bnmc.testing import same_law
-    from bnmc.testing._evidence import OnOneState
-    from bnmc.testing._inputs import inputs
+    from bnmc.testing import assert_same_law
+    from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
 
-    tried = same_law._Tried(step, chain)
-    known = list(inputs(chain, tried, np.random.default_rng(seed)))
-    states = [OnOneState(name, layer, tried.rounding) for name, layer in known]
-    law = same_law._Exact() if chain.is_gaussian else same_law._Moments(chain, tried.rounding)
+    test = SequentialTest(step, chain, np.random.default_rng(seed))
     if rows is None:
-        rows = inspect.signature(same_law.assert_same_law).parameters["rows"].default
-    stages = list(same_law._stages(chain, rows))
+        rows = inspect.signature(assert_same_law).parameters["rows"].default
+    stages = list(numbers_of_calls(chain, rows))
     for calls in stages:
-        for state in states:
-            for rest in same_law._calls(tried, chain, state.layer, calls - state.calls):
-                state.add(rest)
-                law.add(state.layer, rest)
-        adjusted = min(float(row.adjusted or 0.0) for row in judged(law.claims(states), 0.5))
-        yield tried.calls, len(stages) * adjusted
+        adjusted = min(float(row.adjusted or 0.0) for row in judged(test.claims_after(calls), 0.5))
+        yield test.step.calls, len(stages) * adjusted
