@@ -122,8 +122,8 @@ def assert_same_law(
     with G = aᵀa/width and a = σ(N(h)).  In a scaled orthonormal basis of the range of G they are
     standard normal, so the tests are exact at every width and number of calls:
 
-    - Sums of squares are χ²: in total, by coordinate (Bartlett's decomposition), of means over calls
-      and of sums over rows.
+    - Sums of squares are χ²: in total, by coordinate (Bartlett's decomposition), of means over
+      calls, and of sums over rows.
     - Products with the next call, row or state are normal, given the first factor.
     - Norms of rows and of calls, and single weights, are compared with their laws by Kolmogorov's
       distance (with Massart's bound of its tail).
