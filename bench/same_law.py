@@ -1,6 +1,6 @@
 """How often `assert_same_law` fails right steps, and how soon it finds wrong ones.
 
-Layers are those of tests/test_testing_same_law.py, in NumPy (extra ``test``).  The default rows of
+Layers are those of tests/numpy_steps.py, in NumPy (extra ``test``).  The default rows of
 `assert_same_law`; every seed is another network and another generator of states.
 """
 
