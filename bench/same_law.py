@@ -129,7 +129,7 @@ def network(chain: bnmc.Chain, options: dict[str, Any], seed: int) -> Any:
     tests = str(Path(__file__).parents[1] / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
-    from test_testing_same_law import Network
+    from numpy_steps import Network
 
     known = {"sigma": chain.activation.name, **options, "seed": 10**6 + seed}
     return Network(chain.width, **known)

@@ -50,7 +50,7 @@ class CoupledPairs:
 
     Raises
     ------
-    ArgumentError, BackendError
+    ArgumentError, ArgumentTypeError, BackendError
         As `bnmc.mixing.tv_bound`.
     """
 
