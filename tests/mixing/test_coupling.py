@@ -6,7 +6,7 @@ import scipy.stats
 
 import bnmc
 from bnmc.errors import NotMixing
-from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.meeting_bound import tv_bound
 
 RELU = bnmc.Chain(20, 3, "relu")
 

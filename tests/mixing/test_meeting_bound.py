@@ -9,7 +9,7 @@ import pytest
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.mixing import meeting_bound
-from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.meeting_bound import tv_bound
 
 RELU = bnmc.Chain(20, 3, "relu")
 

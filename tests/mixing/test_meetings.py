@@ -10,7 +10,7 @@ import scipy.stats
 import bnmc
 from bnmc.errors import NotMixing, PartialEstimateError
 from bnmc.mixing import coupling
-from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.meeting_bound import tv_bound
 
 RELU = bnmc.Chain(20, 3, "relu")
 

@@ -24,11 +24,16 @@ from bnmc._kernels.cpu.blocks import (
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import factorise, finish_block
 from bnmc._kernels.scalar.codes import (
+    DEGENERATE,
+    MOST_ELEMENTS,
     NORM_CENTRED,
     NORM_NONE,
     NORM_UNCENTRED,
     NOT_FINITE,
+    PATIENCE,
     SECOND_WORD,
+    STREAM_COIN,
+    STREAM_RESIDUAL,
     ZERO_VARIANCE,
     Draw,
     Law,
@@ -38,22 +43,6 @@ from bnmc._kernels.scalar.philox import philox4x32
 
 # The side of a pair whose rows are drawn.
 AHEAD, BEHIND, BOTH = 1, 2, 3
-
-#: Status of a pair with a Gram matrix that has lost rank: the chains cannot meet.
-DEGENERATE = 4
-
-#: Successive layers without a common range after which rank counts as lost.  From collinear samples
-#: an activation that is not odd regains rank within a few layers.
-PATIENCE = 64
-
-# Streams: rows of the start of the chain behind, rows of its residual law, and the uniforms that
-# decide.
-STREAM_START = np.uint32(0x80000000)
-STREAM_RESIDUAL = np.uint32(0xA0000000)
-STREAM_COIN = np.uint32(0xC0000000)
-
-#: Rejections from the residual law after which counters would repeat.
-MOST_ELEMENTS = 2**32 - 1
 
 
 class Pair(NamedTuple):

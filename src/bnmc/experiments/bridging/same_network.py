@@ -9,7 +9,6 @@ import numpy as np
 from bnmc import gram as grams
 from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
-from bnmc.bounds import distortion
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.estimate.estimate import Estimate
@@ -78,7 +77,7 @@ def two_inputs(
         progress, "bridging-two-inputs", list(widths) * len(names), sources, full, store
     ) as parts:
         for name in names:
-            gamma = distortion.distortion(name, n)
+            gamma = bounds.distortion(name, n)
             for width in widths:
                 chain = Chain(width, n, name)
                 star = MeanField(chain).fixed_point()

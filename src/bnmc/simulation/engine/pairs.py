@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, pairs, rows
-from bnmc._kernels.cpu import pairs as cpu_pairs
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
@@ -151,7 +150,7 @@ class Pairs:
             return
         # Layer 0 is drawn as if its covariance were the Gram matrix of a layer -1, with gain 1.
         law = self._law._replace(gain=1.0)
-        for stream in (pairs.STREAM_START, codes.STREAM_ROWS):
+        for stream in (codes.STREAM_START, codes.STREAM_ROWS):
             self._renew(start.matrix)
             self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
         self._check()
@@ -215,7 +214,7 @@ class Pairs:
         return np.zeros((len(self.met), 0, 2, n, n))
 
     def _check(self) -> None:
-        ended = np.flatnonzero(~np.isin(self.status[:, 0], (0, pairs.DEGENERATE)))
+        ended = np.flatnonzero(~np.isin(self.status[:, 0], (codes.RUNNING, codes.DEGENERATE)))
         if ended.size:
             what, layer, row = (int(value) for value in self.status[ended[0]])
             number = self.first + int(ended[0])
@@ -241,7 +240,7 @@ def meet(
         ahead = min(lag if pairs.layer == 0 else BLOCK_LAYERS, end - pairs.layer)
         traces.append(pairs.advance(ahead, traced=traced)[1])
     trace = np.concatenate(traces, axis=1)
-    lost = pairs.status[:, 0] == cpu_pairs.DEGENERATE
+    lost = pairs.status[:, 0] == codes.DEGENERATE
     return Meetings(
         layers=pairs.met,
         tries=pairs.tries[:, 0],

@@ -9,15 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ROWS
 from bnmc.chain.chain import Chain
 
 __all__ = ["MOST_CHAINS", "MOST_ROWS", "Frames", "Measure", "State"]
-
-#: Largest number of chains: the chain shares a counter word with the stream.
-MOST_CHAINS = 1 << 28
-
-#: Largest width of layers that are made row by row: four rows share a 32-bit counter word.
-MOST_ROWS = 1 << 33
 
 
 class Measure(NamedTuple):
