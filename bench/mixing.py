@@ -14,8 +14,8 @@ import bnmc
 from bench.report import Cell, Floor, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, interleave
 from bnmc.mixing.contraction_rate import contraction
-from bnmc.mixing.coupling import tv_bound
-from bnmc.mixing.meetings import PILOT_REPLICATES
+from bnmc.mixing.coupling import PILOT_REPLICATES
+from bnmc.mixing.meeting_bound import tv_bound
 
 Float64 = npt.NDArray[np.float64]
 

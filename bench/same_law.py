@@ -1,7 +1,7 @@
 """How often `assert_same_law` fails right steps, and how soon it finds wrong ones.
 
-Layers are those of tests/testing/test_same_law.py, in NumPy (extra ``test``). The number of rows is
-the default of `assert_same_law`. Each seed gives another network and another generator of states.
+Layers are those of tests/numpy_steps.py, in NumPy (extra ``test``). The number of rows is the
+default of `assert_same_law`. Each seed gives another network and another generator of states.
 """
 
 from __future__ import annotations
@@ -126,11 +126,10 @@ def add_findings(report: Report, seeds: int) -> None:
 
 def network(chain: bnmc.Chain, options: dict[str, Any], seed: int) -> Any:
     """Return a layer with its own seed."""
-    tests = Path(__file__).parents[1] / "tests"
-    for folder in (str(tests), str(tests / "testing")):
-        if folder not in sys.path:
-            sys.path.append(folder)
-    from test_same_law import Network
+    tests = str(Path(__file__).parents[1] / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    from numpy_steps import Network
 
     known = {"sigma": chain.activation.name, **options, "seed": 10**6 + seed}
     return Network(chain.width, **known)
@@ -146,21 +145,13 @@ def levels(
 ) -> Iterator[tuple[int, float]]:
     """Yield, for each stage, the calls so far and the least alpha at which the step fails."""
     from bnmc._claims.evidence import judged
-    from bnmc.testing import same_law
-    from bnmc.testing._evidence import OnOneState
-    from bnmc.testing._inputs import inputs
+    from bnmc.testing import assert_same_law
+    from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
 
-    tried = same_law._Tried(step, chain)
-    known = list(inputs(chain, tried, np.random.default_rng(seed)))
-    states = [OnOneState(name, layer, tried.rounding) for name, layer in known]
-    law = same_law._Exact() if chain.is_gaussian else same_law._Moments(chain, tried.rounding)
+    test = SequentialTest(step, chain, np.random.default_rng(seed))
     if rows is None:
-        rows = inspect.signature(same_law.assert_same_law).parameters["rows"].default
-    stages = list(same_law._stages(chain, rows))
+        rows = inspect.signature(assert_same_law).parameters["rows"].default
+    stages = list(numbers_of_calls(chain, rows))
     for calls in stages:
-        for state in states:
-            for rest in same_law._calls(tried, chain, state.layer, calls - state.calls):
-                state.add(rest)
-                law.add(state.layer, rest)
-        adjusted = min(float(row.adjusted or 0.0) for row in judged(law.claims(states), 0.5))
-        yield tried.calls, len(stages) * adjusted
+        adjusted = min(float(row.adjusted or 0.0) for row in judged(test.claims_after(calls), 0.5))
+        yield test.step.calls, len(stages) * adjusted

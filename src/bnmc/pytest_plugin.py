@@ -1,15 +1,14 @@
-"""Fixtures for tests of other packages; pytest loads them wherever bnmc is installed.
+"""Fixtures for tests of other packages; pytest loads them if bnmc is installed.
 
 ``bnmc_rng``
-    A `numpy.random.Generator` of a test's own: its seed is that of ``--bnmc-seed`` (0 unless given)
-    and the test's name, so that it depends neither on other tests nor on their order.  With
-    ``--bnmc-seed=random`` every run has another seed; what fails says which.
+    A `numpy.random.Generator` for one test.  Its seed is made of ``--bnmc-seed`` (default: 0) and
+    the name of the test, so it does not depend on other tests.  With ``--bnmc-seed=random`` every
+    run has another seed; the report of a failed test shows it.
 ``bnmc_roofline``
-    Call it as `bnmc.testing.roofline`: it times a function in turns with the peaks of the machine,
-    and the ratio is shown at the end of the run.  With pytest-benchmark it is in the extra info of
-    the test's benchmark, too.
+    A function with the arguments of `bnmc.testing.roofline`.  The ratio is shown at the end of the
+    run and, with pytest-benchmark, stored in the extra info of the benchmark.
 
-Importing this module imports nothing but pytest: what it needs, fixtures import.
+This module imports only pytest; the fixtures import everything else.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
     from bnmc.testing.machine_limits import Roofline
 
-
+#: Key of the seed in the stash of the configuration.
 _SEED = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option."""
+    """Add the option ``--bnmc-seed``."""
     parser.getgroup("bnmc").addoption(
         "--bnmc-seed",
         default="0",
@@ -41,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle the seed: workers of pytest-xdist take that of the main process."""
+    """Choose the seed; workers of pytest-xdist use the seed of the main process."""
     given = getattr(config, "workerinput", {}).get("bnmc_seed", config.getoption("--bnmc-seed"))
     text = str(secrets.randbits(32)) if given == "random" else str(given)
     if not (text.isascii() and text.isdigit()):
@@ -51,13 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Hand the seed to a worker of pytest-xdist."""
+    """Pass the seed to a worker of pytest-xdist."""
     node.workerinput["bnmc_seed"] = node.config.stash[_SEED]
 
 
 @pytest.fixture
 def bnmc_rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator of this test's own; see `bnmc.pytest_plugin`."""
+    """A random generator for one test; see `bnmc.pytest_plugin`."""
     import numpy as np
 
     seed = request.config.stash[_SEED]
@@ -67,7 +66,7 @@ def bnmc_rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture
 def bnmc_roofline(request: pytest.FixtureRequest) -> Callable[..., Roofline]:
-    """`bnmc.testing.roofline`, with its result in the report; see `bnmc.pytest_plugin`."""
+    """`bnmc.testing.roofline` with the ratio in the report; see `bnmc.pytest_plugin`."""
     from bnmc.testing.machine_limits import roofline
 
     benchmark = None
@@ -87,7 +86,7 @@ def bnmc_roofline(request: pytest.FixtureRequest) -> Callable[..., Roofline]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show what was measured."""
+    """Show the ratios of all tests."""
     lines = [
         value
         for outcome in ("passed", "failed")

@@ -28,7 +28,7 @@ from bnmc.invariant import expectation
 from bnmc.invariant.certified_sample import sample
 from bnmc.mixing import coupling
 from bnmc.mixing.contraction_rate import contraction
-from bnmc.mixing.coupling import tv_bound
+from bnmc.mixing.meeting_bound import tv_bound
 from bnmc.simulation import tiles
 
 # The package has a function of the same name.

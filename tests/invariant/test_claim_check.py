@@ -5,19 +5,17 @@ counts as caught only by a margin, see `caught`.
 """
 
 import importlib
-import json
 import math
 
 import numpy as np
 import pytest
-import scipy.linalg
+from numpy_chains import after, network, normalised, row_of, settled
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import special, stats
 
 import bnmc
-from bnmc import random_matrix
 from bnmc._claims.claims import uniqueness
-from bnmc._claims.evidence import Claim, Evidence, assessed, judged
+from bnmc._claims.evidence import assessed
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,57 +26,6 @@ from bnmc.errors import (
 from bnmc.invariant.claim_check import check
 
 RELU = bnmc.Chain(10, 3, "relu")
-
-
-# ---------------------------------------------------------------- networks in NumPy
-
-
-def normalised(h, ddof=0, centred=True):
-    if centred:
-        h = h - h.mean(axis=-1, keepdims=True)
-    return h / np.sqrt((h**2).sum(axis=-1, keepdims=True) / (h.shape[-1] - ddof))
-
-
-def network(sigma, rng, *, variance=1.0, weights="rows", skip=0.0, **norm):
-    """Return a function from states (..., width, batch) to the next, every one with its own W.
-
-    "rows" stands for Gaussian weights too: rows of W a are N(0, aᵀa/width).
-    """
-    draw = {
-        "uniform": lambda shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
-        "rademacher": lambda shape: rng.choice([-1.0, 1.0], shape),
-        "normal": rng.standard_normal,
-    }
-    function = FORMULAS[sigma] if isinstance(sigma, str) else sigma
-
-    def step(h):
-        x = normalised(h, **norm)
-        a, width = function(x), h.shape[-2]
-        if weights == "rows":
-            values, vectors = np.linalg.eigh(np.swapaxes(a, -1, -2) @ a / width)
-            root = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-            new = rng.standard_normal(h.shape) @ np.swapaxes(root, -1, -2)
-        else:
-            new = draw[weights]((*h.shape[:-1], width)) @ a / math.sqrt(width)
-        return skip * x + math.sqrt(variance) * new
-
-    return step
-
-
-def after(step, h, layers):
-    for _ in range(layers):
-        h = step(h)
-    return h
-
-
-def settled(chain, step, count, rng, layers=12):
-    """States of a network that started from Gaussian ones, which are near the invariant law."""
-    return after(step, rng.standard_normal((count, chain.width, chain.batch)), layers)
-
-
-def row_of(report, claim):
-    (row,) = [row for row in report.rows if row.claim == claim]
-    return row
 
 
 def caught(report, claim):
@@ -240,9 +187,8 @@ def test_samples_of_any_precision(dtype):
 
 # ---------------------------------------------------------------- faults
 
+
 # Each is caught in samples of this size, and a correct network of the same size passes.
-
-
 def leaky(x):
     return np.where(x > 0, x, 0.01 * x)
 
@@ -411,190 +357,6 @@ def test_each_claim_of_one_step_can_fail(spoil, claim):
     assert caught(report, claim)
 
 
-# ---------------------------------------------------------------- rows that are reported
-
-
-def grams_of(chain, h):
-    a = FORMULAS[chain.activation.name](normalised(h, centred=chain.norm == "batch"))
-    return np.swapaxes(a, 1, 2) @ a / chain.width
-
-
-def test_the_distance_from_gaussian_rows_is_the_mean_total_variation():
-    """The exact distance of given G, whose mean over 60 samples a draw for each estimates."""
-    rng = np.random.default_rng(13)
-    chain = bnmc.Chain(50, 3, "relu")
-    samples = settled(chain, network("relu", rng), 1200, rng)
-    report = check(chain, samples=samples, rng=13)
-    upper = row_of(report, "distance of h from N(0, G*)ᵈ, at most")
-    star = bnmc.MeanField(chain).fixed_point()
-    exact = random_matrix.total_variation(grams_of(chain, samples[:60]), star.gram, rows=50)
-    error = math.hypot(upper.stderr, exact.std(ddof=1) / math.sqrt(60))
-    assert abs(upper.statistic - exact.mean()) < 5 * error
-    assert upper.verdict == "reported"
-    lower = row_of(report, "distance of h from N(0, G*)ᵈ, at least")
-    assert 0.1 < lower.interval[0] < lower.statistic < upper.interval[1]
-    epsilon = bnmc.bounds.bridging.lemma_5(width=50, batch=3, star=star.gram, distortion=1.0)
-    assert upper.expected == lower.expected == pytest.approx(float(epsilon), rel=1e-9)
-
-
-def test_gaussian_rows_have_no_distance_from_gaussian_rows():
-    """The lower bound is one: h drawn from N(0, G*), whose band has 0 but with probability 1e-6.
-
-    At level 0.95 the band is 2 √(ln 80/(2N)); it would be 2 √(ln 4e6/(2N)) at 1e-6.
-    """
-    rng = np.random.default_rng(14)
-    chain = bnmc.Chain(50, 3, "relu")
-    root = scipy.linalg.sqrtm(bnmc.MeanField(chain).fixed_point().gram).real
-    report = check(chain, samples=rng.standard_normal((2000, 50, 3)) @ root, rng=14)
-    lower = row_of(report, "distance of h from N(0, G*)ᵈ, at least")
-    assert lower.statistic < 2 * math.sqrt(math.log(4e6) / (2 * 2000))
-    width = lower.interval[1] - lower.statistic
-    assert width == pytest.approx(2 * math.sqrt(math.log(80) / (2 * 2000)), rel=1e-12)
-
-
-def bures(first, second):
-    """W₂² of centred Gaussians."""
-    root = scipy.linalg.sqrtm(first)
-    return np.trace(first + second - 2 * scipy.linalg.sqrtm(root @ second @ root)).real
-
-
-def test_reported_means_are_those_of_the_formulas():
-    rng = np.random.default_rng(15)
-    chain = bnmc.Chain(40, 4, "relu")
-    samples = settled(chain, network("relu", rng), 200, rng)
-    report = check(chain, samples=samples, rng=15)
-    G, star = grams_of(chain, samples), bnmc.MeanField(chain).fixed_point().gram
-    shares = G / np.trace(G, 0, 1, 2)[:, None, None]
-    gaps = np.linalg.norm(shares - np.eye(4) / 4, axis=(1, 2))
-    row = row_of(report, "orthogonality gap of G, beside that of G*")
-    assert row.statistic == pytest.approx(gaps.mean(), rel=1e-9)
-    assert row.stderr == pytest.approx(gaps.std(ddof=1) / math.sqrt(200), rel=1e-9)
-    assert row.expected == pytest.approx(np.linalg.norm(star / np.trace(star) - np.eye(4) / 4))
-    row = row_of(report, "W₂² of a row given G from N(0, G*)")
-    assert row.statistic == pytest.approx(np.mean([bures(one, star) for one in G]), rel=1e-6)
-    P = np.eye(4) - 1 / 4
-    bulk = np.array([np.linalg.eigvalsh(P @ one @ P)[1:] for one in G])
-    ratio = (bulk.var(axis=1) / bulk.mean(axis=1) ** 2).mean() * 40 / 4
-    row = row_of(report, "spectrum of G, centred: variance over Marchenko–Pastur's n/d")
-    assert row.statistic == pytest.approx(ratio, rel=1e-9)
-
-
-def test_linear_chains_are_compared_with_their_bounds():
-    rng = np.random.default_rng(16)
-    for chain, m in [
-        (bnmc.Chain(60, 4, "linear"), 3),
-        (bnmc.Chain(60, 3, "linear", norm="batch-uncentred"), 3),
-    ]:
-        step = network("linear", rng, centred=chain.norm == "batch")
-        samples = settled(chain, step, 300, rng)
-        report = check(chain, samples=samples, rng=16)
-        spectra = np.linalg.eigvalsh(grams_of(chain, samples))[:, -m:]
-        shares = spectra / spectra.sum(axis=1, keepdims=True)
-        squared = ((shares - 1 / m) ** 2).sum(axis=1)
-        row = row_of(report, "orthogonality gap squared, beside (m−1)(m+2)²/(4m(m+1)d)")
-        assert row.statistic == pytest.approx(squared.mean(), rel=1e-9)
-        assert row.expected == pytest.approx((m - 1) * (m + 2) ** 2 / (4 * m * (m + 1) * 60))
-        row = row_of(report, "W₂² of W H from N(0, I/m), beside 2m E V")
-        distance = ((np.sqrt(shares) - 1 / math.sqrt(m)) ** 2).sum(axis=1)
-        assert row.statistic == pytest.approx(distance.mean(), rel=1e-9)
-        assert row.expected == pytest.approx(2 * m * np.sqrt(squared).mean())
-        assert row.statistic <= row.expected
-        row = row_of(report, "orthogonality gap, beside 3m/(α√d)")
-        assert row.expected == pytest.approx(3 * m / shares.min() / math.sqrt(60))
-        assert row.statistic <= row.expected
-
-
-@pytest.mark.parametrize(("activation", "wider"), [("linear", 5.04), ("relu", 2.28)])
-def test_the_stationary_spectrum_is_wider_than_that_of_one_step(activation, wider):
-    """At n = 20, d = 500: measured in 3800 layers of one chain as 5.04 and 2.28 times n/d.
-
-    Within 5 standard errors of this test and 3 % for that measurement, whose layers are correlated.
-    """
-    chain = bnmc.Chain(500, 20, activation)
-    grams = bnmc.simulate(chain, 100, chains=300, rng=17, burn_in=100).gram[:, -1]
-    rng = np.random.default_rng(17)
-    values, vectors = np.linalg.eigh(grams)
-    roots = np.sqrt(np.maximum(values, 0))[:, :, None] * np.swapaxes(vectors, 1, 2)
-    report = check(chain, samples=rng.standard_normal((300, 500, 20)) @ roots, rng=17)
-    row = row_of(report, "spectrum of G, centred: variance over Marchenko–Pastur's n/d")
-    assert abs(row.statistic - wider) < 5 * row.stderr + 0.03 * wider
-    m = 19 if activation == "linear" else 20
-    row = row_of(report, "spectrum, one step: variance over Marchenko–Pastur's n/d")
-    assert abs(row.statistic - (m - 1) * (m + 2) / m**2) < 5 * row.stderr
-    # Neither has the variance that it is measured in.
-    assert {row.expected for row in report.rows if row.claim.startswith("spectrum")} == {None}
-
-
-def test_without_a_fixed_point_no_distance_is_reported():
-    rng = np.random.default_rng(18)
-    chain = bnmc.Chain(20, 3, "relu", eps=1e-5)
-    samples = settled(chain, network("relu", rng), 200, rng)
-    names = [row.claim for row in check(chain, samples=samples).rows if row.verdict == "reported"]
-    assert names == [
-        "spectrum, one step: variance over Marchenko–Pastur's n/d",
-        "spectrum of G, centred: variance over Marchenko–Pastur's n/d",
-    ]
-
-
-# ---------------------------------------------------------------- verdicts
-
-
-def test_p_values_are_those_of_student_with_halls_correction():
-    x = np.random.default_rng(19).gamma(2.0, size=(300, 1)) - 2.1
-    (row,) = [assessed("mean", Evidence.of(x + 5, np.full((300, 1), 5.0)), 2e-16)]
-    t, skew = stats.ttest_1samp(x[:, 0], 0.0).statistic, stats.skew(x[:, 0])
-    # Hall (1992), with moments of ddof 0 in the skewness; ours has ddof 1, a factor (1 − 1/N)^1.5.
-    skew *= (1 - 1 / 300) ** 1.5
-    corrected = t + skew * (t**2 / 3 + 1 / 6) / 300**0.5 + skew**2 * t**3 / (27 * 300)
-    assert row.p_value == pytest.approx(2 * stats.t.sf(abs(corrected), 299), rel=1e-9)
-    assert row.statistic == pytest.approx(x.mean() + 5)
-    assert row.stderr == pytest.approx(x.std(ddof=1) / 300**0.5)
-    mirrored = np.concatenate([x, 0.2 - x])  # no skewness: Student's test itself
-    (row,) = [assessed("mean", Evidence.of(mirrored), 2e-16)]
-    assert row.p_value == pytest.approx(stats.ttest_1samp(mirrored[:, 0], 0).pvalue, rel=1e-9)
-
-
-def test_the_correction_mends_the_tails_of_skew_statistics():
-    """χ² with one degree of freedom, 200 samples: Student's test alone has 4 times the alarms."""
-    x = np.random.default_rng(20).chisquare(1, (200, 10_000)) - 1
-    p = np.array([assessed("", Evidence.of(x[:, [k]]), 2e-16).p_value for k in range(10_000)])
-    student = stats.ttest_1samp(x, 0, axis=0).pvalue
-    allowed = stats.binom.isf(FALSE_ALARM, 10_000, 1e-3)
-    assert np.count_nonzero(p <= 1e-3) <= allowed < np.count_nonzero(student <= 1e-3)
-
-
-def test_the_worst_of_several_statistics_counts_as_many_times():
-    x = np.random.default_rng(21).standard_normal((300, 4))
-    x[:, 2] += 0.3
-    single = assessed("third", Evidence.of(x[:, 2]), 2e-16)
-    worst = assessed("all", Evidence.of(x), 2e-16)
-    assert worst.p_value == pytest.approx(4 * single.p_value, rel=1e-12)
-    assert (worst.count, worst.statistic) == (4, pytest.approx(single.statistic))
-
-
-def test_numbers_that_are_equal_to_rounding_are_equal():
-    ones = np.ones(100)
-    noise = 1e-15 * np.random.default_rng(22).standard_normal(100)
-    assert assessed("same", Evidence.of(ones + noise, ones), 2e-16).p_value == 1.0
-    assert assessed("off", Evidence.of(ones + 1e-9, ones), 2e-16).p_value == 0.0
-    assert assessed("coarse", Evidence.of(ones + 1e-9, ones), 1e-7).p_value == 1.0
-    # The magnitude of what cancels is that of its parts.
-    assert assessed("cancels", Evidence.of(noise, 0.0, ones), 2e-16).p_value == 1.0
-
-
-def test_holms_method():
-    values = [0.2, 1e-5, 0.0004, None, 0.03]
-    rows = judged([Claim(str(p), 0.0, 0.0, 1.0, p_value=p) for p in values], alpha=0.0015)
-    adjusted = [row.adjusted for row in rows]
-    assert adjusted[3] is None
-    expected = [0.2, 4e-5, 0.0012, 0.06]
-    assert [adjusted[k] for k in (0, 1, 2, 4)] == pytest.approx(expected)
-    assert [row.verdict for row in rows] == ["holds", "fails", "fails", "reported", "holds"]
-    # never below that of a smaller p-value, never above 1
-    rows = judged([Claim("", 0.0, 0.0, 1.0, p_value=p) for p in (0.4, 0.45)], alpha=0.05)
-    assert [row.adjusted for row in rows] == pytest.approx([0.8, 0.8])
-
-
 # ---------------------------------------------------------------- the report
 
 
@@ -602,43 +364,6 @@ def test_holms_method():
 def samples():
     rng = np.random.default_rng(23)
     return settled(RELU, network("relu", rng), 200, rng)
-
-
-def test_a_report_is_a_table(samples):
-    report = check(RELU, samples=2 * samples, rng=24)
-    lines = str(report).splitlines()
-    assert lines[0] == f"The invariant law of {RELU!r}: 200 samples, given"
-    assert lines[1].split() == [
-        "claim", "statistic", "expected", "stderr", "p", "or", "interval", "adjusted", "verdict"
-    ]  # fmt: skip
-    assert len(lines) == len(report.rows) + 3
-    assert not report.ok
-    assert report.failures
-    assert all(row.verdict == "fails" for row in report.failures)
-    for row, line in zip(report.rows, lines[2:-1], strict=True):
-        assert line.startswith(row.claim)
-        assert line.endswith(row.verdict)
-        assert ("[" in line) == (row.interval is not None)
-        assert ("worst of" in line) == (row.count > 1)
-    held = sum(row.verdict == "holds" for row in report.rows)
-    count = held + len(report.failures)
-    assert lines[-1] == (
-        f"{held} of {count} claims that were tested hold, at alpha = 0.001 (Holm); "
-        f"{len(report.rows) - count} were not tested"
-    )
-
-
-def test_a_report_can_be_stored(samples):
-    report = check(RELU, samples=samples, rng=25)
-    stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert stored == report.to_dict()
-    assert stored["chain"] == repr(RELU)
-    assert stored["ok"] is True
-    assert [row["claim"] for row in stored["rows"]] == [row.claim for row in report.rows]
-    assert set(stored["rows"][0]) == {
-        "claim", "statistic", "expected", "stderr", "interval", "p_value", "adjusted", "verdict",
-        "count",
-    }  # fmt: skip
 
 
 def test_a_seed_gives_one_report_and_input_stays(samples):

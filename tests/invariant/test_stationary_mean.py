@@ -1,4 +1,4 @@
-"""Stationary expectations without bias, and samples of the invariant law with a certificate."""
+"""Stationary expectations without bias."""
 
 import functools
 import importlib
@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing, PartialEstimateError
-from bnmc.invariant import expectation, sample
+from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
+from bnmc.invariant import expectation
 
 # The package has a function of the same name.
 EXPECTATION = importlib.import_module("bnmc.invariant.stationary_mean")
+
+
 RELU = bnmc.Chain(20, 3, "relu")
+
+
 NEARLY_EQUAL = np.random.default_rng(0).normal(size=(20, 1)) * [1.0, 1.05, 0.95] + [0.0, 0.1, -0.1]
+
+
 # Not relu: a sample that is negative in all 20 rows would stay 0 forever.
 UNCENTRED = bnmc.Chain(20, 3, "tanh", norm="batch-uncentred")
 
@@ -134,59 +140,3 @@ def test_a_chain_that_loses_rank_has_no_expectation():
             replicates=4, rng=0,
         )  # fmt: skip
     assert raised.value.partial is None
-
-
-def test_draws_have_the_invariant_law():
-    # From samples near a line, whose law the first layers keep.
-    rng = np.random.default_rng(5)
-    line = rng.standard_normal((20, 1)) * [1.0, 1.5, 2.0] + 0.1 * rng.standard_normal((20, 3))
-    drawn = sample(RELU, 4000, tolerance=0.02, initial=line, rng=0)
-    assert drawn.gram.shape == (4000, 3, 3)
-    assert drawn.certificate.layers_to(0.02) == drawn.layer
-    assert drawn.certificate.replicates == 400
-    truth = bnmc.simulate(RELU, 60, chains=4000, rng=1, burn_in=60).gram[:, -1]
-    # Kolmogorov-Smirnov, with Massart's bound for both samples: a false alarm in 1e-6.
-    allowed = 2.0 * math.sqrt(math.log(4.0 * 3 / 1e-6) / (2.0 * 4000)) + 0.02
-    for of in (lambda g: g[:, 0, 0], lambda g: g[:, 0, 1], bnmc.gram.orthogonality_gap):
-        mine, theirs = np.sort(of(drawn.gram)), np.sort(of(truth))
-        both = np.concatenate([mine, theirs])
-        apart = np.searchsorted(mine, both, "right") - np.searchsorted(theirs, both, "right")
-        assert np.abs(apart).max() / 4000 < allowed
-
-
-def test_preactivations_are_normal_rows_given_the_gram_matrix():
-    chain = bnmc.Chain(20, 3, "relu", gain=2.0)
-    drawn = sample(chain, 2000, tolerance=0.05, rng=3)
-    h = drawn.preactivations()
-    assert h.shape == (2000, 20, 3)
-    np.testing.assert_array_equal(h, drawn.preactivations())
-    # Whitened rows are 40,000 standard normal triples.
-    factors = np.linalg.cholesky(4.0 * drawn.gram)
-    z = np.linalg.solve(factors[:, None], h[..., None])[..., 0].reshape(-1, 3)
-    count = len(z)
-    assert np.abs(z.mean(axis=0)).max() < 5.5 / math.sqrt(count)
-    # Var z² = 2, Var z z' = 1.
-    allowed = 5.5 * np.sqrt((1.0 + np.eye(3)) / count)
-    assert (np.abs(z.T @ z / count - np.eye(3)) < allowed).all()
-
-
-def test_no_layer_is_certified_at_too_high_a_level():
-    with pytest.raises(PartialEstimateError, match="certified") as raised:
-        sample(RELU, 3, tolerance=0.01, level=1.0 - 1e-9, rng=0)
-    assert raised.value.partial.replicates == 800
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"size": 0}, ArgumentError, "size"),
-        ({"tolerance": 0.0}, ArgumentError, "tolerance"),
-        ({"tolerance": 1e-12}, ArgumentError, "tolerance"),
-        ({"max_layers": 0}, ArgumentError, "max_layers"),
-        ({"executor": 3}, ArgumentTypeError, "executor"),
-        ({"chain": bnmc.Chain(20, 3, "linear", norm="none")}, ArgumentError, "norm"),
-    ],
-)
-def test_bad_input_to_sample(options, error, said):
-    with pytest.raises(error, match=said):
-        sample(**({"chain": RELU, "size": 3, "tolerance": 0.1, "rng": 0} | options))

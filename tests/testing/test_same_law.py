@@ -5,102 +5,27 @@ probability 1e-6 at most, by `alpha`, and mistakes are those that are found in e
 thousand repetitions.
 """
 
-import functools
 import pickle
 import re
-import sys
 import time
 
 import numpy as np
 import pytest
+from numpy_steps import Network, normalised
 from oracle import FALSE_ALARM, FORMULAS
-from scipy import special, stats
+from scipy import stats
 
 import bnmc
-from bnmc._claims.claims import Layer
 from bnmc._claims.evidence import judged
 from bnmc.chain.start import normalise
-from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, UnknownNameError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.testing import (
     LawMismatch,
     assert_same_law,
-    examples,
-    from_features_last,
-    from_linear_first,
-    same_law,
 )
-from bnmc.testing._evidence import OnOneState, _largest, _uniform, claims
-from bnmc.testing._inputs import inputs
+from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
 
 RELU = bnmc.Chain(20, 5, "relu")
-
-
-# ---------------------------------------------------------------- layers in NumPy
-
-
-def normalised(h, *, ddof=0, eps=0.0, centred=True, axis=1):
-    x = h - h.mean(axis=axis, keepdims=True) if centred else h
-    variance = np.square(x).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
-    return x / np.sqrt(variance + eps)
-
-
-class Running:
-    """The norm of evaluation mode, by means and variances (ddof = 1) over states seen so far."""
-
-    def __init__(self, momentum):
-        self.momentum, self.mean, self.variance = momentum, 0.0, 1.0
-
-    def __call__(self, h):
-        for name, own in ("mean", h.mean(axis=1)), ("variance", h.var(axis=1, ddof=1)):
-            kept = (1.0 - self.momentum) * getattr(self, name)
-            setattr(self, name, kept + self.momentum * own)
-        return (h - self.mean[:, None]) / np.sqrt(self.variance[:, None])
-
-
-def truncated(rng, shape):
-    """Normal numbers, truncated at two deviations, of variance 1."""
-    low = special.ndtr(-2.0)
-    numbers = special.ndtri(rng.uniform(low, 1.0 - low, shape))
-    return numbers / stats.truncnorm.std(-2.0, 2.0)
-
-
-LAWS = {
-    "gaussian": lambda rng, shape: rng.standard_normal(shape),
-    "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape),
-    "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
-    "truncated": truncated,
-    "orthogonal": lambda rng, shape: np.sqrt(shape[0]) * stats.ortho_group.rvs(shape[0], 1, rng),
-    "twins": lambda rng, shape: np.repeat(rng.standard_normal((shape[0] // 2, shape[1])), 2, 0),
-    "correlated": lambda rng, shape: (
-        np.sqrt(0.8) * rng.standard_normal(shape) + np.sqrt(0.2) * rng.standard_normal(shape[1])
-    ),
-}
-
-
-class Network:
-    """h -> skip N(h) + scale W σ(N(h)), with W drawn anew, or one of a few."""
-
-    def __init__(
-        self, width=20, sigma="relu", *, weights="gaussian", scale=1.0, skip=0.0, pool=0,
-        bias=0.0, norm=normalised, momentum=0.0, seed=1, **options,
-    ):  # fmt: skip
-        self.sigma = FORMULAS.get(sigma, sigma)
-        if momentum:
-            norm = Running(momentum)
-        self.norm = lambda h: norm(h, **options)
-        self.scale, self.skip, self.bias, self.width = scale, skip, bias, width
-        self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS[weights], 0
-        self.pool = [self.draw() for _ in range(pool)]
-
-    def draw(self):
-        return self.law(self.rng, (self.width, self.width)) / np.sqrt(self.width)
-
-    def __call__(self, h):
-        self.calls += 1
-        weights = self.pool[self.calls % len(self.pool)] if self.pool else self.draw()
-        x = self.norm(h)
-        bias = self.bias * LAWS["uniform"](self.rng, (self.width, 1)) / np.sqrt(self.width)
-        return self.skip * x + self.scale * (weights @ self.sigma(x) + bias)
 
 
 def identity(h):
@@ -154,18 +79,10 @@ def test_right_steps_of_single_precision_pass():
 
 def overall(step, chain, seed, rows=128):
     """Return the least alpha at which a step fails, at most 1."""
-    generator = np.random.default_rng(seed)
-    tried = same_law._Tried(step, chain)
-    known = list(inputs(chain, tried, generator))
-    states = [OnOneState(name, layer, tried.rounding) for name, layer in known]
-    law = same_law._Exact() if chain.is_gaussian else same_law._Moments(chain, tried.rounding)
-    stages, least = list(same_law._stages(chain, rows)), 1.0
+    test = SequentialTest(step, chain, np.random.default_rng(seed))
+    stages, least = list(numbers_of_calls(chain, rows)), 1.0
     for calls in stages:
-        for state in states:
-            for rest in same_law._calls(tried, chain, state.layer, calls - state.calls):
-                state.add(rest)
-                law.add(state.layer, rest)
-        adjusted = min(row.adjusted for row in judged(law.claims(states), 0.5))
+        adjusted = min(row.adjusted for row in judged(test.claims_after(calls), 0.5))
         least = min(least, len(stages) * adjusted)
     return least
 
@@ -179,45 +96,6 @@ def test_false_alarms_are_as_rare_as_promised():
         assert count <= stats.binom.isf(FALSE_ALARM / 3, least.size, alpha)
     # Tests that never fail would pass the above: Bonferroni's method is not that conservative.
     assert np.count_nonzero(least <= 0.2) >= stats.binom.ppf(FALSE_ALARM, least.size, 0.1)
-
-
-def test_each_p_value_is_uniform_or_above():
-    """From 600 repetitions on one fixed state, by Massart's inequality; few calls, where a degree
-    of freedom counts."""
-    chain = bnmc.Chain(4, 4, "tanh")
-    rng = np.random.default_rng(5)
-    layer = Layer.of(chain, rng.standard_normal((1, 4, 4)), 0)
-    found = {}
-    for _ in range(600):
-        state = OnOneState("fixed", layer, 2.0**-52)
-        for _ in range(2):
-            weights = rng.standard_normal((2, 4, 4)) / np.sqrt(4)
-            state.add(weights @ layer.a[0])
-        for claim in claims([state]):
-            found.setdefault(claim.claim, []).append(claim.p_value)
-    assert len(found) >= 10
-    for name, values in found.items():
-        p = np.sort(values)
-        allowance = np.sqrt(np.log(len(found) / FALSE_ALARM) / (2 * p.size))
-        assert (np.arange(1, p.size + 1) / p.size - p).max() <= allowance, name
-
-
-@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_distances_from_the_uniform_law(power):
-    values = np.random.default_rng(1).uniform(size=300) ** power
-    claim = _uniform("", [values[:100], values[100:]])
-    exact = stats.kstest(values, "uniform", method="exact")
-    assert claim.statistic == pytest.approx(exact.statistic, rel=1e-12)
-    assert exact.pvalue <= claim.p_value <= 2.0 * np.exp(-600 * exact.statistic**2) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("largest", [2.0, 3.2, 6.0])
-def test_the_largest_of_normals(largest):
-    values = np.append(np.zeros(99), -largest)
-    below = (2 * stats.norm.cdf(largest) - 1) ** 100
-    claim = _largest("", values)
-    assert claim.p_value == pytest.approx(2 * min(below, 1 - below), rel=1e-6)
-    assert (2 * stats.norm.cdf(claim.expected) - 1) ** 100 == pytest.approx(0.5, rel=1e-9)
 
 
 # ---------------------------------------------------------------- mistakes
@@ -381,23 +259,6 @@ def test_the_error_says_what_was_seen_and_survives_pickling():
     assert (str(copy), copy.causes, copy.failures) == (str(error), error.causes, error.failures)
 
 
-# ---------------------------------------------------------------- layouts, kinds of arrays
-
-
-def test_features_last_and_weights_first():
-    rng = np.random.default_rng(1)
-
-    def step(h):  # (batch, features)
-        x = (h - h.mean(axis=0)) / h.std(axis=0)
-        return np.maximum(x, 0.0) @ rng.standard_normal((20, 20)) / np.sqrt(20)
-
-    assert_same_law(from_features_last(step), RELU, rng=0, rows=512)
-    network = Network()
-    block = (lambda a: network.draw() @ a, normalised, network.sigma)
-    assert_same_law(from_linear_first(*block), RELU, rng=0, rows=512)
-    mismatch(from_linear_first(block[0], normalised, np.tanh), rows=512)
-
-
 class Tensor:
     """What a tensor of PyTorch has, and CuPy's arrays have, that NumPy cannot read as it is."""
 
@@ -480,65 +341,6 @@ def test_a_step_whose_states_cannot_be_normalised(constant):
     """Constant rows: there is no tenth layer to try, and what was tried shows it."""
     error = mismatch(lambda h: np.full_like(h, constant))
     assert not any("iterated" in row.claim for row in error.failures)
-
-
-def test_adapters_refuse_what_is_no_function():
-    for call in (lambda: from_features_last(3), lambda: from_linear_first(np.tanh, 3)):
-        with pytest.raises(ArgumentTypeError):
-            call()
-    with pytest.raises(ArgumentError):
-        from_linear_first(np.tanh)
-
-
-# ---------------------------------------------------------------- frameworks
-
-
-@pytest.mark.parametrize("framework", ["torch", "jax"])
-def test_frameworks_that_are_missing(framework, monkeypatch):
-    monkeypatch.setitem(sys.modules, framework, None)
-    build = getattr(examples, f"{framework}_step")
-    with pytest.raises(BackendError, match=f"{framework}.*pip install {framework}"):
-        build(10)
-    with pytest.raises(UnknownNameError):
-        build(10, weights="uniform")
-    with pytest.raises(ArgumentError):
-        build(0)
-
-
-@pytest.mark.parametrize(
-    ("framework", "options", "words"),
-    [
-        ("torch", {}, None),
-        ("torch", {"eps": 1e-5}, "eps = 1e-05"),
-        ("torch", {"training": False}, "evaluation mode"),
-        ("torch", {"training": False, "momentum": 0.1}, "momentum"),
-        ("torch", {"training": False, "momentum": 1.0}, "ddof = 1"),
-        ("torch", {"weights": "kaiming"}, "Kaiming"),
-        ("torch", {"weights": "default"}, "a bias"),
-        ("jax", {}, None),
-        ("jax", {"eps": 1e-5}, "eps = 1e-05"),
-        ("jax", {"training": False}, "evaluation mode"),
-        ("jax", {"ddof": 1}, "ddof = 1"),
-        ("jax", {"weights": "kaiming"}, "Kaiming"),
-        ("jax", {"weights": "flax"}, "truncated"),
-    ],
-)
-def test_layers_of_frameworks(framework, options, words, request):
-    module = pytest.importorskip(framework)
-    if framework == "torch":  # threads that wait for each other, on cores that others use, too
-        request.addfinalizer(functools.partial(module.set_num_threads, module.get_num_threads()))
-        module.set_num_threads(1)
-    step = getattr(examples, f"{framework}_step")(20, **options)
-    if words is None:
-        assert_same_law(step, RELU, rng=0, rows=512)
-    else:
-        assert re.search(words, mismatch(step).causes[0])
-
-
-def test_examples_know_activations_by_name():
-    pytest.importorskip("torch")
-    with pytest.raises(UnknownNameError, match="did you mean 'relu'"):
-        examples.torch_step(10, "rellu")
 
 
 def test_the_norm_of_candidates_is_that_of_the_library():

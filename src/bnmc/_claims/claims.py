@@ -1,12 +1,11 @@
-"""What is claimed of the invariant law, as statistics whose mean is known where a claim is true.
+"""Claims about the stationary law and about one step, as statistics with a known mean.
 
-A state y is h over the gain, (samples, width, batch): what a layer normalises.  `Layer` has what a
-layer makes of it.  Everything is a sum over rows, so a sample costs O(d n²).
+A state y is h / gain, h the pre-normalization state, (samples, width, batch).  Every statistic is a
+sum over rows, so a sample costs O(d n²) operations for width d and batch n.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,64 +13,22 @@ from numpy.typing import NDArray
 
 from bnmc import gram as gm
 from bnmc._claims.evidence import Evidence
-from bnmc._claims.states import LARGEST
+from bnmc._claims.layer import Layer
 from bnmc.chain.chain import Chain
-from bnmc.chain.start import normalise
-from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["Layer", "invariance", "of_one_step", "of_state", "serial", "uniqueness"]
+__all__ = ["invariance", "null_variance", "of_one_step", "of_state", "serial", "uniqueness"]
 
 FloatArray = NDArray[np.float64]
 
-#: A mean square that is nothing but rounding beside a mean square of 1.
+#: Mean squares up to this share of 1 are rounding errors.
 _NOTHING = 1e-10
 
-#: Of the places of rows within a sample, averages over at most so many groups are tested.
+#: Largest number of groups of rows by place whose averages are tested.
 _GROUPS = 64
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A state before its normalization and what becomes of it.
-
-    Attributes
-    ----------
-    y : (samples, width, batch) ndarray of float64
-        h / gain.
-    x, a : (samples, width, batch) ndarray of float64
-        N(h) and σ(N(h)).
-    gram : (samples, batch, batch) ndarray of float64
-        aᵀa / width.
-    square : (samples, batch, batch) ndarray of float64
-        yᵀy / width.
-    """
-
-    y: FloatArray
-    x: FloatArray
-    a: FloatArray
-    gram: FloatArray
-    square: FloatArray
-
-    @classmethod
-    def of(cls, chain: Chain, h: NDArray[np.floating[Any]], first: int) -> Layer:
-        """Apply norm and activation; `first` is the number of the first sample."""
-        states = h.astype(np.float64)
-        try:
-            x = normalise(chain, states[:, None], True)[:, 0]
-        except ZeroVarianceError as error:
-            raise ZeroVarianceError(first + (error.chain or 0), None, error.row) from None
-        a = chain.activation(x)
-        if not (np.abs(a) <= LARGEST).all():
-            raise NonFiniteError(None, None, "activation")
-        y, gram = states / chain.gain, gm.gram(a)
-        vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
-        if vanishes.any():
-            raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
-        return cls(y, x, a, gram, gm.gram(y))
-
-
 def uniqueness(gram: FloatArray, other: FloatArray) -> dict[str, Evidence]:
-    """Compare the observables of two ensembles of Gram matrices, which are independent."""
+    """Compare the observables of two independent ensembles of Gram matrices."""
     values = _of_gram(other)
     return {
         f"uniqueness: {name}": Evidence.of(values[name], expected)
@@ -80,7 +37,7 @@ def uniqueness(gram: FloatArray, other: FloatArray) -> dict[str, Evidence]:
 
 
 def invariance(before: Layer, after: Layer) -> dict[str, Evidence]:
-    """Compare the observables of states with those of later ones."""
+    """Compare the observables of states with those of later states."""
     later = _of_gram(after.gram) | _of_square(after.square)
     earlier = _of_gram(before.gram) | _of_square(before.square)
     return {
@@ -89,7 +46,7 @@ def invariance(before: Layer, after: Layer) -> dict[str, Evidence]:
 
 
 def serial(square: FloatArray) -> dict[str, Evidence]:
-    """Correlation of one sample and the next, of the ranks of the observables of hᵀh."""
+    """Correlate the ranks of the observables of hᵀh between successive samples."""
     values = np.column_stack(list(_of_square(square).values()))
     ranks, expected = _ranks(values, axis=0)
     products = ranks[1:] * ranks[:-1]
@@ -117,7 +74,7 @@ def _of_square(square: FloatArray) -> dict[str, FloatArray]:
 def of_state(chain: Chain, layer: Layer) -> dict[str, Evidence]:
     """Claims on the law of a state at stationarity, from states alone."""
     rows_are_fresh, symmetric = chain.skip == 0.0, _is_symmetric(chain)
-    # A unit that does not see the signs of rows: where these are fair, odd functions keep mean 0.
+    # Divide by a sign-invariant scale, so that odd functions keep mean 0.
     unit = np.sqrt(_mean_diagonal(layer.square))[:, None, None] if symmetric else 1.0
     rows = layer.y / unit
     found = _moments(chain, layer)
@@ -135,15 +92,15 @@ def of_state(chain: Chain, layer: Layer) -> dict[str, Evidence]:
 
 
 def _is_symmetric(chain: Chain) -> bool:
-    """Whether the signs of rows play no role: for symmetric weights, with skip where σ is odd."""
-    if callable(chain.weights) or chain.skip == 0.0:
-        return not callable(chain.weights)
+    """Whether rows are symmetric in sign: for symmetric weights, and with skip only if σ is odd."""
+    if not chain.weight_law.is_symmetric or chain.skip == 0.0:
+        return chain.weight_law.is_symmetric
     grid = np.linspace(0.0, 4.0, 257)
     return np.allclose(chain.activation(-grid), -chain.activation(grid), rtol=1e-12, atol=1e-12)
 
 
 def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
-    """E yᵀy/d = E G, and with a skip connection E (skip/gain)² xᵀx/d more."""
+    """E yᵀy/d = E G, plus E (skip/gain)² xᵀx/d with a skip connection."""
     mean = layer.gram
     if chain.skip != 0.0:
         mean = mean + (chain.skip / chain.gain) ** 2 * gm.gram(layer.x)
@@ -154,9 +111,9 @@ def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
     }
 
 
-# Of rows with the law N(0, G)^d the matrix yᵀy is a complete sufficient statistic. So a statistic
-# whose mean is 0 for every G has mean 0 given yᵀy, and may be divided by any function of it: by a
-# power of the trace, which makes it scale free and far less skew.
+# For rows with the law N(0, G)^d the matrix yᵀy is a complete sufficient statistic.  A statistic
+# whose mean is 0 for every G therefore has mean 0 given yᵀy, and can be divided by any function of
+# yᵀy.  Division by a power of the trace makes it scale free and much less skewed.
 
 
 def _fourth_moments(rows: FloatArray) -> Evidence:
@@ -173,7 +130,7 @@ def _fourth_moments(rows: FloatArray) -> Evidence:
 def _norms(rows: FloatArray) -> Evidence:
     """E|y_r|⁴ = E |y_r|²|y_s|² + 2 E (y_r·y_s)² for r ≠ s (Isserlis), over (Σ|y_r|²/d)².
 
-    Sums over all pairs of rows are power sums less their diagonals.
+    Sums over all pairs of rows are computed as power sums minus their diagonals.
     """
     d = rows.shape[1]
     norms = np.square(rows).sum(axis=2)
@@ -194,14 +151,14 @@ def _products(rows: FloatArray) -> Evidence:
 
 
 def _pairs_of_samples(rows: FloatArray) -> Evidence:
-    """Inner products of one sample and the next, in disjoint pairs: mean 0 where independent."""
+    """Inner products of successive samples, in disjoint pairs: mean 0 for independent samples."""
     first, second = _disjoint_pairs(rows)
     size = np.square(first).mean(axis=(1, 2)) + np.square(second).mean(axis=(1, 2))
     return Evidence.of((first * second).mean(axis=(1, 2)), 0.0, size)
 
 
 def _signs(rows: FloatArray) -> Evidence:
-    """Odd functions of rows: the mean entry, this times the squared norm, entries less the mean."""
+    """Odd functions of rows: mean entry, mean entry times squared norm, entries minus the mean."""
     means, norms = rows.mean(axis=2), np.square(rows).mean(axis=2)
     entries = rows.mean(axis=1)
     odd = means.mean(axis=1), (means * norms).mean(axis=1)
@@ -210,7 +167,7 @@ def _signs(rows: FloatArray) -> Evidence:
 
 
 def _columns(layer: Layer) -> Evidence:
-    """What a sample of the batch has beside the mean of all: of yᵀy and of G."""
+    """Deviations of each sample of the batch from the mean over the batch, of yᵀy and of G."""
     parts, sizes = [], []
     for matrix in (layer.square, layer.gram):
         n = matrix.shape[-1]
@@ -224,7 +181,7 @@ def _columns(layer: Layer) -> Evidence:
 
 
 def _places(rows: FloatArray) -> Evidence:
-    """Ranks of the norms of rows in a sample: by place, and times those of the next row."""
+    """Ranks of the norms of rows in a sample: by place, and products with the next row."""
     d = rows.shape[1]
     ranks, expected = _ranks(np.square(rows).sum(axis=2), axis=1)
     groups = min(d, _GROUPS)
@@ -245,15 +202,27 @@ def _places(rows: FloatArray) -> Evidence:
 def of_one_step(
     chain: Chain, before: Layer, y: FloatArray, rounding: float
 ) -> tuple[dict[str, Evidence], FloatArray]:
-    """Claims on the state y after a given one, and the variance of its whitened spectrum over n/d.
+    """Return claims about one step, and the variance of the whitened spectrum over n/d.
 
-    Given the state, rows of R = (h′ − skip x)/gain are N(0, G): whitened they are standard normal.
+    Parameters
+    ----------
+    chain : Chain
+    before : Layer
+        The given states.
+    y : (samples, width, batch) ndarray of float64
+        The next states over the gain.
+    rounding : float
+        Unit of rounding in which `y` was computed.
+
+    Notes
+    -----
+    Given a state, the rows of R = (h′ − skip x)/gain are N(0, G), so whitened rows are standard
+    normal.
     """
-    d, n = y.shape[1:]
+    d = y.shape[1]
     rest = y - chain.skip / chain.gain * before.x if chain.skip != 0.0 else y
     values, vectors = np.linalg.eigh(before.gram)
-    # What is no eigenvalue but rounding: of the Gram matrix, and of what `y` was computed in.
-    null = n * max(64 * np.finfo(np.float64).eps, 100 * rounding**2) * values[:, -1]
+    null = null_variance(values, rounding)
     regular = values > null[:, None]
     rank = regular.sum(axis=1)
     scales = np.where(regular, 1 / np.sqrt(np.where(regular, values, 1.0)), 0.0)
@@ -283,7 +252,7 @@ def of_one_step(
 
 
 def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Evidence:
-    """Variance of rows orthogonal to 1 and along 1, in units of that of G, and their difference."""
+    """Variances of rows orthogonal to 1 and along 1 over those of G, and their difference."""
     shares = []
     for part in (_mean_centred, _along_ones):
         variance = part(gram)
@@ -296,7 +265,7 @@ def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Eviden
 def _pairs_of_calls(
     z: FloatArray, rest: FloatArray, rank: NDArray[np.intp], size: FloatArray
 ) -> Evidence:
-    """Two calls that share weights have correlated rows: squares show it whatever the signs."""
+    """Correlations of the rows of two calls, also squared: shared weights with any signs show."""
     d = z.shape[1]
     (first, second), (rank1, rank2) = _disjoint_pairs(z), _disjoint_pairs(rank)
     scale = d * rank1 * rank2
@@ -314,14 +283,14 @@ def _pairs_of_calls(
 
 
 def _ones(rows: FloatArray) -> FloatArray:
-    """The magnitude of what has no unit."""
+    """Return the magnitude of a statistic without unit."""
     return np.ones(len(rows))
 
 
 def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
-    """Ranks along an axis, in [−½, ½], and the mean product of two of them in a random order.
+    """Return ranks along an axis, in [−½, ½], and the mean product of two in random order.
 
-    Equal values share the mean of their ranks: those of two stable sorts, from either end.
+    Equal values share the mean of their ranks, computed from stable sorts in both directions.
     """
     count = values.shape[axis]
     forward, backward = (
@@ -331,6 +300,25 @@ def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
     ranks: FloatArray = (forward + np.flip(backward, axis)) / (2 * (count - 1)) - 0.5
     product: FloatArray = -np.square(ranks).sum(axis=axis) / (count * (count - 1))
     return ranks, product
+
+
+def null_variance(eigenvalues: FloatArray, rounding: float) -> FloatArray:
+    """Return the largest eigenvalue of a Gram matrix that can be a rounding error.
+
+    Parameters
+    ----------
+    eigenvalues : (..., n) ndarray of float64
+        Ascending.
+    rounding : float
+        Unit of rounding of the states of the step; the Gram matrix is in float64.
+
+    Returns
+    -------
+    (...) ndarray of float64
+    """
+    relative = max(64 * float(np.finfo(np.float64).eps), 100 * rounding**2)
+    null: FloatArray = eigenvalues.shape[-1] * relative * eigenvalues[..., -1]
+    return null
 
 
 def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -356,13 +344,13 @@ def _mean_off_diagonal(matrices: FloatArray) -> FloatArray:
 
 
 def _along_ones(matrices: FloatArray) -> FloatArray:
-    """1ᵀS1/n, the eigenvalue of 1 in an exchangeable matrix."""
+    """Return 1ᵀS1/n, the eigenvalue of the vector 1 of an exchangeable matrix."""
     along: FloatArray = matrices.sum(axis=(1, 2)) / matrices.shape[-1]
     return along
 
 
 def _mean_centred(matrices: FloatArray) -> FloatArray:
-    """Tr(PSP)/(n−1), the eigenvalue of the rest in an exchangeable matrix."""
+    """Return Tr(PSP)/(n−1), the eigenvalue orthogonal to 1 of an exchangeable matrix."""
     rest: FloatArray = np.trace(matrices, 0, 1, 2) - _along_ones(matrices)
     rest /= matrices.shape[-1] - 1
     return rest

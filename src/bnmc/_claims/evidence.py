@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc._claims.evidence."""
+"""Evidence for claims: tests that differences have mean 0, corrected for their number."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from bnmc.estimate.estimate import Estimate
 
 __all__ = ["COARSE", "LEVEL", "Claim", "Evidence", "assessed", "judged", "reported"]
 
-#: The unit of rounding from which on, as in half precision, rounding is noise among others.
+#: Largest unit of rounding in the tests; coarser rounding, as in half precision, acts as noise.
 COARSE = float(np.finfo(np.float32).eps)
 
 FloatArray = NDArray[np.float64]
 
-#: Units in the last place by which two numbers that are equal may differ.
+#: Largest difference of two equal numbers, in units of rounding.
 _ROUNDING = 64
 
-#: Level of the intervals of claims that are reported.
+#: Level of the intervals of claims without a test.
 LEVEL = 0.95
 
 
@@ -33,24 +33,25 @@ class Claim:
     Attributes
     ----------
     claim : str
-        What is claimed.
+        The claim, in words.
     statistic : float
         A mean over samples.
     expected : float or None
-        What it should be; None where nothing is known. It may itself be a mean over samples.
+        Its expectation if the claim is true, or a mean over samples with the same expectation; None
+        if unknown.
     stderr : float or None
-        Standard error of the difference of the two; None where there is none.
+        Standard error of their difference; None if there is none.
     interval : tuple of (float, float) or None
-        Of the statistic, at level 0.95, where the claim is not tested.
+        Interval of the statistic at level 0.95, if the claim is not tested.
     p_value : float or None
-        Two-sided, of the difference; None where the claim is not tested.
+        Two-sided, of the difference; None if the claim is not tested.
     adjusted : float or None
         The p-value corrected for all tests of the report (Holm).
     verdict : str
-        "holds" or "fails", and "reported" where the claim is not tested.
+        "holds" or "fails"; "reported" if the claim is not tested.
     count : int
-        Statistics that the row stands for: of several the one with the least p-value is shown, and
-        the p-value is multiplied by their number (Bonferroni).
+        Number of statistics of the row.  The row shows the one with the least p-value, multiplied
+        by their number (Bonferroni).
     """
 
     claim: str
@@ -65,10 +66,10 @@ class Claim:
 
 
 class Evidence(NamedTuple):
-    """Statistics of samples and what they are expected to be, (samples, k) each.
+    """Statistics of samples and their expectations, (samples, k) each.
 
-    `magnitude` is what rounding is relative to: two means that differ by some units of it, and do
-    not vary more than that, are equal.
+    Rounding is relative to `magnitude`: two means are equal if their difference and its standard
+    deviation are at most 64 units of rounding of it.
     """
 
     observed: FloatArray
@@ -82,7 +83,7 @@ class Evidence(NamedTuple):
         expected: FloatArray | float = 0.0,
         magnitude: FloatArray | None = None,
     ) -> Evidence:
-        """Make columns of what may be vectors; the magnitude is that of both unless given."""
+        """Return evidence from vectors or columns; the default magnitude is the sum of moduli."""
         right = np.broadcast_to(expected, observed.shape)
         size = np.abs(observed) + np.abs(right) if magnitude is None else magnitude
         left, right, size = (
@@ -92,15 +93,15 @@ class Evidence(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[Evidence]) -> Evidence:
-        """Put those of several blocks of samples together."""
+        """Return the evidence of several blocks of samples as one."""
         return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 def assessed(claim: str, evidence: Evidence, rounding: float) -> Claim:
-    """Test that the mean of independent differences is 0; no verdict yet.
+    """Return the p-value of the hypothesis that independent differences have mean 0.
 
-    Student's t, corrected for the skewness of the differences by the transformation of Hall (*On
-    the removal of skewness by transformation*, 1992). `rounding` is the unit of rounding.
+    The test is Student's t, corrected for the skewness of the differences by the transformation of
+    Hall (*On the removal of skewness by transformation*, 1992).  `rounding` is the rounding unit.
     """
     from scipy.special import stdtr
 
@@ -127,13 +128,13 @@ def assessed(claim: str, evidence: Evidence, rounding: float) -> Claim:
 
 
 def reported(claim: str, values: FloatArray, expected: float | None = None) -> Claim:
-    """Report the mean of a statistic (samples,) beside a number."""
+    """Return the mean of a statistic (samples,) beside a number, without a test."""
     estimate = Estimate.from_samples(values, level=LEVEL)
     return Claim(claim, estimate.value, expected, estimate.stderr, estimate.ci)
 
 
 def judged(claims: Iterable[Claim], alpha: float) -> tuple[Claim, ...]:
-    """Adjust the p-values of those that were tested by Holm's method, and give verdicts."""
+    """Return the claims with p-values adjusted by Holm's method, and with verdicts."""
     rows = list(claims)
     order = sorted(
         (row.p_value, index) for index, row in enumerate(rows) if row.p_value is not None

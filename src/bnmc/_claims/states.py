@@ -1,4 +1,4 @@
-"""States that `check` is given, once they are checked, and those that it draws."""
+"""Pre-normalization states: checks of given ones, and draws with NumPy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ __all__ = ["LARGEST", "as_states", "near_a_line", "next_states", "rounding_of"]
 
 FloatArray = NDArray[np.float64]
 
-#: Numbers up to here, and down to its inverse, have fourth powers, and sums of them.
+#: Fourth powers of numbers between the inverse of this and this neither overflow nor underflow.
 LARGEST = 1e30
 
 
 def as_states(
     name: str, value: object, shape: tuple[int | str, ...], chain: Chain
 ) -> NDArray[np.floating[Any]]:
-    """Return states (..., width, batch) as an array whose moments neither over- nor underflow."""
+    """Return states (..., width, batch) as an array whose moments neither overflow nor underflow.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If they are not finite real numbers of this shape and a suitable size.
+    """
     array = finite_array(name, value, shape=shape)
     with np.errstate(over="ignore"):
         largest = np.abs(array).max(axis=(-2, -1)).astype(np.float64) / abs(chain.gain)
@@ -37,14 +43,14 @@ def as_states(
 
 
 def rounding_of(value: object) -> float:
-    """Return the unit of rounding of an array of floats, that of float64 for all else."""
+    """Return the unit of rounding of an array: at least that of float64."""
     dtype = np.asarray(value).dtype
     exact = float(np.finfo(np.float64).eps)
     return max(exact, float(np.finfo(dtype).eps)) if dtype.kind == "f" else exact
 
 
 def near_a_line(chain: Chain, generator: np.random.Generator) -> FloatArray:
-    """Return a batch of samples that nearly lie on a line, which no norm makes Gaussian again."""
+    """Return a batch of samples near a line: after any norm its law is far from Gaussian."""
     places = np.linspace(1.0, 2.0, chain.batch)
     line = generator.standard_normal((chain.width, 1)) * places
     start: FloatArray = line + 0.1 * generator.standard_normal(line.shape)
@@ -54,7 +60,7 @@ def near_a_line(chain: Chain, generator: np.random.Generator) -> FloatArray:
 def next_states(
     chain: Chain, x: FloatArray, a: FloatArray, gram: FloatArray, generator: np.random.Generator
 ) -> FloatArray:
-    """Draw skip x + gain W a for each of the samples, for Gaussian weights by its rows given G."""
+    """Draw skip x + gain W a for each sample; for Gaussian weights, draw rows given G."""
     if chain.is_gaussian:
         rows = generator.standard_normal(a.shape) @ semidefinite_root(gram)
     else:
@@ -65,8 +71,5 @@ def next_states(
 
 def _weights(chain: Chain, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
     shape = chain.width, chain.width
-    if callable(chain.weights):
-        return finite_array("weights(rng, shape)", chain.weights(generator, shape), shape=shape)
-    if chain.weights == "uniform":
-        return generator.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape)
-    return 2.0 * generator.integers(0, 2, shape) - 1.0
+    drawn = chain.weight_law.entries(generator, shape)
+    return finite_array("weights(rng, shape)", drawn, shape=shape)

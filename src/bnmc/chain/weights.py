@@ -34,12 +34,18 @@ class WeightLaw:
         can be drawn without weights.
     fourth_moment : float or None
         Of one entry; None if unknown.
+    is_symmetric : bool
+        Whether an entry and its negative are known to have the same law.
+    entries : WeightSampler
+        Draws entries with NumPy: called with a generator and a shape.
     """
 
     name: str
     code: int
     rows_given_gram: bool
     fourth_moment: float | None
+    is_symmetric: bool
+    entries: WeightSampler
 
     @property
     def samplers(self) -> tuple[str, ...]:
@@ -47,12 +53,23 @@ class WeightLaw:
         return ("conditional", "weights") if self.rows_given_gram else ("weights",)
 
 
+def _gaussian(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
+    return generator.standard_normal(shape)
+
+
+def _uniform(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
+    return generator.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape)
+
+
+def _rademacher(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
+    return 2.0 * generator.integers(0, 2, shape).astype(np.float64) - 1.0
+
+
 _NAMED = (
-    WeightLaw("gaussian", GAUSSIAN, True, 3.0),
-    WeightLaw("uniform", UNIFORM, False, 1.8),
-    WeightLaw("rademacher", RADEMACHER, False, 1.0),
+    WeightLaw("gaussian", GAUSSIAN, True, 3.0, True, _gaussian),
+    WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform),
+    WeightLaw("rademacher", RADEMACHER, False, 1.0, True, _rademacher),
 )
-_OF_USER = WeightLaw("user", GIVEN, False, None)
 
 #: The names of the laws.
 WEIGHTS = tuple(law.name for law in _NAMED)
@@ -67,6 +84,6 @@ def weight_law(weights: str | WeightSampler) -> WeightLaw:
         If it is neither callable nor the name of a law.
     """
     if callable(weights):
-        return _OF_USER
+        return WeightLaw("user", GIVEN, False, None, False, weights)
     choice("weights", weights, WEIGHTS)
     return _NAMED[WEIGHTS.index(weights)]

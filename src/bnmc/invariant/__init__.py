@@ -1,4 +1,9 @@
-"""The invariant law of a chain: expectations without bias, samples with a certificate, checks."""
+"""The stationary law of a chain: unbiased expectations, certified samples, tests of claims.
+
+The package may import `mixing`, `_claims` and lower levels.  Read `certified_sample.py` first: a
+sample carries the bound of its distance from the stationary law.  `claim_check.py` tests claims
+about the law, `distances.py` adds rows without a test, and `report.py` shows both.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sample`: draws whose law is within a tolerance of the invariant one, by certificate."""
+"""`sample`: draws whose law is certified to be within a tolerance of the stationary law."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import PartialEstimateError
-from bnmc.mixing.coupling import tv_bound
-from bnmc.mixing.meeting_bound import TVBound
-from bnmc.mixing.meetings import MOST_DEPTH
+from bnmc.mixing.meeting_bound import MOST_DEPTH, TVBound, tv_bound
 from bnmc.simulation.run import simulate
 
 __all__ = ["InvariantSample", "sample"]
@@ -28,7 +26,7 @@ __all__ = ["InvariantSample", "sample"]
 
 @dataclass(frozen=True)
 class InvariantSample:
-    """Independent draws of the chain's state, and how far their law is from the invariant one.
+    """Independent draws of the state of a chain, with a bound of their distance to stationarity.
 
     Attributes
     ----------
@@ -36,12 +34,12 @@ class InvariantSample:
     gram : (size, n, n) ndarray of float64
         Gram matrices of the activations.
     layer : int
-        The layer they are of.
+        The layer of the draws.
     tolerance : float
-        What the total variation distance of their law from the invariant law does not exceed, at
-        the level of confidence of `certificate`.
+        Upper bound of the total-variation distance of their law from the stationary law, at the
+        level of `certificate`.
     certificate : TVBound
-        Where that was read off.
+        The bound of each layer.
     key : int
         The 64-bit key of the draws.
     """
@@ -54,10 +52,13 @@ class InvariantSample:
     key: int = field(repr=False)
 
     def preactivations(self) -> NDArray[np.float64]:
-        """Draw h, (size, width, batch): what the next layer normalises, rows N(0, gain² G).
+        """Draw the pre-normalization state h of the next layer for each Gram matrix.
 
-        One for each Gram matrix, so that they have the invariant law of h as nearly as the Gram
-        matrices have theirs. The same numbers at every call.
+        Returns
+        -------
+        (size, width, batch) ndarray of float64
+            Rows are N(0, gain² G) given G, so h is within the same total-variation distance of its
+            stationary law.  Every call returns the same numbers.
         """
         rng = np.random.default_rng([self.key & 0xFFFFFFFF, self.key >> 32])
         size, n = len(self.gram), self.chain.batch
@@ -80,7 +81,7 @@ def sample(
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> InvariantSample:
-    """Draw independent states whose law is within a tolerance of the invariant law.
+    """Draw independent states whose law is within a tolerance of the stationary law.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def sample(
     size : int
         Number of draws, >= 1.
     tolerance : float, default 0.01
-        Largest total variation distance, in [1e-6, 1). The certificate takes 8/tolerance pairs, at
+        Largest total-variation distance, in [1e-6, 1).  The certificate uses 8/tolerance pairs, at
         least 200.
     initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
@@ -109,9 +110,9 @@ def sample(
 
     Notes
     -----
-    A certificate (`bnmc.mixing.tv_bound`) is made first, from random numbers of its own; the draws
-    are one chain each, taken to the first layer at which the upper end of its confidence interval
-    is at most `tolerance`.
+    First, `bnmc.mixing.tv_bound` computes a certificate from separate random numbers.  Each draw is
+    then a chain of its own, simulated to the first layer at which the upper end of the confidence
+    interval of the bound is at most `tolerance`.
 
     Examples
     --------

@@ -1,39 +1,34 @@
-"""`check`: whether states have the properties that theory and papers claim of the invariant law."""
+"""`check`: tests of states against the claims of theory and papers about the stationary law."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._claims.claims import Layer, invariance, of_one_step, of_state, serial, uniqueness
-from bnmc._claims.evidence import COARSE, Claim, Evidence, assessed, judged
-from bnmc._claims.states import as_states, near_a_line, next_states, rounding_of
+from bnmc._claims.claims import uniqueness
+from bnmc._claims.evidence import judged
+from bnmc._claims.states import as_states, near_a_line, rounding_of
 from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_memory
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.workers import ranges
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
-from bnmc.invariant.certified_sample import sample
-from bnmc.invariant.distances import distances
+from bnmc.invariant.block_evidence import EvidenceOfBlocks, Step
+from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.report import CheckReport
 from bnmc.simulation.engine.pairs import require_coupling
 
 __all__ = ["check"]
 
-FloatArray = NDArray[np.float64]
-
-Step = Callable[[NDArray[Any]], ArrayLike]
-
-#: From here on the rate of false alarms was measured.
+#: Smallest number of samples, and width, at which the rate of false alarms was measured.
 LEAST_SAMPLES, LEAST_WIDTH = 200, 4
 
-#: Numbers of a block of samples, whose arrays then stay within a cache.
+#: Numbers in a block of samples; its arrays fit in the cache of a core.
 BLOCK_NUMBERS = 1 << 17
 
 
@@ -50,31 +45,31 @@ def check(
     max_layers: int = 4000,
     progress: bool | Progress = False,
 ) -> CheckReport:
-    r"""Test what is claimed of the invariant law of a chain, claim by claim.
+    r"""Test claims about the stationary law of a chain, one by one.
 
-    What is tested are states h, the (width, batch) arrays that a layer is about to normalise:
-    draws of `bnmc.invariant.sample`, states of another program (`samples`), or what another
-    program makes of a state (`step`).
+    The tests apply to pre-normalization states h, (width, batch) arrays: draws of
+    `bnmc.invariant.sample`, states of another program (`samples`), or the states that another
+    program returns for a state (`step`).
 
     Parameters
     ----------
     chain : Chain
         With a norm, width >= 4 and batch >= 2; without `samples` also as in `bnmc.mixing.tv_bound`.
     samples : (N, width, batch) array_like, optional
-        Independent states before N, N >= 200: real, finite, of any precision.
+        Independent pre-normalization states, N >= 200: real and finite, of any precision.
     step : callable, optional
-        A function of one state h, a (width, batch) array, that returns the next, with weights of
-        its own at every call. It goes on from each of `samples`, or else from draws of
-        `bnmc.invariant.sample`; then the states that are tested are those it returns.
+        A function of one state h, a (width, batch) array, that returns the next state, with new
+        weights at every call.  It is called on each of `samples`, or otherwise on draws of
+        `bnmc.invariant.sample`; in the latter case the returned states are tested.
     size : int, default 1000
-        Number of states that are drawn where there are no `samples`, >= 200.
+        Number of states to draw if `samples` is omitted, >= 200.
     tolerance : float, default 0.01
-        Of `bnmc.invariant.sample`, in [1e-6, 1).
+        Tolerance of `bnmc.invariant.sample`, in [1e-6, 1).
     ahead : int, default 1
-        Layers between the states that invariance compares, >= 1. With more, a start that is
-        forgotten slowly shows better.
+        Layers between the states that invariance compares, >= 1.  A larger number increases the
+        power for slowly mixing chains.
     alpha : float, default 1e-3
-        Probability that a report on a correct chain has a claim that fails, at most; in (0, 1).
+        Upper bound of the probability that any claim fails for a correct chain, in (0, 1).
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7). One 64-bit key is drawn from it.
     max_layers : int, default 4000
@@ -86,33 +81,33 @@ def check(
     Returns
     -------
     CheckReport
-        ``print`` shows it as a table; ``ok`` says whether no claim fails.
+        ``print`` shows a table; ``ok`` is True if no claim fails.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed, before any work, and for a `step` that does not return
-        finite real numbers in the shape of a state.
+        For an argument that is not allowed, and for a `step` that does not return finite real
+        numbers in the shape of a state.
     ResultTooLargeError
         If `size` states do not fit in memory.
     ZeroVarianceError
-        For a row that cannot be normalised, here or, as all activations are 0, in the next layer;
-        its ``chain`` is the number of the sample.
+        For a row with zero variance, or a sample whose activations are all 0, which has zero
+        variance in the next layer.  Its ``chain`` is the number of the sample.
     NonFiniteError
         If the activation overflows.
     NotMixing, PartialEstimateError
-        As `bnmc.invariant.sample`, where that is used.
+        As `bnmc.invariant.sample`, if `samples` is omitted.
 
     Notes
     -----
-    With x = N(h), a = σ(x) and G = aᵀa/d, the next state is h′ = skip x + gain W a. Below, gain is
-    1 and skip 0. These claims are tested, each in one or more rows of the report:
+    With d the width, n the batch, x = N(h), a = σ(x) and G = aᵀa/d, the next state is h′ = skip x +
+    gain W a.  The table assumes gain 1 and skip 0.  Each claim has one or more rows in the report:
 
     ============ ==================================================================================
-    uniqueness   draws that started from the law "gaussian" and from samples near a line, each with
-                 a certificate, agree in functions of G; without `samples` and `step` only
-    invariance   functions of G and of hᵀh have the same mean `ahead` layers later, where a layer
-                 is `step`, or else drawn by the library
+    uniqueness   certified draws from two starts, the law "gaussian" and samples near a line, agree
+                 in functions of G; only without `samples` and `step`
+    invariance   functions of G and of hᵀh have the same mean `ahead` layers later; a layer is
+                 `step`, or otherwise drawn by the library
     moments      E hᵀh/d = E G, orthogonal to 1 and along 1
     rows         are independent and Gaussian given G, whatever G: E h_ri⁴ = 3 E h_ri² h_si² for
                  r ≠ s, and likewise for norms; are uncorrelated; are symmetric in sign (Lemma 4 of
@@ -122,16 +117,17 @@ def check(
     one step     with `step`: given h, rows of h′ are independent N(0, G), and calls independent
     ============ ==================================================================================
 
-    Claims that a chain does not make are left out: Gaussian rows for other weights, signs for a
-    skip connection with a σ that is not odd, and for weights of one's own.
+    Claims that do not hold for a chain are left out: Gaussian rows for other weights, and sign
+    symmetry for user-defined weights or a skip connection with a σ that is not odd.
 
     Each statistic is a mean of independent differences whose expectation is 0, tested by Student's
-    t with Hall's (1992) correction for skewness. Of several statistics in a row the least p-value
-    counts, times their number; verdicts are those of Holm's method at level `alpha`.
+    t with Hall's (1992) correction for skewness.  If a row has several statistics, its p-value is
+    the least one times their number (Bonferroni).  Verdicts are those of Holm's method at level
+    `alpha`.
 
-    The tests rest on the central limit theorem, and draws of the library have the invariant law
-    only within `tolerance`. Measured on correct chains and the fewest samples, 200: how many in a
-    hundred reports fail at `alpha` of 5, 1 and 0.1 %.
+    The tests use the central limit theorem, and the draws of the library have the stationary law
+    only within `tolerance`.  The table shows the percentage of failing reports on correct chains
+    with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
 
     ================================================== ======= ===== ===== =====
     chain                                              reports   5 %   1 % 0.1 %
@@ -142,8 +138,8 @@ def check(
     relu, width 20, batch 3, drawn at `tolerance` 0.05    1500  3.40  0.73  0.00
     ================================================== ======= ===== ===== =====
 
-    Numbers of states that suffice at `alpha` 0.001, where a repetition would miss the fault with
-    probability 10⁻⁶, for relu and batches of 5 (uniform weights: 3):
+    The next table shows sufficient numbers of states at `alpha` 0.001, for relu and batches of 5
+    (uniform weights: 3).  With them, the test misses the fault with probability 10⁻⁶:
 
     ========================================= ================= =================
     fault                                     `samples`         with `step`
@@ -156,21 +152,22 @@ def check(
     3 layers from samples near a line, not 20 1000 of width 100
     ========================================= ================= =================
 
-    Not tested but reported, with intervals at level 0.95:
+    The following rows have no test but intervals at level 0.95.  G* is the fixed point of
+    `bnmc.MeanField`; rows with G* are left out if there is none.
 
-    - the distance in total variation of h from d rows N(0, G*), beside ε² of
-      `bnmc.bounds.bridging.lemma_5`, which does not bound it. At most: the mean distance of
-      N(0, G)^d. At least: Kolmogorov's distance of the laws of ‖G*^{-½}hᵀhG*^{-½}/d − I‖, with the
-      band of Dvoretzky, Kiefer and Wolfowitz for both samples;
-    - W₂² of one row given G from N(0, G*), and the orthogonality gap beside that of G*. For linear
-      chains, in the m dimensions that N leaves, its mean square beside the leading order in 1/d,
-      and it and W₂² of W H beside the bounds of `bnmc.bounds.orthogonalizes`;
-    - the variance of eigenvalues over n/d, that of the law of Marchenko and Pastur. After one step
-      hᵀh/d, whitened by G, has it to leading order: (n−1)(n+2)/n². The eigenvalues of PGP over
-      their mean, P = I − 11ᵀ/n, have not, at stationarity: layers before widen them, at n = 20 and
-      d = 500 to 5.05 (linear), 4.4 (tanh) and 2.3 (relu).
-
-    Those with G* need a fixed point of `bnmc.MeanField`.
+    - The total-variation distance of h from d rows N(0, G*), beside ε² of
+      `bnmc.bounds.bridging.lemma_5`, which does not bound it.  The upper bound is the mean distance
+      of N(0, G)^d.  The lower bound is Kolmogorov's distance of the laws of
+      ‖G*^{-½}hᵀhG*^{-½}/d − I‖, with the band of Dvoretzky, Kiefer and Wolfowitz for both samples.
+    - The squared Wasserstein distance W₂² of one row given G from N(0, G*), and the orthogonality
+      gap beside that of G*.  For linear chains, in the m dimensions that N leaves, the mean square
+      of the gap is shown beside its leading order in 1/d, and the gap and W₂² of W H beside the
+      bounds of `bnmc.bounds.orthogonalizes`.
+    - The variance of eigenvalues over n/d, its value for the law of Marchenko and Pastur.  After
+      one step, hᵀh/d whitened by G has this variance to leading order: (n−1)(n+2)/n². At
+      stationarity the eigenvalues of PGP over their mean, P = I − 11ᵀ/n, vary more, because of the
+      previous layers: at n = 20 and d = 500 their variance over n/d is 5.05 (linear), 4.4 (tanh)
+      and 2.3 (relu).
 
     Examples
     --------
@@ -180,7 +177,7 @@ def check(
     >>> bnmc.invariant.check(chain, size=400, tolerance=0.05, rng=0).ok
     True
 
-    A program of one's own whose weights have a variance that is 5 % off:
+    A program whose weights have a variance that is 5 % too large:
 
     >>> rng = np.random.default_rng(0)
     >>> def step(h):
@@ -190,8 +187,7 @@ def check(
     >>> report.ok, "one step: variance, whitened" in [row.claim for row in report.failures]
     (False, True)
     """
-    if not isinstance(chain, Chain):
-        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
+    as_chain(chain)
     _require_law(chain, is_own=samples is None)
     if step is not None and not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (width, batch) array, or None")
@@ -206,111 +202,48 @@ def check(
     key = draw_key(rng)
     generator = np.random.default_rng(key)
 
-    tests = _Tests(chain, step, ahead, generator, rounding_of(0.0 if samples is None else samples))
+    found = EvidenceOfBlocks(
+        chain, step, ahead, generator, rounding_of(0.0 if samples is None else samples)
+    )
     source = "given"
     if given is None:
+
+        def draw(**initial: Any) -> InvariantSample:
+            return sample(
+                chain, size, tolerance, rng=generator, max_layers=max_layers, progress=progress,
+                **initial,
+            )  # fmt: skip
+
         _require_memory(chain, size)
-        drawn = sample(
-            chain, size, tolerance, rng=generator, max_layers=max_layers, progress=progress
-        )
+        drawn = draw()
         given = drawn.preactivations()
         source = f"of layer {drawn.layer}, within {drawn.tolerance:g} of the invariant law"
-        tests.is_of_last = step is not None
+        found.is_of_last = step is not None
         if step is None:
-            start = near_a_line(chain, generator)
-            other = sample(
-                chain, size, tolerance, initial=start, rng=generator, max_layers=max_layers,
-                progress=progress,
-            )  # fmt: skip
-            tests.note(uniqueness(drawn.gram, other.gram))
+            other = draw(initial=near_a_line(chain, generator))
+            found.note(uniqueness(drawn.gram, other.gram))
     if step is not None:
         source += ", taken on by `step`"
     with Reporter(progress, "check", "samples") as report:
         block = 2 * max(1, BLOCK_NUMBERS // (2 * chain.width * chain.batch))
         for first, last in ranges(len(given), block):
-            tests.add(given[first:last], first)
+            found.add(given[first:last], first)
             report(last, len(given))
-    return CheckReport(chain, judged(tests.claims(), alpha), alpha, len(given), source, key)
-
-
-class _Tests:
-    """What blocks of samples say for and against the claims.
-
-    `is_of_last` says that the states to be tested are those which steps end in.
-    """
-
-    def __init__(
-        self,
-        chain: Chain,
-        step: Step | None,
-        ahead: int,
-        generator: np.random.Generator,
-        rounding: float,
-    ) -> None:
-        self.chain, self.step, self.ahead = chain, step, ahead
-        self.generator, self.rounding = generator, rounding
-        self.is_of_last = False
-        self._evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
-        self._kept: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-
-    def note(self, found: dict[str, Evidence]) -> None:
-        """Keep evidence."""
-        for claim, evidence in found.items():
-            self._evidence[claim].append(evidence)
-
-    def add(self, states: NDArray[Any], first: int) -> None:
-        """Take states a few layers on, and note what that shows; `first` is the first's number."""
-        before = after = Layer.of(self.chain, states, first)
-        for layer in range(self.ahead):
-            states = self._next(states, after)
-            after = Layer.of(self.chain, states, first)
-            if layer == 0:
-                found, spread = of_one_step(self.chain, before, after.y, self.rounding)
-        if self.step is not None:
-            self.note(found)
-        self.note(invariance(before, after))
-        examined = after if self.is_of_last else before
-        self.note(of_state(self.chain, examined))
-        self._kept.append((examined.gram, examined.square, spread))
-
-    def claims(self) -> Iterator[Claim]:
-        """Yield the claims, tested and reported, without verdicts."""
-        gram, square, spread = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
-        self.note(serial(square))
-        for claim, parts in self._evidence.items():
-            yield assessed(claim, Evidence.joined(parts), min(self.rounding, COARSE))
-        yield from distances(self.chain, gram, square, spread, self.generator)
-
-    def _next(self, states: NDArray[Any], layer: Layer) -> NDArray[Any]:
-        """Draw the next states, or let the user's step do it."""
-        if self.step is None:
-            return next_states(self.chain, layer.x, layer.a, layer.gram, self.generator)
-        shape = self.chain.width, self.chain.batch
-        returned = []
-        for state in states:
-            value = self.step(state.copy())
-            returned.append(as_states("step(h)", value, shape, self.chain))
-            self.rounding = max(self.rounding, rounding_of(value))
-        return np.stack(returned)
+    return CheckReport(chain, judged(found.claims(), alpha), alpha, len(given), source, key)
 
 
 def _require_law(chain: Chain, is_own: bool) -> None:
-    """Refuse a chain without an invariant law, or without the library's draws of it if needed."""
+    """Raise for a chain without a stationary law, or if needed without `sample`."""
     if is_own:
         require_coupling(chain, "pass samples= of your own")
-    if chain.norm == "none":
-        raise ArgumentError(
-            "norm", chain.norm, '"batch" or "batch-uncentred"',
-            "without normalization there is no invariant law",
-        )  # fmt: skip
-    if chain.batch < 2:
-        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample is no chain")
+    require_stationary_law(chain)
+    require_two_samples(chain)
     if chain.width < LEAST_WIDTH:
         raise ArgumentError("width", chain.width, f"an integer >= {LEAST_WIDTH} for this function")
 
 
 def _require_memory(chain: Chain, size: int) -> None:
-    """Refuse states that do not fit: those drawn, and their Gram matrices, twice."""
+    """Raise if two sets of drawn states and their Gram matrices do not fit in memory."""
     needed = 8 * size * chain.batch * (chain.width + 4 * chain.batch)
     available = available_memory()
     if needed > available:
@@ -318,6 +251,7 @@ def _require_memory(chain: Chain, size: int) -> None:
 
 
 def _given(chain: Chain, samples: ArrayLike) -> NDArray[np.floating[Any]]:
+    """Return the caller's samples, checked."""
     states = as_states("samples", samples, ("N", chain.width, chain.batch), chain)
     if len(states) < LEAST_SAMPLES:
         raise ArgumentError("samples", states.shape, f"at least {LEAST_SAMPLES} samples")

@@ -1,4 +1,7 @@
-"""How far the invariant law is from that of independent rows N(0, G*): reported, not tested."""
+"""Distances of the stationary law from independent rows N(0, G*), G* the fixed point.
+
+The report of `check` shows them without a test.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ from bnmc._claims.evidence import LEVEL, Claim, reported
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, SingularGramError
-from bnmc.mean_field import FixedPoint, MeanField
+from bnmc.mean_field import FixedPoint
+from bnmc.mean_field.field import MeanField
 
 __all__ = ["distances"]
 
 FloatArray = NDArray[np.float64]
 
-#: A smaller eigenvalue of G*, relative to the largest, is 0: rounding of its quadrature.
+#: Eigenvalues of G* below this share of the largest are rounding errors of the quadrature.
 _NULL = 1e-9
 
 
@@ -32,7 +36,7 @@ def distances(
     one_step: FloatArray,
     generator: np.random.Generator,
 ) -> Iterator[Claim]:
-    """Yield the rows that are reported.
+    """Yield the rows without a test.
 
     Parameters
     ----------
@@ -60,6 +64,7 @@ def distances(
 
 @lru_cache(maxsize=16)
 def _fixed_point(chain: Chain) -> FixedPoint | None:
+    """Return the fixed point of the mean field, or None if there is none."""
     try:
         return MeanField(chain).fixed_point()
     except (ArgumentError, PartialEstimateError):
@@ -68,8 +73,8 @@ def _fixed_point(chain: Chain) -> FixedPoint | None:
 
 @lru_cache(maxsize=16)
 def _epsilon_squared(chain: Chain, star: FixedPoint) -> float | None:
-    """ε² of Lemma 5 with the constant 1, where the lemma speaks of this chain."""
-    if chain.norm != "batch":
+    """Return ε² of Lemma 5 with constant 1, or None if the lemma does not apply to the chain."""
+    if not chain.normalization.hides_common_part:
         return None
     try:
         gamma = bridging.distortion(chain.activation, chain.batch)
@@ -88,7 +93,7 @@ def _from_star(
     square: FloatArray,
     generator: np.random.Generator,
 ) -> Iterator[Claim]:
-    """Rows about G*, in the directions in which it is regular and in units of it."""
+    """Yield the rows about G*, whitened by G* in its range."""
     values, vectors = np.linalg.eigh(star.gram)
     kept = values > _NULL * values[-1]
     whiten = vectors[:, kept] / np.sqrt(values[kept])
@@ -131,8 +136,8 @@ def _wishart(d: int, m: int, count: int, generator: np.random.Generator) -> Floa
 def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray:
     """Draw (1 − q(h)/p(h))₊, h ~ p, whose mean is the total variation of p from q.
 
-    The d rows are N(0, diag λ) under p, N(0, I) under q; in units of p their squares are `wishart`,
-    and ln q/p = ½ d Σ_i (ln λ_i − (λ_i − 1) S_ii).
+    The d rows are N(0, diag λ) under p and N(0, I) under q.  With S = `wishart`, their second
+    moments whitened by p, ln q/p = ½ d Σ_i (ln λ_i − (λ_i − 1) S_ii).
     """
     with np.errstate(divide="ignore"):
         logs = np.log(np.maximum(spectrum, 0.0)).sum(axis=1)
@@ -142,11 +147,11 @@ def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray
 
 
 def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: float | None) -> Claim:
-    """Report the distance of two empirical laws, with the band of Dvoretzky, Kiefer, Wolfowitz."""
+    """Report Kolmogorov's distance of two samples, with the Dvoretzky–Kiefer–Wolfowitz band."""
     points = np.concatenate([first, second])
     shares = [np.searchsorted(np.sort(one), points, "right") / len(one) for one in (first, second)]
     distance = float(np.abs(shares[0] - shares[1]).max())
-    # Each of the two is off by more than the half of this with probability (1 − level)/2.
+    # Each sample deviates by more than half of this with probability (1 − level)/2.
     band = 2.0 * math.sqrt(math.log(4.0 / (1.0 - LEVEL)) / (2.0 * len(first)))
     return Claim(
         claim,
@@ -158,7 +163,7 @@ def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: floa
 
 
 def _of_linear(d: int, spectrum: FloatArray) -> Iterator[Claim]:
-    """Rows of the paper on linear chains: of m samples, where centring leaves m dimensions."""
+    """Yield the rows for linear chains, with m the dimension that centring leaves."""
     m = spectrum.shape[1]
     shares = spectrum / spectrum.sum(axis=1, keepdims=True)
     squared = np.square(shares - 1.0 / m).sum(axis=1)

@@ -1,4 +1,4 @@
-"""`Claim` and `CheckReport`: what a check found, one row a claim, and how a verdict is reached."""
+"""`CheckReport`: the result of a check, with one row per claim."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bnmc._claims.evidence import Claim
+from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 
 __all__ = ["CheckReport"]
@@ -13,19 +14,19 @@ __all__ = ["CheckReport"]
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What `check` found; ``print`` shows it as a table.
+    """Result of `check`; ``print`` shows a table.
 
     Attributes
     ----------
     chain : Chain
     rows : tuple of Claim
     alpha : float
-        Probability with which any claim fails although all are true, at most, to the accuracy of
+        Upper bound of the probability that any claim fails if all are true, up to the accuracy of
         the tests.
     size : int
         Number of samples.
     source : str
-        Where the samples come from, in words.
+        Source of the samples, in words.
     key : int
         The 64-bit key of all random numbers.
     """
@@ -48,7 +49,7 @@ class CheckReport:
         return tuple(row for row in self.rows if row.verdict == "fails")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as strings, numbers, lists and dicts, which `json.dumps` takes."""
+        """Return the report as strings, numbers, lists and dicts, for `json.dumps`."""
         return {
             "chain": repr(self.chain),
             "source": self.source,
@@ -63,22 +64,13 @@ class CheckReport:
         }
 
     def __str__(self) -> str:
-        head = ("claim", "statistic", "expected", "stderr", "p or interval", "adjusted", "verdict")
-        table = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(head))]
-        lines = [
-            "  ".join(
-                [line[0].ljust(widths[0])]
-                + [cell.rjust(width) for cell, width in zip(line[1:-1], widths[1:-1], strict=True)]
-                + [line[-1]]
-            )
-            for line in table
-        ]
+        heads = ("claim", "statistic", "expected", "stderr", "p or interval", "adjusted", "verdict")
+        table = text_table(heads, [_cells(row) for row in self.rows], align="<>>>>><")
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(
             [
                 f"The invariant law of {self.chain}: {self.size} samples, {self.source}",
-                *lines,
+                table,
                 f"{count - len(self.failures)} of {count} claims that were tested hold, at "
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
             ]
@@ -86,6 +78,7 @@ class CheckReport:
 
 
 def _cells(row: Claim) -> tuple[str, ...]:
+    """Return the cells of a row of the table."""
     p = "" if row.interval is None else "[{:.4g}, {:.4g}]".format(*row.interval)
     name = row.claim + (f" (worst of {row.count})" if row.count > 1 else "")
     return (

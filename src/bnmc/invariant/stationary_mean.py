@@ -1,4 +1,4 @@
-"""`expectation`: stationary expectations without the bias of a start, from coupled pairs."""
+"""`expectation`: unbiased estimates of stationary expectations, from coupled pairs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
-from bnmc.mixing.meetings import PILOT_REPLICATES, Couplings
+from bnmc.mixing.coupling import MOST_LAG, PILOT_REPLICATES, CoupledPairs
+from bnmc.mixing.meetings import not_mixing
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import MOST_CHAINS, Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
 
 __all__ = ["expectation"]
 
-#: Layers that are averaged after the burn-in, in units of it.
+#: Number of averaged layers, in units of the burn-in.
 LENGTH = 5
 
 
@@ -43,23 +44,25 @@ def expectation(
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> Estimate:
-    r"""Estimate the expectation of a function of the Gram matrix under the invariant law.
+    r"""Estimate the expectation of a function of the Gram matrix under the stationary law.
 
     Parameters
     ----------
     chain : Chain
         As in `bnmc.mixing.tv_bound`.
     f : str, Observable or callable
-        A number for each Gram matrix: the name of an observable such as "orthogonality_gap", an
+        One number for each Gram matrix: the name of an observable such as "orthogonality_gap", an
         `Observable`, or a function of an (n, n) array.
     replicates : int, default 1000
-        Number of independent estimates that are averaged, >= 2.
+        Number of independent estimates in the mean, >= 2.
     burn_in, length : int, optional
-        First layer k of the average, >= 0, and how many layers are averaged, >= 1. They change the
-        variance and the cost, never the expectation. Chosen by a pilot run unless given: the layers
-        within which nine of ten pairs meet, and five times that.
+        First layer k of the average, >= 0, and number of averaged layers, >= 1.  They affect the
+        variance and the cost, but not the expectation.  By default a pilot run chooses the burn-in
+        as the number of layers within which nine of ten pairs meet, and five times as many layers
+        for the average.
     lag : int, optional
-        Layers by which one chain of a pair is ahead, >= 1; `burn_in` unless given, at least 1.
+        Layers by which one chain of a pair is ahead, >= 1.  By default that of the pilot
+        run, at least 1.
     initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
@@ -71,10 +74,10 @@ def expectation(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed, and for an `f` that is not a number.
+        For an argument that is not allowed, and for an `f` whose value is not one number.
     NotMixing
-        As `bnmc.mixing.tv_bound`; a replicate whose pair does not meet has no estimate, and leaving
-        it out would bring the bias back.
+        As `bnmc.mixing.tv_bound`.  A replicate whose pair does not meet has no estimate, and the
+        mean over the other replicates is biased.
 
     Notes
     -----
@@ -82,7 +85,7 @@ def expectation(
 
     .. math:: f(X_l) + \sum_{j \ge 1,\, l + jL < \tau} \bigl(f(X_{l+jL}) - f(Y_{l+(j-1)L})\bigr)
 
-    has the expectation of f under the invariant law (Jacob, O'Leary and Atchadé, *Unbiased Markov
+    has the expectation of f under the stationary law (Jacob, O'Leary and Atchadé, *Unbiased Markov
     chain Monte Carlo methods with couplings*, 2020; for L > 1 Biswas, Jacob and Vanetti, 2019).
 
     Examples
@@ -93,32 +96,33 @@ def expectation(
     >>> mean.n, bool(mean.stderr < 0.01)
     (100, True)
     """
-    couplings = Couplings(chain, initial, rng, max_layers, executor, progress)
+    coupled = CoupledPairs(chain, initial, rng, max_layers, executor, progress)
     observable = _as_number(f, chain)
-    if not shares_memory(couplings.executor):
+    if not shares_memory(coupled.executor):
         sendable("f", f, f)
     replicates = integer("replicates", replicates, low=2, high=MOST_CHAINS - PILOT_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     if burn_in is None or length is None or lag is None:
-        typical = couplings.choose_lag(replicates)
+        typical = coupled.choose_lag(replicates)
         burn_in = typical if burn_in is None else burn_in
         length = LENGTH * typical if length is None else length
         lag = max(1, typical) if lag is None else lag
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
-    lag = integer("lag", lag, low=1, high=2**20)
+    lag = integer("lag", lag, low=1, high=MOST_LAG)
     processors = available_processors()
     tasks = [
-        (chain, couplings.start, lag, a, b, couplings.key, first, last, max_layers,
+        (chain, coupled.start, lag, a, b, coupled.key, first, last, max_layers,
          f if isinstance(f, str) else observable)
         for a, b in ranges(replicates, max(1, min(64, replicates // (4 * processors))))
     ]  # fmt: skip
-    with Reporter(couplings.progress, "expectation", "tasks") as report:
-        parts = run_tasks(_replicates, tasks, couplings.executor, processors, report)
+    with Reporter(coupled.progress, "expectation", "tasks") as report:
+        parts = run_tasks(_replicates, tasks, coupled.executor, processors, report)
     values = np.concatenate([part[0] for part in parts])
     unmet = np.flatnonzero(np.concatenate([part[1] for part in parts]))
     if unmet.size:
-        found = couplings.finding(couplings.run(lag, int(unmet[0]), int(unmet[0]) + 1), None)
+        meetings = coupled.run(lag, int(unmet[0]), int(unmet[0]) + 1)
+        found = not_mixing(meetings, coupled.max_layers, None)
         raise NotMixing(
             f"{unmet.size} of {replicates} pairs have not met in {max_layers} layers, and without "
             f"them the mean over the others is biased; of the first of these, {found.reason}",
@@ -131,7 +135,7 @@ def expectation(
 
 
 def _as_number(f: object, chain: Chain) -> Observable:
-    """Return f as an observable, which must be one number."""
+    """Return f as an observable, or raise if its value is not one number."""
     if not isinstance(f, (str, Observable)) and not callable(f):
         raise ArgumentTypeError("f", f, "a name, an Observable or a function of a Gram matrix")
     wanted: Any = f if isinstance(f, (str, Observable)) else Observable(f, name="f")
@@ -145,11 +149,11 @@ def _as_number(f: object, chain: Chain) -> Observable:
 def _evaluate(
     observable: Observable, chain: Chain, grams: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Values for Gram matrices (pairs, layers, n, n): (pairs, layers), and more for an array."""
+    """Return values (pairs, layers, ...) for Gram matrices (pairs, layers, n, n)."""
     frames = Frames(grams, np.zeros(grams.shape[:2]), np.zeros((*grams.shape[:2], 0)))
     view = View.of(chain, 1, frames, 0, np.zeros(grams.shape[1], np.int64))
     values = observable.evaluate(view)
-    # One value for all inputs, or one for each; here there is one input.
+    # With an axis of inputs, there is one input.
     return values if values.ndim == 2 else values[:, :, 0]
 
 
@@ -165,8 +169,8 @@ def _replicates(
     max_layers: int,
     f: str | Observable,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """One unbiased estimate a pair, and which pairs have none, as they have not met."""
-    # A built-in observable goes to another process by its name.
+    """Return one unbiased estimate per pair, and which pairs have not met and have none."""
+    # A built-in observable is sent to another process by name.
     observable = OBSERVABLES[f] if isinstance(f, str) else f
     pairs = Pairs(chain, start, lag, first_pair, last_pair, key)
     count = last_pair - first_pair
@@ -182,7 +186,7 @@ def _replicates(
         regular = pairs.status[:, :1] == 0
         averaged = (numbers >= first) & (numbers <= last) & regular
         total += _sum(observable, chain, grams[:, :, 0], averaged)
-        # How often X_t − Y_{t−L} appears in the estimates of layers first to last.
+        # Multiplicity of X_t − Y_{t−L} in the estimates of layers first to last.
         weight = np.maximum(
             (numbers - first) // lag - (np.maximum(lag, numbers - last) + lag - 1) // lag + 1, 0
         )
@@ -199,7 +203,7 @@ def _sum(
     grams: NDArray[np.float64],
     weights: NDArray[Any],
 ) -> NDArray[np.float64]:
-    """Sum over layers of weights times values, evaluated where the weight is not 0."""
+    """Return the sum over layers of weights times values, which are evaluated at weights ≠ 0."""
     out = np.zeros(weights.shape)
     chosen = weights != 0
     if chosen.any():

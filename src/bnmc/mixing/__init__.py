@@ -1,13 +1,19 @@
-"""How fast a chain forgets where it started: certificates and estimates, one file an estimator."""
+"""Convergence to the stationary law: certified bounds and estimates of the rate per layer.
+
+Each estimator has a file, and so has the result that it returns.  The package may import
+`mean_field`, `simulation` and lower levels.  Read `rate.py` first: `RateEstimate` is the result
+that all estimators share.  `coupling.py` runs coupled pairs, `meetings.py` evaluates their meeting
+times, and `meeting_bound.py` makes the bound.  The estimators that read a run stand on `series.py`,
+`stretches.py` and `symmetry.py`.
+"""
 
 from __future__ import annotations
 
 from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
 from bnmc.mixing.contraction_rate import Contraction, contraction
-from bnmc.mixing.coupling import tv_bound
 from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
-from bnmc.mixing.meeting_bound import TVBound
+from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation, relaxation
 from bnmc.mixing.same_network import TwoInputs, two_inputs

@@ -1,9 +1,9 @@
-"""`compare`: every estimate of a chain's rate side by side, and the mean field's value."""
+"""`compare`: all estimates of the rate of a chain in one table, with the rate of the mean field."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.progress import Progress, as_progress
+from bnmc._support.text import text_table
 from bnmc._support.workers import as_executor
-from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
-from bnmc.mean_field import MeanField
-from bnmc.mixing._series import contrast
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_stationary_law, require_two_samples
+from bnmc.errors import BnmcError
+from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
-from bnmc.mixing.coupling import tv_bound
 from bnmc.mixing.implied_timescales import spectral
+from bnmc.mixing.meeting_bound import tv_bound
 from bnmc.mixing.rate import RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
+from bnmc.mixing.symmetry import contrast, slowest_sector
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 
@@ -33,20 +35,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "ComparisonRow", "compare"]
 
-#: Recorded layers of the stationary run, in integrated autocorrelation times, and at least.
+#: Recorded layers of the stationary run: in integrated autocorrelation times, and the minimum.
 RUN_TIMES, LEAST_LAYERS = 75.0, 200
 
-#: Layers before it, and those of the relaxation, in timescales.
+#: Burn-in of the stationary run, and depth of the relaxation, in timescales.
 BURN_IN_TIMES, RELAXATION_TIMES = 12.0, 8.0
 
-#: Chains of the relaxation for each of the stationary run: it is short, and its signal weak.
+#: Chains of the relaxation per chain of the stationary run: it is short and its signal weak.
 RELAXATION_CHAINS = 4
 
-#: The timescale that the runs are planned by where neither theory nor coupled pairs know one.
+#: Assumed timescale if neither the mean field nor coupled pairs give one.
 TIMESCALE_UNKNOWN = 10.0
 
-#: By how much, at most 1, the start of the relaxation is away from a batch like any other.
-CONTRAST = 0.9
+#: Size, at most 1, of the departure of the first layer of the relaxation from i.i.d. samples.
+DEPARTURE = 0.9
+
+#: The estimators that read a run.
+_FROM_RUNS = ("autocorrelation", "spectral", "relaxation")
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,9 @@ class ComparisonRow:
     name : str
         Name of the estimator, or "mean field".
     estimate : RateEstimate or None
-        What it found; None where it found nothing.
+        The estimate; None if there is none.
     note : str
-        Why there is no estimate; else empty.
+        The reason why there is no estimate; otherwise empty.
     """
 
     name: str
@@ -70,13 +75,13 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Estimates of one chain's rate; ``print`` shows them as a table.
+    """Estimates of the rate of one chain; ``print`` shows a table.
 
     Attributes
     ----------
     chain : Chain
     rows : tuple of ComparisonRow
-        The mean field first, then one for each estimator.
+        The mean field first, then one row per estimator.
     level : float
         Level of the intervals.
     key : int
@@ -89,7 +94,7 @@ class Comparison:
     key: int = field(repr=False)
 
     def __getitem__(self, name: str) -> RateEstimate:
-        """Return the estimate of a row by its name."""
+        """Return the estimate of a row by its name; raise `KeyError` if there is none."""
         found = {row.name: row for row in self.rows}
         if name not in found:
             raise KeyError(f"{name!r} is none of {', '.join(map(repr, found))}")
@@ -99,7 +104,7 @@ class Comparison:
         return estimate
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as strings, numbers, lists and dicts, which `json.dumps` takes."""
+        """Return the table as strings, numbers, lists and dicts, for `json.dumps`."""
         rows = []
         for row in self.rows:
             entry: dict[str, Any] = {"name": row.name, "note": row.note}
@@ -111,26 +116,25 @@ class Comparison:
         return {"chain": repr(self.chain), "level": self.level, "key": self.key, "rows": rows}
 
     def __str__(self) -> str:
-        head = ("estimator", "rate", "stderr", f"{100 * self.level:g} % interval", "timescale", "n")
-        lines = [head, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-        text = [
-            "  ".join(
-                [line[0].ljust(widths[0])]
-                + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-            ).rstrip()
-            for line in lines
-        ]
+        heads = (
+            "estimator",
+            "rate",
+            "stderr",
+            f"{100 * self.level:g} % interval",
+            "timescale",
+            "n",
+        )
+        table = text_table(heads, [_cells(row) for row in self.rows])
         notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([f"Rate of {self.chain}, a layer", *text, *notes])
+        return "\n".join([f"Rate of {self.chain}, a layer", table, *notes])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the rates with their intervals, and a line at the mean field's.
+        """Draw the rates with their intervals, and a line at the rate of the mean field.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure unless given.
+            Axes to draw on; by default those of a new figure.
 
         Returns
         -------
@@ -179,7 +183,7 @@ def compare(
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> Comparison:
-    r"""Estimate how fast a chain forgets in every way there is, beside the mean field's rate.
+    r"""Estimate the rate of a chain by all estimators, beside the rate of the mean field.
 
     Parameters
     ----------
@@ -187,17 +191,17 @@ def compare(
         With norm "batch" or "batch-uncentred" and batch >= 2. The rows of `contraction` and
         `tv_bound` also need Gaussian weights and no skip connection.
     pairs, replicates : int, default 32 and 500
-        Pairs of `contraction`, and of `tv_bound`.
+        Number of pairs of `contraction`, and of `tv_bound`.
     chains : int, default 50
-        Chains of the stationary run, and a quarter of those of the relaxation, >= 5.
+        Number of chains of the stationary run, >= 5; the relaxation has four times as many.
     level : float, default 0.95
         Level of the intervals, in (0, 1).
     max_layers : int, default 4000
-        Layers after which a coupled pair is given up.
+        Number of layers after which a coupled pair is given up.
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7). One 64-bit key is drawn from it.
     executor, progress
-        As in `tv_bound`; the progress of each run is reported on its own.
+        As in `tv_bound`; each run reports its own progress.
 
     Returns
     -------
@@ -206,8 +210,8 @@ def compare(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed. What an estimator finds wanting in the chain or in its
-        data is no error here, but the note of its row.
+        For an argument that is not allowed.  If an estimator raises an error about the chain or
+        its data, the message is the note of its row.
 
     Notes
     -----
@@ -215,17 +219,18 @@ def compare(
     mean field        modulus of the leading eigenvalue of the Jacobian at the fixed point: the rate
                       at infinite width
     contraction       two chains under common normals, top Lyapunov exponent
-    tv_bound          tail of the meeting times of coupled chains, never below the rate of the
-                      chain: a pair may miss its chance to meet
+    tv_bound          tail of the meeting times of coupled chains, at least the rate of the chain,
+                      since a maximal coupling may fail
     autocorrelation   integrated time of a component of G along a stationary run
     spectral          implied timescale of the same component (VAMP)
-    relaxation        decay of its mean from a batch that stands out in it
+    relaxation        decay of its mean from a batch in which it is large
     ================= ==============================================================================
 
-    The component is one that permutations of the batch move, ⟨D, G⟩ for a fixed matrix D that is
-    orthogonal to all symmetric G*; for norm "batch" it follows the leading eigenvalue alone. Its
-    stationary mean is 0. An observable that sees a slow mode only in part, or squares, has another
-    rate; a component that sees none of the slowest mode a smaller one.
+    The component is ⟨D, G⟩ for a fixed matrix D that is orthogonal to all matrices G* that
+    permutations of the batch leave unchanged.  Its stationary mean is 0.  For norm "batch" it
+    decays by the leading eigenvalue alone.  An observable to which several modes contribute, or a
+    quadratic one, has another rate; one to which the slowest mode does not contribute has a smaller
+    rate.
 
     Examples
     --------
@@ -236,13 +241,9 @@ def compare(
     >>> abs(table["contraction"].rate - table["mean field"].rate) < 0.02
     True
     """
-    if not isinstance(chain, Chain):
-        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
-    if chain.norm == "none":
-        allowed = '"batch" or "batch-uncentred": without normalization there is no invariant law'
-        raise ArgumentError("norm", chain.norm, allowed)
-    if chain.batch < 2:
-        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample is no chain")
+    as_chain(chain)
+    require_stationary_law(chain, reason_as_hint=False)
+    require_two_samples(chain)
     pairs = integer("pairs", pairs, low=2)
     replicates = integer("replicates", replicates, low=2)
     chains = integer("chains", chains, low=5)
@@ -253,64 +254,71 @@ def compare(
     key = draw_key(rng)
     seeds = np.random.SeedSequence(key).spawn(5)
 
-    rows = [_mean_field(chain)]
-
-    def attempt(name: str, estimate: Callable[[], RateEstimate]) -> None:
-        try:
-            rows.append(ComparisonRow(name, estimate()))
-        except BnmcError as error:
-            rows.append(ComparisonRow(name, None, str(error)))
-
-    attempt(
-        "contraction",
-        lambda: contraction(
-            chain, pairs=pairs, level=level, max_layers=max_layers, rng=seeds[0],
-            executor=executor, progress=progress,
-        ).rate_estimate,
-    )  # fmt: skip
-    attempt(
-        "tv_bound",
-        lambda: tv_bound(
-            chain, 0, replicates=replicates, level=level, max_layers=max_layers, rng=seeds[1],
-            executor=executor, progress=progress,
-        ).rate_estimate,
-    )  # fmt: skip
-
-    component = _component(chain)
-    observable = Observable(lambda G: np.vdot(component, G), name="component")
+    shared: dict[str, Any] = {
+        "level": level, "max_layers": max_layers, "executor": executor, "progress": progress
+    }  # fmt: skip
+    rows = [
+        _mean_field(chain),
+        _row(
+            "contraction",
+            lambda: contraction(chain, pairs=pairs, rng=seeds[0], **shared).rate_estimate,
+        ),
+        _row(
+            "tv_bound",
+            lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared).rate_estimate,
+        ),
+    ]
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
+    return Comparison(
+        chain, (*rows, *_from_runs(chain, chains, memory, seeds[2:], level, progress)), level, key
+    )
+
+
+def _row(name: str, estimate: Callable[[], RateEstimate]) -> ComparisonRow:
+    """Return the row of an estimator, with the error as a note if it raises one."""
+    try:
+        return ComparisonRow(name, estimate())
+    except BnmcError as error:
+        return ComparisonRow(name, None, str(error))
+
+
+def _from_runs(
+    chain: Chain,
+    chains: int,
+    memory: float,
+    seeds: Sequence[np.random.SeedSequence],
+    level: float,
+    progress: bool | Progress,
+) -> list[ComparisonRow]:
+    """Return the rows of the estimators that read a run; `memory` is the expected timescale."""
+    component = _component(chain)
+    observable = Observable(lambda G: np.vdot(component, G), name="component")
     burn_in = math.ceil(BURN_IN_TIMES * memory) + 5
     # The integrated time is (1 + ρ)/(1 − ρ) = coth(1/2T) for a timescale T.
     layers = max(LEAST_LAYERS, math.ceil(RUN_TIMES * max(1.0, 2.0 * memory)))
     try:
-        run = simulate(
+        values = simulate(
             chain, burn_in + layers, chains=chains, burn_in=burn_in, observables=[observable],
-            rng=seeds[2], progress=progress,
-        )  # fmt: skip
-        values = run["component"]
+            rng=seeds[0], progress=progress,
+        )["component"]  # fmt: skip
         start = simulate(
             chain, math.ceil(RELAXATION_TIMES * memory) + 6, chains=RELAXATION_CHAINS * chains,
-            initial=_standing_out(chain, component, np.random.default_rng(seeds[3])),
-            observables=[observable], rng=seeds[4], progress=progress,
+            initial=_atypical_batch(chain, component, np.random.default_rng(seeds[1])),
+            observables=[observable], rng=seeds[2], progress=progress,
         )["component"]  # fmt: skip
     except BnmcError as error:
-        lost = [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
-        return Comparison(chain, (*rows, *lost), level, key)
-    estimates: tuple[Callable[[], RateEstimate], ...] = (
+        return [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
+    estimators = (
         lambda: autocorrelation(values, level=level),
         lambda: spectral(values, [1, 2, 4], level=level),
         lambda: relaxation(start, 0.0, level=level),
     )
-    for name, estimate in zip(_FROM_RUNS, estimates, strict=True):
-        attempt(name, estimate)
-    return Comparison(chain, tuple(rows), level, key)
-
-
-_FROM_RUNS = ("autocorrelation", "spectral", "relaxation")
+    return [_row(name, estimate) for name, estimate in zip(_FROM_RUNS, estimators, strict=True)]
 
 
 def _mean_field(chain: Chain) -> ComparisonRow:
+    """Return the row of the mean field; an unstable fixed point has no rate."""
     try:
         rate = MeanField(chain).fixed_point().rate
     except BnmcError as error:
@@ -322,15 +330,15 @@ def _mean_field(chain: Chain) -> ComparisonRow:
 
 
 def _component(chain: Chain) -> NDArray[np.float64]:
-    """Return D of unit norm whose ⟨D, G⟩ the slowest eigenvalue rules, and is 0 at symmetric G."""
+    """Return D of unit norm such that ⟨D, G⟩ decays by the slowest eigenvalue and has mean 0."""
     n = chain.batch
-    if chain.norm == "batch":
+    if chain.normalization.hides_common_part:
         try:
             eigenvalues = MeanField(chain).fixed_point().eigenvalues
         except BnmcError:
             eigenvalues = ()
         if eigenvalues:
-            return contrast(n, int(np.argmax(np.abs(eigenvalues))))
+            return contrast(n, slowest_sector(eigenvalues))
         if n > 2:
             return contrast(n, 0)
     D = np.zeros((n, n))
@@ -338,18 +346,19 @@ def _component(chain: Chain) -> NDArray[np.float64]:
     return D
 
 
-def _standing_out(
+def _atypical_batch(
     chain: Chain, component: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return a batch whose samples have covariance I + s D, and so stand out in ⟨D, G⟩."""
+    """Return a batch whose samples have covariance I + s D, so that ⟨D, G⟩ is large."""
     values, vectors = np.linalg.eigh(component)
-    scale = CONTRAST / np.abs(values).max()
+    scale = DEPARTURE / np.abs(values).max()
     root = (vectors * np.sqrt(1.0 + scale * values)) @ vectors.T
     x: NDArray[np.float64] = rng.standard_normal((chain.width, chain.batch)) @ root
     return x
 
 
 def _cells(row: ComparisonRow) -> tuple[str, ...]:
+    """Return the cells of a row of the table; exact values have neither error nor count."""
     found = row.estimate
     if found is None:
         return row.name, "none", "", "", "", ""

@@ -1,4 +1,4 @@
-"""`contraction`: how fast two chains that are driven by the same normals approach each other."""
+"""`contraction`: the rate at which two chains driven by the same normals approach each other."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.workers import as_executor, ranges, run_tasks
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
-from bnmc.errors import ArgumentTypeError, NotMixing
+from bnmc.errors import NotMixing
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
 
 __all__ = ["Contraction", "contraction"]
 
-#: The range of distances in which the exponent is measured: small enough for the distance to change
-#: by a linear map of it, in the direction that shrinks most slowly, and well above rounding.
+#: The exponent is estimated between these two distances.  Below the first, the distance changes by
+#: a linear map and points in the direction that shrinks most slowly.  The second is well above
+#: rounding.
 NEAR, NEAREST = 1e-4, 1e-10
 
-#: Layers that a pair goes between two looks at whether all are near.
+#: Layers between two checks of whether all pairs are near.
 BLOCK_LAYERS = 64
 
 
@@ -41,11 +42,12 @@ class Contraction:
     rate_estimate : RateEstimate
         exp(exponent), with its error.
     exponent, exponent_stderr : float
-        The finite-width Lyapunov exponent: mean change, by a layer, of the natural logarithm of a
-        small distance; −inf where one layer forgets everything.
+        The finite-width Lyapunov exponent: mean change per layer of the natural logarithm of a
+        small distance; −inf if successive layers are independent.
     distance : (pairs, layers) ndarray of float64
-        ``‖L⁻¹S′L⁻ᵀ − I‖_F`` at the best scale of S′, before each layer from layer 1 on, with
-        S = LLᵀ and S′ the covariances of the rows of the two; NaN once it is below 1e-10.
+        ``‖L⁻¹S′L⁻ᵀ − I‖_F``, minimized over the scale of S′, before each layer from layer 1 on.
+        S = LLᵀ and S′ are the covariances of the rows of the two chains.  NaN after the first
+        distance below 1e-10.
     """
 
     rate_estimate: RateEstimate
@@ -75,7 +77,7 @@ def contraction(
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> Contraction:
-    r"""Measure how fast two Gram chains under common normals approach each other.
+    r"""Estimate the rate at which two chains under common normals approach each other.
 
     Parameters
     ----------
@@ -84,10 +86,10 @@ def contraction(
     pairs : int, default 32
         Independent pairs, >= 2.
     initial, rng, level, executor, progress
-        As in `tv_bound`. The two chains of a pair start independently; from a given batch the
-        second starts a layer later.
+        As in `tv_bound`.  The two chains of a pair start independently; if `initial` is a batch,
+        the second chain starts one layer later.
     max_layers : int, default 4000
-        Layers after which a pair that is not near yet is given up.
+        Layers after which a pair that has not reached a distance of 1e-10 counts as failed.
 
     Returns
     -------
@@ -98,19 +100,19 @@ def contraction(
     ArgumentError, ArgumentTypeError
         As `tv_bound`.
     NotMixing
-        If some pairs do not come near within `max_layers`, or lose rank.
+        If some pairs do not reach a distance of 1e-10 within `max_layers`, or lose rank.
 
     Notes
     -----
-    Both chains draw their rows as L z and L′z, L and L′ the Cholesky factors of their covariances.
-    Near each other their distance changes by a random linear map a layer, whose top Lyapunov
-    exponent is estimated by the ratio of sums, over pairs, of the change of the logarithm from the
-    first layer below 1e-4 to the first below 1e-10, and of the layers this took; its standard error
-    is that of a ratio of means of independent pairs. At infinite width exp(exponent) is the rate
-    of the mean-field fixed point (``bnmc.MeanField(chain).fixed_point().rate``).
+    Both chains draw their rows as L z and L′z, with L and L′ the Cholesky factors of their
+    covariances.  At small distances, each layer changes the distance by a random linear map.  The
+    estimate of its top Lyapunov exponent is a ratio of two sums over pairs.  The numerator is the
+    change of the logarithm of the distance from the first layer below 1e-4 to the first layer below
+    1e-10; the denominator is the number of these layers.  The standard error is that of a ratio of
+    means of independent pairs.  At infinite width exp(exponent) is the rate of the mean-field fixed
+    point (``bnmc.MeanField(chain).fixed_point().rate``).
 
-    Two inputs through one network, which share weights, do not contract like this: that is another
-    coupling, `two_inputs`.
+    Two inputs of one network share the weights and do not contract in this way; see `two_inputs`.
 
     Examples
     --------
@@ -120,8 +122,7 @@ def contraction(
     >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 0.02
     True
     """
-    if not isinstance(chain, Chain):
-        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
+    as_chain(chain)
     require_coupling(chain)
     pairs = integer("pairs", pairs, low=2, high=2**20)
     level = real("level", level, above=0.0, below=1.0)
@@ -148,7 +149,10 @@ def _approach(
     key: int,
     max_layers: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return distance and least pivot of pairs, (pairs, layers), until all are near."""
+    """Return distance and least pivot of pairs, (pairs, layers), until all are near.
+
+    Pairs that lose rank count as near here.
+    """
     pairs = Pairs(chain, start, 1, first, last, key, threshold=APART)
     pairs.advance(1)
     traces: list[NDArray[np.float64]] = []
@@ -163,7 +167,7 @@ def _approach(
 
 
 def _stacked(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Stack (pairs, layers) arrays of different numbers of layers, NaN where they have none."""
+    """Stack (pairs, layers) arrays of different numbers of layers, NaN if they have fewer."""
     longest = max(part.shape[1] for part in parts)
     return np.concatenate(
         [
@@ -176,13 +180,14 @@ def _stacked(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
 def _summary(
     distance: NDArray[np.float64], pivot: NDArray[np.float64], level: float
 ) -> Contraction:
+    """Return the ratio estimate of the exponent from the distances of all pairs."""
     from scipy.special import stdtrit
 
     count = len(distance)
     nearest = distance < NEAREST
     if not nearest.any(axis=1).all():
-        raise _finding(distance, pivot)
-    # What comes later is rounding.
+        raise _not_mixing(distance, pivot)
+    # Later distances are rounding errors.
     last = nearest.argmax(axis=1)
     layers = np.arange(distance.shape[1])
     distance = np.where(layers <= last[:, None], distance, np.nan)[:, : last.max() + 1]
@@ -193,7 +198,7 @@ def _summary(
     took = (last - first).astype(np.float64)
     method = "common normals"
     if not np.isfinite(fall).all() or took.sum() == 0.0:
-        # One layer forgets everything: what is left of the distance is rounding.
+        # Successive layers are independent: the remaining distance is a rounding error.
         at_once = RateEstimate(0.0, 0.0, (0.0, 0.0), count, method, level)
         return Contraction(at_once, -math.inf, 0.0, distance)
     exponent = float(fall.sum() / took.sum())
@@ -207,7 +212,8 @@ def _summary(
     return Contraction(estimate, exponent, stderr, distance)
 
 
-def _finding(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
+def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
+    """Return the error for pairs that do not come near."""
     count = len(distance)
     apart = ~(distance < NEAREST).any(axis=1)
     with np.errstate(divide="ignore"):
@@ -224,7 +230,7 @@ def _finding(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMi
 
 
 def _mean_slope(values: NDArray[np.float64]) -> float:
-    """Mean change by a layer, from the first to the last finite value of each row."""
+    """Return the mean change per layer, from the first to the last finite value of each row."""
     change, layers = 0.0, 0
     for row in values:
         kept = np.flatnonzero(np.isfinite(row))

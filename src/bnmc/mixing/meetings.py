@@ -1,129 +1,161 @@
-"""TODO-DOC bnmc.mixing.meetings."""
+"""Statistics of meeting times: the bound of each layer, survival, and the rate of the tail.
+
+A pair of chains, one ahead of the other by a lag, meets at layer τ of the chain ahead.  Its waiting
+time is τ − lag, the number of layers after the coupling began.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import choice, integer
-from bnmc._support.keys import draw_key
-from bnmc._support.machine import available_processors
-from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.workers import as_executor, ranges, run_tasks
-from bnmc.chain.chain import Chain
-from bnmc.chain.start import Covariance, Representation, prepare
-from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, NotMixing
-from bnmc.mixing.meeting_bound import TVBound
-from bnmc.simulation.engine.pairs import Meetings, joined, meet, require_coupling
+from bnmc.errors import NotMixing
+from bnmc.estimate.intervals import clopper_pearson, mean_interval
+from bnmc.mixing.rate import RateEstimate
+from bnmc.simulation.engine.pairs import Meetings
 
-__all__ = ["MOST_DEPTH", "PILOT_REPLICATES", "Couplings"]
+__all__ = ["excess_means", "not_mixing", "survival", "tail_rate"]
 
-#: Pairs of the pilot run, and the layers by which one is ahead in it.
-PILOT_REPLICATES, PILOT_LAG = 32, 16
+FloatArray = NDArray[np.float64]
 
-#: The share of the pilot's pairs that have met within the lag, counted from when they are coupled.
-LAG_QUANTILE = 0.9
-
-#: The last layer a bound may be asked for: the result has a few numbers for each.
-MOST_DEPTH = 2**20
-
-#: What a task of one thread should take, in layers times numbers of a layer.
-TASK_NUMBERS = 5e8
+#: Fewest values other than the commonest for an interval by the central limit theorem.
+ENOUGH = 100
 
 
-class Couplings:
-    """Coupled pairs of a chain, whose every argument has been checked."""
+def excess_means(
+    waited: NDArray[np.int64], lag: int, depth: int, rate: RateEstimate
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the means of J_l = max(0, ⌈(waiting time − l)/lag⌉), which bound the distance.
 
-    def __init__(
-        self,
-        chain: Chain,
-        initial: Any,
-        rng: Any,
-        max_layers: int,
-        executor: object,
-        progress: object,
-        backend: str = "cpu",
-    ) -> None:
-        self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
-        if not isinstance(chain, Chain):
-            raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
-        require_coupling(chain)
-        self.chain = chain
-        self.max_layers = integer("max_layers", max_layers, low=1, high=2**30)
-        self.executor = as_executor(executor)
-        self.progress = as_progress(progress)
-        chain.activation.check()
-        self.start: Covariance | Representation = prepare(chain, initial, 1, None)
-        self.key = draw_key(rng)
+    Parameters
+    ----------
+    waited : (replicates,) ndarray of int
+        Waiting times.
+    lag : int
+    depth : int
+        The last layer l.
+    rate : RateEstimate
+        Rate of the tail of the waiting times; its level is that of the intervals.
 
-    def choose_lag(self, first: int) -> int:
-        """Let a few pairs meet that are not among the replicates, and look how long that takes."""
-        meetings = self.run(PILOT_LAG, first, first + PILOT_REPLICATES)
-        apart = meetings.layers < 0
-        waited = np.sort(np.where(apart, math.inf, meetings.layers - PILOT_LAG))
-        lag = waited[math.ceil(LAG_QUANTILE * (PILOT_REPLICATES - 1))]
-        if lag == math.inf:
-            raise self.finding(meetings, None)
-        return int(lag)
+    Returns
+    -------
+    mean, stderr : (depth + 1,) ndarray of float64
+    ci : (depth + 1, 2) ndarray of float64
+        See the Notes of `bnmc.mixing.TVBound`.
+    """
+    replicates, quantile = len(waited), 0.5 + rate.level / 2
+    layers = np.arange(depth + 1)
+    mean, stderr, low, high, commonest, above, below, most_above = np.zeros((8, depth + 1))
+    for layer in layers[layers < waited.max()]:
+        excess = np.maximum(0, -((layer - waited) // lag))
+        mean[layer] = excess.mean()
+        stderr[layer] = excess.std(ddof=1) / math.sqrt(replicates)
+        low[layer], high[layer] = mean_interval(excess, quantile)
+        common = commonest[layer] = np.bincount(excess).argmax()
+        more = excess[excess > common] - common
+        above[layer], below[layer] = more.size, np.count_nonzero(excess < common)
+        if more.size > 1:
+            most_above[layer] = mean_interval(more, quantile)[1]
 
-    def run(self, lag: int, first: int, last: int) -> Meetings:
-        """Let pairs first:last meet, a range of them a task."""
-        if self.backend == "cuda":
-            from bnmc.simulation.engine.gpu.pairs import meet_on_devices
-
-            return meet_on_devices(
-                self.chain, self.start, lag, first, last, self.key, self.max_layers
-            )
-        processors = available_processors()
-        numbers = 2.0 * (lag + 30) * self.chain.width * self.chain.batch
-        size = int(np.clip(TASK_NUMBERS / numbers, 1, max(1, (last - first) // (4 * processors))))
-        tasks = [
-            (self.chain, self.start, lag, first + a, first + b, self.key, self.max_layers,
-             min(1, b - a) if a == 0 else 0)
-            for a, b in ranges(last - first, size)
-        ]  # fmt: skip
-        with Reporter(self.progress, "coupling", "tasks") as report:
-            return joined(run_tasks(meet, tasks, self.executor, processors, report))
-
-    def finding(self, meetings: Meetings, partial: TVBound | None) -> NotMixing:
-        """Return the error that says why pairs did not meet."""
-        count = len(meetings.layers)
-        with np.errstate(divide="ignore"):
-            exponent, trend = _slope(np.log(meetings.distance)), _slope(np.log10(meetings.pivot))
-        lost = np.count_nonzero(meetings.degenerate)
-        if lost:
-            layer = int(np.median(meetings.degenerate[meetings.degenerate > 0]))
-            reason = (
-                f"{lost} of {count} pairs lost rank, half of them by layer {layer}: the least "
-                f"pivot of their Gram matrices changes by a factor of 10^{trend:.2g} a layer"
-            )
-        else:
-            unmet = np.count_nonzero(meetings.layers < 0)
-            reason = (
-                f"{unmet} of {count} pairs had not met after {self.max_layers} layers; driven by "
-                f"the same normals they change their distance by e^{exponent:.2g} a layer"
-            )
-        return NotMixing(reason, partial, exponent, trend)
+    if_geometric = 1.0 / (1.0 - rate.ci[1] ** lag) if rate.ci[1] < 1.0 else math.inf
+    most_above = np.maximum(most_above, if_geometric)
+    more_ci, less_ci = (clopper_pearson(k, replicates, rate.level) for k in (above, below))
+    rare = above + below < ENOUGH
+    low = np.where(rare, commonest + more_ci[:, 0] - commonest * less_ci[:, 1], low)
+    high = np.where(rare, commonest + more_ci[:, 1] * most_above - less_ci[:, 0], high)
+    return mean, stderr, np.stack([np.maximum(low, 0.0), high], axis=1)
 
 
-def _usable(backend: str, executor: object) -> str:
-    """Return a backend that can run here, or raise what is missing."""
-    if backend == "cuda":
-        if executor is not None:
-            raise ArgumentError("executor", executor, "None with backend='cuda'")
-        from bnmc._kernels.gpu.device import why_not
+def survival(
+    waited: NDArray[np.int64], depth: int, level: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return the shares of pairs whose waiting time exceeds each layer from 0 to `depth`.
 
-        reason = why_not()
-        if reason is not None:
-            raise BackendError("cuda", reason)
-    return backend
+    Returns
+    -------
+    share : (depth + 1,) ndarray of float64
+    ci : (depth + 1, 2) ndarray of float64
+        Clopper–Pearson intervals, for each layer separately.
+    band : float
+        Half width of a simultaneous band (Dvoretzky, Kiefer and Wolfowitz; Massart's constant).
+    """
+    replicates = len(waited)
+    layers = np.arange(depth + 1)
+    share = 1.0 - np.searchsorted(np.sort(waited), layers, side="right") / replicates
+    ci = clopper_pearson(np.rint(share * replicates), replicates, level)
+    return share, ci, math.sqrt(math.log(2.0 / (1.0 - level)) / (2.0 * replicates))
 
 
-def _slope(values: NDArray[np.float64]) -> float:
-    """Mean change by a layer of the first pair's values, where they are finite."""
+def tail_rate(waited: NDArray[np.int64], level: float) -> RateEstimate:
+    """Return the rate of the geometric law with the mean of the waiting times beyond the median.
+
+    If k waiting times exceed the median u, the excess e = τ − lag − u >= 1 has mean 1/(1 − rate).
+    For k deaths in Σe layers the exact interval is that of the negative binomial law.  A maximal
+    coupling that fails costs another contraction, which spreads the times more than a geometric
+    law: the interval therefore also covers the interval for the mean of e.
+    """
+    from scipy.special import betaincinv
+
+    method = "tail of the meeting times"
+    tail = 0.5 * (1.0 - level)
+    # The lower median is a stopping time, so the excess over it is independent of the past.
+    threshold = int(np.quantile(waited, 0.5, method="lower"))
+    beyond = waited[waited > threshold] - threshold
+    count, total = len(beyond), float(beyond.sum())
+    if count == 0:
+        # All pairs have met by the median: the rate 0, with an interval for so few pairs.
+        high = 1.0 - tail ** (1.0 / len(waited))
+        return RateEstimate(0.0, 0.0, (0.0, high), len(waited), method, level)
+    low = 1.0 - betaincinv(count, total - count, 1.0 - tail) if total > count else 0.0
+    high = 1.0 - betaincinv(count, total - count + 1.0, tail)
+    mean = total / count
+    stop = 1.0 / mean
+    rate = 1.0 - stop
+    stderr = stop * math.sqrt(rate / count)
+    if count > 1:
+        spread = float(beyond.std(ddof=1)) / math.sqrt(count)
+        stderr = max(stderr, spread * stop**2)
+        least, most = mean_interval(beyond, 1.0 - tail)
+        low = min(low, 1.0 - 1.0 / max(1.0, least))
+        high = max(high, 1.0 - 1.0 / most)
+    return RateEstimate(rate, stderr, (float(low), float(high)), count, method, level)
+
+
+def not_mixing(meetings: Meetings, max_layers: int, partial: object) -> NotMixing:
+    """Return the error for pairs that did not meet, with the trends of distance and pivot.
+
+    Parameters
+    ----------
+    meetings : Meetings
+        With a trace of at least one pair.
+    max_layers : int
+        Layers after which pairs were given up.
+    partial : object
+        The result as far as it goes, or None.
+    """
+    count = len(meetings.layers)
+    with np.errstate(divide="ignore"):
+        exponent, trend = _slope(np.log(meetings.distance)), _slope(np.log10(meetings.pivot))
+    lost = np.count_nonzero(meetings.degenerate)
+    if lost:
+        layer = int(np.median(meetings.degenerate[meetings.degenerate > 0]))
+        reason = (
+            f"{lost} of {count} pairs lost rank, half of them by layer {layer}: the least "
+            f"pivot of their Gram matrices changes by a factor of 10^{trend:.2g} a layer"
+        )
+    else:
+        unmet = np.count_nonzero(meetings.layers < 0)
+        reason = (
+            f"{unmet} of {count} pairs had not met after {max_layers} layers; driven by "
+            f"the same normals they change their distance by e^{exponent:.2g} a layer"
+        )
+    return NotMixing(reason, partial, exponent, trend)
+
+
+def _slope(values: FloatArray) -> float:
+    """Return the change per layer of the first pair's finite values, by least squares."""
     kept = np.flatnonzero(np.isfinite(values[0]))
     if kept.size < 2:
         return math.nan

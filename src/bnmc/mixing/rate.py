@@ -1,4 +1,4 @@
-"""`RateEstimate`: how fast a chain forgets."""
+"""`RateEstimate`: the contraction factor per layer, and the timescale that it implies."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from bnmc._support.arguments import real
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 
-__all__ = ["RateEstimate", "timescale"]
+__all__ = ["RateEstimate", "rate_from_artanh", "timescale"]
 
 
 @dataclass(frozen=True)
 class RateEstimate:
-    """An estimate of the factor by which each layer shrinks what a chain remembers of its start.
+    """An estimate of the factor per layer by which the influence of the start decreases.
 
     Parameters
     ----------
     rate : float
         Contraction factor per layer, in [0, 1).
     stderr : float
-        Its standard error, >= 0.
+        Standard error of the rate, >= 0.
     ci : tuple of (float, float)
         Confidence interval of the rate, within [0, 1], lower end first; it need not be symmetric.
     n : int
-        Number of independent samples (chains, pairs, stretches of a run) behind it, >= 1.
+        Number of independent samples (chains, pairs, stretches of a run) in the estimate, >= 1.
     method : str
-        How it was obtained, in words.
+        The method, in words.
     level : float, default 0.95
-        Probability with which intervals made this way cover the truth, in (0, 1).
+        Coverage probability of the interval, in (0, 1).
 
     Raises
     ------
@@ -68,17 +68,17 @@ class RateEstimate:
 
     @property
     def timescale(self) -> float:
-        """Layers in which the memory falls e-fold, ``−1 / ln rate``; 0 for the rate 0."""
+        """Number of layers in which correlations decrease by e, ``−1 / ln rate``; 0 for rate 0."""
         return timescale(self.rate)
 
     @property
     def timescale_ci(self) -> tuple[float, float]:
-        """Confidence interval of the timescale: that of the rate, transformed."""
+        """Confidence interval of the timescale: the interval of the rate, transformed."""
         return timescale(self.ci[0]), timescale(self.ci[1])
 
     @property
     def rate_estimate(self) -> RateEstimate:
-        """These fields alone, without what the result of an estimator adds to them."""
+        """These fields alone, without the fields that a subclass adds."""
         return RateEstimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
 
     def __str__(self) -> str:
@@ -88,7 +88,40 @@ class RateEstimate:
 
 
 def timescale(rate: float) -> float:
-    """``−1 / ln rate`` for a rate in [0, 1]."""
+    """Return ``−1 / ln rate``, in layers, for a rate in [0, 1]."""
     if rate in (0.0, 1.0):
         return math.inf if rate else 0.0
     return -1.0 / math.log(rate)
+
+
+def rate_from_artanh(
+    z: float, stderr: float, ends: tuple[float, float], lag: int
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the rate per layer of a correlation ``tanh z`` at a lag.
+
+    Parameters
+    ----------
+    z, stderr : float
+        Artanh of the correlation and its standard error.  On this scale, intervals of the
+        correlation stay within (−1, 1).
+    ends : tuple of (float, float)
+        Confidence interval of z.
+    lag : int
+        Lag in layers.
+
+    Returns
+    -------
+    rate : float
+        Modulus of the correlation to the power 1/lag.
+    stderr : float
+    ci : tuple of (float, float)
+        Begins at 0 if the correlation may be 0, which does not reduce the coverage.
+    """
+
+    def rate(x: float) -> float:
+        return math.copysign(math.tanh(abs(x)) ** (1.0 / lag), x)
+
+    low, high = ends if z >= 0 else (-ends[1], -ends[0])
+    z = abs(z)
+    error = (rate(z + stderr) - rate(z - stderr)) / 2
+    return rate(z), error, (max(rate(low), 0.0), max(rate(high), rate(-low)))

@@ -1,4 +1,4 @@
-"""Relaxation of the mean of an observable to its limit, and the rate of it."""
+"""`relaxation`: the rate at which the mean of an observable approaches its limit."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from bnmc._support.arguments import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.estimate.intervals import half_width
-from bnmc.mixing._exponential import LEAST_LAYERS, SIGNAL, Fit, end_of_interval, fitted
-from bnmc.mixing._series import (
-    Float64Array,
-    Function,
-    Series,
-    gram_of,
-    rate_from_artanh,
-    read_scalar,
-    sector,
+from bnmc.mixing.exponential import (
+    LEAST_LAYERS,
+    SIGNAL,
+    ExponentialFit,
+    end_of_interval,
+    fit_exponential,
 )
-from bnmc.mixing.rate import RateEstimate, timescale
+from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
+from bnmc.mixing.series import Float64Array, Function, Series, gram_of, read_scalar
+from bnmc.mixing.symmetry import sector, slowest_sector
 from bnmc.simulation.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from bnmc.mean_field import FixedPoint
 
 __all__ = ["Relaxation", "relaxation"]
+
+#: Fewest chains for a standard error.
 LEAST_CHAINS = 5
 
-#: Standard errors of the deviation below which it has drowned in noise.
+#: The window ends before the deviation is below this many standard errors.
 NOISE = 2.0
 
-#: Timescales that the window begins later than where a bend is no longer seen.
+#: Timescales between the first layer without a significant bend and the start of the window.
 MARGIN = 1.5
 
 
@@ -46,13 +47,13 @@ class Relaxation(RateEstimate):
     Attributes
     ----------
     rate, stderr, ci, n, method, level, alpha, timescale
-        As of a `RateEstimate`; `n` counts the chains.
+        As in `RateEstimate`; `n` is the number of chains.
     layers : (layers,) ndarray of int
         The recorded layers.
     deviation, deviation_stderr : (layers,) ndarray of float64
         Mean over chains less `limit`, and standard error of the mean.
     limit : Estimate
-        E* f: what was given, or what was fitted.
+        The stationary mean E* f, given or fitted.
     amplitude : Estimate
         Fitted deviation at the first layer of `window`.
     window : tuple of (int, int)
@@ -80,19 +81,20 @@ def relaxation(
     Parameters
     ----------
     run : Trajectory or (chains, layers) array_like
-        A run of at least 5 chains that start alike, away from stationarity, or the values of an
-        observable.
+        A run of at least 5 chains with the same law of layer 0, not the stationary one; or the
+        values of an observable.
     star : FixedPoint, (n, n) array_like, Estimate, float or None
-        Where it relaxes to.  A fixed point or Gram matrix G* stands for ``f(G*)``, taken as exact;
-        an `Estimate` of the stationary mean brings its standard error along; None fits the limit
-        to the same run, which must then be long enough to reach it.
+        The limit E* f.  A fixed point or Gram matrix G* stands for ``f(G*)``, taken as exact.  The
+        standard error of an `Estimate` enters the error of the rate.  None fits the limit to the
+        same run, which must then be long enough to reach the limit.
     observable : str or callable, optional
-        The name of a scalar observable of the run, or a function of G with real values; with a
-        fixed point or Gram matrix a function.  By default, for a `FixedPoint` of the norm "batch",
-        the component of G along the mean of the first recorded layer in the more slowly decaying
-        of the two parts that permutations of the batch do not mix.  Its limit is 0 at any width.
+        The name of a scalar observable of the run, or a function of G with real values.  If `star`
+        is a Gram matrix, a function.  The default, for a `FixedPoint` of the norm "batch", is a
+        component of G whose limit is 0 at any width: of the two subspaces that permutations of the
+        batch do not mix, it takes the one that decays more slowly, and in it the direction of the
+        mean of the first recorded layer.
     window : tuple of (int, int), optional
-        First and last layer of the fit; found from the data unless given.
+        First and last layer of the fit; by default chosen from the data.
     level : float, default 0.95
         Level of the intervals, in (0, 1).
 
@@ -103,36 +105,36 @@ def relaxation(
     Raises
     ------
     PartialEstimateError
-        If there is no decay that stands out from the noise.  Its `partial` is a `Relaxation` of a
-        window too early to be trusted, or the `Estimate` of the deviation at the first layer.
+        If no decay is significant.  Its `partial` is a `Relaxation` from an earlier window, where
+        other modes still contribute, or the `Estimate` of the deviation at the first layer.
     ArgumentError, ArgumentTypeError
         For an argument that is not allowed, or layers that are not equally spaced.
 
     Notes
     -----
-    Layers of one chain are correlated, and so are the errors of their means.  The fit weighs them
-    by the inverse of a covariance with one variance and correlations ``r^|l−l′|``, both taken from
-    the chains.  This decides only how precise the fit is: its standard error comes from the fitted
-    parameters' dependence on each chain, whatever the covariance (the sandwich formula).  The
-    interval holds every ρ at which the derivative of the fit by ρ is within Student's quantile of
-    its own standard error of zero, with one degree of freedom less than chains: for a known ρ the
-    model is linear, so this needs no linearisation where the signal is weak (Fieller's argument).
+    Layers of one chain are correlated, and so are the errors of their means.  The fit uses weights
+    from a covariance with one variance and correlations ``r^|l−l′|``, both estimated from the
+    chains.  The weights affect only the precision: the standard error comes from the dependence of
+    the fitted parameters on each chain (the sandwich formula), which is valid for any covariance.
+    The interval contains every ρ at which the derivative of the fit by ρ differs from zero by at
+    most Student's quantile times its standard error, with ``chains − 1`` degrees of freedom.  For a
+    known ρ the model is linear, so the interval needs no linearization (Fieller's argument).
 
-    The window starts at the first layer from which an added term ``ρ^{2l}``, the next order of a
-    smooth relaxation, is not significant at 5 %, and then one and a half fitted timescales later,
-    since such a term spoils the fit before it is seen.  It ends, where the limit is known, before
-    the first layer with less than 2 standard errors of signal; four layers are taken at least.  The
-    deviation at its start must be 5 standard errors.  Modes whose rates are nearer to one another
-    than ρ and ρ² are not told apart: choose an observable that sees one of them.
+    The next order of a smooth relaxation is a term ``ρ^{2l}``.  The window starts one and a half
+    fitted timescales after the first layer from which such a term is not significant at 5 %,
+    because the term biases the fit before it is significant.  If the limit is known, the window
+    ends before the first layer whose deviation is below 2 standard errors; it has at least four
+    layers.  The deviation at its start must be at least 5 standard errors.  Modes whose rates are
+    closer than ρ and ρ² are not resolved: choose an observable to which one of them contributes.
 
-    Of 5500 runs each, intervals cover 95.0 % of the time for AR(1) processes of 50 chains, and 94.4
-    to 95.0 % for linear and ReLU chains of widths 100 to 500 with the rate of the mean field as
-    truth.
+    In 5500 runs each, intervals covered 95.0 % of the time for AR(1) processes of 50 chains.  They
+    covered 94.4 to 95.0 % for linear and ReLU chains of widths 100 to 500, with the rate of the
+    mean field as truth.
 
-    The mean of a nonlinear f at width d tends to ``f(G*) + O(1/d)``, so a mean-field `star` bends
-    its curve where it comes that low: there, None or an `Estimate` is right.  An f that all
-    permutations of the batch leave alone relaxes, from a law that they leave alone too, by
-    squares and products of eigenvalues.
+    The mean of a nonlinear f at width d tends to ``f(G*) + O(1/d)``.  Once the deviation is of
+    order 1/d, a mean-field `star` is therefore biased: use None or an `Estimate`.  If permutations
+    of the batch change neither f nor the law of layer 0, the mean relaxes by squares and products
+    of eigenvalues.
 
     Examples
     --------
@@ -155,11 +157,11 @@ def relaxation(
     if not np.ptp(values, axis=0).any():
         raise ArgumentError("run", run, "chains that differ from one another")
 
-    fits: list[Fit] = []
+    fits: list[ExponentialFit] = []
     if window is None:
         found = _asymptotic(values, limit, fits)
     else:
-        found = fitted(values, limit, *_indices(window, series))
+        found = fit_exponential(values, limit, *_indices(window, series))
     if found is not None:
         return _result(series, limit, found, level)
     if fits:
@@ -174,17 +176,17 @@ def relaxation(
 def _series_and_limit(
     run: object, star: object, observable: object
 ) -> tuple[Series, Estimate | None]:
-    """Read the observable and what it relaxes to."""
+    """Read the observable and its limit."""
     from bnmc.mean_field import FixedPoint
 
     if observable is None and isinstance(run, Trajectory):
-        if not isinstance(star, FixedPoint) or run.chain.norm != "batch" or not star.eigenvalues:
+        centred = run.chain.normalization.hides_common_part
+        if not isinstance(star, FixedPoint) or not centred or not star.eigenvalues:
             hint = 'the default is for a FixedPoint of norm "batch" and a batch of 3 or more'
             allowed = "a name in the run or a function of G"
             raise ArgumentError("observable", None, allowed, hint)
         _require_size(run, star.gram)
-        which = int(np.argmax(np.abs(star.eigenvalues)))
-        D = sector(gram_of(run)[:, 0].mean(axis=0), which)
+        D = sector(gram_of(run)[:, 0].mean(axis=0), slowest_sector(star.eigenvalues))
         D /= max(float(np.linalg.norm(D)), np.finfo(np.float64).tiny)
         return read_scalar(run, lambda G: np.vdot(D, G)), _exactly(0.0)
     if isinstance(star, Estimate | None):
@@ -223,17 +225,19 @@ def _indices(window: object, series: Series) -> tuple[int, int]:
 
 
 def _end(values: Float64Array, limit: Estimate | None, start: int) -> int:
-    """Return where the signal drowns in noise, or the end where the limit is to be fitted."""
+    """Return the end of the window: where noise hides the signal, or the end of the run."""
     if limit is None:
         return int(values.shape[1])
     signal = np.abs(values[:, start:].mean(axis=0) - limit.value)
     noise = np.hypot(values[:, start:].std(axis=0, ddof=1) / math.sqrt(len(values)), limit.stderr)
-    drowned = np.append(np.flatnonzero(signal < NOISE * noise), len(signal))
-    return min(start + max(int(drowned[0]), LEAST_LAYERS - 1), int(values.shape[1]))
+    hidden = np.append(np.flatnonzero(signal < NOISE * noise), len(signal))
+    return min(start + max(int(hidden[0]), LEAST_LAYERS - 1), int(values.shape[1]))
 
 
-def _asymptotic(values: Float64Array, limit: Estimate | None, fits: list[Fit]) -> Fit | None:
-    """Find the window and fit it; what was fitted on the way is added to `fits`."""
+def _asymptotic(
+    values: Float64Array, limit: Estimate | None, fits: list[ExponentialFit]
+) -> ExponentialFit | None:
+    """Find the window and fit it; append the fits of earlier windows to `fits`."""
     significant = half_width(1.0, len(values) - 1, 0.95)
     against = limit.value if limit else values[:, -1:]
     deviations = values - against
@@ -241,18 +245,20 @@ def _asymptotic(values: Float64Array, limit: Estimate | None, fits: list[Fit]) -
     is_clear = signal >= SIGNAL * noise / math.sqrt(len(values))
     is_clear &= signal > 0
     for start in range(int(np.flatnonzero(is_clear)[-1]) + 1 if is_clear.any() else 0):
-        fit = fitted(values, limit, start, _end(values, limit, start))
+        fit = fit_exponential(values, limit, start, _end(values, limit, start))
         if fit is None:
             continue
         fits.append(fit)
         if fit.bend <= significant:
             decay = MARGIN * timescale(abs(float(fit.parameters[-1])))
             later = start + max(1, math.ceil(decay))
-            return fitted(values, limit, later, _end(values, limit, later))
+            return fit_exponential(values, limit, later, _end(values, limit, later))
     return None
 
 
-def _result(series: Series, limit: Estimate | None, fit: Fit, level: float) -> Relaxation:
+def _result(
+    series: Series, limit: Estimate | None, fit: ExponentialFit, level: float
+) -> Relaxation:
     values = series.values[:, :, 0]
     chains = len(values)
     degrees = chains - 1

@@ -1,4 +1,4 @@
-"""`two_inputs`: the certificates of *On bridging …*, Corollaries 2 and 4, for one network."""
+"""`two_inputs`: distances of two inputs of one network, *On bridging …*, Corollaries 2 and 4."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._support.arguments import finite_array
 from bnmc._support.progress import Progress
-from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_stationary_law
 from bnmc.simulation.run import simulate
 
 __all__ = ["TwoInputs", "two_inputs"]
@@ -20,15 +20,15 @@ __all__ = ["TwoInputs", "two_inputs"]
 
 @dataclass(frozen=True)
 class TwoInputs:
-    """How far the Gram matrices of two inputs to the same networks are apart.
+    """Distances between the Gram matrices of two inputs of the same networks.
 
     Attributes
     ----------
     layers : (layers,) ndarray of int
     spectral : (chains, layers) ndarray of float64
-        ``Σ_i |λ_i/λ′_i − 1|``, both sorted by size: the certificate of Corollary 2.
+        ``Σ_i |λ_i/λ′_i − 1|``, both sorted in ascending order: the quantity of Corollary 2.
     relative : (chains, layers) ndarray of float64
-        ‖G⁻¹G′ − I‖_F: that of Corollary 4.
+        ‖G⁻¹G′ − I‖_F: the quantity of Corollary 4.
     """
 
     layers: NDArray[np.int64]
@@ -46,7 +46,7 @@ def two_inputs(
     rng: Any = None,
     progress: bool | Progress = False,
 ) -> TwoInputs:
-    r"""Take two inputs through the same random networks and compare their Gram matrices.
+    r"""Compare the Gram matrices of two inputs of the same random networks.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ def two_inputs(
     x, y : (width, batch) array_like
         The inputs; their Gram matrices at layer 0 must be regular.
     depth : int, default 50
-        Layers, >= 0.
+        Number of layers, >= 0.
     chains : int, default 100
-        Independent networks, each of which both inputs go through.
+        Number of independent networks; both inputs pass through each of them.
     rng, progress
         As in `bnmc.simulate`.
 
@@ -70,15 +70,17 @@ def two_inputs(
     ArgumentError, ArgumentTypeError
         For arguments that are not allowed.
     SingularGramError
-        If a Gram matrix is singular. Those of a linear chain with centred rows always are, in the
-        direction of the ones: there the part orthogonal to it is compared, which must be regular.
+        If a Gram matrix is singular.  For a linear chain with centred rows, only the part
+        orthogonal to the vector of ones must be regular: the Gram matrix always maps this vector
+        to 0, so the orthogonal parts are compared.
 
     Notes
     -----
     By Corollaries 2 and 4 of Joudaki, Daneshmand and Bach (arXiv 2205.13076), under their
-    assumption of geometric ergodicity both quantities fall to a level of order
-    n ‖G*^{-1/2}‖/√d (times the distortion of the activation for the second) and stay there. They
-    do not fall to 0: two inputs that share the weights settle each at its own fluctuation.
+    assumption of geometric ergodicity both quantities decrease to a level of order
+    n ‖G*^{-1/2}‖/√d (for the second, times the distortion of the activation), with d the width, n
+    the batch and G* the Gram matrix of the fixed point.  They do not converge to 0: the Gram
+    matrices of two inputs fluctuate independently, even though they share the weights.
 
     Examples
     --------
@@ -88,13 +90,8 @@ def two_inputs(
     >>> found.relative.shape
     (100, 21)
     """
-    if not isinstance(chain, Chain):
-        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
-    if chain.norm == "none":
-        raise ArgumentError(
-            "norm", chain.norm, '"batch" or "batch-uncentred"',
-            "without normalization there is no invariant law",
-        )  # fmt: skip
+    as_chain(chain)
+    require_stationary_law(chain)
     inputs = [
         finite_array(name, value, shape=(chain.width, chain.batch)).astype(np.float64, copy=False)
         for name, value in (("x", x), ("y", y))
@@ -104,15 +101,15 @@ def two_inputs(
     )
     first, second = (_regular_part(chain, run.gram[:, :, k]) for k in range(2))
     relative = grams.relative_deviation(first, second)
-    grams.relative_deviation(second, first)  # refuses a singular G′ too
+    grams.relative_deviation(second, first)  # raises if G′ is singular
     ratio = grams.eigenvalues(first) / grams.eigenvalues(second)
     return TwoInputs(run.layers, np.abs(ratio - 1.0).sum(axis=-1), relative)
 
 
 def _regular_part(chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
-    """G, or its part orthogonal to the ones where nothing else can be regular."""
+    """Return G, or its part orthogonal to the ones if only this part can be regular."""
     linear = chain.activation.name == "linear" and chain.activation.builtin
-    if not (linear and chain.norm == "batch"):
+    if not (linear and chain.normalization.hides_common_part):
         return gram
     from scipy.linalg import helmert
 

@@ -1,9 +1,13 @@
 """Tools for the tests of other programs.
 
-`assert_same_law` says whether a layer of one's own has the law of a chain, and what differs if not.
-`chains`, `batches`, `gram_matrices` and `activations` are Hypothesis strategies (extra
-``testing``), and `examples` builds layers in PyTorch and JAX.  `roofline` compares a time with what
-the machine could do; `bnmc.pytest_plugin` has fixtures.
+`assert_same_law` tests whether your layer has the law of a chain, and names likely causes if it has
+not.  `chains`, `batches`, `gram_matrices` and `activations` are Hypothesis strategies (extra
+``testing``), `examples` builds layers in PyTorch and JAX, and `roofline` compares a time with the
+peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
+
+The package may import `_claims`, `chain` and lower levels, but neither `invariant` nor `mixing`.
+Read `same_law.py` first.  `sequential_test.py` calls the step, `exact_tests.py` tests the sums of
+`calls_on_state.py`, and `explanation.py` finds the causes with `faults.py`.
 """
 
 from bnmc.testing import examples

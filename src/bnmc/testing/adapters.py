@@ -1,4 +1,4 @@
-"""Layers of other layouts, as the functions of (width, batch) that `assert_same_law` takes."""
+"""Adapters from layers with other layouts to steps for `assert_same_law`, (width, batch)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Step = Callable[[NDArray[np.float64]], Any]
 
 
 def from_features_last(step: Callable[[NDArray[np.float64]], Any]) -> Step:
-    """Turn a step on (batch, features) arrays into one on (width, batch) arrays.
+    """Return a step on (width, batch) arrays for one on (batch, features) arrays.
 
     Parameters
     ----------
@@ -47,16 +47,16 @@ def from_features_last(step: Callable[[NDArray[np.float64]], Any]) -> Step:
 
 
 def from_linear_first(*layers: Callable[[Any], Any]) -> Step:
-    """Turn a block that begins with its weights into a step, which ends with them.
+    """Return a step that ends with the weights for a block that begins with them.
 
-    A network Linear → BatchNorm → activation → Linear → … is the same from any place on: the step
-    takes what comes out of a Linear, through norm and activation, and then the next Linear.
+    For a network Linear → BatchNorm → activation → Linear → …, the argument of the step is the
+    output of a Linear.  The step applies norm and activation, and then the next Linear.
 
     Parameters
     ----------
     *layers : callable
-        At least two, in the order of the block.  The first has the weights, and must draw them
-        anew at every call.
+        At least two, in the order of the block.  The first has the weights and must draw new ones
+        at every call.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def from_linear_first(*layers: Callable[[Any], Any]) -> Step:
 
 
 def as_numpy(value: Any) -> Any:
-    """Return what NumPy can read of an array: off the device, and off the graph of gradients."""
+    """Return a NumPy array for an array of another library, detached and copied to the host."""
     for method in ("detach", "cpu"):
         if hasattr(value, method):
             value = getattr(value, method)()

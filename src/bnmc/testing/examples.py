@@ -1,7 +1,7 @@
-"""Layers in PyTorch and JAX, as steps that `assert_same_law` takes.
+"""Layers in PyTorch and JAX, as steps for `assert_same_law`.
 
-Their defaults have the law of a chain; the other options are what programs do in practice.
-Neither framework is an extra of bnmc: they are imported when a step is built.
+With the default options they have the law of a chain.  The other options are common settings with
+another law.  PyTorch and JAX are imported when a step is built; neither is an extra of bnmc.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from bnmc.testing.adapters import from_features_last
 __all__ = ["jax_step", "torch_step"]
 
 Step = Callable[[NDArray[np.float64]], Any]
+
+#: Names of the laws of weights.
 _TORCH_WEIGHTS = ("lecun", "kaiming", "default")
 _JAX_WEIGHTS = ("lecun", "kaiming", "flax")
 
@@ -40,31 +42,31 @@ def torch_step(
     Parameters
     ----------
     width : int
-        At least 1.
+        Width of the layer, >= 1.
     activation : str, default "relu"
-        A function of `torch.nn.functional`, or of `torch`.
+        Name of a function of `torch.nn.functional` or of `torch`.
     eps : float, default 1e-30
-        Of BatchNorm1d, whose own default is 1e-5 and which takes no 0; positive.
+        ε of BatchNorm1d, > 0.  The default of BatchNorm1d is 1e-5.
     training : bool, default True
-        False for evaluation mode, that is with running statistics.
+        False for evaluation mode, with running statistics.
     momentum : float, default 0
-        Weight of each state in the running statistics, in [0, 1]. With 0 they are those of a layer
-        that has seen no batch; with 1 those of the state alone, whose variance PyTorch divides by
-        n - 1 there (ddof = 1).
+        Weight of each state in the running statistics, in [0, 1].  With 0 they keep their initial
+        values.  With 1 they are those of the last state, with a variance divided by n - 1
+        (ddof = 1).
     weights : {"lecun", "kaiming", "default"}
-        N(0, 1/width); ``kaiming_normal_``, N(0, 2/width); or those of ``Linear`` with its bias.
+        N(0, 1/width); ``kaiming_normal_``, N(0, 2/width); or the default of ``Linear``, with bias.
     seed : int, default 0
-        Of PyTorch's generator while the step draws; its state outside is left alone.
+        Seed of the random numbers of the step; PyTorch's global generator is unchanged.
 
     Returns
     -------
     callable
-        For `assert_same_law`.
+        A step for `assert_same_law`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, BackendError
-        For arguments that are not allowed, and without PyTorch.
+        For arguments that are not allowed, and if PyTorch is missing.
 
     Examples
     --------
@@ -86,35 +88,13 @@ def torch_step(
     norm = torch.nn.BatchNorm1d(
         width, eps=eps, momentum=momentum, affine=False, dtype=torch.float64
     )
-    init = torch.nn.init
-    initialise = (
-        init.kaiming_normal_
-        if weights == "kaiming"
-        else (lambda weight: init.normal_(weight, std=width**-0.5))
-    )
 
-    def normalised(h: Any) -> Any:
-        x = norm.train()(h)  # which also updates the running statistics
-        return x if training else norm.eval()(h)
+    def apply(linear: Any, h: NDArray[np.float64]) -> Any:
+        batch = torch.from_numpy(h)
+        x = norm.train()(batch)  # also updates the running statistics
+        return linear(sigma(x if training else norm.eval()(batch)))
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        state = torch.get_rng_state()
-
-    def step(h: NDArray[np.float64]) -> Any:
-        nonlocal state
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(state)
-            if weights == "default":
-                linear = torch.nn.Linear(width, width, dtype=torch.float64)
-            else:
-                linear = torch.nn.utils.skip_init(
-                    torch.nn.Linear, width, width, bias=False, dtype=torch.float64
-                )
-                initialise(linear.weight)
-            state = torch.get_rng_state()
-            return linear(sigma(normalised(torch.from_numpy(h))))
-
+    step = _torch_drawing(torch, lambda: _torch_linear(torch, width, weights), apply, seed)
     return from_features_last(step)
 
 
@@ -135,32 +115,31 @@ def jax_step(
     Parameters
     ----------
     width : int
-        At least 1.
+        Width of the layer, >= 1.
     activation : str, default "relu"
-        A function of `jax.nn`, or of `jax.numpy`.
+        Name of a function of `jax.nn` or of `jax.numpy`.
     eps : float, default 0
-        Of ``standardize``; `jax.nn.standardize` and ``flax.linen.BatchNorm`` default to 1e-5.
+        ε of ``standardize``, >= 0.  Its default in JAX and Flax is 1e-5.
     training : bool, default True
-        False for evaluation mode, with the running statistics that ``flax.linen.BatchNorm`` begins
-        with: mean 0 and variance 1.
+        False for evaluation mode, with the initial running statistics of
+        ``flax.linen.BatchNorm``: mean 0 and variance 1.
     ddof : {0, 1}
-        With 1 the variance is divided by n - 1.
+        The variance is divided by n - ddof.
     weights : {"lecun", "kaiming", "flax"}
-        N(0, 1/width); ``he_normal``, of variance 2/width; or the default of ``flax.linen.Dense``,
-        ``lecun_normal``. The latter two are normal laws that are truncated at two standard
-        deviations.
+        N(0, 1/width); ``he_normal``, of variance 2/width; or ``lecun_normal``, the default of
+        ``flax.linen.Dense``.  The last two are normal laws truncated at two standard deviations.
     seed : int, default 0
-        Of the key, which is split at every call.
+        Seed of the key, which is split at every call.
 
     Returns
     -------
     callable
-        For `assert_same_law`.
+        A step for `assert_same_law`.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, BackendError
-        For arguments that are not allowed, and without JAX.
+        For arguments that are not allowed, and if JAX is missing.
 
     Examples
     --------
@@ -201,7 +180,47 @@ def jax_step(
     return from_features_last(step)
 
 
+def _torch_linear(torch: Any, width: int, weights: str) -> Any:
+    """Return a new ``Linear`` with weights of a law."""
+    if weights == "default":
+        return torch.nn.Linear(width, width, dtype=torch.float64)
+    linear = torch.nn.utils.skip_init(
+        torch.nn.Linear, width, width, bias=False, dtype=torch.float64
+    )
+    if weights == "kaiming":
+        torch.nn.init.kaiming_normal_(linear.weight)
+    else:
+        torch.nn.init.normal_(linear.weight, std=width**-0.5)
+    return linear
+
+
+def _torch_drawing(
+    torch: Any,
+    draw: Callable[[], Any],
+    apply: Callable[[Any, NDArray[np.float64]], Any],
+    seed: int,
+) -> Step:
+    """Return a step that draws a layer at every call and applies it, without gradients.
+
+    The random numbers come from a state of their own, which only the draws advance.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+
+    def step(h: NDArray[np.float64]) -> Any:
+        nonlocal state
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            linear = draw()
+            state = torch.get_rng_state()
+            return apply(linear, h)
+
+    return step
+
+
 def _framework(name: str) -> ModuleType:
+    """Import a framework, or raise `BackendError` if it is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

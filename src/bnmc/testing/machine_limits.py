@@ -1,4 +1,4 @@
-"""What a layer would take at the peaks of this machine, which are measured at the same time."""
+"""`roofline`: the time of a layer, compared with its time at the peak rates of one core."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from bnmc.errors import ArgumentTypeError
 
 __all__ = ["Roofline", "layer_flops", "layer_normals", "roofline"]
 
-#: What a measurement of a rate takes, in seconds.
+#: Duration of one measurement of a rate, in seconds.
 RATE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """A time, and what it would be at the peaks of one core.
+    """The time of a layer, and its time at the peak rates of one core.
 
     Attributes
     ----------
     seconds : float
-        Of a layer: the median over rounds.
+        Time per layer: the median over rounds.
     ideal : float
-        Its normals at the rate of the library's normals, and its operations at that of
-        multiply-adds.
+        Median over rounds of the least time per layer, in seconds: its normals at the rate of the
+        library's normals, and its operations at the rate of multiply-adds.
     ratio : float
-        Median over rounds of ideal / seconds: 1 is the roofline.
+        Median over rounds of ideal over measured time; 1 is the roofline.
     """
 
     seconds: float
@@ -50,19 +50,22 @@ def roofline(
     dtype: str = "float64",
     rounds: int = 5,
 ) -> Roofline:
-    """Time a function on one core, in turns with the peaks of that core.
+    """Time a function on one core, alternating with the peak rates of that core.
 
     Parameters
     ----------
     run : callable
-        Goes through `layers` layers when it is called; called once before it is timed.
+        A function without arguments that computes `layers` layers.  One call precedes the timing.
     width, batch : int
-        Of the layers.
+        Width and batch of the layers, >= 1.
     layers : int, default 1
+        Number of layers per call, >= 1.
     sampler : {"conditional", "weights"}
-        How layers are made, which says what they cost; see `layer_normals` and `layer_flops`.
+        Algorithm of a layer, which determines its normals and operations.
     dtype : {"float64", "float32"}
+        Precision of the peak rates.
     rounds : int, default 5
+        Number of measurements, >= 1.
 
     Returns
     -------
@@ -110,19 +113,20 @@ def roofline(
 
 
 def layer_normals(width: int, batch: int, sampler: str) -> int:
-    """Normals that one layer of one chain needs: d n for Z R, d^2 for W.
+    """Return the number of normals of one layer of one chain: d n for Z R, d² for W.
 
-    Under centred normalization the library's own sampler draws d (n - 1), since R has a column
-    less, and n - 1 in place of n would make the roofline 6 to 8 % lower at n = 10, 1 % at n = 100.
+    Under centred normalization the library draws only d (n - 1) normals, because R has one column
+    less.  With n - 1 in place of n the roofline would be 6 to 8 % lower at n = 10, and 1 % lower at
+    n = 100.
     """
     return width * width if sampler == "weights" else width * batch
 
 
 def layer_flops(width: int, batch: int, sampler: str) -> int:
-    """Floating-point operations of one layer of one chain, a multiply-add counted as two.
+    """Return the floating-point operations of one layer of one chain; a multiply-add counts as two.
 
-    Conditional: Z R with triangular R (d n^2) and half of the symmetric a' a (d n^2).
-    Weights: W a (2 d^2 n) and half of the symmetric a' a (d n^2).
+    Sampler "conditional": Z R with triangular R (d n²), and half of the symmetric aᵀa (d n²).
+    Sampler "weights": W a (2 d² n), and half of the symmetric aᵀa (d n²).
     """
     if sampler == "weights":
         return 2 * width * width * batch + width * batch * batch
@@ -130,12 +134,16 @@ def layer_flops(width: int, batch: int, sampler: str) -> int:
 
 
 def _enough(rate: Callable[[int], float], units: float) -> int:
-    """Return how often to repeat what has so many units."""
+    """Return the number of repetitions for one measurement of a rate.
+
+    `rate(repetitions)` returns the time per unit; each repetition has `units` units.
+    """
     rate(1)  # compiles
     return max(1, round(RATE_SECONDS / (rate(8) * units)))
 
 
 def _clock(run: Callable[[], object]) -> float:
+    """Return the time of a call in seconds, at least 1 ns."""
     start = time.perf_counter()
     run()
     return max(time.perf_counter() - start, 1e-9)

@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["BATCH_KINDS", "activations", "batches", "chains", "gram_matrices"]
 
 FloatArray = NDArray[np.float64]
+
+#: Kinds of states of `batches`.
 BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
 
-#: Entries are multiples of 1/_UNIT up to _LARGEST / _UNIT in size: floats without rounding.
+#: Entries are multiples of 1/_UNIT of modulus up to _LARGEST/_UNIT: floats without rounding.
 _UNIT, _LARGEST = 64, 256
 
-#: Of larger arrays Hypothesis draws some entries, and one number for all others.
+#: Largest number of entries that are all drawn; in larger arrays most entries share one value.
 _MOST_DRAWN = 1024
 
-#: Powers of two by which rows, or what tells samples apart, are scaled.
+#: Range of the binary exponents of scales.
 _POWERS = (10, 40)
 
 
 def activations() -> SearchStrategy[Activation]:
-    """Named activations; shrinks to the linear one.
+    """Return a strategy of named activations; it shrinks to the linear one.
 
     Returns
     -------
@@ -44,7 +46,7 @@ def activations() -> SearchStrategy[Activation]:
     Raises
     ------
     MissingExtraError
-        Without Hypothesis.
+        If Hypothesis is missing.
 
     Examples
     --------
@@ -69,14 +71,14 @@ def chains(
     weights: SearchStrategy[Any] | None = None,
     epsilons: SearchStrategy[float] | None = None,
 ) -> SearchStrategy[Chain]:
-    """Chains; shrinks to ``Chain(1, 2, "linear")``, each argument towards its default.
+    """Return a strategy of chains; it shrinks to ``Chain(1, 2, "linear")`` and default arguments.
 
     Parameters
     ----------
     widths, batches, activations, norms, skips, gains, weights, epsilons : SearchStrategy, optional
-        Of the arguments of `Chain`. By default widths are 1 to 64, batches 2 to 16, all named
-        activations, norms and laws of weights occur, gains are 1/4 to 4 in size, skip connections
-        0 or -1 to 1, and eps is 0.
+        Strategies of the arguments of `Chain`.  By default widths are 1 to 64 and batches 2 to 16.
+        All named activations, norms and laws of weights occur.  Gains have moduli from 1/4 to 4,
+        skip connections are 0 or between -1 and 1, and eps is 0.
 
     Returns
     -------
@@ -85,7 +87,7 @@ def chains(
     Raises
     ------
     MissingExtraError
-        Without Hypothesis.
+        If Hypothesis is missing.
 
     Examples
     --------
@@ -128,29 +130,33 @@ def batches(
     *,
     kinds: tuple[str, ...] = BATCH_KINDS,
 ) -> SearchStrategy[FloatArray]:
-    """States before a normalization, (width, batch) arrays of float64, that can be normalised.
+    """Return a strategy of pre-normalization states, (width, batch), without constant rows.
 
     Parameters
     ----------
     width : int, SearchStrategy of int, or Chain
-        Number of rows; a chain stands for its width and batch.
+        Number of rows, >= 1; a chain gives width and batch.
     batch : int or SearchStrategy of int, optional
-        Number of samples; 2 to 16 by default.
+        Number of samples, >= 1; by default 2 to 16.
     kinds : tuple of str
-        Some of "generic"; "collinear", where samples are multiples of one but for 2^-10 to 2^-40
-        of it; "tiny variance" and "huge scale", where all is multiplied by such a factor, or its
-        inverse; and "duplicated", where one sample is a copy of another (generic below 3 samples).
+        Kinds of states, with a factor f from 2^-40 to 2^-10:
+
+        - "generic";
+        - "collinear": multiples of one sample, plus f times a generic state;
+        - "tiny variance": f times a generic state;
+        - "huge scale": a generic state divided by f;
+        - "duplicated": one sample equals another (generic for fewer than 3 samples).
 
     Returns
     -------
     SearchStrategy of (width, batch) ndarray of float64
-        No row is constant where batch > 1, and none is 0. Entries are generic multiples of 1/64 up
-        to 4, so there is no rounding before the kind's; shrinks to generic rows (1, 0, 0, …).
+        No row is 0, and none is constant if batch > 1.  Entries of generic states are multiples of
+        1/64 up to 4, without rounding.  It shrinks to generic rows (1, 0, 0, …).
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, MissingExtraError
-        For arguments that are not allowed, and without Hypothesis.
+        For arguments that are not allowed, and if Hypothesis is missing.
 
     Examples
     --------
@@ -195,25 +201,25 @@ def batches(
 def gram_matrices(
     batch: int | SearchStrategy[int] | None = None, *, regular: bool = False
 ) -> SearchStrategy[FloatArray]:
-    """Gram matrices: positive semidefinite and not 0, float64, (batch, batch).
+    """Return a strategy of Gram matrices, (batch, batch): positive semidefinite and not 0.
 
     Parameters
     ----------
     batch : int or SearchStrategy of int, optional
-        1 to 16 by default.
+        Number of samples, >= 1; by default 1 to 16.
     regular : bool, default False
-        Whether to add the identity, before scaling. Otherwise many are singular, exactly.
+        Whether to add the identity before scaling.  Otherwise many matrices are exactly singular.
 
     Returns
     -------
     SearchStrategy of (batch, batch) ndarray of float64
-        2^k (aᵀa + regular I), for integers in a, without rounding, -20 <= k <= 20, and a of 1 to
-        2 batch rows. Shrinks to few ones.
+        2^k (aᵀa + regular I), without rounding, for -20 <= k <= 20 and a matrix a of integers with
+        1 to 2 · batch rows.  It shrinks to matrices with few ones.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, MissingExtraError
-        For arguments that are not allowed, and without Hypothesis.
+        For arguments that are not allowed, and if Hypothesis is missing.
 
     Examples
     --------
@@ -241,11 +247,12 @@ def gram_matrices(
 
 
 def _strategies() -> Any:
+    """Import Hypothesis, or raise."""
     return import_extra("hypothesis.strategies", "testing")
 
 
 def _lengths(name: str, value: Any) -> Any:
-    """A strategy of lengths from one length, or a strategy."""
+    """Return a strategy of lengths for a length or a strategy."""
     st = _strategies()
     if isinstance(value, st.SearchStrategy):
         return value
@@ -253,6 +260,7 @@ def _lengths(name: str, value: Any) -> Any:
 
 
 def _entries(rows: int, columns: int) -> Any:
+    """Return a strategy of arrays of generic entries."""
     st = _strategies()
     arrays = import_extra("hypothesis.extra.numpy", "testing").arrays
     numbers = st.integers(-_LARGEST, _LARGEST)
@@ -263,6 +271,6 @@ def _entries(rows: int, columns: int) -> Any:
 
 
 def _varied(h: FloatArray, column: int) -> FloatArray:
-    """Add 1 to a column where a row is constant."""
+    """Add 1 to the entry in a column of each constant row, in place."""
     h[(h == h[:, :1]).all(axis=1), column] += 1.0
     return h

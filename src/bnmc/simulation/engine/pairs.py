@@ -12,6 +12,7 @@ from bnmc._kernels.cpu import memory, pairs, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.state import MOST_ROWS
@@ -67,11 +68,7 @@ class Meetings:
 
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
     """Raise if the coupling is not defined for a chain, and name the alternative."""
-    if chain.normalization.is_identity:
-        raise ArgumentError(
-            "norm", chain.norm, '"batch" or "batch-uncentred"',
-            "without normalization there is no invariant law",
-        )  # fmt: skip
+    require_stationary_law(chain)
     if not chain.normalization.acts_on_rows:
         raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"')
     if chain.skip != 0.0:
@@ -86,8 +83,7 @@ def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelati
         )  # fmt: skip
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
-    if chain.batch < 2:
-        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample is no chain")
+    require_two_samples(chain)
 
 
 class Pairs:

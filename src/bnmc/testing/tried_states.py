@@ -1,4 +1,4 @@
-"""The states that a step is tried on: each shows what others hide."""
+"""The states on which a step is tested; each reveals other mistakes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._claims.claims import Layer
+from bnmc._claims.layer import Layer
 from bnmc._claims.states import near_a_line
 from bnmc.chain.chain import Chain
 from bnmc.errors import ZeroVarianceError
 
-__all__ = ["inputs"]
+__all__ = ["tried_states"]
 
 FloatArray = NDArray[np.float64]
 
-#: Layers of the step under test that lead to the state "iterated".
+#: Number of calls of the tested step that lead to the state "iterated".
 ITERATED = 10
 
-#: Decades of the standard deviations of rows.
+#: Ranges of log₁₀ of the standard deviations of rows.
 TINY, HUGE = (-6.0, -2.0), (3.0, 6.0)
 
 
-def inputs(
+def tried_states(
     chain: Chain, step: Callable[[FloatArray], FloatArray], generator: np.random.Generator
 ) -> Iterator[tuple[str, Layer]]:
-    """Yield names and layers of one sample; states that the chain cannot normalise are left out."""
+    """Yield states by name, as layers with one sample.
+
+    States with a row of zero variance are left out.
+    """
     for name, h in _states(chain, step, generator):
         try:
             layer = Layer.of(chain, h[None], 0)
@@ -55,7 +58,7 @@ def _states(
     if n > 2:
         yield "duplicated samples", normal()[:, np.arange(n) % ((n + 1) // 2)]
     yield "tiny variance", normal() * scales(TINY)
-    if chain.norm != "none":
+    if not chain.normalization.is_identity:
         yield "huge scale", normal() * scales(HUGE)
     for _ in range(ITERATED):
         state = step(state)

@@ -1,0 +1,276 @@
+"""The most likely causes of a failed test, in words.
+
+A cause that concerns the covariance of h' given h comes from `faults`, by likelihood.  The other
+causes come from sums over calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.chain.chain import Chain
+from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.faults import likeliest_fault
+
+__all__ = ["explained"]
+
+FloatArray = NDArray[np.float64]
+
+#: Squared whitened norms of the vector of ones up to this are rounding errors.
+_RIDGE = 1e-9
+
+#: Least divisor.
+_LEAST = 1e-300
+
+#: Least deviation, in standard errors, of a cause that is named beside other failed tests.
+_ERRORS = 8.0
+
+#: Largest relative error of the covariances of h' that a cause may leave unexplained.
+_UNEXPLAINED = 0.3
+
+#: Known mistakes in the scale of the weights, by factor of the standard deviation.
+_SCALES = (
+    (math.sqrt(2), "Kaiming's variance 2/width instead of 1/width?"),
+    (
+        1 / math.sqrt(3),
+        "PyTorch's default, uniform within ±1/sqrt(width), has a third of the variance",
+    ),
+)
+
+
+#: Excess kurtosis of other laws of weights.
+_KURTOSES = {"Rademacher": -2.0, "uniform": -1.2, "normal, truncated at ±2": -0.6344}
+
+
+def explained(
+    chain: Chain, states: Sequence[CallsOnState], failed: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the most likely causes, the clearest first.
+
+    Parameters
+    ----------
+    chain : Chain
+    states : sequence of CallsOnState
+    failed : iterable of str
+        Names of the tests that fail.
+
+    Returns
+    -------
+    tuple of str
+        Empty if no known cause fits.
+    """
+    failed = {name.removeprefix("one step: ") for name in failed}
+    spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
+    whole = list(_order(chain, states)) or list(_shared_by_calls(states, failed))
+    whole = whole or list(_history(states))
+    if whole:
+        return tuple(whole)
+    fault, scale, unexplained = likeliest_fault(chain, states)
+    causes = list(_rows(states, failed, spread_is_right))
+    dependent = bool(causes)
+    spread = [fault.text] if fault.text else []
+    # Likelihoods assume independent rows; if rows depend, the scale is less certain.
+    if scale != 1.0 and not (dependent and abs(scale - 1.0) < 0.05):
+        spread.append(_scaled(chain, states, scale))
+    if unexplained > _UNEXPLAINED and not dependent:
+        spread = ["the covariances of h' given h are those of no mistake that is known here"]
+    causes += spread
+    causes += _mean(chain, states, failed, spread_is_right)
+    if (fault.text == "" or fault.bias) and not dependent:
+        norms = list(_norms_of_calls(states, failed))
+        causes += norms or _weights(states, failed, has_bias=fault.bias)
+    return tuple(causes)
+
+
+def _order(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
+    """Detect another order of the parts of the step: h' is not a pre-normalization state."""
+    outputs = [chain.gain * state.last + chain.skip * state.layer.x[0] for state in states]
+    takes = "it takes h before normalization and returns W σ(N(h)), before the next one"
+    if chain.normalization.is_identity or chain.batch < 2:
+        return
+    if _share_normalised(chain, outputs) > 0.5:
+        yield f"the step ends with the normalization: {takes}"
+    elif _activated(chain, outputs):
+        yield (
+            f"the step ends with the activation: {takes}; blocks Linear → Norm → activation are "
+            "for from_linear_first"
+        )
+
+
+def _share_normalised(chain: Chain, states: Sequence[FloatArray]) -> float:
+    """Return the share of rows with the moments of normalized rows, for any ddof and eps."""
+    rows = np.concatenate(states)
+    n = chain.batch
+    square = np.square(rows).mean(axis=1)
+    near = (square > 0.95 * (n - 1) / n) & (square < 1.05)
+    if chain.normalization.hides_common_part:
+        near &= np.abs(rows.mean(axis=1)) < 0.05
+    return float(near.mean())
+
+
+def _activated(chain: Chain, states: Sequence[FloatArray]) -> bool:
+    """Whether states are values σ(N(h)) rather than sums of them with random weights."""
+    reach = math.sqrt(chain.normalization.dimensions(chain.batch))
+    x = np.linspace(-reach, reach, 4097)
+    values = chain.activation(x)
+    if (np.diff(values) >= 0.0).all() and (np.diff(values[np.abs(x) <= 1.0]) > 0.0).all():
+        known = [np.interp(one, values, x, left=np.nan, right=np.nan) for one in states]
+        return _share_normalised(chain, known) > 0.5
+    # σ has no inverse: compare the range of the values with that of σ, and their mean with 0.
+    low, high = float(values.min()), float(values.max())
+    slack = 1e-6 * (high - low)
+    within = [bool((one >= low - slack).all() and (one <= high + slack).all()) for one in states]
+    every = np.concatenate([one.ravel() for one in states])
+    return sum(within) > len(states) / 2 and abs(every.mean()) > 0.2 * math.sqrt(
+        float(np.square(every).mean())
+    )
+
+
+def _shared_by_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
+    """Detect weights that calls share or repeat."""
+    correlation = _median(state.pairs[0] / max(state.pairs[1], _LEAST) for state in states)
+    if "calls independent" in failed and correlation > 0.5:
+        yield (
+            f"calls share their weights (correlation {correlation:.3f}): W must be drawn anew at "
+            "every call"
+        )
+    elif any(name.startswith(("mean 0", "calls independent")) for name in failed):
+        calls = states[0].calls
+        kept = _median(share for state in states for share in _kept_by_mean(state))
+        if kept > 1.5 / calls:
+            yield (
+                f"weights come back: means over {calls} calls keep {kept:.1%} of the variance, as "
+                "means of few different W do"
+            )
+
+
+def _kept_by_mean(state: CallsOnState) -> Iterator[float]:
+    """Yield |mean Z|² over mean |Z|², after projecting out a bias and parts along x, a and h."""
+    layer, mean = state.layer, state.total / state.calls
+    known = [state.whitened(one[0]) for one in (layer.x, layer.a, layer.y)]
+    degrees = mean.size - len(known)
+    along = state.whitened(np.ones((1, layer.x.shape[2])))
+    if np.square(along).sum() > _RIDGE * state.rank:
+        along /= np.linalg.norm(along)
+        mean, *known = (one - (one @ along.T) @ along for one in (mean, *known))
+        degrees -= len(mean)
+    parts = np.column_stack([one.ravel() for one in known])
+    rest = mean.ravel() - parts @ np.linalg.lstsq(parts, mean.ravel())[0]
+    if degrees > 0 and state.variance > 0.0:
+        yield float(np.square(rest).sum()) / (degrees * state.variance)
+
+
+def _history(states: Sequence[CallsOnState]) -> Iterator[str]:
+    """Detect correlated |h'|² in successive calls on a state, which are independent for any law."""
+    found = []
+    for state in states:
+        logs = np.log(np.maximum(np.concatenate(state.energies), _LEAST))
+        # A spread far below that of χ² would be rounding, as for orthogonal weights.
+        if logs.std() > 0.5 * math.sqrt(2 / state.total.size):
+            found.append(float(np.corrcoef(logs[:-1], logs[1:])[0, 1]))
+    if found and np.mean(found) > _ERRORS / math.sqrt(len(found) * states[0].calls):
+        yield (
+            "a call depends on those before it: |h'|² on one state has correlation "
+            f"{np.mean(found):.2f} with that of the next call; running statistics (momentum)?"
+        )
+
+
+def _mean(
+    chain: Chain, states: Sequence[CallsOnState], failed: set[str], spread_is_right: bool
+) -> Iterator[str]:
+    """Detect another skip connection, or another part with a mean."""
+    added = sum(float((state.shift * state.total).sum()) for state in states)
+    sizes = [state.calls * float(np.square(state.shift).sum()) for state in states]
+    error = math.sqrt(sum(s.variance * size for s, size in zip(states, sizes, strict=True)))
+    # The mean square of sums over calls over that of single calls: 1 on average, with the standard
+    # error below for independent rows.
+    ratio = _median(
+        float(np.square(s.total).sum()) / max(s.calls * s.total.size * s.variance, _LEAST)
+        for s in states
+    )
+    error_of_ratio = math.sqrt(2 / len(states[0].total))
+    if abs(added) > _ERRORS * error:
+        skip = chain.skip + chain.gain * added / sum(sizes)
+        yield f"the skip connection is {skip:.4g}, not {chain.skip:g}"
+    elif any(name.startswith("mean 0") for name in failed) and (
+        spread_is_right or ratio > 1.0 + _ERRORS * error_of_ratio
+    ):
+        yield "the mean of h' given h is not skip N(h): a bias, or a residual part?"
+
+
+def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: bool) -> Iterator[str]:
+    """Detect dependent rows."""
+    width, calls = len(states[0].total), states[0].calls
+    between = _median(state.neighbours[0] / max(state.neighbours[1], _LEAST) for state in states)
+    ratio = _median(s.common / max(s.calls * s.rank * s.variance, _LEAST) for s in states)
+    far = abs(ratio - 1.0) > _ERRORS * math.sqrt(2 / calls)
+    far = far or abs(between) > _ERRORS * math.sqrt(2 / (calls * width))
+    tests = {"rows: nothing in common", "rows: neighbours independent", "rows independent"}
+    if failed & tests and (spread_is_right or far):
+        average = (ratio - 1.0) / max(1, width - 1)
+        yield (
+            f"rows depend on each other: two of them have correlation {average:.2g} on average, "
+            f"neighbours {between:.2g}"
+        )
+
+
+def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -> Iterator[str]:
+    """Detect weights with another law, by their kurtosis."""
+    read = [part for state in states for part in state.readings]
+    tests = {"weights: largest", "weights: Gaussian", "rows: norms Gaussian"}
+    if not (failed & tests and read):
+        return
+    weights = np.concatenate(read)
+    unit = math.sqrt(float(np.square(weights).mean()))
+    kurtosis = float(((weights / unit) ** 4).mean()) - 3.0
+    error = math.sqrt(24.0 / weights.size)
+    if abs(kurtosis) > 5.0 * error:
+        name, known = min(_KURTOSES.items(), key=lambda item: abs(item[1] - kurtosis))
+        like = f": {name}?" if abs(known - kurtosis) < max(0.1, 4.0 * error) else ""
+        if has_bias:  # the readings contain the bias
+            like = ""
+        largest = float(np.abs(weights).max()) / unit
+        yield (
+            f"weights are not Gaussian{like} (excess kurtosis {kurtosis:.3g}, largest of "
+            f"{weights.size} is {largest:.4g} standard deviations)"
+        )
+
+
+def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
+    """Detect orthogonal or rescaled weights, by the spread of |h'|²."""
+    spread = _median(
+        float(np.concatenate(s.energies).std())
+        / max(s.variance * math.sqrt(2 * s.total.size), _LEAST)
+        for s in states
+    )
+    if failed & {"calls: norms Gaussian"} and not 0.7 < spread < 1.4:
+        yield (
+            f"|h'| varies {spread:.2g} times as much between calls as it should: are weights "
+            "orthogonal, or rescaled?"
+        )
+
+
+def _scaled(chain: Chain, states: Sequence[CallsOnState], scale: float) -> str:
+    """Return a cause for rows that are scaled by a factor."""
+    known = list(_SCALES)
+    known.append((math.sqrt(chain.width), "is the factor 1/sqrt(width) missing?"))
+    known.append((1 / math.sqrt(chain.width), "is 1/sqrt(width) there twice?"))
+    if abs(chain.gain) != 1.0:
+        known.append((1 / abs(chain.gain), f"is the gain {chain.gain:g} missing?"))
+    if chain.batch > 1:
+        ratio = math.sqrt(chain.batch / (chain.batch - 1))
+        known.append((ratio, "sqrt(n/(n-1)) for the batch n, is something divided by n - 1?"))
+        known.append((1 / ratio, "sqrt((n-1)/n) for the batch n, a normalization with ddof = 1?"))
+    error = 4.0 / math.sqrt(2 * sum(state.calls * state.total.size for state in states))
+    fits = [text for one, text in known if abs(math.log(one / scale)) < max(0.005, error)]
+    return f"rows are scaled by {scale:.4f}" + (f": {' or: '.join(fits)}" if fits else "")
+
+
+def _median(values: Iterable[float]) -> float:
+    """Return the median, 0 without values."""
+    known = list(values)
+    return float(np.median(known)) if known else 0.0

@@ -1,0 +1,210 @@
+"""Known mistakes in a step, compared by the likelihood of the covariances of h' given h."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import normalise
+from bnmc.testing.calls_on_state import CallsOnState
+
+__all__ = ["Fault", "likeliest_fault"]
+
+FloatArray = NDArray[np.float64]
+
+NormFunction = Callable[[FloatArray], FloatArray]
+
+#: Ridge of all covariances, as a share of their mean variance: null spaces get a likelihood.
+_RIDGE = 1e-9
+
+#: Least eigenvalue in a logarithm.
+_LEAST = 1e-300
+
+#: Least fitted variance; smaller ones are dominated by the ridge.
+_LEAST_VARIANCE = 1e-7
+
+#: Grid of log₁₀ ε.
+_EPSILONS = np.arange(-13.0, 0.0, 0.5)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A known mistake, as the covariance aᵀa/width that it leads to.
+
+    Attributes
+    ----------
+    text : str
+        The mistake in words; empty for a correct step.
+    norm, activation : callable
+        a = activation(norm(h / gain)).
+    bias : bool
+        Whether a bias with the variance of the weights is added.
+    parameters : int
+        Number of fitted parameters.
+    """
+
+    text: str
+    norm: NormFunction
+    activation: Callable[[FloatArray], FloatArray]
+    bias: bool = False
+    parameters: int = 0
+
+
+def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault, float, float]:
+    """Return the fault that fits the covariances of h' best by the Bayesian information criterion.
+
+    Parameters
+    ----------
+    chain : Chain
+    states : sequence of CallsOnState
+
+    Returns
+    -------
+    fault : Fault
+    scale : float
+        Factor of the standard deviation besides the fault; 1 if a scale does not improve the fit.
+    unexplained : float
+        Approximate relative error of the covariances that fault and scale leave.
+    """
+    seen = [state.covariance for state in states]
+    log_numbers = math.log(sum(state.calls * state.total.size for state in states))
+    best, best_scale, least, most = next(_faults(chain, states, seen)), 1.0, math.inf, -math.inf
+    with np.errstate(all="ignore"):  # overflows give a likelihood of 0
+        for fault in _faults(chain, states, seen):
+            for free in (False, True):
+                likelihood, scale = _fitted(fault, states, seen, free)
+                # A known mistake has a larger prior probability than an arbitrary scale.
+                parameters = fault.parameters + 1.5 * free + (fault.text != "")
+                cost = 0.5 * parameters * log_numbers - likelihood
+                if cost < least:
+                    best, best_scale, least, most = fault, scale, cost, likelihood
+    # A relative error r in each of k directions costs about k r²/4 per row.
+    directions = sum(state.calls * state.total.size for state in states)
+    return best, best_scale, 2.0 * math.sqrt(max(0.0, -most) / directions)
+
+
+def _fitted(
+    fault: Fault, states: Sequence[CallsOnState], seen: Sequence[FloatArray], free: bool
+) -> tuple[float, float]:
+    """Return the Gaussian log-likelihood of all rows, and the scale, which is fitted if `free`."""
+    rows, ranks, traces, logs = [], [], [], []
+    for state, one in zip(states, seen, strict=True):
+        n = len(one)
+        a = fault.activation(fault.norm(state.layer.y[0]))
+        gram = a.T @ a / len(a) + (np.ones((n, n)) / len(a) if fault.bias else 0.0)
+        if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
+            return -math.inf, 1.0
+        of_one, of_gram = float(np.trace(one)), float(np.trace(gram))
+        # What a direction contributes that neither covariance has.
+        unit = max(of_one, _LEAST) / of_gram if free else 1.0
+        size = of_gram if free else max(of_one, float(np.trace(state.layer.gram[0])))
+        ridge = _RIDGE * size / n
+        lifted = gram + ridge * np.eye(n)
+        values = np.linalg.eigvals(np.linalg.solve(lifted, one + unit * ridge * np.eye(n))).real
+        rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
+        rows.append(state.calls * len(a))
+        ranks.append(rank)
+        traces.append(float(values.sum()) - (n - rank) * unit)
+        logs.append(float(np.log(np.maximum(values, _LEAST)).sum()) - (n - rank) * math.log(unit))
+    weights, rank_of, trace, log = (np.array(part, float) for part in (rows, ranks, traces, logs))
+    variance = float(weights @ trace / (weights @ rank_of)) if free else 1.0
+    if variance < _LEAST_VARIANCE:
+        return -math.inf, 1.0
+    # Relative to the likelihood at the observed covariances, which is the same for all faults.
+    fit = log + rank_of - trace / variance - rank_of * math.log(variance)
+    likelihood = 0.5 * float(weights @ fit)
+    return (likelihood if math.isfinite(likelihood) else -math.inf), math.sqrt(variance)
+
+
+def _faults(
+    chain: Chain, states: Sequence[CallsOnState], seen: Sequence[FloatArray]
+) -> Iterator[Fault]:
+    """Yield the faults, a correct step first."""
+    sigma, n = chain.activation, chain.batch
+
+    def right(h: FloatArray) -> FloatArray:
+        return _normalised(chain, h)
+
+    yield Fault("", right, sigma)
+    yield Fault("a bias, with the variance of the weights, is added", right, sigma, bias=True)
+    for name in BUILTIN:
+        if name != sigma.name:
+            text = f"the activation is not {sigma.name}: {name} fits better"
+            yield Fault(text, right, Activation.named(name))
+    for text, norm in _norms(chain):
+        yield Fault(text, norm, sigma)
+    if n > 1 and not chain.normalization.is_identity:
+        for free in (False, True):
+            yield _with_eps(chain, states, seen, free)
+
+
+def _normalised(chain: Chain, y: FloatArray) -> FloatArray:
+    """Return N(h) for y = h / gain."""
+    x: FloatArray = normalise(chain, chain.gain * y[None, None], True)[0, 0]
+    return x
+
+
+def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
+    """Yield texts and functions of wrong norms."""
+    n, gain = chain.batch, chain.gain
+    unscaled = "the state is not divided by its own standard deviation"
+
+    def over(h: FloatArray, axis: int, ddof: float, centred: bool) -> FloatArray:
+        if centred:
+            h = h - h.mean(axis=axis, keepdims=True)
+        variance = np.square(h).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
+        x: FloatArray = h / np.sqrt(variance + chain.eps / gain**2)
+        return x
+
+    norm = chain.normalization
+    centred = norm.hides_common_part
+    over_batch = norm.axis == "batch"
+    if over_batch and n > 1:
+        ratio = math.sqrt((n - 1) / n)
+        text = (
+            "the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by "
+            f"sqrt((n-1)/n) = {ratio:.4f}"
+        )
+        yield text, lambda h: over(h, 1, 1, centred)
+    if not (over_batch and not centred) and n > 1:
+        yield "rows are normalised without being centred", lambda h: over(h, 1, 0, False)
+    if not centred:
+        yield "rows are centred", lambda h: over(h, 1, 0, True)
+    if over_batch:
+        yield f"{unscaled}: evaluation mode, with running statistics?", lambda h: gain * h
+        yield f"{unscaled}, but centred", lambda h: gain * (h - h.mean(axis=1, keepdims=True))
+    if chain.width > 1:
+        text = "the norm acts on samples, over the features, not on features"
+        yield text, lambda h: over(h, 0, 0, centred)
+
+
+def _with_eps(
+    chain: Chain, states: Sequence[CallsOnState], seen: Sequence[FloatArray], free: bool
+) -> Fault:
+    """Return the fault of the best ε, from a grid and then a search; `free` also fits a scale."""
+    from scipy.optimize import minimize_scalar
+
+    def fault(log_eps: float) -> Fault:
+        eps = 10.0**log_eps
+        other = Chain(
+            chain.width, chain.batch, chain.activation, norm=chain.norm, gain=chain.gain, eps=eps
+        )
+        text = f"the norm adds eps = {eps:.2g} to the variance, not {chain.eps:g}"
+        return Fault(text, lambda h: _normalised(other, h), chain.activation, parameters=1)
+
+    def cost(log_eps: float) -> float:
+        return -_fitted(fault(log_eps), states, seen, free)[0]
+
+    best = min(_EPSILONS, key=cost)
+    bounds = best - 0.5, best + 0.5
+    found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    # Prefer a power of ten within four standard errors.
+    whole = round(found.x)
+    return fault(whole if cost(whole) - found.fun < 8.0 else float(found.x))

@@ -1,0 +1,160 @@
+"""A sequential test of a step: calls on each state, in stages, and the claims after each stage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._claims.claims import of_one_step
+from bnmc._claims.evidence import COARSE, Claim, Evidence, assessed
+from bnmc._claims.layer import Layer
+from bnmc._claims.states import LARGEST, rounding_of
+from bnmc._support.arguments import finite_array
+from bnmc._support.workers import ranges
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError
+from bnmc.testing.adapters import as_numpy
+from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.exact_tests import exact_claims
+from bnmc.testing.tried_states import tried_states
+
+__all__ = ["CheckedStep", "SequentialTest", "Step", "numbers_of_calls"]
+
+FloatArray = NDArray[np.float64]
+
+#: A function of a state (width, batch) that returns the next state as any array.
+Step = Callable[[FloatArray], Any]
+
+#: Calls on each state: before the first verdict, and at least in the end.
+FEWEST_CALLS, MOST_CALLS = 2, 16
+
+#: Calls on each state before the first verdict, for tests by the central limit theorem.
+FEWEST_CALLS_OF_MOMENTS = 64
+
+#: Numbers in a block of calls that are evaluated together.
+BLOCK_NUMBERS = 1 << 18
+
+
+class SequentialTest:
+    """The test of a step, which continues call by call.
+
+    Parameters
+    ----------
+    step : callable
+        The caller's step.
+    chain : Chain
+        The expected law.
+    generator : numpy.random.Generator
+        For the states.
+
+    Attributes
+    ----------
+    step : CheckedStep
+    states : list of CallsOnState
+    """
+
+    def __init__(self, step: Step, chain: Chain, generator: np.random.Generator) -> None:
+        self.chain, self.step = chain, CheckedStep(step, chain)
+        # One of the states comes from calls of the step, which also show the rounding.
+        known = list(tried_states(chain, self.step, generator))
+        rounding = self.step.rounding
+        self.states = [CallsOnState(name, layer, rounding) for name, layer in known]
+        self._tests = _ExactTests() if chain.is_gaussian else _MomentTests(chain, rounding)
+
+    def claims_after(self, calls: int) -> Iterator[Claim]:
+        """Call the step until each state has `calls` calls, and return the claims."""
+        for state in self.states:
+            for rest in _residuals(self.step, self.chain, state.layer, calls - state.calls):
+                state.add(rest)
+                self._tests.add(state.layer, rest)
+        return self._tests.claims(self.states)
+
+
+def numbers_of_calls(chain: Chain, rows: int) -> Iterator[int]:
+    """Yield the numbers of calls on each state after which there is a verdict.
+
+    `rows` is the least number of rows of h′ per state in the end.
+    """
+    calls, most = FEWEST_CALLS, MOST_CALLS
+    if not chain.is_gaussian:
+        calls = most = FEWEST_CALLS_OF_MOMENTS
+    most = max(most, -(-rows // chain.width))
+    while True:
+        yield calls
+        if calls >= most:
+            return
+        calls *= 2
+
+
+class CheckedStep:
+    """The caller's step, with checks of the states that it returns.
+
+    Attributes
+    ----------
+    calls : int
+        Number of calls so far.
+    rounding : float
+        Largest unit of rounding of the returned arrays.
+    """
+
+    def __init__(self, step: Step, chain: Chain) -> None:
+        self.step, self.chain = step, chain
+        self.calls, self.rounding = 0, rounding_of(0.0)
+
+    def __call__(self, h: FloatArray) -> FloatArray:
+        """Return the next state in float64, or raise if the step does not return a state."""
+        value = as_numpy(self.step(h.copy()))
+        self.calls += 1
+        shape = self.chain.width, self.chain.batch
+        returned = finite_array("step(h)", value, shape=shape).astype(np.float64)
+        largest = float(np.abs(returned).max()) / abs(self.chain.gain)
+        if largest > LARGEST:
+            allowed = f"a state whose entries over the gain are at most {LARGEST:g} in size"
+            raise ArgumentError("step(h)", largest, allowed)
+        self.rounding = max(self.rounding, rounding_of(value))
+        return returned
+
+
+class _ExactTests:
+    """The tests for Gaussian weights, from the sums on each state alone."""
+
+    def add(self, layer: Layer, rest: FloatArray) -> None:
+        """Ignore R of some calls: the sums on each state suffice."""
+
+    def claims(self, states: Sequence[CallsOnState]) -> Iterator[Claim]:
+        """Yield the claims with p-values."""
+        return exact_claims(states)
+
+
+class _MomentTests:
+    """The tests of one step of `bnmc.invariant.check`, which hold for every law of weights."""
+
+    def __init__(self, chain: Chain, rounding: float) -> None:
+        self.chain, self.rounding = chain, rounding
+        self._evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
+
+    def add(self, layer: Layer, rest: FloatArray) -> None:
+        """Add R = (h′ − skip x)/gain of an even number of calls on one state."""
+        arrays = (layer.y, layer.x, layer.a, layer.gram, layer.square)
+        before = Layer(*(np.broadcast_to(one, (len(rest), *one.shape[1:])) for one in arrays))
+        y = rest + self.chain.skip / self.chain.gain * before.x
+        found, _ = of_one_step(self.chain, before, y, self.rounding)
+        for claim, evidence in found.items():
+            self._evidence[claim].append(evidence)
+
+    def claims(self, states: Sequence[CallsOnState]) -> Iterator[Claim]:
+        """Yield the claims with p-values."""
+        for claim, parts in self._evidence.items():
+            yield assessed(claim, Evidence.joined(parts), min(self.rounding, COARSE))
+
+
+def _residuals(step: CheckedStep, chain: Chain, layer: Layer, count: int) -> Iterator[FloatArray]:
+    """Yield R of an even number of calls on a state, in blocks of pairs."""
+    h, known = chain.gain * layer.y[0], chain.skip * layer.x
+    block = 2 * max(1, BLOCK_NUMBERS // (2 * h.size))
+    for first, last in ranges(count, block):
+        yield (np.stack([step(h) for _ in range(first, last)]) - known) / chain.gain
