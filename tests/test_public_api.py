@@ -67,7 +67,7 @@ def test_the_package_lists_what_its_docstrings_promise():
     """A public module of the package is in the list, or stands behind a name that is."""
     behind = set(bnmc._HOMES.values()) | set(bnmc._MODULES)
     # The command line, the pytest plugin and files are reached by other ways.
-    other = {"cli", "demo", "estimate", "files", "pytest_plugin", "store"}
+    other = {"cli", "estimate", "files", "pytest_plugin", "store"}
     found = {one.name for one in pkgutil.iter_modules([str(ROOT)]) if not one.name.startswith("_")}
     assert found == behind | other
     assert set(bnmc._HOMES) | set(bnmc._MODULES) | {"__version__"} == set(bnmc.__all__)

@@ -47,7 +47,7 @@ def scripts() -> dict[str, str]:
     """The text of each, by the name of its file."""
     made = {}
     for name in experiments.names():
-        entry = experiments._REGISTRY[name]
+        entry = experiments.REGISTRY[name]
         module = importlib.import_module(f"bnmc.experiments.{entry.module}")
         text = re.split(
             r"\n(?:Parameters|Returns)\n", inspect.getdoc(getattr(module, entry.function))
