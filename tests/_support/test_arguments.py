@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bnmc._support.arguments import choice, finite_array, integer, real
+from bnmc._support.arguments import choice, finite_array, instance, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
 
@@ -238,3 +238,10 @@ def test_finite_array_keeps_values_and_shape(x):
     result = finite_array("x", x, shape=(..., "width", "batch"))
     assert result.dtype in (np.float32, np.float64)
     np.testing.assert_array_equal(result, x)
+
+
+def test_instance_returns_the_value_or_raises():
+    values = [1]
+    assert instance("runs", values, list, "a list") is values
+    with pytest.raises(ArgumentTypeError, match=r"^runs: got \(1,\), allowed: a list$"):
+        instance("runs", (1,), list, "a list")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from types import EllipsisType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,49 @@ __all__ = [
     "finite_array",
     "generator",
     "host_array",
+    "instance",
     "integer",
     "items",
     "real",
     "result_array",
 ]
+
+T = TypeVar("T")
+
+
+def instance(name: str, value: object, kind: type[T], allowed: str) -> T:
+    """Return `value` if it is an instance of a class.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+    kind : type
+        The class.
+    allowed : str
+        The class in words, for the message.
+
+    Returns
+    -------
+    object
+        `value` itself.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not an instance of `kind`.
+
+    Examples
+    --------
+    >>> instance("executor", 3, list, "a list")
+    Traceback (most recent call last):
+        ...
+    bnmc.errors.ArgumentTypeError: executor: got 3, allowed: a list
+    """
+    if not isinstance(value, kind):
+        raise ArgumentTypeError(name, value, allowed)
+    return value
 
 
 def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:

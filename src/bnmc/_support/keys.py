@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc._support.keys."""
+"""The 64-bit key of all random numbers of a run."""
 
 from __future__ import annotations
 

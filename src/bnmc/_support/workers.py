@@ -18,6 +18,7 @@ from concurrent.futures import (
 from typing import Any, Self, TypeVar
 
 from bnmc._support.machine import available_processors
+from bnmc._support.splits import ranges as ranges
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
 __all__ = ["Workers", "as_executor", "ranges", "received", "run_tasks", "sendable", "shares_memory"]
@@ -52,11 +53,6 @@ def as_executor(executor: object) -> Executor | None:
     raise ArgumentTypeError(
         "executor", executor, "None, a concurrent.futures.Executor or a Dask Client"
     )
-
-
-def ranges(count: int, size: int) -> list[tuple[int, int]]:
-    """Cut range(count) into consecutive ranges of at most `size`."""
-    return [(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def run_tasks(

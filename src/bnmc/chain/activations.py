@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, real
-from bnmc.chain.code_digest import ScalarFunction, _digest, _frozen, _is_importable
+from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -119,11 +119,11 @@ class Activation:
             name = str(getattr(function, "__name__", type(function).__name__))
         elif not isinstance(name, str):
             raise ArgumentTypeError("name", name, "a string")
-        frozen = _frozen(function)
+        frozen = frozen_copy(function)
         self._set(
             name=name,
             kinks=_checked_kinks(kinks),
-            digest=_digest(frozen, name),
+            digest=code_digest(frozen, name),
             function=function,
             builtin=False,
             _scalars={"float32": frozen, "float64": frozen},
@@ -267,7 +267,7 @@ class Activation:
     def __reduce__(self) -> tuple[Callable[..., Activation], tuple[Any, ...]]:
         if self.builtin:
             return _named, (self.name,)
-        if _is_importable(self.function):
+        if is_importable(self.function):
             return _rebuilt, (self.function, self.kinks, self.name)
         return _unpickled, (self._by_value(), self.kinks, self.name)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import instance, integer, real
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.norms import Norm, norm_named
+from bnmc.chain.covariance import IDENTITY, CovarianceMap
+from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
 
-__all__ = ["Chain"]
+__all__ = ["Chain", "as_chain"]
 #: The largest width: whole numbers up to it are float64 numbers.
 MOST_WIDTH = 2**53
 
@@ -74,6 +75,8 @@ class Chain:
     gain: float
     weights: str | WeightSampler
     eps: float
+    #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
+    normalization: Norm = field(init=False)
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class Chain:
         batch: int,
         activation: str | Activation | Callable[[Any], Any] = "linear",
         *,
-        norm: str = "batch",
+        norm: str | Norm = "batch",
         skip: float = 0.0,
         gain: float = 1.0,
         weights: str | WeightSampler = "gaussian",
@@ -90,7 +93,8 @@ class Chain:
         def keep(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        keep("norm", norm_named(norm).name)
+        keep("normalization", as_norm(norm))
+        keep("norm", self.normalization.name)
         keep("width", integer("width", width, low=1, high=MOST_WIDTH))
         least = self.normalization.least_batch
         keep("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
@@ -103,7 +107,8 @@ class Chain:
         keep("eps", real("eps", eps, low=0.0))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {name: getattr(self, name) for name in ("norm", "skip", "gain", "eps")}
+        options = {name: getattr(self, name) for name in ("skip", "gain", "eps")}
+        options["norm"] = self.norm if self.norm in NORMS else self.normalization
         weights = self.weights if isinstance(self.weights, str) else _by_value(self.weights)
         return _rebuilt, (self.width, self.batch, self.activation, weights, options)
 
@@ -123,9 +128,9 @@ class Chain:
         return f"Chain({', '.join(shown)})"
 
     @property
-    def normalization(self) -> Norm:
-        """The normalization as a value: what it does, and what it does not see."""
-        return norm_named(self.norm)
+    def covariance(self) -> CovarianceMap:
+        """The map from the Gram matrix of a layer to the covariance of the rows of W a."""
+        return IDENTITY
 
     @property
     def weight_law(self) -> WeightLaw:
@@ -180,6 +185,17 @@ class Chain:
     ) -> Self:
         """Return the chain without normalization."""
         return cls(width, batch, activation, norm="none")
+
+
+def as_chain(chain: object) -> Chain:
+    """Return the argument `chain` of a function, or raise.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not a chain.
+    """
+    return instance("chain", chain, Chain, "a bnmc.Chain")
 
 
 def _by_value(weights: WeightSampler) -> bytes:

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.chain.chain.code_digest."""
+"""A digest of a function: of its code, and of all values that the code depends on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from bnmc.errors import ArgumentError
 
-__all__ = ["ScalarFunction", "digest_of"]
+__all__ = ["ScalarFunction", "code_digest", "digest_of", "frozen_copy", "is_importable"]
 
 ScalarFunction = Callable[[Any], Any]
 
@@ -24,7 +24,7 @@ _KNOWN_BY_NAME = frozenset(sys.stdlib_module_names | {"numba", "numpy", "scipy"}
 # --- what a function is
 
 
-def _frozen(function: ScalarFunction) -> FunctionType:
+def frozen_copy(function: ScalarFunction) -> FunctionType:
     """Return a function with the same code, whose variables no one else can change.
 
     Numba reads them when it compiles, which may be long after the digest was taken.
@@ -83,7 +83,7 @@ def _inner_codes(code: CodeType) -> Iterator[CodeType]:
     return (constant for constant in code.co_consts if isinstance(constant, CodeType))
 
 
-def _is_importable(function: ScalarFunction) -> bool:
+def is_importable(function: ScalarFunction) -> bool:
     """Whether another process finds this very function by its name."""
     module_name = getattr(function, "__module__", None)
     found: object = sys.modules.get(str(module_name))
@@ -97,7 +97,7 @@ def _is_importable(function: ScalarFunction) -> bool:
 # --- digest
 
 
-def _digest(function: FunctionType, name: str) -> str:
+def code_digest(function: FunctionType, name: str) -> str:
     """Return a digest of the code of a function and of all values that the code depends on.
 
     Where it stands (file and line) does not enter, so an edit elsewhere keeps compiled code.

@@ -6,8 +6,9 @@ from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["law_of", "sigma_of"]
+__all__ = ["law_of", "raise_stopped", "sigma_of"]
 
 
 def sigma_of(activation: Activation) -> Sigma:
@@ -20,13 +21,38 @@ def sigma_of(activation: Activation) -> Sigma:
 
 
 def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
-    """Return the chain as kernels take it, with so many batches side by side."""
+    """Return the chain as kernels take it, with so many batches side by side.
+
+    The code of a norm over the features is that of no norm: kernels then draw rows that are not
+    normalized.
+    """
+    norm = chain.normalization
     return codes.Law(
         chain.width,
         chain.batch,
         chain.batch * inputs,
-        chain.normalization.code,
+        norm.code if norm.acts_on_rows else codes.NORM_NONE,
         chain.skip,
         chain.gain,
         chain.eps,
     )
+
+
+def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
+    """Raise the error that a kernel's status of a chain stands for.
+
+    Parameters
+    ----------
+    status : int
+        One of the codes of `bnmc._kernels.scalar.codes` but RUNNING.
+    chain : int or None
+        Number of the chain, for the message.
+    layer, row : int
+
+    Raises
+    ------
+    ZeroVarianceError, NonFiniteError
+    """
+    if status == codes.ZERO_VARIANCE:
+        raise ZeroVarianceError(chain, layer, row)
+    raise NonFiniteError(chain, layer, "Gram matrix")

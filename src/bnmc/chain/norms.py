@@ -7,7 +7,7 @@ names of norms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED
 from bnmc._support.arguments import choice
 
-__all__ = ["NORMS", "Norm", "norm_named"]
+__all__ = ["NORMS", "Norm", "as_norm"]
 
 Axis = Literal["batch", "features"]
 
@@ -90,9 +90,9 @@ class Norm:
     def without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which rows of x, (..., width, batch), have exactly zero variance.
 
-        All False if there is nothing to divide by.
+        All False if the norm does not divide by a variance of rows.
         """
-        if self.is_identity:
+        if self.axis != "batch":
             return np.zeros(x.shape[:-1], np.bool_)
         reference = x[..., :1] if self.centred else np.zeros(())
         constant: NDArray[np.bool_] = (x == reference).all(axis=-1)
@@ -103,8 +103,16 @@ class Norm:
 
         Rows without variance give NaN if eps is 0; `without_variance` finds them.
         """
-        if self.is_identity:
-            return x
+        if self.axis == "batch":
+            return self._over_last_axis(x, eps)
+        if self.axis == "features":
+            *leading, width, batch = x.shape
+            grouped = x.reshape(*leading, self.groups, width // self.groups, batch)
+            normalised = self._over_last_axis(grouped.swapaxes(-1, -2), eps)
+            return normalised.swapaxes(-1, -2).reshape(x.shape)
+        return x
+
+    def _over_last_axis(self, x: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
         # Squares of very large or small entries would overflow or underflow, so each row is
         # measured in units of its largest entry.
         largest = np.abs(x).max(axis=-1, keepdims=True)
@@ -114,6 +122,47 @@ class Norm:
             x = x - x.mean(axis=-1, keepdims=True)
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
         normalised: NDArray[np.float64] = x / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
+        return normalised
+
+    def add_sums(
+        self, h: NDArray[np.floating[Any]], first: int, width: int, sums: NDArray[np.float64]
+    ) -> None:
+        """Add sums and sums of squares of some rows to `sums`: the first pass over a layer.
+
+        For norms over the features.
+
+        Parameters
+        ----------
+        h : (rows, batch) ndarray
+            Rows of the pre-activation, from row `first` on.
+        first, width : int
+        sums : (2, groups, batch) ndarray of float64
+            Sums and sums of squares of each sample over each group of features, updated in place.
+        """
+        group = (first + np.arange(len(h))) * self.groups // width
+        values = h.astype(np.float64)
+        np.add.at(sums[0], group, values)
+        np.add.at(sums[1], group, values * values)
+
+    def over_features(
+        self,
+        h: NDArray[np.floating[Any]],
+        first: int,
+        width: int,
+        sums: NDArray[np.float64],
+        eps: float,
+    ) -> NDArray[np.float64]:
+        """Return N(h) of some rows, given the sums of all rows: the second pass over a layer.
+
+        Parameters are those of `add_sums`, and `eps`.  Returns a (rows, batch) array.
+        """
+        group = (first + np.arange(len(h))) * self.groups // width
+        mean, square = sums * (self.groups / width)
+        if not self.centred:
+            mean = np.zeros_like(mean)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scale = 1.0 / np.sqrt(square - mean * mean + eps)
+            normalised: NDArray[np.float64] = (h - mean[group]) * scale[group]
         return normalised
 
 
@@ -127,13 +176,14 @@ _ALL = (
 NORMS = tuple(norm.name for norm in _ALL)
 
 
-def norm_named(name: str) -> Norm:
-    """Return the norm of a name.
+def as_norm(norm: str | Norm) -> Norm:
+    """Return a norm by its name, or the norm itself.
 
     Raises
     ------
     ArgumentTypeError, UnknownNameError
-        If `name` is no string, or not the name of a norm.
+        If `norm` is neither a norm nor a string, or not the name of a norm.
     """
-    choice("norm", name, NORMS)
-    return _ALL[NORMS.index(name)]
+    if isinstance(norm, Norm):
+        return norm
+    return _ALL[NORMS.index(choice("norm", norm, NORMS))]

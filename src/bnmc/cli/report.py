@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bnmc._support.text import text_table
 from bnmc.simulation import export
 
 __all__ = [
@@ -129,8 +130,4 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
             table.add_row(*row)
         Console().print(table)
         return
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in [head, *rows]:
-        first = row[0].rjust(widths[0])
-        others = [cell.ljust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join([first, *others]).rstrip())
+    print(text_table(head, rows, align="><"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 
 from bnmc import gram
 from bnmc._kernels.cpu import lanes as kernels
-from bnmc._kernels.cpu import memory
 from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
 from bnmc.errors import ResultTooLargeError
+from bnmc.simulation.engine.replay import Replay
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.run import simulate
 
@@ -159,22 +158,14 @@ class SimulatedEnsemble:
         )
         return run.final_state
 
-    def _rows(self) -> Float64Array:
-        """Return x of a layer of the invariant law: (chains, batch, width)."""
-        state = self.state
-        if self.chain.skip == 0.0:
-            # The states of these chains have no x.  A layer with a skip connection from x = 0 is a
-            # layer without one, has the law of the next layer of the chain, and keeps its x.
-            chain = self.chain
-            with_skip = Chain(
-                chain.width, chain.batch, "linear", norm=chain.norm, skip=1.0, gain=chain.gain,
-                weights=chain.weights, eps=chain.eps,
-            )  # fmt: skip
-            x = np.zeros((self.chains, chain.batch, memory.stride(chain.width)))
-            arrays = {**state.arrays, "x": x}
-            state = self._taken(replace(state, chain=with_skip, arrays=arrays), 1)
-        rows: Float64Array = state.arrays["x"][:, :, : self.chain.width]
-        return rows
+    def _rows(self, pool: ThreadPoolExecutor) -> Float64Array:
+        """Return x of a layer of the stationary law, (chains, batch, width)."""
+        if self.chain.skip != 0.0:
+            kept: Float64Array = self.state.arrays["x"][:, :, : self.chain.width]
+            return kept
+        # The states of these chains have no rows, so the rows of the next layer are made.
+        replay = Replay(self.state)
+        return np.stack(list(pool.map(replay.representation, range(self.chains))))
 
     def _moments(self, pool: ThreadPoolExecutor, tau: float | None) -> dict[str, Float64Array]:
         width, order = self.chain.width, self.chain.batch
@@ -188,7 +179,7 @@ class SimulatedEnsemble:
             grams = gram_.reshape(1, order, order, kernels.LANES)[..., : len(x)]
             return _summed(moments[..., : len(x)], grams, self.chain, tau)
 
-        x = self._rows()
+        x = self._rows(pool)
         groups = [x[first : first + kernels.LANES] for first in range(0, len(x), kernels.LANES)]
         parts = list(pool.map(of_group, groups))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

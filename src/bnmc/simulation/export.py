@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.export."""
+"""Results written to files: .npz, netCDF and Zarr."""
 
 from __future__ import annotations
 

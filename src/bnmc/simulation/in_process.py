@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.in_process."""
+"""A run in the calling process: all chains go through the layers together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.segment import Leg, Sink
+from bnmc.simulation.segment import Segment, Sink
 from bnmc.simulation.tiles import Origin
 
 __all__ = []
@@ -20,8 +20,8 @@ class InProcessRun:
 
     cpu = host_cpu()
 
-    def __init__(self, leg: Leg, start: Origin, sink: Sink) -> None:
-        self.leg = leg
+    def __init__(self, segment: Segment, start: Origin, sink: Sink) -> None:
+        self.segment = segment
         self.start = start
         self.sink = sink
         #: How many layers are recorded.
@@ -30,19 +30,19 @@ class InProcessRun:
 
     def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
         """Go through the layers, until there are no more or it is to stop."""
-        recorded, leg = self.leg.job.recorded, self.leg
-        leg.begin(self.start, self.sink)
-        first = leg.layer
+        recorded, segment = self.segment.job.recorded, self.segment
+        segment.begin(self.start, self.sink)
+        first = segment.layer
         self._note()
-        while leg.layer < recorded.last and not stopped():
+        while segment.layer < recorded.last and not stopped():
             self._state = None
-            leg.advance(recorded.last, self.sink)
+            segment.advance(recorded.last, self.sink)
             self._note()
-            report(leg.layer - first, recorded.last - first)
+            report(segment.layer - first, recorded.last - first)
 
     def _note(self) -> None:
-        self.slots = self.leg.job.recorded.before(self.leg.layer + 1)
-        self._state = self.leg.state
+        self.slots = self.segment.job.recorded.before(self.segment.layer + 1)
+        self._state = self.segment.state
 
     @property
     def state(self) -> State | None:
@@ -52,12 +52,12 @@ class InProcessRun:
     @property
     def widened(self) -> list[int]:
         """The chains that have gone on in float64."""
-        return _numbers(self.leg.sampler.wide)
+        return _numbers(self.segment.sampler.wide)
 
     @property
     def unresolved(self) -> list[int]:
         """The chains whose Gram matrices float32 rows did not resolve."""
-        return _numbers(self.leg.sampler.unresolved)
+        return _numbers(self.segment.sampler.unresolved)
 
 
 def _numbers(chosen: NDArray[np.bool_]) -> list[int]:

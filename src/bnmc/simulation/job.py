@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.job."""
+"""What all parts of a run have in common, and which layers are recorded."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Job:
         )
         measured = tuple(one.measure for one in self.observables if one.measure is not None)
         if len(measured) == len(self.observables) and sampler.can_measure(measured):
-            sampler.measure(measured)
+            sampler.record_only(measured)
         return sampler
 
     def _kinds(self) -> Mapping[str, Callable[..., Sampler]]:

@@ -12,13 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer
 from bnmc._support.progress import Progress
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.simulation.engine.replay import weights_of_layer
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.ensemble import ensemble_of
+from bnmc.simulation.execution import execution_of
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.plan import Plan
+from bnmc.simulation.recording import recording_of
 from bnmc.simulation.trajectory import Trajectory
 
 __all__ = ["drawn_weights", "simulate"]
@@ -170,11 +174,20 @@ def simulate(
     >>> int(deeper.layers[0]), int(deeper.layers[-1])
     (30, 40)
     """
-    plan = Plan(
-        chain, depth, chains, initial, inputs, rng, sampler, backend, dtype, observables, every,
-        burn_in, reduce, threads, executor, store, timeout, progress, out,
+    as_chain(chain)
+    depth = integer("depth", depth, low=0, high=2**32 - 1)
+    execution = execution_of(
+        backend=backend, threads=threads, executor=executor, store=store, timeout=timeout,
+        progress=progress,
     )  # fmt: skip
-    return plan.run()
+    ensemble = ensemble_of(
+        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
+    )
+    recording = recording_of(
+        ensemble, depth, observables=observables, every=every, burn_in=burn_in, reduce=reduce,
+        out=out,
+    )  # fmt: skip
+    return Plan(recording, execution, initial, rng).run()
 
 
 def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
@@ -214,4 +227,4 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
         raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
     layer = integer("layer", layer, low=1, high=int(run.layers[-1]))
     chain = integer("chain", chain, low=0, high=run.chains - 1)
-    return WeightsSampler(run.chain, 1, run.inputs, run.dtype, run.key, chain).drawn(layer)
+    return weights_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.splits import even_ranges
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.sampler import Sampler
@@ -18,7 +18,7 @@ from bnmc.simulation.engine.state import Frames, State
 from bnmc.simulation.job import Job
 from bnmc.simulation.observables import View
 
-__all__ = ["Leg", "Pool", "Sink"]
+__all__ = ["Pool", "Segment", "Sink"]
 
 #: What a task of one thread should take, in seconds: short enough for Ctrl-C and for progress.
 TASK_SECONDS = 0.2
@@ -40,7 +40,7 @@ class Sink(Protocol):
         """Take what `room` returned, once it is written."""
 
 
-class Leg:
+class Segment:
     """Chains first:last of a run, and the layer that they have got to.
 
     Parameters
@@ -70,7 +70,7 @@ class Leg:
         else:
             law = start
             self._spread(lambda a, b: self.sampler.begin(law, a, b, frames), self.sampler.divisible)
-        self.sampler.settle(frames)
+        self.sampler.watch_precision(frames)
         if self.job.recorded.first == self.layer:
             self._take(frames, np.zeros(1, np.int64), sink)
 
@@ -90,7 +90,7 @@ class Leg:
             slots[slots >= 0] += before
         self._go(self.layer + 1, slots, frames)
         self.layer += block
-        self.sampler.settle(frames)
+        self.sampler.watch_precision(frames)
         self._take(frames, np.arange(before, before + count), sink)
 
     @property
@@ -125,7 +125,7 @@ class Leg:
     def _spread(self, task: Callable[[int, int], None], divisible: bool = True) -> None:
         """Run a task on ranges of chains, on all threads."""
         parts = min(self.threads, self.chains) if divisible else 1
-        self.pool.map(task, [self.chains * k // parts for k in range(parts + 1)])
+        self.pool.map(task, even_ranges(self.chains, parts))
 
     def _take(self, frames: Frames, slots: NDArray[np.int64], sink: Sink) -> None:
         """Evaluate the observables of recorded layers."""
@@ -192,9 +192,8 @@ class Pool:
         wait = kind is None or not issubclass(kind, KeyboardInterrupt)
         self._executor.shutdown(wait=wait, cancel_futures=True)
 
-    def map(self, task: Callable[[int, int], None], bounds: list[int]) -> None:
-        """Run a task on the ranges between bounds; the first error in their order is raised."""
-        ranges = list(pairwise(bounds))
+    def map(self, task: Callable[[int, int], None], ranges: list[tuple[int, int]]) -> None:
+        """Run a task on ranges; the first error in their order is raised."""
         if len(ranges) == 1:
             task(*ranges[0])
             return

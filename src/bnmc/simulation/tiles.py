@@ -22,7 +22,7 @@ from bnmc._support.workers import Workers, received, sendable
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.job import Job, Recorded
-from bnmc.simulation.segment import Leg, Pool
+from bnmc.simulation.segment import Pool, Segment
 from bnmc.simulation.sinks import Arrays, Values
 
 __all__ = ["TILE_SECONDS", "Grid", "Origin", "Tile", "TileSink", "TiledRun", "grid_of"]
@@ -298,18 +298,18 @@ def make_tile(
     sink = _TileArrays(job, chains.stop - chains.start, slots)
     with ExitStack() as stack:
         sampler = job.sampler(chains.start, chains.stop)
-        leg = Leg(job, sampler, threads, Pool(stack, threads))
+        segment = Segment(job, sampler, threads, Pool(stack, threads))
         start = job.state(*origin) if isinstance(origin, tuple) else origin
         if block == 0:
-            leg.begin(start, sink)
+            segment.begin(start, sink)
         else:
             assert isinstance(start, State)
-            leg.resume(start)
-        while leg.layer < grid.end(block):
+            segment.resume(start)
+        while segment.layer < grid.end(block):
             if stop is not None and stop.is_set():
                 return None
-            leg.advance(grid.end(block), sink)
-        return Tile(sink.arrays, leg.state.arrays, host_cpu())
+            segment.advance(grid.end(block), sink)
+        return Tile(sink.arrays, segment.state.arrays, host_cpu())
 
 
 class _TileArrays(Arrays):

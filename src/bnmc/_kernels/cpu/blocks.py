@@ -1,4 +1,7 @@
-"""TODO-DOC bnmc._kernels.cpu.layers.blocks."""
+"""Arithmetic on blocks of rows: products with a factor or with weights, and Gram matrices.
+
+A block is flat and holds (columns, BLOCK) numbers; its dtype is that of the rows.
+"""
 
 from __future__ import annotations
 

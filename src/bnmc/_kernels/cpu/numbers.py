@@ -1,4 +1,8 @@
-"""TODO-DOC bnmc._kernels.cpu.layers.numbers."""
+"""Random numbers of a block of rows: normals, uniforms, signs, weights.
+
+Four words of a Philox counter are the numbers of four rows, so a group of 16 neighbouring counters
+fills `GROUP` rows of one column.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc._kernels.cpu.layers.wishart."""
+"""Layers of linear chains without normalization, as products of triangular Wishart factors."""
 
 from __future__ import annotations
 

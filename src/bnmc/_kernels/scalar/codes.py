@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc._kernels.scalar.codes."""
+"""Codes and constants that all kernels share, on the CPU and on the GPU."""
 
 from __future__ import annotations
 

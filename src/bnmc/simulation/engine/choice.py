@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.choice."""
+"""Which sampler takes a chain through its layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.passes import PassesSampler
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.engine.wishart import FactorSampler
@@ -14,12 +15,17 @@ from bnmc.simulation.engine.wishart import FactorSampler
 __all__ = ["SAMPLERS", "choose_sampler"]
 
 SAMPLERS: dict[str, type[Sampler]] = {
-    sampler.path: sampler for sampler in (ConditionalSampler, WeightsSampler, FactorSampler)
+    sampler.path: sampler
+    for sampler in (ConditionalSampler, WeightsSampler, FactorSampler, PassesSampler)
 }
 
 
 def choose_sampler(chain: Chain, inputs: int | None, wanted: str, dtype: str) -> type[Sampler]:
     """Return the cheapest valid sampler, or the wanted one; raise if that is not valid."""
+    if not chain.normalization.acts_on_rows:
+        if wanted == "weights" or not chain.weight_law.rows_given_gram:
+            raise ArgumentError("norm", chain.norm, "a norm over the batch, or Gaussian weights")
+        return PassesSampler
     if wanted == "weights":
         return WeightsSampler
     if not chain.is_gaussian:

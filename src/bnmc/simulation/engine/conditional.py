@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.conditional."""
+"""The conditional sampler: rows given the Gram matrix of the layer before, and no weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, rows
+from bnmc._kernels.cpu import layers, numbers, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.rows import RowSampler
@@ -36,11 +36,21 @@ class ConditionalSampler(RowSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        self._draw(self.law, first, last, layer, slots, frames.gram[first:last])
+        record = frames.gram[first:last]
+        if self.chain.covariance.is_identity:
+            self._draw(self.law, first, last, layer, slots, record)
+            return
+        for step in range(len(slots)):
+            self.grams[first:last] = self.chain.covariance(self.grams[first:last])
+            self._draw(self.law, first, last, layer + step, slots[step : step + 1], record)
 
-    def _layer_task(
-        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
-    ) -> Callable[[int, int], int]:
+    def factorised(self, index: int, layer: int) -> tuple[np.dtype[Any], codes.Draw, numbers.Work]:
+        """Factorise the covariance of the rows of a layer, for one chain.
+
+        Returns the dtype of the rows, the address of their random numbers, and the buffers of the
+        calling thread, which hold the factor.  If float32 rows would not resolve the Gram matrix,
+        the chain continues in float64.
+        """
         dtype = np.dtype(np.float64) if self.wide[index] else self.dtype
         own = self.work(dtype)
         least_pivot = rows.factorise(
@@ -49,8 +59,13 @@ class ConditionalSampler(RowSampler):
         )  # fmt: skip
         if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < codes.RESOLVED_PIVOT:
             self.wide[index] = True
-            return self._layer_task(index, layer, x, panel_sums)
-        draw = self._addressed(layer, codes.STREAM_ROWS, index)
+            return self.factorised(index, layer)
+        return dtype, self.addressed(layer, codes.STREAM_ROWS, index), own
+
+    def _layer_task(
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+    ) -> Callable[[int, int], int]:
+        dtype, draw, own = self.factorised(index, layer)
         x = x.astype(dtype, copy=False)
         kept = self._activations(index, index + 1, dtype)[0, 0]
         sigma = self.activation(dtype)

@@ -12,9 +12,9 @@ from bnmc._kernels.cpu import memory, pairs, rows
 from bnmc._kernels.cpu import pairs as cpu_pairs
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.start import Covariance, Representation
-from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
+from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.state import MOST_ROWS
 
 __all__ = [
@@ -73,6 +73,8 @@ def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelati
             "norm", chain.norm, '"batch" or "batch-uncentred"',
             "without normalization there is no invariant law",
         )  # fmt: skip
+    if not chain.normalization.acts_on_rows:
+        raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"')
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",
@@ -222,9 +224,7 @@ class Pairs:
         if ended.size:
             what, layer, row = (int(value) for value in self.status[ended[0]])
             number = self.first + int(ended[0])
-            if what == codes.ZERO_VARIANCE:
-                raise ZeroVarianceError(number, layer, row)
-            raise NonFiniteError(number, layer, "Gram matrix")
+            raise_stopped(what, number, layer, row)
 
 
 def meet(

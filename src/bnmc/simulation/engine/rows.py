@@ -1,10 +1,9 @@
-"""TODO-DOC bnmc.simulation.run.engine.rows."""
+"""What the samplers share that make a layer row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,10 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers, memory
 from bnmc._kernels.scalar import codes
+from bnmc._support.splits import even_ranges
+from bnmc.chain.compiled import raise_stopped
 from bnmc.chain.start import Covariance, Representation
-from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import in_range, least_pivots, rescale
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames
@@ -52,7 +53,7 @@ class RowSampler(ScaledSampler):
             arrays["unresolved"] = self.unresolved
         return arrays
 
-    def settle(self, frames: Frames) -> None:
+    def watch_precision(self, frames: Frames) -> None:
         if self.is_scaled:
             in_range(frames.gram, frames.log_scale, self.exponents)
             rows = [self.xs] if self.chain.skip != 0.0 else []
@@ -162,6 +163,11 @@ class RowSampler(ScaledSampler):
                 chain = None if shared else self.offset + first + int(finite.argmin())
                 raise NonFiniteError(chain, 0, f"{self.dtype} representation")
 
+    def rows_of_x(self, index: int, dtype: np.dtype[Any] | None = None) -> FloatArray:
+        """Return x of one chain, (columns, >= width); of shape (1, 1) without a skip connection."""
+        x: FloatArray = self.xs[index if self.chain.skip != 0.0 else 0]
+        return x.astype(dtype or self.dtype, copy=False)
+
     def _xs(self, first: int, last: int, dtype: np.dtype[Any]) -> FloatArray:
         if self.chain.skip != 0.0:
             return self.xs[first:last]
@@ -181,12 +187,11 @@ class RowSampler(ScaledSampler):
         frames: Frames,
     ) -> None:
         parts = min(threads, self.panels)
-        bounds = [self.panels * k // parts for k in range(parts + 1)]
+        own, *others = even_ranges(self.panels, parts)
 
         def share(make: Callable[[int, int], int]) -> list[int]:
-            others = pairwise(bounds[1:])
             tasks = [executor.submit(make, *part) for part in others]
-            return [make(bounds[0], bounds[1]), *(task.result() for task in tasks)]
+            return [make(*own), *(task.result() for task in tasks)]
 
         for index in range(self.chains):
             for step, slot in enumerate(slots):
@@ -200,14 +205,13 @@ class RowSampler(ScaledSampler):
         """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
         sums = self.work().sums.size
         panel_sums = np.zeros((self.panels, sums))
-        x = self.xs[index if self.chain.skip != 0.0 else 0]
+        x = self.rows_of_x(index)
         degenerate = share(self._layer_task(index, layer, x, panel_sums))
         finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
         rows = [row for row in degenerate if row >= 0]
-        if not finite:
-            raise NonFiniteError(self.offset + index, layer, "Gram matrix")
-        if rows:
-            raise ZeroVarianceError(self.offset + index, layer, min(rows))
+        if rows or not finite:
+            status = codes.ZERO_VARIANCE if finite else codes.NOT_FINITE
+            raise_stopped(status, self.offset + index, layer, min(rows, default=-1))
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, numbers, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.start import Covariance, Representation
-from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import exponents_of, is_homogeneous, layers_of_scale
 from bnmc.simulation.engine.state import Frames, Measure, State
 
@@ -93,7 +93,7 @@ class Sampler:
         """Return whether its kernels can record these numbers in place of Gram matrices."""
         return False
 
-    def measure(self, wanted: tuple[Measure, ...]) -> None:
+    def record_only(self, wanted: tuple[Measure, ...]) -> None:
         """Record numbers in place of Gram matrices, if there are any; it has to be able to."""
         self.measures = wanted
 
@@ -131,10 +131,10 @@ class Sampler:
 
     @property
     def most_layers(self) -> int:
-        """How many layers it may advance before it is to `settle`."""
+        """How many layers it may advance before it is to `watch_precision`."""
         return 1 << 62
 
-    def settle(self, frames: Frames) -> None:
+    def watch_precision(self, frames: Frames) -> None:
         """See to the precision of all chains, after each block and of what it recorded."""
 
     def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
@@ -149,7 +149,7 @@ class Sampler:
         """Return the activation as the kernels take it, for rows of a dtype."""
         return rows.activation(self.sigma, (dtype or self.dtype).name)
 
-    def _addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
+    def addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
         """Return where the random numbers of a layer of a chain begin."""
         return codes.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
 
@@ -159,9 +159,7 @@ class Sampler:
         if stopped.size:
             what, layer, row = (int(v) for v in status[stopped[0]])
             chain = self.offset + first + int(stopped[0])
-            if what == codes.ZERO_VARIANCE:
-                raise ZeroVarianceError(chain, layer, row)
-            raise NonFiniteError(chain, layer, "Gram matrix")
+            raise_stopped(what, chain, layer, row)
 
 
 class ScaledSampler(Sampler):

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.state."""
+"""The state of an ensemble of chains, and the frames in which samplers record layers."""
 
 from __future__ import annotations
 

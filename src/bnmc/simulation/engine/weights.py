@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.weights."""
+"""The sampler that draws weights and multiplies: the reference, for every law of weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, numbers
+from bnmc._kernels.cpu import layers
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
@@ -80,7 +80,7 @@ class WeightsSampler(RowSampler):
     ) -> Callable[[int, int], int]:
         a = self.activations[index, (layer + 1) % 2]
         following = self.activations[index, layer % 2]
-        draw = self._addressed(layer, codes.STREAM_WEIGHTS, index)
+        draw = self.addressed(layer, codes.STREAM_WEIGHTS, index)
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
             degenerate: int = layers.multiply_panels(
@@ -93,47 +93,21 @@ class WeightsSampler(RowSampler):
             if self.weight_code != codes.GIVEN:
                 return multiply(np.zeros((1, 1), self.dtype), first, last)
             for panel in range(first, last):
-                degenerate = multiply(self._given(index, layer, panel), panel, panel + 1)
+                degenerate = multiply(self.given(index, layer, panel), panel, panel + 1)
                 if degenerate >= 0:
                     return degenerate
             return -1
 
         return make
 
-    def drawn(self, layer: int) -> FloatArray:
-        """Return the weights W of a layer of the first chain, (width, width)."""
-        width = self.chain.width
-        weights = np.zeros((width, width), self.dtype)
-        if self.weight_code == codes.GIVEN:
-            for panel in range(self.panels):
-                rows = slice(panel * self.panel, min(width, (panel + 1) * self.panel))
-                weights[rows] = self._given(0, layer, panel)[: rows.stop - rows.start]
-        else:
-            self._fill(weights, layer)
-        weights /= np.sqrt(self.dtype.type(width))
-        return weights
+    def given(self, index: int, layer: int, panel: int) -> FloatArray:
+        """Return a panel of unit-variance weights by the user's sampler, (panel, width).
 
-    def _fill(self, weights: FloatArray, layer: int) -> None:
-        """Write unit-variance weights as the kernels draw them, tile by tile."""
-        width = self.chain.width
-        draw = self._addressed(layer, codes.STREAM_WEIGHTS, 0)
-        none = np.zeros((1, 1), self.dtype)
-        tile = self.work().tile
-        for row in range(0, width, numbers.BLOCK):
-            for column in range(0, width, numbers.TILE):
-                part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
-                rows, columns = part.shape
-                numbers.fill_weights(
-                    self.weight_code, none, tile, column, columns, row, numbers.BLOCK, draw
-                )
-                part[:] = tile.reshape(numbers.TILE, numbers.BLOCK)[:columns, :rows].T
-
-    def _given(self, index: int, layer: int, panel: int) -> FloatArray:
-        """Draw a panel of unit-variance weights by the user's sampler.
-
-        The generator depends on key, chain, layer and panel alone.
+        The generator depends on key, chain, layer and panel alone.  If kernels draw the weights,
+        the array has shape (1, 1).
         """
-        assert callable(self.chain.weights)
+        if not callable(self.chain.weights):
+            return np.zeros((1, 1), self.dtype)
         width = self.chain.width
         rows = min(self.panel, width - panel * self.panel)
         counter = [0, panel, layer, self.offset + index]

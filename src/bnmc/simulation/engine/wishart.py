@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.wishart."""
+"""The sampler of linear chains without normalization, whose cost does not depend on the width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.store.journal."""
+"""The journal of finished tiles, and the lock of the process that writes a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.store.reading."""
+"""The recorded values of a store, read when they are asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.gpu.arrays."""
+"""Arrays that a user has on a GPU: rows to start from, and room for results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.simulation.run.engine.gpu.devices."""
+"""Chains divided among several GPUs, each with a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices
+from bnmc._support.splits import even_ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.gpu.arrays import DeviceRows
@@ -51,8 +51,7 @@ class DividedSampler(Sampler):
     ) -> None:
         super().__init__(chain, chains, inputs, dtype, key, offset)
         self.name, self.path, self.kind = kind.name, kind.path, kind
-        bounds = [chains * k // len(numbers) for k in range(len(numbers) + 1)]
-        self.ranges = list(pairwise(bounds))
+        self.ranges = even_ranges(chains, len(numbers))
         self.threads = device_threads(numbers)
         # One after the other, so that kernels are made once.
         self.parts = [
@@ -74,9 +73,9 @@ class DividedSampler(Sampler):
     def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
         return self.parts[0].can_measure(wanted)
 
-    def measure(self, wanted: tuple[Measure, ...]) -> None:
-        super().measure(wanted)
-        self._each(lambda part, a, b: part.measure(wanted))
+    def record_only(self, wanted: tuple[Measure, ...]) -> None:
+        super().record_only(wanted)
+        self._each(lambda part, a, b: part.record_only(wanted))
 
     def take(self, state: State) -> None:
         self.layer = state.layer
@@ -115,8 +114,8 @@ class DividedSampler(Sampler):
     def most_layers(self) -> int:
         return self.parts[0].most_layers
 
-    def settle(self, frames: Frames) -> None:
-        self._each(lambda part, a, b: part.settle(_part_of(frames, a, b)))
+    def watch_precision(self, frames: Frames) -> None:
+        self._each(lambda part, a, b: part.watch_precision(_part_of(frames, a, b)))
 
     def _each(self, task: Callable[[GpuSampler, int, int], Any]) -> list[Any]:
         """Run a task on all devices at once."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from bnmc._kernels.gpu import layers as gpu_layers
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
 from bnmc._kernels.scalar import codes
+from bnmc._support.splits import even_ranges
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
@@ -129,13 +129,13 @@ def meet_on_devices(
     Random numbers are addressed by the number of the pair, so that nothing depends on the division.
     """
     numbers = devices()[: last - first]
-    bounds = [first + (last - first) * k // len(numbers) for k in range(len(numbers) + 1)]
+    ranges = even_ranges(last - first, len(numbers), first=first)
     task = partial(_meet_on_device, chain, start, lag, first, key, most_layers)
     if len(numbers) == 1:
         return task(first, last)
     threads = device_threads(numbers)
     try:
-        return joined(on_each(threads, task, list(pairwise(bounds))))
+        return joined(on_each(threads, task, ranges))
     finally:
         for thread in threads:
             thread.shutdown()

@@ -94,14 +94,14 @@ class GpuSampler(ScaledSampler):
         # Made once: whether to pin memory or to free it, the driver waits for kernels.
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
-        self.measure(())
+        self.record_only(())
 
     def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
         # Kernels know nothing of a scale that was split off.
         return not (self.is_scaled and any(one.kind == numbers_of.DISTANCE for one in wanted))
 
-    def measure(self, wanted: tuple[Measure, ...]) -> None:
-        super().measure(wanted)
+    def record_only(self, wanted: tuple[Measure, ...]) -> None:
+        super().record_only(wanted)
         n = self.chain.batch
         kinds = np.array([one.kind for one in wanted] or [numbers_of.NOTHING])
         stars = np.zeros((len(kinds), n, n))
@@ -199,7 +199,7 @@ class GpuSampler(ScaledSampler):
         if self.results is None:
             frames.values[:, :1] = there.copy_to_host()
 
-    def settle(self, frames: Frames) -> None:
+    def watch_precision(self, frames: Frames) -> None:
         if self.is_scaled:
             if frames.gram.size:
                 in_range(frames.gram, frames.log_scale, self.exponents)

@@ -1,0 +1,41 @@
+"""The covariance of the rows of the next layer, as a map of the Gram matrix.
+
+Given the activations a of a layer, the rows of W a are i.i.d. N(0, G) with G = aᵀa / width.  A map
+stands between G and that covariance: the identity for layers that are fully connected and have no
+bias.  Everything that draws rows, or integrates over them, asks `Chain.covariance`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["IDENTITY", "CovarianceMap", "Identity"]
+
+
+class CovarianceMap(Protocol):
+    """A map of Gram matrices, (..., n, n), to covariances of the same shape."""
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether kernels may take many layers at once, as no map stands between them."""
+        ...
+
+    def __call__(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the covariance of the rows of W a."""
+        ...
+
+
+class Identity:
+    """The covariance is the Gram matrix."""
+
+    is_identity = True
+
+    def __call__(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the Gram matrix itself."""
+        return gram
+
+
+IDENTITY = Identity()

@@ -1,0 +1,69 @@
+"""The seams for norms over the features and for maps between Gram matrix and covariance."""
+
+import math
+
+import numpy as np
+import pytest
+from oracle import FORMULAS, normal_threshold
+
+import bnmc
+from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import Norm
+
+# A toy norm over the features needs no more than this value.
+RMS = Norm("toy-rms", NORM_NONE, "features", centred=False)
+GROUPS = Norm("toy-groups", NORM_NONE, "features", centred=True, groups=2)
+NETWORKS = 2_000
+
+
+def reference(norm, sigma, start, skip, depth, rng):
+    """Gram matrices of the last layer of networks with real weights, from the formula."""
+    width, batch = start.shape
+    h = np.repeat(start[None], NETWORKS, axis=0)
+    for _ in range(depth + 1):
+        grouped = h.reshape(NETWORKS, norm.groups, -1, batch)
+        if norm.centred:
+            grouped = grouped - grouped.mean(axis=2, keepdims=True)
+        x = grouped / np.sqrt((grouped**2).mean(axis=2, keepdims=True))
+        x = x.reshape(h.shape)
+        a = sigma(x)
+        weights = rng.standard_normal((NETWORKS, width, width)) / math.sqrt(width)
+        h = skip * x + weights @ a
+    return a.swapaxes(1, 2) @ a / width
+
+
+@pytest.mark.parametrize(("norm", "skip"), [(RMS, 0.0), (GROUPS, 0.0), (RMS, 0.5), (GROUPS, 0.5)])
+def test_a_norm_over_the_features_is_a_value(norm, skip):
+    # Means of 3 entries and of their squares.
+    start = np.random.default_rng(1).standard_normal((6, 2))
+    chain = Chain(6, 2, "relu", norm=norm, skip=skip)
+    run = bnmc.simulate(chain, 2, chains=NETWORKS, initial=start, rng=2)
+    expected = reference(norm, FORMULAS["relu"], start, skip, 2, np.random.default_rng(3))
+    for power in (1, 2):
+        for i, j in ((0, 0), (0, 1), (1, 1)):
+            mine, other = run.gram[:, -1, i, j] ** power, expected[:, i, j] ** power
+            error = math.sqrt((mine.var() + other.var()) / NETWORKS)
+            assert abs(mine.mean() - other.mean()) <= normal_threshold(6) * error
+
+
+def test_several_passes_see_the_same_rows_however_the_run_is_divided():
+    chain = Chain(1500, 3, "tanh", norm=GROUPS)
+    one = bnmc.simulate(chain, 3, chains=3, rng=0, threads=1).gram
+    assert np.array_equal(one, bnmc.simulate(chain, 3, chains=3, rng=0, threads=2).gram)
+    half = bnmc.simulate(chain, 1, chains=3, rng=0).final_state
+    assert np.array_equal(one[:, 1:], bnmc.simulate(chain, 2, initial=half).gram)
+
+
+def test_the_covariance_is_a_map_of_the_gram_matrix(monkeypatch):
+    class Fourfold:
+        is_identity = False
+
+        def __call__(self, gram):
+            return 4.0 * gram
+
+    # Powers of 2 are exact: the map is a gain of 2.
+    gained = bnmc.simulate(Chain(40, 3, "tanh", norm="none", gain=2.0), 3, chains=2, rng=0)
+    monkeypatch.setattr(Chain, "covariance", Fourfold())
+    mapped = bnmc.simulate(Chain(40, 3, "tanh", norm="none"), 3, chains=2, rng=0)
+    assert np.array_equal(gained.gram, mapped.gram)
