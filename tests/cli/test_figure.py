@@ -15,16 +15,16 @@ from bnmc.chain import Chain
 from bnmc.cli import bench, figure
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.experiments import bridging
-from bnmc.experiments.bridging import common
+from bnmc.experiments.bridging import distance_over_width
 
-SMALL = {"widths": (400, 800), "chains": 4, "first": 41, "last": 60}
+SMALL = distance_over_width.Sizes(widths=(400, 800), chains=4, first=41, last=60)
 
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
     """Run a command line in an empty folder and return its status and what it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(common.DEFAULT, "1b", SMALL)
+    monkeypatch.setattr(distance_over_width, "DEFAULT", SMALL)
 
     def run(*arguments):
         status = cli.main(arguments)
@@ -93,7 +93,7 @@ def test_an_interrupted_figure_goes_on(run, monkeypatch):
             raise KeyboardInterrupt
         return simulate(*arguments, **named)
 
-    monkeypatch.setattr(bridging, "simulate", second_is_interrupted)
+    monkeypatch.setattr(distance_over_width, "simulate", second_is_interrupted)
     command = "figure", "bridging-1b", "--json"
     status, out, err = run(*command, "--store", "parts")
     assert (status, out) == (130, "")

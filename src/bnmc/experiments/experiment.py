@@ -11,6 +11,7 @@ import numpy as np
 
 from bnmc._support.extras import import_extra
 from bnmc._support.json import plain
+from bnmc._support.text import text_table
 from bnmc.estimate.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -47,15 +48,7 @@ class Table:
         ]
 
     def __str__(self) -> str:
-        lines = [list(self.columns), *self.cells()]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(self.columns))]
-        return "\n".join(
-            "  ".join(
-                [line[0].ljust(widths[0])]
-                + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-            ).rstrip()
-            for line in lines
-        )
+        return text_table(self.columns, self.cells())
 
 
 @dataclass(frozen=True, eq=False)
