@@ -111,7 +111,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             (
                 entry.activation,
                 *(float(rate) for rate in entry.rates),
-                *(unstable[entry.activation] or [None]),
+                *(unstable[entry.activation] or (None,)),
             )
             for entry in found.entries
         ),

@@ -266,7 +266,7 @@ def _draw_theory(ax: Axes, data: xarray.Dataset) -> None:
     vanilla, normalised = data["exact"].sel(norm="none"), data["exact"].sel(norm="batch")
     ax.plot(layers, vanilla, "k--", linewidth=1.2, label="no normalization, exact r.m.s.")
     ax.plot(layers, normalised, "k-.", linewidth=1.2, label="batch norm, theory, r.m.s.")
-    grey = {"color": "0.4", "linewidth": 1.2}
+    grey: dict[str, Any] = {"color": "0.4", "linewidth": 1.2}
     ax.plot(layers, data["equation_6"], ":", label="eq. (6), ∝ exp(depth/width)", **grey)
     ax.set_yscale("log")
     top = 20 * float(vanilla.max())

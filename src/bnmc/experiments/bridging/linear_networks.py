@@ -58,8 +58,9 @@ def linear_cases() -> dict[str, Case]:
 
 def orthogonal_samples(generator: np.random.Generator) -> FloatArray:
     """Draw orthogonal inputs of shape (WIDTH, BATCH) whose Gram matrix is the identity."""
-    samples: FloatArray = np.linalg.qr(generator.standard_normal((WIDTH, BATCH)))[0]
-    return samples * np.sqrt(WIDTH)
+    basis = np.linalg.qr(generator.standard_normal((WIDTH, BATCH)))[0]
+    samples: FloatArray = basis * np.sqrt(WIDTH)
+    return samples
 
 
 def simulate_errors(

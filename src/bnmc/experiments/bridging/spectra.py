@@ -106,7 +106,7 @@ class _Spectra(NamedTuple):
     divided by n/d.  Predictions are those of the variance in deep layers.
     """
 
-    eigenvalues: list[FloatArray]
+    eigenvalues: list[NDArray[np.floating[Any]]]
     variances: list[list[Estimate]]
     predictions: list[Estimate]
 
@@ -242,7 +242,7 @@ def _data(sizes: Sizes, call: Call, found: _Spectra) -> xarray.Dataset:
     )  # fmt: skip
 
 
-def _density(values: FloatArray) -> FloatArray:
+def _density(values: NDArray[np.floating[Any]]) -> FloatArray:
     """Return the density of values (networks, n - 1) in the bins, and its interval: (3, bins).
 
     Eigenvalues of one network depend on each other, so each network is one sample.

@@ -6,13 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.experiments.data import Variable, curve, dataset, with_ends
 from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.orthogonalizes.common import Float64Array, Sizes
+from bnmc.experiments.orthogonalizes.common import Sizes
 from bnmc.experiments.parts import Call, Store, chosen
 from bnmc.experiments.pictures import axes_of, draw_band
 from bnmc.experiments.statistics import banded, interval, mean_of_band
@@ -147,7 +148,7 @@ class _Theory(NamedTuple):
 
     wide: list[float]
     plateau: float
-    vanilla: Float64Array
+    vanilla: NDArray[np.floating[Any]]
 
 
 def _cosines_at_infinite_width(layers: int) -> list[float]:

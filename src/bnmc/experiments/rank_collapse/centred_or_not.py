@@ -160,7 +160,10 @@ def _measure(sizes: Sizes, call: Call, cases: dict[str, Chain]) -> _Measured:
             for name in curves:
                 curves[name].append(banded(run[name]))
                 means[name].append(Estimate.from_samples(run[name][:, half:].mean(axis=1)))
-    return _Measured(run.layers, *curves.values(), *means.values())
+    return _Measured(
+        run.layers, curves["rank_bound"], curves["common_part"], means["rank_bound"],
+        means["common_part"],
+    )  # fmt: skip
 
 
 def _common_part(G: Float64Array) -> float:
