@@ -3,6 +3,8 @@
 Intervals are at level 0.95.
 """
 
+# One figure per file.  Figures do not import from each other.  Read `estimated_rates.py` first.
+
 from __future__ import annotations
 
 from bnmc.experiments.beyond.estimated_rates import rates

@@ -5,6 +5,9 @@ random neural networks with batch normalization* (arXiv 2205.13076), and its pos
 Intervals are at level 0.95; bands contain 90 % of the networks.
 """
 
+# One figure per file.  Figures import from this package's `common.py` and `linear_networks.py`, not
+# from each other.  Read `distance_over_width.py` first; it is the shortest.
+
 from __future__ import annotations
 
 from bnmc.experiments.bridging.certified_mixing import certificate

@@ -13,6 +13,9 @@ eigenvalues fall exponentially with depth, without end.  So the numerical rank k
 depth after r and the soft rank have converged.
 """
 
+# One figure per file.  Figures import from this package's `ensembles.py`, not from each other.
+# Read `regularity_over_width.py` first; it is the shortest.
+
 from __future__ import annotations
 
 from bnmc.experiments.rank_collapse.centred_or_not import centring
