@@ -30,7 +30,7 @@ import bnmc
 from bench.report import Cell, Floor, Report, Table
 from bench.roofline import layer_flops, layer_normals
 from bnmc._kernels.gpu.device import SIMULATED, cuda, processors, why_not
-from bnmc._kernels.gpu.layers import normals32, normals64
+from bnmc._kernels.gpu.numbers import normals32, normals64
 from bnmc.chain.start import Covariance
 from bnmc.simulation.engine.gpu.devices import ONE_DEVICE
 from bnmc.simulation.engine.state import Frames

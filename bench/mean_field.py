@@ -1,4 +1,4 @@
-"""`MeanField`: what its numbers cost, and its backward rate against automatic differentiation."""
+"""Time of `MeanField`, and its backward rate compared with automatic differentiation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.report import Cell, Floor, Report, Table
 
 FIXED_POINT_SECONDS, LARGE_BATCH_SECONDS, TRAJECTORY_SECONDS = 0.02, 1.0, 5.0
 LARGE_BATCH = 10_000
-# Of the wide network whose gradients are followed back, after as many layers of approach.
+# The wide network for the gradients. It has as many layers before them, to become stationary.
 WIDTH, BATCH, LAYERS, SEEDS = 2000, 10, 20, 4
 
 
@@ -26,7 +26,7 @@ def benchmark(*, quick: bool) -> Report:
 
 
 def add_times(report: Report, *, rounds: int) -> None:
-    """Medians of what a user waits for, warm."""
+    """Add median times of fixed points and of a trajectory, after a first call."""
     small = bnmc.MeanField(bnmc.Chain(1000, 10, "tanh"))
     large = bnmc.MeanField(bnmc.Chain(1000, LARGE_BATCH, "tanh"))
     x = np.random.default_rng(0).standard_normal((10, 10))
@@ -49,14 +49,14 @@ def add_times(report: Report, *, rounds: int) -> None:
 
 
 def timed(job: Callable[[], object]) -> float:
-    """Seconds that a job takes."""
+    """Return the seconds that a job takes."""
     start = time.perf_counter()
     job()
     return time.perf_counter() - start
 
 
 def add_backward(report: Report, *, seeds: int) -> None:
-    """Growth of squared gradients, a layer, in a wide network against the backward rate."""
+    """Compare the growth of squared gradients in a wide network with the backward rate."""
     rows: list[list[Cell]] = []
     for name in ("relu", "tanh", "linear"):
         logs = np.array([gradient_growth(name, seed) for seed in range(seeds)])
@@ -69,7 +69,7 @@ def add_backward(report: Report, *, seeds: int) -> None:
 
 
 def gradient_growth(name: str, seed: int) -> float:
-    """Mean logarithm of the growth, by a layer, of a gradient's squared norm on its way back."""
+    """Return the mean logarithm of the growth per layer of a squared gradient norm."""
     import jax
     import jax.numpy as jnp
 
@@ -95,5 +95,5 @@ def gradient_growth(name: str, seed: int) -> float:
     for pull in reversed(pulls):
         (gradient,) = pull(gradient)
         norms.append(float((gradient**2).sum()))
-    # The first layers on the way back still remember the direction that the gradient started in.
+    # Skip the first layers of the backward pass: they depend on the initial direction.
     return math.log(norms[-1] / norms[4]) / (len(norms) - 5)

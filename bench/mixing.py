@@ -1,4 +1,4 @@
-"""`tv_bound` against the same coupling in vectorised NumPy, and `contraction` at the mean field."""
+"""`tv_bound` compared with the same coupling in NumPy, and `contraction` with the mean field."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import helmert
 
 import bnmc
 from bench.report import Cell, Floor, Report, Table, usable_cores
@@ -19,9 +20,10 @@ from bnmc.mixing.meetings import PILOT_REPLICATES
 Float64 = npt.NDArray[np.float64]
 
 DEPTH = 60
-#: The standard deviation of log p'/p below which a maximal coupling is tried, as in the library.
+#: A maximal coupling is tried if the standard deviation of log p'/p is below this threshold, as in
+#: the library.
 THRESHOLD = 0.3
-#: Numbers of one array of the peer: its pairs go together as far as memory does.
+#: Numbers in one array of the peer, which limits how many pairs it processes together.
 PEER_NUMBERS = 2_000_000
 WIDTHS = (500, 2000, 8000, 32000)
 ACTIVATIONS = ("linear", "relu", "tanh", "sin", "sigmoid", "selu", "celu")
@@ -30,7 +32,7 @@ BATCHES = (5, 10, 20)
 
 @dataclass(frozen=True)
 class Job:
-    """A row of the table: how many pairs in how many seconds, on two cores."""
+    """A row of the table: numbers of pairs, and the allowed seconds on two cores."""
 
     width: int
     batch: int
@@ -50,7 +52,7 @@ class Job:
         return lambda: tv_bound(self.chain, DEPTH, replicates=replicates, lag=lag, rng=0)
 
 
-# The peer's time is per pair, so it may take fewer: at width 10^5 it takes one pair at a time.
+# The peer's time is per pair, so fewer pairs suffice. At width 10^5 it processes one at a time.
 JOBS = (
     Job(1000, 10, 2000, 4.0, 200),
     Job(1000, 5, 2000, 1.5, 400),
@@ -59,7 +61,7 @@ JOBS = (
 
 
 def benchmark(*, quick: bool) -> Report:
-    """The jobs beside the peer, the cost in width, and the table of rates."""
+    """Time the jobs and the peer, the cost against width, and add the table of rates."""
     report = Report("mixing")
     jobs = JOBS[:2] if quick else JOBS
     rows: list[list[Cell]] = []
@@ -76,8 +78,8 @@ def benchmark(*, quick: bool) -> Report:
 
 
 def _job(report: Report, job: Job, quick: bool) -> list[Cell]:
-    """Time one job and the peer in turns; the lag is that which the library's pilot chooses."""
-    cert = tv_bound(job.chain, DEPTH, replicates=64, rng=0)  # compiles, and finds the lag
+    """Time one job and the peer in turn. The library's pilot chooses the lag."""
+    cert = tv_bound(job.chain, DEPTH, replicates=64, rng=0)  # compiles, and chooses the lag
     peer_replicates = max(2, job.peer_replicates // 4) if quick else job.peer_replicates
     replicates = job.replicates // 4 if quick else job.replicates
     times: list[npt.NDArray[np.int64]] = []
@@ -101,8 +103,8 @@ def _job(report: Report, job: Job, quick: bool) -> list[Cell]:
     report.floors.append(Floor(what, seconds, job.seconds, at_most=True))
     report.floors.append(Floor(f"{job.label}: times as fast as NumPy", ratio, 8.0))
     report.samples[job.label] = {"bnmc": mine.seconds, "NumPy": other.seconds}
-    # The peer runs the same coupling, or its speed means nothing: mean meeting times within 6
-    # standard errors of each other.
+    # The comparison is valid only if the peer runs the same coupling. Its mean meeting time must be
+    # within 6 standard errors.
     both = cert.meeting_times - cert.lag, np.concatenate(times) - cert.lag
     error = math.sqrt(sum(sample.var() / sample.size for sample in both)) + 0.5
     if abs(both[0].mean() - both[1].mean()) > 6.0 * error:
@@ -114,7 +116,7 @@ def _job(report: Report, job: Job, quick: bool) -> list[Cell]:
 
 
 def _scaling(report: Report, quick: bool) -> None:
-    """The time of a replicate against width, at one lag: linear, so a slope of 1."""
+    """Time a replicate against width, at one lag. Linear time has a log-log slope of 1."""
     widths = WIDTHS[:3] if quick else WIDTHS
     candidates = []
     for width in widths:
@@ -136,7 +138,7 @@ def _scaling(report: Report, quick: bool) -> None:
 
 
 def _rates(report: Report, quick: bool) -> None:
-    """Contraction at width 10^4 against the rate of the mean-field fixed point."""
+    """Compare the contraction at width 10^4 with the rate of the mean-field fixed point."""
     rows: list[list[Cell]] = []
     worst = 0.0
     for activation in ("relu",) if quick else ACTIVATIONS:
@@ -154,9 +156,10 @@ def _rates(report: Report, quick: bool) -> None:
 
 
 def numpy_coupling(width: int, batch: int, lag: int, replicates: int) -> npt.NDArray[np.int64]:
-    """The same coupling in NumPy, vectorised over pairs: meeting times of the chain ahead.
+    """Return meeting times of the same coupling in NumPy, vectorised over pairs.
 
-    relu, centred rows; threshold, tries and residual laws are the library's, the numbers its own.
+    The chain has relu and centred rows. Threshold, tries and residual laws are those of the
+    library. The random numbers differ.
     """
     rng = np.random.default_rng(0)
     at_once = max(1, min(replicates, PEER_NUMBERS // (width * batch)))
@@ -170,7 +173,7 @@ def numpy_coupling(width: int, batch: int, lag: int, replicates: int) -> npt.NDA
 def _couple(
     rng: np.random.Generator, width: int, batch: int, lag: int, pairs: int
 ) -> npt.NDArray[np.int64]:
-    basis = _helmert(batch)
+    basis = helmert(batch)
     size = batch - 1
     starts = [rng.standard_normal((pairs, width, size)) for _ in range(2)]
     ahead, behind = (_activate(start, basis) for start in starts)
@@ -211,7 +214,7 @@ def _couple(
 
 
 def _activate(rows: Float64, basis: Float64) -> Float64:
-    """Gram matrices of relu of the normalised rows, given in the basis orthogonal to the ones."""
+    """Return Gram matrices of relu of the normalised rows, given in a basis orthogonal to 1."""
     batch = basis.shape[1]
     rows /= np.sqrt(np.einsum("pri,pri->pr", rows, rows) / batch)[..., None]
     a = rows @ basis
@@ -220,18 +223,8 @@ def _activate(rows: Float64, basis: Float64) -> Float64:
 
 
 def _log_ratio(relative: Float64, z: Float64, *, inverse: bool) -> float:
-    """Log p'/p of rows Lz, or log p/p' of rows L'z, with C = L^-1 L'."""
+    """Return log p'/p of rows Lz, or log p/p' of rows L'z, with C = L^-1 L'."""
     matrix = np.linalg.inv(relative) if inverse else relative
     half = 0.5 * np.sum((matrix.T @ matrix - np.eye(len(matrix))) * (z.T @ z))
     log_determinant = float(np.log(np.diag(relative)).sum())
     return float(-half - len(z) * log_determinant if inverse else len(z) * log_determinant - half)
-
-
-def _helmert(batch: int) -> Float64:
-    """An orthonormal basis of what is orthogonal to the ones, (batch - 1, batch)."""
-    out = np.zeros((batch - 1, batch))
-    for k in range(1, batch):
-        out[k - 1, :k] = 1.0
-        out[k - 1, k] = -k
-        out[k - 1] /= math.sqrt(k * (k + 1))
-    return out

@@ -11,13 +11,13 @@ from bench.report import Cell, Floor, Report, Table
 from bench.roofline import DTYPES, NORMALS, library_normals
 from bench.timing import Candidate, Run, fastest, interleave, repeating
 
-BLOCK = 1 << 15  # normals a call of the others: it hides the cost of the call, and stays cached
-FLOAT32_FLOOR = 0.6e9  # normals a second a core
+BLOCK = 1 << 15  # normals per call of the others: it hides the cost of a call, and is cached
+FLOAT32_FLOOR = 0.6e9  # normals per second and core
 FLOAT64_FLOOR = 1.5  # times the faster of NumPy and MKL
 
 
 def benchmark(*, quick: bool) -> Report:
-    """Time all generators round robin, filling a block that stays in the cache."""
+    """Time all generators in turn, filling a block that fits the cache."""
     runs = {
         f"NumPy {generator.__name__} {dtype}": numpy_normals(generator, dtype)
         for generator in (np.random.Philox, np.random.PCG64, np.random.SFC64)
@@ -50,14 +50,14 @@ def benchmark(*, quick: bool) -> Report:
 
 
 def numpy_normals(generator: Callable[[int], np.random.BitGenerator], dtype: str) -> Run:
-    """Generator.standard_normal (ziggurat) into an existing block."""
+    """Return a run of Generator.standard_normal (ziggurat) into an existing block."""
     rng = np.random.Generator(generator(0))
     out = np.empty(BLOCK, dtype)
     return lambda: rng.standard_normal(dtype=out.dtype.type, out=out)
 
 
 def mkl_normals() -> Run:
-    """mkl_random's standard_normal; it has float64 only, and always makes a new array."""
+    """Return a run of mkl_random's standard_normal, which has float64 only and allocates."""
     import mkl_random
 
     state = mkl_random.MKLRandomState(0, brng="PHILOX4X32X10")

@@ -1,4 +1,4 @@
-"""`bnmc.regularity` against the loop of the rank-collapse paper's authors, and its time to 1 %."""
+"""`bnmc.regularity` compared with the loop of the paper's authors, and its time to 1 %."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ THREADS = usable_cores()
 LOOP = "NumPy loop of the authors, with the traces of the figures"
 SPEED_WIDTH, SPEED_FLOOR = 32, 20.0
 TARGET_WIDTH, TARGET, TARGET_SECONDS = 64, 0.01, 60.0
-# Of one call at that width: a group of lanes for each core; half of the layers are burn-in, and
-# every fourth of the others is measured.  The paper's figures average over long runs, too: the
-# first layers, in which directions are still dying, cost several times as much as later ones.
+# One call at that width has one group of lanes for each core. Half of the layers are burn-in, and
+# every fourth of the others is measured. Runs are long, as for the paper's figures, because the
+# first layers cost several times as much as later ones: their small eigenvalues still decay.
 CHAINS, LAYERS = 32 * THREADS, 16_384
 
 Float64 = npt.NDArray[np.float64]
 
 
 def benchmark(*, quick: bool) -> Report:
-    """Speed at one width, time to a standard error at another, and the figures themselves."""
+    """Measure the speed at one width, the time to a standard error at another, and the figures."""
     verify()
     report = Report("regularity")
     candidates = [
@@ -43,9 +43,9 @@ def benchmark(*, quick: bool) -> Report:
 
 
 def authors(layers: int, *, measured: bool = True) -> Run:
-    """Iterate M itself, as the authors do, in the fewest NumPy calls; one chain.
+    """Return a run of one chain that iterates M itself, as the authors do, in few NumPy calls.
 
-    `measured` adds what the figures need of every layer.
+    `measured` adds the traces for the figures in every layer.
     """
     rng = np.random.default_rng(0)
 
@@ -68,7 +68,7 @@ def authors(layers: int, *, measured: bool = True) -> Run:
 
 
 def ours() -> None:
-    """All layers of an ensemble, for a target that cannot be met."""
+    """Run all layers of an ensemble, with an unreachable target."""
     chain = bnmc.Chain.bn_linear(SPEED_WIDTH, SPEED_WIDTH)
     try:
         regularity.constant(
@@ -81,7 +81,7 @@ def ours() -> None:
 
 
 def verify() -> None:
-    """Check that the loop has the regularity constant that the library finds."""
+    """Check that the loop and the library have the same regularity constant."""
     _, cubes, squares = authors(6000)()[300:].T  # type: ignore[misc]
     alpha = squares.mean() / cubes.mean()
     # Batches of 100 layers are independent: autocorrelation times are a few layers.
@@ -94,7 +94,7 @@ def verify() -> None:
 
 
 def add_speed(report: Report, timings: dict[str, Timings]) -> None:
-    """Time of a layer-chain, and how many times faster the library is."""
+    """Add the time per layer and chain, and the speed of the library relative to the loop."""
     mine = timings["bnmc.regularity"]
     rows: list[list[Cell]] = [
         [name, 1e6 * timing.median, mine.speed_over(timing)] for name, timing in timings.items()
@@ -108,7 +108,7 @@ def add_speed(report: Report, timings: dict[str, Timings]) -> None:
 
 
 def add_target(report: Report, *, rounds: int) -> None:
-    """Time of one call, burn-in included, to a standard error of 1 %."""
+    """Add the time of one call, including burn-in, to a standard error of 1 %."""
     chain = bnmc.Chain.bn_linear(TARGET_WIDTH, TARGET_WIDTH)
     samples, rows = [], []
     for seed in range(rounds):
@@ -125,7 +125,7 @@ def add_target(report: Report, *, rounds: int) -> None:
 
 
 def add_figures(report: Report, *, widths: tuple[int, ...]) -> None:
-    """Figures 8 and 9 of the paper, without a skip connection, and what they take."""
+    """Add Figures 8 and 9 of the paper, without a skip connection, and their time."""
     start = time.perf_counter()
     found = regularity.figures(widths, rng=0, threads=THREADS)
     seconds = time.perf_counter() - start

@@ -1,7 +1,7 @@
 """How often `assert_same_law` fails right steps, and how soon it finds wrong ones.
 
-Layers are those of tests/test_testing_same_law.py, in NumPy (extra ``test``).  The default rows of
-`assert_same_law`; every seed is another network and another generator of states.
+Layers are those of tests/testing/test_same_law.py, in NumPy (extra ``test``). The number of rows is
+the default of `assert_same_law`. Each seed gives another network and another generator of states.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bench.report import Cell, Floor, Report, Table
 
 SEEDS, QUICK_SEEDS = 1000, 40
 ALPHAS = (0.05, 0.01, 0.001)
-#: Of a mistake, and of the test of what is exact: at most these seconds, and this probability that
-#: a count of false alarms is as large as it is.
+#: Largest time to explain a mistake, in seconds, and smallest allowed p-value of a count of false
+#: alarms, for tests that are exact.
 SECONDS, LEAST_P = 10.0, 1e-6
 ALPHA = 1e-6
 
@@ -79,7 +79,7 @@ def benchmark(*, quick: bool) -> Report:
 
 
 def add_false_alarms(report: Report, seeds: int) -> None:
-    """How many in a hundred right steps fail at each alpha."""
+    """Add the percentage of right steps that fail at each alpha."""
     from scipy.stats import binom
 
     rows: list[list[Cell]] = []
@@ -91,7 +91,7 @@ def add_false_alarms(report: Report, seeds: int) -> None:
         counts = [int(np.count_nonzero(least <= alpha)) for alpha in ALPHAS]
         rows.append([name, seeds, *(100.0 * count / seeds for count in counts)])
         report.samples[name] = least.tolist()
-        if chain.is_gaussian:  # elsewhere alpha rests on the central limit theorem
+        if chain.is_gaussian:  # otherwise alpha is asymptotic, by the central limit theorem
             p = min(
                 float(binom.sf(count - 1, seeds, alpha))
                 for count, alpha in zip(counts, ALPHAS, strict=True)
@@ -102,7 +102,7 @@ def add_false_alarms(report: Report, seeds: int) -> None:
 
 
 def add_findings(report: Report, seeds: int) -> None:
-    """How many wrong steps are found, after how many calls, and in what time with the reasons."""
+    """Add the number of detected wrong steps, their calls, and the time to explain them."""
     from bnmc.testing import LawMismatch, assert_same_law
 
     rows: list[list[Cell]] = []
@@ -125,25 +125,26 @@ def add_findings(report: Report, seeds: int) -> None:
 
 
 def network(chain: bnmc.Chain, options: dict[str, Any], seed: int) -> Any:
-    """A layer that draws from a seed of its own."""
-    tests = str(Path(__file__).parents[1] / "tests")
-    if tests not in sys.path:
-        sys.path.append(tests)
-    from test_testing_same_law import Network
+    """Return a layer with its own seed."""
+    tests = Path(__file__).parents[1] / "tests"
+    for folder in (str(tests), str(tests / "testing")):
+        if folder not in sys.path:
+            sys.path.append(folder)
+    from test_same_law import Network
 
     known = {"sigma": chain.activation.name, **options, "seed": 10**6 + seed}
     return Network(chain.width, **known)
 
 
 def found_after(step: Any, chain: bnmc.Chain, seed: int) -> int | None:
-    """Calls until a step fails, before they are explained; None where it passes."""
+    """Return the calls until a step fails, without its explanation, or None if it passes."""
     return next((calls for calls, level in levels(step, chain, seed) if level <= ALPHA), None)
 
 
 def levels(
     step: Any, chain: bnmc.Chain, seed: int, rows: int | None = None
 ) -> Iterator[tuple[int, float]]:
-    """Yield, stage by stage, the calls so far and the least alpha at which the step fails."""
+    """Yield, for each stage, the calls so far and the least alpha at which the step fails."""
     from bnmc._claims.evidence import judged
     from bnmc.testing import same_law
     from bnmc.testing._evidence import OnOneState

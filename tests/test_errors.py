@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bnmc import errors
-from bnmc._support.extras import import_extra
 
 # One of each, with the message it must carry and the built-in errors it must be.
 EXAMPLES = [
@@ -111,6 +110,8 @@ EXAMPLES = [
         (errors.PartialEstimateError,),
     ),
 ]
+
+
 ALL = [error for error, _, _ in EXAMPLES]
 
 
@@ -247,23 +248,3 @@ def test_sizes_are_shown_in_binary_units(size, shown):
 def test_every_public_error_documents_its_parameters():
     for name in errors.__all__:
         assert inspect.getdoc(getattr(errors, name)), name
-
-
-def test_import_extra_returns_the_module():
-    assert import_extra("numpy.linalg", "plot") is np.linalg
-
-
-@pytest.mark.parametrize("module", ["no_such_module", "no_such_module.inner", "numpy.no_such"])
-def test_import_extra_names_the_extra(module):
-    with pytest.raises(errors.MissingExtraError, match=r'pip install "bnmc\[plot\]"') as caught:
-        import_extra(module, "plot")
-    assert caught.value.extra == "plot"
-    assert caught.value.module == module
-
-
-def test_import_extra_does_not_hide_what_an_installed_module_lacks(tmp_path, monkeypatch):
-    (tmp_path / "needs_more.py").write_text("import no_such_dependency\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency") as caught:
-        import_extra("needs_more", "plot")
-    assert not isinstance(caught.value, errors.MissingExtraError)

@@ -1,4 +1,4 @@
-"""`bnmc.gram` against the formulas, written out in loops, and against what they imply."""
+"""`bnmc.gram` against the formulas, written out in loops, and against their consequences."""
 
 import math
 
@@ -122,7 +122,7 @@ def test_orthogonal_and_collinear_samples_are_the_extremes(n):
     assert gm.rank_bound(np.ones((n, n))) == pytest.approx(1, rel=1e-14)
 
 
-# ---------------------------------------------------------------- what the formulas imply
+# ---------------------------------------------------------------- consequences of the formulas
 
 
 @given(representations, st.randoms(use_true_random=False))
@@ -142,7 +142,7 @@ def test_permuting_samples(x, random):
 
 @given(representations, st.integers(-400, 400))
 def test_scaling_by_a_power_of_two(x, exponent):
-    """Exact: what depends on the scale is multiplied, what does not keeps every bit."""
+    """Results that depend on the scale are multiplied exactly; the others keep every bit."""
     G = gm.gram(x)
     n = len(G)
     scaled = np.ldexp(G, exponent)
@@ -166,7 +166,7 @@ def test_rank_bound_is_a_bound(x):
 
 @given(representations, st.floats(1e-6, 1))
 def test_soft_rank_bound_of_normalized_rows(x, tau):
-    """Lemma 1 of the rank-collapse paper: rank_τ >= (1−τ)² r where Tr M = width."""
+    """Lemma 1 of the rank-collapse paper: rank_τ >= (1−τ)² r if Tr M = width."""
     rows = x[x.any(axis=1)]
     rows = rows / np.sqrt(np.mean(rows**2, axis=1, keepdims=True))
     G = gm.gram(rows)
@@ -177,7 +177,7 @@ def test_soft_rank_bound_of_normalized_rows(x, tau):
 
 @given(representations)
 def test_gap_and_rank_bound_tell_the_same(x):
-    """‖G/Tr G‖_F² = gap² + 1/n, since the gap is what is orthogonal to I/n."""
+    """‖G/Tr G‖_F² = gap² + 1/n, since I/n is orthogonal to the difference."""
     G = gm.gram(x)
     gap, n = gm.orthogonality_gap(G), len(G)
     assert 0 <= gap <= math.sqrt(1 - 1 / n) + 1e-12
@@ -285,7 +285,7 @@ def test_what_counts_as_rounding():
             gm.validate_gram(scale * np.diag([1, -3e-13]))
 
 
-# ---------------------------------------------------------------- results in arrays of the caller
+# ---------------------------------------------------------------- results in given arrays
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """The errors that bnmc raises.
 
-All but `Interrupted` derive from `BnmcError`.  Those about an argument also derive from
-`ValueError` or `TypeError`, the others from the built-in error that comes nearest, so a caller who
-knows nothing of bnmc catches what it expects to catch.  Each carries what it says as attributes,
-has a one-line message, and survives pickling, so it comes back whole from a worker process.
+All errors except `Interrupted` derive from `BnmcError`. Errors about an argument also derive from
+`ValueError` or `TypeError`, the others from the nearest built-in error; so code that knows nothing
+of bnmc can catch them. Each error has a one-line message, and the parts of the message as
+attributes. Errors can be pickled, and come back complete from a worker process.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ __all__ = [
 ]
 
 
+#: The longest description of a value in a message, in characters.
 _LONGEST_DESCRIPTION = 80
 
 
 class BnmcError(Exception):
-    """Base of every error that bnmc raises on purpose.
+    """Base class of the errors of bnmc.
 
     Notes
     -----
-    An attribute that cannot be pickled (a lambda that was passed as an activation, say) arrives
-    in another process as its description; everything else arrives as it was.
+    If an attribute cannot be pickled, such as a lambda that was passed as an activation, another
+    process receives its description instead.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -58,7 +59,7 @@ class BnmcError(Exception):
 
 
 class _AboutArgument(BnmcError):
-    """What `ArgumentError` and `ArgumentTypeError` share."""
+    """Base class of `ArgumentError` and `ArgumentTypeError`."""
 
     def __init__(self, argument: str, value: object, allowed: str, hint: str = "") -> None:
         self.argument = argument
@@ -78,11 +79,11 @@ class ArgumentError(_AboutArgument, ValueError):
     argument : str
         Name of the argument, as the caller wrote it.
     value : object
-        What was passed.
+        The value that was passed.
     allowed : str
-        What may be passed, in words.
+        The allowed values, in words.
     hint : str, default ""
-        What to do about it.
+        A remedy.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class ArgumentTypeError(_AboutArgument, TypeError):
 
 
 class UnknownNameError(ArgumentError):
-    """A name that is not among the known ones.
+    """An argument is a name that is not known.
 
     Parameters
     ----------
@@ -122,14 +123,14 @@ class UnknownNameError(ArgumentError):
     value : str
         The unknown name.
     known : iterable of str
-        The known names, in the order in which the message is to list them.
+        The known names, in the order of the message.
 
     Attributes
     ----------
     known : tuple of str
         The known names.
     suggestion : str or None
-        The known name nearest to `value`, None where none is near.
+        The known name nearest to `value`, or None if no name is near.
 
     Examples
     --------
@@ -142,7 +143,7 @@ class UnknownNameError(ArgumentError):
 
     def __init__(self, argument: str, value: str, known: Iterable[str]) -> None:
         self.known = tuple(known)
-        # Names are matched without regard to case: "ReLU" is near "relu".
+        # The comparison ignores case: "ReLU" is near "relu".
         by_folded = {name.casefold(): name for name in self.known}
         nearest = difflib.get_close_matches(value.casefold(), by_folded, n=1)
         self.suggestion = by_folded[nearest[0]] if nearest else None
@@ -151,21 +152,23 @@ class UnknownNameError(ArgumentError):
 
 
 class ResultTooLargeError(ArgumentError, MemoryError):
-    """A result that would not fit in memory, refused before any work.
+    """The result would not fit in memory; raised before any work.
 
     Parameters
     ----------
     argument : str
-        The argument, or arguments, that make the result so large.
-    requested, available : int
-        Size of the result and of the memory that is free, in bytes.
+        The argument or arguments that determine the size of the result.
+    requested : int
+        Size of the result in bytes.
+    available : int
+        Free memory in bytes.
     hint : str, default ""
-        How to ask for less.
+        A way to a smaller result.
 
     Attributes
     ----------
     requested, available : int
-        As above; `requested` is also the `value` of the base class.
+        The parameters, unchanged. `requested` is also the attribute `value`.
 
     Examples
     --------
@@ -190,9 +193,9 @@ class ZeroVarianceError(BnmcError, ValueError):
     Parameters
     ----------
     chain, layer : int or None
-        Where it happened; both None for a row of the input that all chains share.
+        Numbers of the chain and the layer. Both are None for an input that all chains share.
     row : int
-        Index of the row, that is, of the neuron or feature.
+        Index of the row, that is, of the neuron or the feature.
 
     Attributes
     ----------
@@ -218,14 +221,14 @@ class ZeroVarianceError(BnmcError, ValueError):
 
 
 class NonFiniteError(BnmcError, ArithmeticError):
-    """An overflow or a NaN in the middle of a run.
+    """A quantity became infinite or NaN during a run.
 
     Parameters
     ----------
     chain, layer : int or None
-        Where it happened; both None for the input itself.
+        Numbers of the chain and the layer. Both are None for the input.
     quantity : str, default "state"
-        What is no longer finite.
+        Name of the quantity.
 
     Attributes
     ----------
@@ -248,16 +251,16 @@ class NonFiniteError(BnmcError, ArithmeticError):
 
 
 class SingularGramError(BnmcError, ValueError):
-    """A Gram matrix is singular to rounding where a method needs it regular.
+    """A Gram matrix is numerically singular, and a method needs a regular one.
 
     Parameters
     ----------
     argument : str
         Name of the argument.
     index : tuple of int
-        Which matrix of the stack: the indices of the leading axes, () for a single matrix.
+        Indices of the matrix on the leading axes of a stack; () for a single matrix.
     ratio : float
-        Its smallest eigenvalue over its largest.
+        Smallest eigenvalue divided by the largest.
 
     Attributes
     ----------
@@ -289,9 +292,9 @@ class MissingExtraError(BnmcError, ImportError):
     Parameters
     ----------
     module : str
-        The module that was looked for.
+        Name of the missing module.
     extra : str
-        The extra of bnmc that brings it.
+        Name of the extra of bnmc that installs the module.
 
     Attributes
     ----------
@@ -317,19 +320,19 @@ class MissingExtraError(BnmcError, ImportError):
         super().__init__(message, name=module)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # ImportError keeps its name outside __dict__, where the base class cannot see it.
+        # ImportError keeps its name outside of __dict__, which the base class pickles.
         return type(self), (self.module, self.extra)
 
 
 class BackendError(BnmcError, RuntimeError):
-    """A backend cannot run here.
+    """A backend cannot run on this machine.
 
     Parameters
     ----------
     backend : str
-        Its name, such as ``"cuda"``.
+        Name of the backend, such as ``"cuda"``.
     reason : str
-        Why not, in words.
+        Reason, in words.
 
     Attributes
     ----------
@@ -351,14 +354,14 @@ class BackendError(BnmcError, RuntimeError):
 
 
 class WorkersLostError(BnmcError, RuntimeError):
-    """Workers of an executor died again and again under a task, and nothing was finished any more.
+    """A task lost its worker several times, while no other task finished.
 
     Parameters
     ----------
     losses : int
-        How often the task was lost.
+        Number of losses of the task.
     reason : str
-        What the last of them met.
+        Message of the last loss.
 
     Attributes
     ----------
@@ -379,13 +382,16 @@ class WorkersLostError(BnmcError, RuntimeError):
 
 
 class StoreError(BnmcError, OSError):
-    """A store could not be read or written; what was finished stays, and the same call resumes.
+    """A store could not be read or written.
+
+    Finished tiles stay in the store, and the same call resumes the run.
 
     Parameters
     ----------
     path : str
+        Path of the store.
     reason : str
-        What went wrong, in words.
+        Reason, in words.
 
     Attributes
     ----------
@@ -413,15 +419,16 @@ class StoreInUseError(StoreError):
 
 
 class StoreMismatchError(ArgumentError):
-    """A store holds another run than the one that was asked for.
+    """A store contains another run than the requested one.
 
     Parameters
     ----------
     path : str
+        Path of the store.
     name : str
-        What differs: "width", "key", "version", …
+        Name of the setting that differs: "width", "key", "version", …
     stored, wanted : str
-        What the store has, and what this run has.
+        Value of the setting in the store, and in the requested run.
 
     Attributes
     ----------
@@ -444,20 +451,20 @@ class StoreMismatchError(ArgumentError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came in the middle of a run; what was finished comes along.
+    """Ctrl-C ended a run. The finished layers are in the attribute `partial`.
 
-    It is a `KeyboardInterrupt`, which ``except Exception`` lets pass.
+    The error is a `KeyboardInterrupt`, so ``except Exception`` does not catch it.
 
     Parameters
     ----------
     partial : Trajectory or None
-        The layers that all chains had finished; None if there were none.
+        The layers that all chains had finished; None if there are none.
 
     Attributes
     ----------
     partial : Trajectory or None
-        The parameter.  Its `final_state` continues the run, unless the layer that was being made
-        took so long that it was left alone: then that is None.
+        The parameter. `partial.final_state` continues the run. It raises if the current layer did
+        not end in time, since the run then has no final state.
 
     Examples
     --------
@@ -475,18 +482,18 @@ class Interrupted(KeyboardInterrupt):
 
 
 class PrecisionWarning(UserWarning):
-    """Numbers are less precise than their dtype promises; the message says which, and a remedy."""
+    """Results are less precise than their dtype allows; the message names them and a remedy."""
 
 
 class PartialEstimateError(BnmcError):
-    """An estimator did not get enough data; what it has so far comes along.
+    """An estimator did not get enough data.
 
     Parameters
     ----------
     reason : str
-        What is missing, in words.
+        The missing data, in words.
     partial : object
-        The estimate as far as it goes, usually a `bnmc.Estimate`.
+        The estimate from the data at hand, usually a `bnmc.Estimate`.
 
     Attributes
     ----------
@@ -510,22 +517,22 @@ class PartialEstimateError(BnmcError):
 
 
 class NotMixing(PartialEstimateError):
-    """Coupled chains did not meet: the chain degenerates, or does not forget where it started.
+    """Coupled chains did not meet: the chain degenerates, or depends on its start at all depths.
 
-    That is a finding about the chain. What was measured comes along.
+    This is a finding about the chain.
 
     Parameters
     ----------
     reason : str
-        What was seen, in words.
+        The observation, in words.
     partial : object
-        What was met so far.
+        The meetings so far.
     exponent : float
-        Mean change, by a layer, of the logarithm of the distance of two chains that are driven by
-        the same normals; negative where they approach each other, NaN where they never did move.
+        Mean change per layer of the logarithm of the distance of two chains with common normals.
+        Negative if the chains approach each other; NaN if their distance did not change.
     pivot_trend : float
-        Mean change, by a layer, of the logarithm (base 10) of the least relative pivot of the
-        Gram matrices: clearly negative where the chain loses rank.
+        Mean change per layer of the logarithm, base 10, of the smallest relative pivot of the Gram
+        matrices. Clearly negative if the chain loses rank.
 
     Attributes
     ----------
@@ -550,9 +557,9 @@ class NotMixing(PartialEstimateError):
 def _rebuild(
     kind: type[BnmcError], args: tuple[object, ...], state: dict[str, object]
 ) -> BnmcError:
-    """Undo `BnmcError.__reduce__` without running a constructor."""
+    """Make an error of pickled attributes without running its constructor."""
     error = kind.__new__(kind, *args)
-    error.args = args  # an OSError gets them from its constructor only
+    error.args = args  # OSError sets them in its constructor only
     error.__dict__.update(state)
     return error
 
@@ -560,18 +567,18 @@ def _rebuild(
 def _pickles(value: object) -> bool:
     try:
         pickle.dumps(value)
-    except Exception:  # a user's object may raise anything when it is pickled
+    except Exception:  # an object of the user may raise anything
         return False
     return True
 
 
 def _describe(value: object) -> str:
-    """One short line that shows a value, however large it is."""
+    """Return a short line that shows a value of any size."""
     if isinstance(value, np.ndarray) and value.ndim > 0:
         return f"a {value.dtype} array of shape {value.shape}"
     try:
         text = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
-    except Exception:  # of a user's object
+    except Exception:  # an object of the user may raise anything
         return f"a {type(value).__name__}"
     if len(text) <= _LONGEST_DESCRIPTION:
         return text

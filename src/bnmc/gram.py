@@ -1,19 +1,19 @@
 """Functions of representations and of their Gram matrices.
 
-A representation ``a`` is a (width, batch) matrix whose columns are the samples; its Gram matrix
-is ``G = aᵀ a / width``, (batch, batch).  Every function broadcasts over leading axes, so it takes
-one matrix or the (chains, layers, ...) stack that a simulation returns, and needs only NumPy.
+A representation ``a`` is a (width, batch) matrix with one sample in each column. Its Gram matrix is
+``G = aᵀ a / width``, (batch, batch). Every function broadcasts over leading axes, so it takes one
+matrix or the (chains, layers, ...) stack that a simulation returns. Only NumPy is needed.
 
-Input may be of any real type, in any array that has `__array__`, a buffer or `__dlpack__`; it is
-not copied where it is float64, and one of a GPU is copied to the host.  What depends on rounding
-(is this symmetric? is that singular?) is judged by the precision of the input, float32 or float64.
-All arithmetic and all results are float64, scaled so that intermediate squares neither overflow nor
-vanish.  Functions that return matrices write them to an array of yours with ``out=``; it may be the
-input itself, and its content has no meaning after an error.
+Arguments may be of any real type, in any array that has `__array__`, a buffer or `__dlpack__`.
+float64 arrays on the host are not copied, and arrays on a GPU are copied to the host. Tests of
+symmetry and singularity use the rounding unit of the input, float32 or float64. All arithmetic and
+all results are float64, scaled so that intermediate squares neither overflow nor vanish. Functions
+that return matrices write them to your own array if ``out=`` is given. `out` may be the input
+itself. After an error its content is undefined.
 
-The orthogonality gap, the ranks and the spectrum of a representation depend on it through its
-Gram matrix only, so there is no second version of them for representations: the V(H) of
-Daneshmand, Joudaki and Bach (arXiv 2106.03970) is ``orthogonality_gap(gram(H))``.
+The orthogonality gap, the ranks and the spectrum of a representation depend on it through its Gram
+matrix only, so they take Gram matrices only. The V(H) of Daneshmand, Joudaki and Bach
+(arXiv 2106.03970), for example, is ``orthogonality_gap(gram(H))``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real, result_array
-from bnmc.errors import ArgumentError, SingularGramError
+from bnmc._support.array_arguments import Float64Array
+from bnmc._support.linalg import SLACK, is_singular, require_regular, rounding_unit
+from bnmc.errors import ArgumentError
 
 __all__ = [
     "centre",
@@ -40,23 +42,15 @@ __all__ = [
 ]
 
 
-Float64Array = NDArray[np.float64]
-
-# How many units of rounding the two halves of a symmetric matrix may be apart, or an eigenvalue
-# of a positive semidefinite one be below zero, both relative to the largest: sums of thousands
-# of products differ by that much if they are taken in another order.
-_SLACK = 1024
-
-
 def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """Gram matrix ``aᵀ a / width`` of a representation.
 
     Parameters
     ----------
     a : (..., width, batch) array_like
-        Representations, one column a sample.
+        Representations, with one sample in each column.
     out : (..., batch, batch) ndarray of float64, optional
-        Receives the result, and is returned.
+        Array for the result, which the function returns.
 
     Returns
     -------
@@ -66,8 +60,8 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `a` is not an array of finite real numbers of that shape, if its squares overflow, or
-        if `out` is no writable float64 array of the shape of the result.
+        If `a` is not an array of finite real numbers of that shape, its squares overflow, or `out`
+        is not a writable float64 array of the shape of the result.
 
     Examples
     --------
@@ -86,9 +80,9 @@ def cross_gram(a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None) -
     ----------
     a : (..., width, n) array_like
     b : (..., width, m) array_like
-        Representations; the leading axes broadcast.
+        Representations. The leading axes broadcast.
     out : (..., n, m) ndarray of float64, optional
-        Receives the result, and is returned.
+        Array for the result, which the function returns.
 
     Returns
     -------
@@ -97,8 +91,8 @@ def cross_gram(a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None) -
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `a` or `b` is not an array of finite real numbers, their shapes do not go together,
-        their products overflow, or `out` is no writable float64 array of the shape of the result.
+        If `a` or `b` is not an array of finite real numbers, their shapes do not match, their
+        products overflow, or `out` is not a writable float64 array of the shape of the result.
 
     Examples
     --------
@@ -120,7 +114,7 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
     Parameters
     ----------
     G, H : (..., n, m) array_like
-        Gram matrices (n = m) or cross-Gram matrices; the leading axes broadcast.
+        Gram matrices (n = m) or cross-Gram matrices. The leading axes broadcast.
 
     Returns
     -------
@@ -130,7 +124,7 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` or `H` is not an array of finite real numbers, or their shapes do not go together.
+        If `G` or `H` is not an array of finite real numbers, or their shapes do not match.
 
     Examples
     --------
@@ -140,21 +134,21 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
     first = finite_array("G", G, shape=(..., "n", "m")).astype(np.float64, copy=False)
     second = finite_array("H", H, shape=(..., "n", "m")).astype(np.float64, copy=False)
     _require_same_matrix("H", second.shape, first.shape)
-    # Halves are subtracted, because the difference of two large entries may overflow.
+    # Subtract halves, because the difference of two large entries may overflow.
     return 2 * _frobenius_norm(first / 2 - second / 2)
 
 
 def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
     """Deviation ``‖G⁻¹ H − I‖_F`` of H from a regular Gram matrix G.
 
-    It is at least the root of the sum of the squared eigenvalues of ``G⁻¹ H − I``, so 3/2 of it
-    bounds the total variation distance of N(0, G) and N(0, H) from above (Devroye, Mehrabian and
-    Reddad, arXiv 1810.08693).  It is not symmetric in G and H.
+    The deviation is at least the root of the sum of the squared eigenvalues of ``G⁻¹ H − I``. So
+    3/2 of it bounds the total variation distance of N(0, G) and N(0, H) from above (Devroye,
+    Mehrabian and Reddad, arXiv 1810.08693). It is not symmetric in G and H.
 
     Parameters
     ----------
     G, H : (..., n, n) array_like
-        Gram matrices; the leading axes broadcast.
+        Gram matrices. The leading axes broadcast.
 
     Returns
     -------
@@ -166,8 +160,8 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
     SingularGramError
         If a `G` is singular to rounding, ``λ_min <= n ε λ_max``, or indefinite.
     ArgumentError, ArgumentTypeError
-        If `G` or `H` is not an array of finite, symmetric matrices, or their shapes do not go
-        together.
+        If `G` or `H` is not an array of finite, symmetric matrices, their shapes do not match, or
+        the deviation overflows float64.
 
     Examples
     --------
@@ -177,12 +171,7 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
     first, rounding = _symmetric("G", G)
     second, _ = _symmetric("H", H)
     _require_same_matrix("H", second.shape, first.shape)
-    spectrum = _spectrum(first)
-    is_singular = _is_singular(spectrum, rounding)
-    if is_singular.any():
-        index = tuple(int(i) for i in np.argwhere(is_singular)[0])
-        smallest, largest = spectrum[index][[0, -1]]
-        raise SingularGramError("G", index, float(smallest / largest) if largest else 0.0)
+    require_regular("G", _spectrum(first), rounding)
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = _frobenius_norm(np.linalg.solve(first, second) - np.eye(first.shape[-1]))
     if not np.isfinite(deviation).all():
@@ -194,9 +183,9 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
 def orthogonality_gap(G: ArrayLike) -> Float64Array:
     """Orthogonality gap ``‖G / Tr G − I / n‖_F``.
 
-    It is 0 for orthogonal samples of equal norm and ``sqrt(1 − 1/n)`` for collinear samples; the
-    scale of G does not matter.  This is the V(H) of Daneshmand, Joudaki and Bach
-    (arXiv 2106.03970), ``‖HᵀH / ‖H‖_F² − I/n‖_F``, for any H with Gram matrix G.
+    The gap is 0 for orthogonal samples of equal norm and ``sqrt(1 − 1/n)`` for collinear samples.
+    It does not depend on the scale of G. For any H with Gram matrix G, it is the V(H) of
+    Daneshmand, Joudaki and Bach (arXiv 2106.03970), ``‖HᵀH / ‖H‖_F² − I/n‖_F``.
 
     Parameters
     ----------
@@ -224,11 +213,11 @@ def orthogonality_gap(G: ArrayLike) -> Float64Array:
 
 
 def rank_bound(G: ArrayLike) -> Float64Array:
-    """Lower bound ``r = (Tr G)² / ‖G‖_F²`` of the rank, whatever the scale.
+    """Lower bound ``r = (Tr G)² / ‖G‖_F²`` of the rank, for every scale of G.
 
     This is the ``r(H) = (Tr M)² / ‖M‖_F²``, ``M = H Hᵀ / n``, of Daneshmand et al.
-    (arXiv 2003.01652, eq. 4 and Lemma 1): M and G have the same non-zero eigenvalues up to a
-    factor.  Where the rows of H are normalized (``Tr M = width``), ``soft_rank >= (1 − τ)² r``.
+    (arXiv 2003.01652, eq. 4 and Lemma 1), because M and G have the same non-zero eigenvalues up to
+    a factor. If the rows of H are normalized (``Tr M = width``), then ``soft_rank >= (1 − τ)² r``.
 
     Parameters
     ----------
@@ -257,13 +246,13 @@ def rank_bound(G: ArrayLike) -> Float64Array:
 def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     """Soft rank ``#{i : σ_i(x)² / n >= τ}`` of a representation x, from its Gram matrix.
 
-    Daneshmand et al. (arXiv 2003.01652, section 2) count the singular values of the width × n
-    matrix x, which are the square roots of ``width · λ_i(G)``: the condition is
-    ``λ_i(G) · width / n >= τ``, that is, an eigenvalue of ``M = x xᵀ / n`` of at least τ.  An
-    exact rank has no meaning after rounding; this one has, because it names its threshold.
+    Daneshmand et al. (arXiv 2003.01652, section 2) count the singular values σ_i of the width × n
+    matrix x, the square roots of ``width · λ_i(G)``. So the condition is
+    ``λ_i(G) · width / n >= τ``: an eigenvalue of ``M = x xᵀ / n`` is at least τ. After rounding, an
+    exact rank has no meaning, but the soft rank does, because its threshold is explicit.
 
-    The Gram matrices of a run belong to ``σ(x)``, so this is the soft rank of ``σ(x)``, and that
-    of x for linear chains.
+    The Gram matrices of a run belong to ``σ(x)``, with σ the activation. So their soft rank is that
+    of ``σ(x)``, and for linear chains that of x.
 
     Parameters
     ----------
@@ -282,12 +271,13 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices, `tau` not a positive number or
-        `width` not a positive integer.
+        If `G` is not an array of finite, symmetric matrices, `tau` is not a positive number, or
+        `width` is not a positive integer.
 
     Examples
     --------
-    Two orthogonal rows among three, each of mean square 1: M is diagonal, and has ones there.
+    The first and the third row are equal, and orthogonal to the second. M has the eigenvalues 2, 1
+    and 0:
 
     >>> x = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
     >>> print(soft_rank(gram(x), 0.5, width=3))
@@ -296,7 +286,7 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     width = integer("width", width, low=1)
     tau = real("tau", tau, above=0)
     spectrum = eigenvalues(G)
-    # No eigenvalue of M is multiplied up to an overflow: the threshold is divided instead.
+    # Divide the threshold, because multiplying the eigenvalues may overflow.
     threshold = tau * (spectrum.shape[-1] / width)
     counts: NDArray[np.intp] = np.count_nonzero(spectrum >= threshold, axis=-1)
     return counts
@@ -313,8 +303,8 @@ def eigenvalues(G: ArrayLike) -> Float64Array:
     Returns
     -------
     (..., n) ndarray of float64
-        Each with an error of the order of ε times the largest: those of a singular matrix are
-        zero to rounding and may be slightly negative.
+        The error is of the order of ε times the largest eigenvalue. Zero eigenvalues of a singular
+        matrix may be slightly negative.
 
     Raises
     ------
@@ -341,8 +331,8 @@ def condition(G: ArrayLike) -> Float64Array:
     Returns
     -------
     (...) ndarray of float64
-        At least 1; infinite where G is singular to rounding, ``λ_min <= n ε λ_max``, or not
-        positive: there the quotient would be noise.
+        At least 1. If G is singular to rounding, ``λ_min <= n ε λ_max``, or indefinite, the
+        quotient has no meaning, and the result is infinite.
 
     Raises
     ------
@@ -356,9 +346,9 @@ def condition(G: ArrayLike) -> Float64Array:
     """
     matrices, rounding = _symmetric("G", G)
     spectrum = _spectrum(matrices)
-    is_singular = _is_singular(spectrum, rounding)
-    smallest = np.where(is_singular, 1, spectrum[..., 0])
-    quotients: Float64Array = np.where(is_singular, np.inf, spectrum[..., -1] / smallest)
+    singular = is_singular(spectrum, rounding)
+    smallest = np.where(singular, 1, spectrum[..., 0])
+    quotients: Float64Array = np.where(singular, np.inf, spectrum[..., -1] / smallest)
     return quotients
 
 
@@ -370,18 +360,18 @@ def correlation(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Arra
     G : (..., n, n) array_like
         Gram matrices.
     out : (..., n, n) ndarray of float64, optional
-        Receives the result, and is returned.
+        Array for the result, which the function returns.
 
     Returns
     -------
     (..., n, n) ndarray of float64
-        Ones on the diagonal, and elsewhere in [−1, 1], to rounding.
+        1 on the diagonal, and in [−1, 1] elsewhere, to rounding.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices with positive diagonals,
-        or `out` no writable float64 array of their shape.
+        If `G` is not an array of finite, symmetric matrices with positive diagonals, or `out` is
+        not a writable float64 array of their shape.
 
     Examples
     --------
@@ -407,18 +397,18 @@ def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     G : (..., n, n) array_like
         Gram matrices.
     out : (..., n, n) ndarray of float64, optional
-        Receives the result, and is returned.
+        Array for the result, which the function returns.
 
     Returns
     -------
     (..., n, n) ndarray of float64
-        Symmetric; its rows and columns sum to zero, to rounding.
+        Symmetric. Rows and columns sum to zero, to rounding.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices, or `out` no writable float64 array
-        of their shape.
+        If `G` is not an array of finite, symmetric matrices, or `out` is not a writable float64
+        array of their shape.
 
     Examples
     --------
@@ -429,7 +419,7 @@ def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     matrices, _ = _symmetric("G", G)
     result = _result(out, matrices.shape)
     means = matrices.mean(axis=-1)
-    # The sum of the two means comes first: it is symmetric in every bit.
+    # Add the two means first: their sum is symmetric in every bit.
     removed: Float64Array = means[..., :, None] + means[..., None, :]
     removed -= means.mean(axis=-1)[..., None, None]
     return np.subtract(matrices, removed, out=result)
@@ -448,13 +438,13 @@ def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
     Returns
     -------
     (..., n, n) ndarray of float64
-        Finite, symmetric and positive semidefinite, the latter two to rounding: 1024 units in
-        the last place of the largest entry or eigenvalue, at the precision of the input.
+        Finite, and, to rounding, symmetric and positive semidefinite. The tolerance is 1024
+        rounding units of the input, relative to the largest entry or eigenvalue.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If it is not.
+        If `G` is not an array of such matrices.
 
     Examples
     --------
@@ -465,7 +455,7 @@ def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
     """
     matrices, rounding = _symmetric(name, G)
     spectrum = _spectrum(matrices)
-    negative = spectrum[..., 0] < -_SLACK * rounding * np.abs(spectrum[..., -1])
+    negative = spectrum[..., 0] < -SLACK * rounding * np.abs(spectrum[..., -1])
     if negative.any():
         raise ArgumentError(name, float(spectrum[negative][0, 0]), "no negative eigenvalue")
     return matrices
@@ -477,7 +467,7 @@ def _representation(name: str, value: ArrayLike) -> Float64Array:
 
 
 def _result(out: Float64Array | None, shape: tuple[int, ...]) -> Float64Array:
-    """Return where a result goes: a new array, or the caller's."""
+    """Return the array for a result: `out`, or a new array."""
     return np.empty(shape) if out is None else result_array("out", out, shape)
 
 
@@ -486,7 +476,7 @@ def _product(
 ) -> Float64Array:
     leading = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     product = _result(out, (*leading, first.shape[-1], second.shape[-1]))
-    with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
+    with np.errstate(over="ignore", invalid="ignore"):  # raises below, by name
         np.matmul(np.swapaxes(first, -2, -1), second, out=product)
         product /= first.shape[-2]
     if not np.isfinite(product).all():
@@ -497,22 +487,22 @@ def _product(
 
 
 def _symmetric(name: str, value: ArrayLike) -> tuple[Float64Array, float]:
-    """Matrices as float64, checked to be symmetric, and the rounding unit of what was passed."""
+    """Return symmetric matrices as float64, and the rounding unit of the argument."""
     array = finite_array(name, value, shape=(..., "n", "n"))
-    rounding = float(np.finfo(array.dtype).eps)
+    rounding = rounding_unit(array)
     matrices = array.astype(np.float64, copy=False)
     largest = np.abs(matrices).max(axis=(-2, -1))
     half_asymmetry = np.abs(matrices / 2 - np.swapaxes(matrices, -2, -1) / 2).max(axis=(-2, -1))
-    if (half_asymmetry > _SLACK * rounding * (largest / 2)).any():
+    if (half_asymmetry > SLACK * rounding * (largest / 2)).any():
         difference = 2 * float(half_asymmetry.max())
         raise ArgumentError(name, difference, "symmetric matrices, |G_ij − G_ji| = 0 to rounding")
     return matrices, rounding
 
 
 def _trace_one(G: ArrayLike) -> Float64Array:
-    """``G / Tr G``."""
+    """Return ``G / Tr G``."""
     matrices, _ = _symmetric("G", G)
-    # Divided by the largest entry first, the trace can neither overflow nor vanish.
+    # Divide by the largest entry first, so that the trace can neither overflow nor vanish.
     largest = np.abs(matrices).max(axis=(-2, -1), keepdims=True)
     scaled = matrices / np.where(largest > 0, largest, 1)
     traces = np.trace(scaled, axis1=-2, axis2=-1)[..., None, None]
@@ -531,14 +521,6 @@ def _frobenius_norm(matrices: Float64Array) -> Float64Array:
 
 def _spectrum(matrices: Float64Array) -> Float64Array:
     return np.linalg.eigvalsh(matrices).astype(np.float64, copy=False)
-
-
-def _is_singular(spectrum: Float64Array, rounding: float) -> NDArray[np.bool_]:
-    """Whether the smallest of ascending eigenvalues is zero, to rounding, or negative."""
-    is_singular: NDArray[np.bool_] = spectrum[..., 0] <= (
-        spectrum.shape[-1] * rounding * np.abs(spectrum[..., -1])
-    )
-    return is_singular
 
 
 def _require_broadcast(name: str, shape: tuple[int, ...], other: tuple[int, ...]) -> None:

@@ -11,8 +11,10 @@ from unittest import mock
 import numba.cuda.dispatcher
 from numba import types
 
-from bnmc._kernels.gpu import layers as kernels
+from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MULTIPLIED, Spec
+from bnmc._kernels.scalar.codes import NORM_CENTRED
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 
@@ -21,24 +23,24 @@ BOTH = (80, 90)
 #: name: (kernel, columns, dtype, source, compute capabilities); the second one costs little, as
 #: what Numba makes of the device functions is kept.
 KERNELS = {
-    "layers-10-float32": ("layers", 10, "float32", kernels.DRAWN, BOTH),
-    "layers-10-float64": ("layers", 10, "float64", kernels.DRAWN, (90,)),
-    "couple-10-float64": ("couple", 10, "float64", kernels.DRAWN, BOTH),
-    "layers-64-float32": ("layers", 64, "float32", kernels.DRAWN, (90,)),
-    "observe-10-float32": ("observe", 10, "float32", kernels.DRAWN, BOTH),
-    "renew-10-float64": ("renew", 10, "float64", kernels.DRAWN, BOTH),
-    "settle-10-float32": ("settle", 10, "float32", kernels.MULTIPLIED, BOTH),
-    "rows-10-float32": ("rows", 10, "float32", kernels.DRAWN, BOTH),
-    "rows-16-float32-weights": ("rows", 16, "float32", kernels.MULTIPLIED, BOTH),
-    "rows-10-float32-given": ("rows", 10, "float32", kernels.GIVEN, BOTH),
+    "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
+    "layers-10-float64": ("layers", 10, "float64", DRAWN, (90,)),
+    "couple-10-float64": ("couple", 10, "float64", DRAWN, BOTH),
+    "layers-64-float32": ("layers", 64, "float32", DRAWN, (90,)),
+    "observe-10-float32": ("observe", 10, "float32", DRAWN, BOTH),
+    "renew-10-float64": ("renew", 10, "float64", DRAWN, BOTH),
+    "settle-10-float32": ("settle", 10, "float32", MULTIPLIED, BOTH),
+    "rows-10-float32": ("rows", 10, "float32", DRAWN, BOTH),
+    "rows-16-float32-weights": ("rows", 16, "float32", MULTIPLIED, BOTH),
+    "rows-10-float32-given": ("rows", 10, "float32", GIVEN, BOTH),
 }
 #: What the table of the benchmark has besides.
 MORE = {
-    "couple-64-float64": ("couple", 64, "float64", kernels.DRAWN, (90,)),
-    "layers-64-float64": ("layers", 64, "float64", kernels.DRAWN, (90,)),
-    "rows-64-float32": ("rows", 64, "float32", kernels.DRAWN, (90,)),
-    "rows-16-float64-weights": ("rows", 16, "float64", kernels.MULTIPLIED, (90,)),
-    "rows-64-float32-weights": ("rows", 64, "float32", kernels.MULTIPLIED, (90,)),
+    "couple-64-float64": ("couple", 64, "float64", DRAWN, (90,)),
+    "layers-64-float64": ("layers", 64, "float64", DRAWN, (90,)),
+    "rows-64-float32": ("rows", 64, "float32", DRAWN, (90,)),
+    "rows-16-float64-weights": ("rows", 16, "float64", MULTIPLIED, (90,)),
+    "rows-64-float32-weights": ("rows", 64, "float32", MULTIPLIED, (90,)),
 }
 
 
@@ -81,8 +83,8 @@ def signature(kernel, dtype):
 def spec_of(columns, dtype, source):
     """Centred relu chains of one batch."""
     sigma = sigma_of(Activation.named("relu"))
-    return kernels.Spec(
-        columns, columns, kernels.NORM_CENTRED, False, source == kernels.MULTIPLIED, dtype,
+    return Spec(
+        columns, columns, NORM_CENTRED, False, source == MULTIPLIED, dtype,
         sigma.digest, source,
     )  # fmt: skip
 
@@ -90,7 +92,7 @@ def spec_of(columns, dtype, source):
 def compile_all(folder, wanted):
     """Write the PTX of kernels to files."""
     for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
-        compiled = kernels.kernels(spec_of(columns, dtype, source))
+        compiled = kernels_of(spec_of(columns, dtype, source))
         for capability in capabilities:
             cc = divmod(capability, 10)
             # Device functions ask the current device for its capability.

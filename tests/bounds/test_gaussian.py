@@ -1,4 +1,4 @@
-"""Bounds of the total variation distance of Gaussian laws, against distances computed otherwise."""
+"""Bounds of the total variation distance of Gaussian laws, against independent computations."""
 
 import math
 
@@ -17,7 +17,7 @@ def random_gram(rng, *lead, n, width=None):
 
 
 def scaled_distance(variance, degrees):
-    """TV of N(0, I) and N(0, variance · I) in `degrees` dimensions: the norm decides.
+    """TV of N(0, I) and N(0, variance · I) in `degrees` dimensions, from the law of the norm.
 
     The densities are equal where |x|² = c, with c = degrees · ln v / (1 − 1/v).
     """
@@ -32,7 +32,7 @@ def scaled_distance(variance, degrees):
 @pytest.mark.parametrize("rows", [1, 2, 10, 1000])
 @pytest.mark.parametrize("n", [1, 4])
 def test_the_bounds_enclose_the_distance_of_multiples(n, rows):
-    """Exact distances, from nearly equal to nearly singular laws; n = 1 included."""
+    """Exact distances, from nearly equal to nearly singular laws, including n = 1."""
     base = random_gram(np.random.default_rng(n), n=n)
     for change in (1e-5, 1e-3, 0.03, 0.3, 1.0, 10.0, 1e3):
         for variance in (1 + change, 1 / (1 + change)):
@@ -42,13 +42,13 @@ def test_the_bounds_enclose_the_distance_of_multiples(n, rows):
             deviation = math.sqrt(n * rows) * abs(variance - 1)
             assert lower == pytest.approx(min(deviation, 1) / 100, rel=1e-9)
             assert upper == pytest.approx(min(1.5 * deviation, 1), rel=1e-9)
-            # The distance is of the order of min(1, deviation): rows must count by their root.
+            # The distance is of the order of min(1, deviation), which is proportional to √rows.
             assert 0.15 <= exact / min(1, deviation) <= 1.0001
 
 
 @pytest.mark.parametrize("rows", [1, 6])
 def test_the_bounds_enclose_a_monte_carlo_distance(rows):
-    """TV = E max(0, 1 − p₂/p₁) under p₁; the integrand is in [0, 1], so Hoeffding's bound holds."""
+    """TV = E max(0, 1 − p₂/p₁) under p₁. Hoeffding's bound holds, as the integrand is in [0, 1]."""
     samples, n = 50_000, 3
     rng = np.random.default_rng(5)
     for amount in (0.3, 0.6, 1.0):
@@ -65,7 +65,7 @@ def test_the_bounds_enclose_a_monte_carlo_distance(rows):
         lower, upper = total_variation(first, second, rows=rows)
         assert lower <= estimate + error
         assert upper >= estimate - error
-        assert estimate > error  # so that the upper bound is not trivially passed
+        assert estimate > error  # otherwise the check of the upper bound is vacuous
 
 
 def test_singular_second_covariance():
@@ -122,7 +122,7 @@ def test_a_deviation_beyond_float64_is_infinite():
     assert total_variation([[1e-200]], [[1e200]]) == (0.01, 1.0)
 
 
-# ---------------------------------------------------------------- shapes and refusals
+# ---------------------------------------------------------------- shapes and errors
 
 
 def test_stacks_and_rows_broadcast():
@@ -143,7 +143,7 @@ def test_singular_covariances_are_named():
     assert (caught.value.argument, caught.value.index) == ("S1", (1,))
     with pytest.raises(SingularGramError, match="S1: singular"):
         spectral_deviation(np.zeros((2, 2)), np.eye(2))
-    # What float32 cannot tell from singular is singular, float64 may still tell.
+    # The matrix is singular to the rounding of float32, but not of float64.
     nearly = np.diag([1.0, 1e-7])
     assert spectral_deviation(nearly, nearly) == 0
     with pytest.raises(SingularGramError):

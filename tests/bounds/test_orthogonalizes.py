@@ -1,8 +1,8 @@
 """`bnmc.bounds.orthogonalizes`: formulas written out, exact companions, and simulated chains.
 
-Statistical tests have fixed seeds.  Means of bounded variables are compared by Hoeffding's
-inequality, with a false alarm of 1e-6 a test; others by 5.5 standard errors a number, 4e-8 by the
-normal law (means of at least 400 independent values), with at most 20 numbers a test.
+Statistical tests have fixed seeds. For means of bounded variables they use Hoeffding's inequality,
+with a false alarm of 1e-6 per test. For other means they allow 5.5 standard errors, that is 4e-8 by
+the normal law, with at least 400 independent values per mean and at most 20 means per test.
 """
 
 import math
@@ -31,7 +31,7 @@ spectra = hnp.arrays(
 
 
 def hoeffding(samples, range_=1.0):
-    """What the mean of independent variables exceeds its expectation by, at most."""
+    """Bound of the excess of a mean of independent variables over its expectation."""
     return range_ * math.sqrt(math.log(1 / FALSE_ALARM) / (2 * samples))
 
 
@@ -111,12 +111,12 @@ def test_theorem_1_is_theorem_5_iterated():
         bound = og.theorem_1(depth, d, n, alpha)
         assert 2 * n * v_hat <= bound
         v_hat = (1 - 2 / 3 * alpha) * v_hat + 1 / math.sqrt(d)
-    # The recursion has come to its fixed point, which is the floor of the bound.
+    # The recursion has converged to its fixed point, which is the floor of the bound.
     assert 2 * n * v_hat == pytest.approx(bound, rel=1e-9)
 
 
 def test_theorem_1_needs_the_square():
-    """At infinite width H is replaced by its mean: σ_n >= α is not enough, σ_n² >= α is."""
+    """At infinite width, H equals its mean. The theorem needs σ_n² >= α; σ_n >= α is too weak."""
     n = 100
     shares = np.full(n, (1 - 0.97 / n) / (n - 1))
     shares[0] = smallest = 0.97 / n
@@ -170,7 +170,7 @@ def test_expected_shares_are_shares(spectrum):
 
 @given(spectra)
 def test_lemma_8_holds(spectrum):
-    """Also with 2n/(n+2) for 2/3, as its proof has it."""
+    """Also with 2n/(n+2) in place of 2/3, as in its proof."""
     n = len(spectrum)
     s = spectrum / spectrum.sum()
     v_hat = 1 / n - s.min()
@@ -238,9 +238,9 @@ def test_one_layer_against_weights(shares):
     [((0.36, 0.64), 20_000, 0.35), ((0.25, 0.25, 0.5), 40_000, 0.22)],
 )
 def test_theorem_1_and_corollary_3_along_chains(shares, width, alpha):
-    """The mean where Assumption A₁ holds, as the module states it: V and W₂² are at most 1 and 2.
+    """The mean on the event of Assumption A₁, for the squared singular values.
 
-    The widths are so large because bounds above these would say nothing.
+    V and W₂² are at most 1 and 2. The widths are large, so that the bounds are not vacuous.
     """
     n, depth, chains = len(shares), 40, 40
     run = bnmc.simulate(
@@ -249,7 +249,7 @@ def test_theorem_1_and_corollary_3_along_chains(shares, width, alpha):
     )  # fmt: skip
     spectrum = run["eigenvalues"] / run["eigenvalues"].sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(spectrum[:, 0], [np.sort(shares)] * chains, rtol=1e-12)
-    # Layer l counts where the assumption holds at all layers before.
+    # Layer l counts if the assumption holds at all earlier layers.
     before = np.logical_and.accumulate(spectrum[..., 0] >= alpha, axis=1)[:, :-1]
     holds = np.concatenate([np.ones((chains, 1), bool), before], axis=1)
     assert holds.mean() > 0.99
@@ -279,7 +279,7 @@ def test_wasserstein_distance_of_gaussian_matrices():
         cross = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ B @ root), 0)).sum()
         expected = d * (np.trace(A) + np.trace(B) - 2 * cross)
         found = og.wasserstein_squared(gm.eigenvalues(gm.gram(H)))
-        # The square root turns a rounding of ε into √ε at a vanishing eigenvalue.
+        # At a vanishing eigenvalue, the square root turns a rounding error of ε into √ε.
         assert found == pytest.approx(expected, abs=1e-7)
     assert og.wasserstein_squared([1.0, 0, 0, 0]) == pytest.approx(2 * (1 - 1 / 2), rel=1e-15)
 
@@ -297,7 +297,7 @@ def test_stationary_second_moments(centred):
         chain = bnmc.Chain.bn_mlp(width, n, "linear") if centred else bnmc.Chain.bn_linear(width, n)
         run = bnmc.simulate(chain, 330, chains=chains, rng=[7, width], burn_in=30, every=3)
         star = (n * np.eye(n) - 1) / (n - 1) if centred else np.eye(n)
-        # Uncentred, Tr G = n, so that n V is the distance to I.
+        # For the uncentred chain Tr G = n, so n V is the distance to I.
         squares = np.square(run["gram"] - star).sum(axis=(-2, -1)) / (1 if centred else n**2)
         of_chain = width * squares.mean(axis=1)
         means.append(of_chain.mean())
@@ -379,7 +379,7 @@ def test_extremes_are_finite_or_infinite_but_never_nan():
     assert og.theorem_1(2**53, 2**53, 1, 1.0) > 0
     assert og.expected_shares([1e-323, 5e-324]).sum() == pytest.approx(1)
     assert og.expected_shares([1e308, 1e308]).sum() == pytest.approx(1)
-    # Below the smallest share that counts, and negative to rounding, as eigvalsh may return it.
+    # A share below the smallest that counts, and a negative rounding error as from eigvalsh.
     np.testing.assert_allclose(og.expected_shares([1.0, 1e-280, -1e-14]), [1, 0, 0], rtol=1e-13)
     assert og.shortfall(np.float32([1.0, 1.0, 0.0])) == pytest.approx(1 / 3)
     assert og.shortfall(np.full(49, 1 / 49)) == pytest.approx(0, abs=1e-16)

@@ -1,8 +1,8 @@
 """`bnmc.bounds.rank_collapse`: formulas written out, one layer in exact expectation, and chains.
 
-The expectations over one layer are sums over all Rademacher matrices, or quadratures.  Statistical
-tests have fixed seeds; their margins are 5.5 standard errors a number, 4e-8 by the normal law, with
-at most 20 numbers a test, unless the test states its own false alarm.
+The expectations over one layer are sums over all Rademacher matrices, or quadratures. Statistical
+tests have fixed seeds. Their margins are 5.5 standard errors per number, that is 4e-8 by the normal
+law, with at most 20 numbers per test. Other tests state their own false alarm.
 """
 
 import itertools
@@ -37,7 +37,7 @@ def random_M(seed, d, batch=None):
 
 
 def circulant_M(half):
-    """A circulant M: rows of equal norm and unit diagonal, eigenvalues as wished up to a factor."""
+    """A circulant M: rows of equal norm, unit diagonal, given eigenvalues up to a factor."""
     spectrum = np.array([*half, *half[:0:-1]], dtype=float)
     spectrum *= len(spectrum) / spectrum.sum()
     first = np.fft.fft(spectrum).real / len(spectrum)
@@ -65,7 +65,7 @@ def test_lemma_1_bounds_the_soft_rank_of_any_normalised_matrix(d, batch):
         np.testing.assert_allclose(rc.lemma_1(M), r, rtol=1e-12)
         np.testing.assert_allclose(rc.lemma_1(gm.gram(H)), r, rtol=1e-12)
         for tau in (1e-9, 0.1, 0.5, 0.9, 1.0):
-            # An eigenvalue that equals τ, as those of rank one do at τ = 1, may be rounded down.
+            # Rounding may decrease an eigenvalue that equals τ, as for rank one at τ = 1.
             soft_rank = (eigenvalues >= tau * (1 - 1e-12)).sum(axis=-1)
             bound = rc.lemma_1(M, tau)
             np.testing.assert_allclose(bound, (1 - tau) ** 2 * r, rtol=1e-12)
@@ -93,11 +93,11 @@ def test_lemma_1_along_the_chain(gamma):
 
 
 def test_lemma_3_gaussian_weights_without_skip():
-    """Two samples: λ₂/λ₁ falls as the law of the second Bartlett pivot over the first demands.
+    """For two samples, λ₂/λ₁ of G decreases like the ratio of the Bartlett pivots.
 
-    Of G, with G_11 and the Schur complement S of G_22, λ₂/λ₁ <= S/G_11, and log S/G_11 is a sum of
-    independent log χ²_{d−1}/χ²_d, one a layer.  Chernoff's bound gives what it exceeds with
-    probability 1e-6 in any of the chains; exp(−40) is far below the rounding of r = 1 + 2 λ₂/λ₁.
+    With the Schur complement S of G_22, λ₂/λ₁ <= S/G_11. log S/G_11 is a sum over layers of
+    independent log χ²_{d−1}/χ²_d. Chernoff's bound gives a level that it exceeds in any chain with
+    probability 1e-6. exp(−40) is far below the rounding error of r = 1 + 2 λ₂/λ₁.
     """
     d, depth, chains = 6, 1000, 50
     start = np.eye(d)[:, :2]
@@ -122,7 +122,7 @@ def test_lemma_3_gaussian_weights_without_skip():
 @pytest.mark.parametrize("weights", ["gaussian", "uniform"])
 @pytest.mark.parametrize("gamma", [0.3, 2.0, math.inf])
 def test_lemma_3_with_and_without_skip(weights, gamma):
-    """log(r − 1) falls below log 1e-9 in all chains; with normalization r settles near 2.
+    """log(r − 1) falls below log 1e-9 in all chains. With normalization, r converges to about 2.
 
     At layer 100 its mean over 40 chains was measured as −12.8 to −22.8, its standard deviation as
     5.5 to 8.1.  Both grow with depth as for a sum of independent steps, so that at layer 2000 the
@@ -158,7 +158,7 @@ def test_lemma_4_signs_pass_through_a_layer():
 
 @pytest.mark.parametrize("weights", ["gaussian", "uniform"])
 def test_lemma_4_signs_are_forgotten(weights):
-    """From rows that are nearly equal, means of what is odd in a row vanish (Hoeffding).
+    """From nearly equal rows, means of functions that are odd in a row vanish (Hoeffding).
 
     At γ = 1 they do so within five layers.
     """
@@ -177,7 +177,7 @@ def test_lemma_4_signs_are_forgotten(weights):
     threshold = math.sqrt(2 * math.log(2 * len(odd) / FALSE_ALARM) / chains)
     assert threshold < 0.05
     assert (np.abs(np.mean(odd, axis=1)) <= threshold).all()
-    # What is even in every row does not vanish.
+    # Means of functions that are even in every row do not vanish.
     assert np.square(M[:, 0, 1]).mean() > 0.3
 
 
@@ -238,7 +238,7 @@ def test_lemma_6_needs_gamma_below_one_over_bound_times_width():
 
 
 def rademacher_rule(d):
-    """All matrices of signs, of equal weight."""
+    """All matrices of signs, with equal weights."""
     W = np.array(list(itertools.product((-1.0, 1.0), repeat=d * d))).reshape(-1, d, d)
     return W, np.full(len(W), 1 / len(W))
 
@@ -273,7 +273,7 @@ def mean_change(M, gamma, W, weights):
     [("rademacher", 3, 3), ("rademacher", 3, 2), ("uniform", 2, 3), ("gaussian", 2, 3)],
 )
 def test_lemma_7_against_the_exact_mean_of_a_layer(law, d, batch):
-    """The remainder is O(γ⁴): over γ⁴ it hardly changes where γ halves.
+    """The remainder is O(γ⁴): divided by γ⁴ it hardly changes if γ is halved.
 
     A wrong coefficient of γ² would multiply it by four, a term in γ³ by two.
     """
@@ -298,7 +298,7 @@ def test_lemma_7_written_out(d):
 def test_lemma_7_vanishes_for_rank_one_and_grows_from_orthogonality():
     signs = np.array([1.0, -1.0, -1.0, 1.0])
     assert rc.lemma_7(np.outer(signs, signs), 0.5) == pytest.approx(0, abs=1e-12)
-    # M = I: the only way is up, by 2 γ² d (d − 1).
+    # At M = I the norm is smallest, and increases by 2 γ² d (d − 1).
     assert rc.lemma_7(np.eye(5), 0.1) == pytest.approx(0.02 * 5 * 4, rel=1e-13)
 
 
@@ -369,7 +369,7 @@ def settled(request):
             cubic = (squared * M).sum(axis=(1, 2))
             values.append([norm, cubic, np.square(diagonal).sum(axis=1), d**2 / norm])
             eigenvalues = np.linalg.eigvalsh(M)
-            # For τ = 0: what float64 can tell from zero.
+            # τ = 0 counts the eigenvalues that float64 distinguishes from zero.
             thresholds = np.maximum(TAUS, 1e-12)
             soft.append((eigenvalues[..., None] >= thresholds).sum(axis=1))
     return d, np.mean(values, axis=0), np.mean(soft, axis=0)
@@ -407,20 +407,20 @@ def test_lemma_13_for_the_invariant_law(settled):
 
 
 def test_theorem_14_for_the_invariant_law(settled):
-    """In the mean over depth, for every single chain, and for r in place of the soft rank."""
+    """For the mean over depth of every chain, and for r in place of the soft rank."""
     d, values, soft = settled
     alpha = regularity(values)
     for k, tau in enumerate(TAUS):
         bound = rc.theorem_14(d, alpha, tau)
         middle = (1 - tau) ** 2 * values[3]
-        # Eight standard deviations of a chain's mean are between them.
+        # The two differ by eight standard deviations of a chain's mean.
         assert bound + 8 * middle.std() <= middle.mean()
         assert (bound <= middle).all()
         assert (middle <= soft[:, k]).all()
 
 
 def test_corollary_15_assumes_what_does_not_hold():
-    """From nearly collinear rows the soft rank rises: it is no monotone sequence."""
+    """From nearly collinear rows the soft rank increases, so it is not monotone."""
     d, chains, generator = 8, 20, np.random.default_rng(13)
     H = normalised(1 + 1e-3 * generator.standard_normal((chains, d, d)))
     first = gm.soft_rank(gm.gram(H), 0.1, width=d)

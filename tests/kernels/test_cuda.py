@@ -119,7 +119,7 @@ from unittest import mock
 import numba.cuda.dispatcher
 import numpy as np
 from numba import types
-from bnmc._kernels.target import cuda
+from bnmc._kernels.gpu.device import cuda
 from bnmc.kernels import cuda as device
 
 row = device.normalise_activate_row("tanh", "batch", "float32")

@@ -1,7 +1,6 @@
 """`bnmc.kernels`: from compiled code of one's own, the bits of `simulate`, and no surprises."""
 
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -13,10 +12,6 @@ import bnmc
 from bnmc import kernels
 from bnmc._kernels.cpu import workspace
 from bnmc.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    NonFiniteError,
-    UnknownNameError,
     ZeroVarianceError,
 )
 
@@ -217,42 +212,6 @@ def test_a_workspace_serves_several_laws():
     np.testing.assert_array_equal(first, second)
 
 
-# ---------------------------------------------------------------- numbers
-
-
-def draw_of(layer, chain, stream):
-    return SimpleNamespace(
-        layer=layer, stream=stream | chain, key0=int(KEY) & 0xFFFFFFFF, key1=int(KEY) >> 32
-    )
-
-
-def test_words():
-    words = oracle.philox((1, 2, 3, 4), (5, 6))
-    assert kernels.philox(1, 2, 3, 4, 5, 6) == tuple(int(word) for word in words)
-
-
-@pytest.mark.parametrize(("dtype", "units"), [(np.float64, 2**-50), (np.float32, 2**-20)])
-@pytest.mark.parametrize("stream", [kernels.ROWS, kernels.WEIGHTS])
-def test_numbers_are_those_of_the_address(dtype, units, stream):
-    out, address = np.zeros(128, dtype), (7, 64, 9, 5, KEY, stream)
-    rows, draw = np.arange(64, 192), draw_of(9, 5, stream)
-    assert kernels.normals(out, *address) == kernels.OK
-    expected = oracle.normals(np.array([7]), rows, draw, dtype)[0]
-    np.testing.assert_allclose(out, expected.astype(float), rtol=0, atol=8 * units)
-    assert kernels.uniforms(out, *address) == kernels.OK
-    high, low = (words[0] for words in oracle.words_in_place(np.array([7]), rows, draw))
-    np.testing.assert_array_equal(out, oracle.uniform(high, low, dtype))
-
-
-def test_numbers_in_compiled_code():
-    @numba.njit
-    def last(key):
-        words = kernels.philox(1, 2, 3, 4, 5, key)
-        return words[3], kernels.activate(RELU, -1.0) + kernels.activate(RELU, 2.0)
-
-    assert last(6) == (kernels.philox(1, 2, 3, 4, 5, 6)[3], 2.0)
-
-
 # ---------------------------------------------------------------- what they do, in Python
 
 
@@ -383,33 +342,3 @@ def test_rows_without_variance_are_named():
     assert kernels.failed_row(work) >= 0
     assert kernels.conditional_layer(RELU, law, np.eye(5), 1, 0, KEY, out, work) == kernels.OK
     assert kernels.failed_row(work) == -1
-
-
-def test_other_statuses_have_errors_too():
-    work = kernels.workspace(CHAIN)
-    kernels.raise_status(kernels.OK, work, layer=1)
-    with pytest.raises(NonFiniteError):
-        kernels.raise_status(kernels.NOT_FINITE, work, layer=1)
-    for status in (kernels.UNRESOLVED, kernels.BAD_ARGUMENT, kernels.SMALL_WORKSPACE, 99):
-        with pytest.raises(ArgumentError, match="status"):
-            kernels.raise_status(status, work, layer=1)
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        (lambda: kernels.activation("rellu"), UnknownNameError),
-        (lambda: kernels.activation(np.log), ArgumentError),
-        (lambda: kernels.activation(3), ArgumentTypeError),
-        (lambda: kernels.law("relu"), ArgumentTypeError),
-        (lambda: kernels.law(CHAIN, 0), ArgumentError),
-        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError),
-        (lambda: kernels.workspace(CHAIN, "numbers"), ArgumentTypeError),
-        (lambda: kernels.workspace(CHAIN, threads=0), ArgumentError),
-        (lambda: kernels.activations(None), ArgumentTypeError),
-        (lambda: kernels.weight_law(bnmc.Chain(4, 2, weights=np.random.rand)), ArgumentError),
-    ],
-)
-def test_bad_arguments_of_python(call, error):
-    with pytest.raises(error):
-        call()

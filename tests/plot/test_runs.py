@@ -15,6 +15,8 @@ from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
 CHAIN = bnmc.Chain(40, 4, "linear")
+
+
 STAR = bnmc.MeanField(CHAIN).fixed_point().gram
 
 
@@ -164,47 +166,9 @@ def test_what_was_not_recorded_says_what_to_do() -> None:
         plot.trajectory(simulated(observables="eigenvalues"), star=STAR)
 
 
-@pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
-def test_columns_of_a_figure(columns: Any) -> None:
-    with pytest.raises((ArgumentError, ArgumentTypeError), match="^columns"):
-        plot.figure(columns=columns)
-
-
 def test_a_single_chain_is_one_network() -> None:
     ax = plot.trajectory(simulated(chains=1), "orthogonality_gap")
     assert ax.get_title() == "linear, batch norm, width 40, batch 4: 1 network"
-
-
-def test_spectrum_is_of_the_bulk_and_has_its_law(run: bnmc.Trajectory) -> None:
-    star = bnmc.MeanField(CHAIN).fixed_point()
-    ax = plot.spectrum(run, star=star)
-    # Of linear networks with batch norm the ones have the eigenvalue 0, the others the trace.
-    bulk = np.linalg.eigvalsh(run.gram[:, -1])[:, 1:].ravel()
-    edges = np.array([patch.get_x() for patch in ax.patches])
-    heights = [patch.get_height() for patch in ax.patches]
-    width = ax.patches[0].get_width()
-    counts, _ = np.histogram(bulk, np.append(edges, edges[-1] + width))
-    assert abs(counts / (len(bulk) * width) - heights).max() <= 1.01 / (len(bulk) * width)
-    assert sum(heights) * width == pytest.approx(1.0)
-    law = bnmc.random_matrix.MarchenkoPastur(4 / 40, variance=bulk.mean())
-    x, density = ax.lines[0].get_data()
-    np.testing.assert_allclose(density, law.pdf(x), rtol=1e-9)
-    assert np.trapezoid(density, x) == pytest.approx(1.0, abs=2e-3)
-    dashed = [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--"]
-    assert dashed == pytest.approx([star.b * (1 - star.c)], abs=1e-11)
-    assert ax.get_title() == "linear, batch norm, width 40, batch 4: 50 networks"
-    assert ax.get_xlabel() == plot.spectrum(run, layer=12).get_xlabel() == "eigenvalue of $G_{12}$"
-
-
-def test_spectrum_refuses_what_it_cannot_draw(run: bnmc.Trajectory) -> None:
-    for layer in (13, -14, 1.5):
-        with pytest.raises((ArgumentError, ArgumentTypeError), match="^layer"):
-            plot.spectrum(run, layer=layer)  # type: ignore[arg-type]
-    for bad in (3, simulated(observables="eigenvalues"), simulated(reduce="chain")):
-        with pytest.raises((ArgumentError, ArgumentTypeError), match="^run"):
-            plot.spectrum(bad)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="^star"):
-        plot.spectrum(run, star=np.eye(3))
 
 
 def test_no_global_state() -> None:
@@ -221,27 +185,3 @@ assert "matplotlib.pyplot" not in sys.modules
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_bands_and_intervals_have_their_numbers():
-    ax = plot.figure()[1][0]
-    x, middle = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, np.nan])
-    plot.band(ax, x, middle, middle - 1, middle + 2, colour="#0072B2", label="curve")
-    corners = ax.collections[0].get_paths()[0].vertices
-    assert (corners[:, 1].min(), corners[:, 1].max()) == (1.0, 5.0)
-    plot.estimates(ax, x, middle, middle - 0.5, middle + 0.25, colour="#D55E00", fmt="s")
-    (bars,) = ax.containers[0][2]
-    ends = [segment[:, 1].tolist() for segment in bars.get_segments()[:2]]
-    assert ends == [[1.5, 2.25], [2.5, 3.25]]
-    assert ax.get_legend_handles_labels()[1] == ["curve"]
-
-
-def test_plain_ticks_are_plain():
-    ax = plot.figure()[1][0]
-    ax.set(xscale="log", yscale="log", xlim=(10, 5000), ylim=(0.1, 3))
-    plot.plain_ticks(ax.xaxis, [100, 1600])
-    plot.plain_ticks(ax.yaxis)
-    ax.figure.canvas.draw()
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["100", "1600"]
-    assert {"0.2", "0.5", "1", "2"} <= {text.get_text() for text in ax.get_yticklabels()}
-    assert ax.get_xticks(minor=True).size == 0

@@ -18,12 +18,10 @@ from hypothesis import strategies as st
 from oracle import own, philox
 
 from bnmc import Activation, Chain, Distance, gram, simulate
-from bnmc._kernels.cpu import layers as cpu_layers
-from bnmc._kernels.cpu import pairs as cpu_pairs
-from bnmc._kernels.gpu import device as gpu_device
-from bnmc._kernels.gpu import layers as kernels
+from bnmc._kernels.gpu import device, shape
+from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.scalar import measures
+from bnmc._kernels.scalar import codes, measures
 from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
 from bnmc._support.device_arrays import as_device_array, is_device_array
@@ -86,7 +84,7 @@ def run_block(manager, grid_point, *arguments):
 
 @pytest.fixture(scope="module", autouse=True)
 def barriers():
-    if not gpu_device.SIMULATED:
+    if not device.SIMULATED:
         yield
         return
     from numba.cuda.simulator.kernel import BlockManager
@@ -117,7 +115,7 @@ def assert_equal_to_rounding(a, b, layers=1):
 
 def test_words_are_those_of_the_cpu():
     words = np.zeros((3, 4), np.uint32)
-    draw = gpu_device.device_module(core_philox).philox4x32
+    draw = device.device_module(core_philox).philox4x32
 
     @cuda.jit
     def fill(out):
@@ -312,14 +310,14 @@ def test_bits_do_not_depend_on_the_device():
     # Three tiles: of a block each, of two blocks, and of one that is the chain's.
     runs = [run(1, 100), run(1, 1), run(2, 1)]
     assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
-    with mock.patch.object(kernels, "MOST_RANGES", 2):
+    with mock.patch("bnmc._gpu_samplers.MOST_RANGES", 2):
         # Two ranges, of a block each and of one for both.
         ranges = [run(1, 1), run(2, 1)]
         # Where shared memory has room for the sums of one of them.
-        kernels.kernels.cache_clear()
-        with mock.patch.object(kernels.Shape, "scratch", 1):
+        kernels_of.cache_clear()
+        with mock.patch.object(shape.Shape, "scratch", 1):
             ranges.append(run(1, 1))
-        kernels.kernels.cache_clear()
+        kernels_of.cache_clear()
     for first, *others in (runs, ranges):
         for other in others:
             assert np.array_equal(first.gram[0], other.gram[0])
@@ -344,7 +342,7 @@ def test_chunks_of_chains():
         mock.patch("bnmc.simulation.engine.gpu.samplers.LEAST_OF_PROCESSOR", 1),
     ):
         sampler = GpuConditionalSampler(chain, 3, None, "float64", 0)
-        assert sampler._most_of_chunk(32) == gpu_device.processors()
+        assert sampler._most_of_chunk(32) == device.processors()
         assert sampler._most_of_chunk(0) > 3
 
 
@@ -651,7 +649,7 @@ def test_overflow(sampler):
 
 
 def test_what_is_missing():
-    with mock.patch.object(gpu_device, "why_not", return_value="no CUDA device"):
+    with mock.patch.object(device, "why_not", return_value="no CUDA device"):
         with pytest.raises(BackendError, match="no CUDA device"):
             simulate(Chain(20, 2), 1, backend="cuda")
         with mock.patch("bnmc.simulation.execution.WORTH_A_GPU", 0.0):
@@ -659,19 +657,16 @@ def test_what_is_missing():
     with mock.patch("bnmc.simulation.execution.WORTH_A_GPU", 0.0):
         # A simulator never pays.
         assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
-        with mock.patch.object(gpu_device, "SIMULATED", False):
-            with mock.patch.object(gpu_device, "find_spec", return_value=None):
-                assert "bnmc[cuda13]" in gpu_device.why_not()
-            with (
-                mock.patch.object(gpu_device, "find_spec"),
-                mock.patch.object(gpu_device, "cuda") as fake,
-            ):
+        with mock.patch.object(device, "SIMULATED", False):
+            with mock.patch.object(device, "find_spec", return_value=None):
+                assert "bnmc[cuda13]" in device.why_not()
+            with mock.patch.object(device, "find_spec"), mock.patch.object(device, "cuda") as fake:
                 fake.gpus = []
-                assert gpu_device.why_not() == "no CUDA device"
+                assert device.why_not() == "no CUDA device"
                 fake.gpus = [0]
-                assert gpu_device.why_not() is None
+                assert device.why_not() is None
                 type(fake).gpus = mock.PropertyMock(side_effect=RuntimeError("driver\nis old"))
-                assert gpu_device.why_not() == "no CUDA driver: driver is old"
+                assert device.why_not() == "no CUDA driver: driver is old"
 
 
 def test_chains_without_gpu_kernels():
@@ -784,7 +779,7 @@ class ByDLPack:
 @pytest.fixture
 def as_host_array():
     """What Numba does on a device, with pointers to the memory of the host."""
-    if not gpu_device.SIMULATED:
+    if not device.SIMULATED:
         pytest.skip("a GPU cannot read the capsules of these tests, which point to the host")
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -976,11 +971,11 @@ def test_pairs_that_cannot_go_on():
         one.advance(1)
         assert one.waiting.all()
         # Rank may come back: only then is it lost.
-        one.tries[:, 2] = cpu_pairs.PATIENCE
+        one.tries[:, 2] = codes.PATIENCE
         one.advance(1)
     assert np.array_equal(pairs[0].tries, pairs[1].tries)
     assert np.array_equal(pairs[0].status, pairs[1].status)
-    assert pairs[1].status[0, :2].tolist() == [cpu_pairs.DEGENERATE, 6 - cpu_pairs.PATIENCE]
+    assert pairs[1].status[0, :2].tolist() == [codes.DEGENERATE, 6 - codes.PATIENCE]
 
 
 @IN_THREADS
@@ -1000,7 +995,7 @@ def test_a_certificate():
     with pytest.raises(ArgumentError, match="executor"):
         tv_bound(chain, 2, backend="cuda", executor=ThreadPoolExecutor(1))
     with (
-        mock.patch.object(gpu_device, "why_not", return_value="no CUDA device"),
+        mock.patch.object(device, "why_not", return_value="no CUDA device"),
         pytest.raises(BackendError, match="no CUDA device"),
     ):
         tv_bound(chain, 2, backend="cuda")
@@ -1090,12 +1085,12 @@ def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
         compile = staticmethod(lambda types: types)
 
     with (
-        mock.patch.object(gpu_device, "SIMULATED", False),
-        mock.patch.object(gpu_device, "_allow_shared") as allowed,
+        mock.patch.object(device, "SIMULATED", False),
+        mock.patch.object(device, "_allow_shared") as allowed,
     ):
-        gpu_device.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
+        device.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
         assert not allowed.called
-        gpu_device.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
+        device.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
     allowed.assert_called_once_with((int, float), 50_000)
     assert launched == [((3, 32, 7, 100), (1, 2.0)), ((3, 32, 7, 50_000), (1, 2.0))]
 
@@ -1105,46 +1100,35 @@ def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
 
 @pytest.mark.parametrize("threads", [16, 256])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("source", [kernels.DRAWN, kernels.MULTIPLIED])
+@pytest.mark.parametrize("source", [shape.DRAWN, shape.MULTIPLIED])
 def test_buffers_do_not_overlap(threads, dtype, source):
     sigma = sigma_of(Activation.named("relu"))
-    patches = mock.patch.multiple(kernels, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
+    patches = mock.patch.multiple(shape, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
     for columns in range(1, 65):
-        spec = kernels.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
+        spec = shape.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
         with patches:
-            shape = kernels.shape_of(spec)
-        size = np.dtype(dtype).itemsize
-        ends = [shape.totals + shape.entries, shape.diagonal + columns, shape.column + columns,
-                shape.means + columns + 1]  # fmt: skip
-        begins = [shape.diagonal, shape.column, shape.means, shape.flags]
+            own = shape.shape_of(spec)
+        at, size = own.at, np.dtype(dtype).itemsize
+        ends = [at.totals + own.entries, at.diagonal + columns, at.column + columns,
+                at.means + columns + 1]  # fmt: skip
+        begins = [at.diagonal, at.column, at.means, at.flags]
         assert all(e <= b for e, b in zip(ends, begins, strict=True))
-        assert (shape.flags + 2 + columns) * 8 <= shape.factor * size
-        assert (shape.factor + columns * shape.padded) * size <= shape.tile64 * 8
-        assert shape.tile * size == shape.tile64 * 8
-        assert shape.padded >= columns
-        assert shape.classes * shape.edge >= columns
-        assert 1 <= shape.splits <= max(1, shape.threads // shape.squares)
+        assert (at.flags + 2 + columns) * 8 <= at.factor * size
+        assert (at.factor + columns * own.padded) * size <= at.tile64 * 8
+        assert at.tile * size == at.tile64 * 8
+        assert own.padded >= columns
+        assert own.classes * own.edge >= columns
+        assert 1 <= own.splits <= max(1, own.threads // own.squares)
         # The squares of all classes hold every entry of the lower triangle.
         places = {
-            (max(i % shape.classes, j % shape.classes), min(i % shape.classes, j % shape.classes))
+            (max(i % own.classes, j % own.classes), min(i % own.classes, j % own.classes))
             for i in range(columns)
             for j in range(i + 1)
         }
-        assert len(places) <= shape.squares
-
-
-SHARED = (
-    "NORM_NONE", "NORM_UNCENTRED", "NORM_CENTRED", "GAUSSIAN", "UNIFORM", "RADEMACHER",
-    "RESOLVED_PIVOT", "STREAM_ROWS", "STREAM_WEIGHTS", "SECOND_WORD",
-)  # fmt: skip
-OF_PAIRS = ("STREAM_RESIDUAL", "STREAM_COIN", "MOST_ELEMENTS", "DEGENERATE", "PATIENCE")
+        assert len(places) <= own.squares
 
 
 def test_kernels_are_made_once():
     sigma = sigma_of(Activation.named("relu"))
-    spec = kernels.Spec(3, 3, kernels.NORM_CENTRED, False, False, "float64", sigma.digest)
-    assert kernels.kernels(spec) is kernels.kernels(spec)
-    for name in SHARED:
-        assert getattr(kernels, name) == getattr(cpu_layers, name), name
-    for name in OF_PAIRS:
-        assert getattr(kernels, name) == getattr(cpu_pairs, name), name
+    spec = shape.Spec(3, 3, codes.NORM_CENTRED, False, False, "float64", sigma.digest)
+    assert kernels_of(spec) is kernels_of(spec)

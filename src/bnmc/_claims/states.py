@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import finite_array
+from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 
@@ -55,9 +56,7 @@ def next_states(
 ) -> FloatArray:
     """Draw skip x + gain W a for each of the samples, for Gaussian weights by its rows given G."""
     if chain.is_gaussian:
-        values, vectors = np.linalg.eigh(gram)
-        root = np.sqrt(np.maximum(values, 0.0))[..., None] * vectors.swapaxes(1, 2)
-        rows = generator.standard_normal(a.shape) @ root
+        rows = generator.standard_normal(a.shape) @ semidefinite_root(gram)
     else:
         rows = np.stack([_weights(chain, generator) @ one for one in a]) / chain.width**0.5
     states: FloatArray = chain.skip * x + chain.gain * rows

@@ -1,4 +1,4 @@
-"""How the functions of this folder are compiled, and where the compiled code is kept."""
+"""Compilation of the functions of this package, and the cache of compiled code."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from numba.extending import (
 
 
 class WideLower(Lower):
-    """Translates functions whose loops use vectors as wide as the processor has.
+    """Translates functions into loops over the widest vectors of the processor.
 
-    For Intel's processors LLVM takes half of that unless it is told, which costs half the speed.
+    For processors of Intel, LLVM uses half of the width by default, which costs half the speed.
     """
 
     def setup_function(self, fndesc):
@@ -63,7 +63,7 @@ class WideCompiler(CompilerBase):
         return [manager]
 
 
-#: `contract` alone: sums keep their order, NaN and infinity their meaning.
+#: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.
 OPTIONS: Any = {
     "error_model": "numpy",
     "fastmath": {"contract"},
@@ -72,17 +72,17 @@ OPTIONS: Any = {
 }
 
 
-# They are called by compiled code alone, so need none of the ways in from C.
+# Compiled code alone calls these functions, so they need no wrapper for C.
 INLINED: Any = {"forceinline": True, "no_cfunc_wrapper": True, **OPTIONS}
 
-#: Functions of one expression that a GPU has an instruction for.  Put in place by LLVM, as others
-#: are, they cost loops over normals a fifth of their speed.
+#: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
+#: LLVM, as for other functions, costs loops over normals a fifth of their speed.
 EXPRESSIONS = ("product", "root32")
 
 
 @cache
 def source_digest() -> str:
-    """Return a digest of every source file of this folder, and of its public face."""
+    """Return a digest of every source file of this package, and of `bnmc.kernels`."""
     folder = Path(__file__).parent
     digest = hashlib.sha256()
     for part in (folder, folder.parent / "kernels"):
@@ -92,7 +92,7 @@ def source_digest() -> str:
 
 
 def host_cpu() -> str:
-    """Return the processor's name and features that compiled code depends on, as one line."""
+    """Return name and features of the processor, on which compiled code depends, as one line."""
     import llvmlite.binding as llvm
 
     features = [name for name, on in sorted(llvm.get_host_cpu_features().items()) if on]
@@ -101,10 +101,10 @@ def host_cpu() -> str:
 
 
 class KernelCache(FunctionCache):
-    """Numba's cache on disk, which here notices an edit in any file of the folder.
+    """Numba's cache on disk, with entries that depend on every file of the package.
 
-    Numba stamps an entry with the file of the compiled function alone, and would go on using a
-    kernel whose callees in other files have changed.
+    Numba stamps an entry with the file of the compiled function alone.  It would keep using a
+    kernel after an edit of a callee in another file.
     """
 
     def __init__(self, function):
@@ -139,7 +139,7 @@ def c_function(signature: Any, function: Callable[..., Any]) -> Any:
 
 
 def inlined(function):
-    """Let compiled code call the plain `function`, as if its text stood there."""
+    """Let compiled code call the plain `function`, inlined."""
     options = {**INLINED, "inline": "always"} if function.__name__ in EXPRESSIONS else INLINED
     return register_jitable(**options)(function)
 
@@ -153,13 +153,13 @@ def inline_module(module):
 
 
 class Sigma:
-    """An activation as an argument of kernels: each has a Numba type, so a kernel, of its own.
+    """An activation as an argument of kernels: each has its own Numba type and its own kernels.
 
     Parameters
     ----------
     digest : str
-        What identifies the compiled code.  Two activations with one digest share kernels, in
-        memory and on disk.
+        Identifies the compiled code.  Two activations with one digest share kernels, in memory and
+        on disk.
     functions : dict
         The scalar function for "float32" and "float64".
     """
@@ -207,18 +207,18 @@ def _activate(sigma, x):
 
 
 class Apart(NamedTuple):
-    """An activation as an argument of kernels that are compiled once, for all activations.
+    """An activation as an argument of kernels that are compiled once for all activations.
 
-    `address` is that of a kernel which `compiled_apart` has compiled for the activation alone.
+    `address` is the address of a kernel that `compiled_apart` compiled for the activation.
     """
 
     address: int
 
 
 def compiled_apart(function: Any, sigma: Sigma, arguments: tuple[types.Type, ...]) -> Any:
-    """Compile a kernel of an activation and `arguments`; return what stands for the activation.
+    """Compile a kernel of an activation and `arguments`, and return an `Apart` with its address.
 
-    That is an `Apart`, or the `Sigma` itself where nothing is compiled (NUMBA_DISABLE_JIT).
+    If nothing is compiled (NUMBA_DISABLE_JIT), the result is the `Sigma` itself.
     """
     if not hasattr(function, "overloads"):
         return sigma
@@ -230,10 +230,10 @@ def compiled_apart(function: Any, sigma: Sigma, arguments: tuple[types.Type, ...
 
 
 def calls_apart(function: Any) -> Any:
-    """Return `function`, a kernel of an activation and more, for a kernel that may get an `Apart`.
+    """Return a form of the kernel `function` whose first argument may be an `Apart`.
 
-    Called with one, it goes to the kernel at that address, which must return nothing and have been
-    compiled for the same types; what is raised there is raised here.
+    Called with an `Apart`, it calls the kernel at that address.  That kernel must return nothing
+    and be compiled for the same types; its errors are raised here.
     """
 
     def call(sigma, *arguments):
@@ -266,7 +266,7 @@ def calls_apart(function: Any) -> Any:
 
 
 def by_precision(name, single, double):
-    """Return a function of a floating array and more that is `single` or `double` by its dtype."""
+    """Return a function that is `single` or `double` by the dtype of its first argument."""
 
     def choose(out, *arguments):
         return (single if out.itemsize == 4 else double)(out, *arguments)

@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value in its canonical type or raises a typed error."""
+"""Checks of arguments: each returns the value in its canonical type, or raises a typed error."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ __all__ = [
     "instance",
     "integer",
     "items",
+    "precision",
     "real",
     "result_array",
 ]
@@ -72,7 +73,7 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
     name : str
         Name of the argument, for the message.
     value : object
-        A Python or NumPy integer; a bool is not an integer, nor is 3.0.
+        A Python or NumPy integer. A bool raises, and so does 3.0.
     low, high : int, optional
         Inclusive bounds.
 
@@ -85,7 +86,7 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
     ArgumentTypeError
         If `value` is not an integer.
     ArgumentError
-        If it lies outside the bounds.
+        If `value` is outside the bounds.
 
     Examples
     --------
@@ -119,13 +120,13 @@ def real(
     name : str
         Name of the argument, for the message.
     value : object
-        A real number of Python or NumPy; a bool or a string is none, and a NaN never is allowed.
+        A real number of Python or NumPy. A bool, a string or a NaN raises.
     low, high : float, optional
         Inclusive bounds.
     above, below : float, optional
         Exclusive bounds.
     finite : bool, default True
-        Whether infinities are refused.
+        Whether an infinity raises.
 
     Returns
     -------
@@ -136,7 +137,7 @@ def real(
     ArgumentTypeError
         If `value` is not a real number.
     ArgumentError
-        If it is a NaN, infinite though it must not be, or outside the bounds.
+        If `value` is NaN, outside the bounds, or infinite although `finite` is set.
 
     Examples
     --------
@@ -189,7 +190,7 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     ArgumentTypeError
         If `value` is not a string.
     UnknownNameError
-        If it is not among the known names; the message proposes the nearest of them.
+        If `value` is not a known name. The message suggests the nearest one.
 
     Examples
     --------
@@ -199,10 +200,43 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     names = tuple(known)
     if not isinstance(value, str):
         raise ArgumentTypeError(name, value, ", ".join(names))
-    text = str.__str__(value)  # what a class of the user's may say to be equal is not asked
+    text = str.__str__(value)  # a subclass may define an equality of its own
     if text not in names:
         raise UnknownNameError(name, text, names)
     return text
+
+
+def precision(dtype: object) -> str:
+    """Return the name of a floating-point precision, "float64" or "float32".
+
+    Parameters
+    ----------
+    dtype : dtype_like
+        Value of the argument `dtype`.
+
+    Returns
+    -------
+    {"float64", "float32"}
+
+    Raises
+    ------
+    ArgumentTypeError
+        If NumPy makes no dtype of it.
+    UnknownNameError
+        If it is another dtype.
+
+    Examples
+    --------
+    >>> precision(np.float32)
+    'float32'
+    """
+    try:
+        name = np.dtype(dtype).name  # type: ignore[call-overload]
+    except MemoryError:
+        raise
+    except Exception as error:  # a foreign object may raise anything
+        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
+    return choice("dtype", name, ("float64", "float32"))
 
 
 def finite_array(
@@ -217,22 +251,22 @@ def finite_array(
     value : array_like
         Real numbers of any integer or floating-point type, in any array that `host_array` takes.
     shape : tuple of (int, str or Ellipsis)
-        What is expected along each axis: an integer stands for just this length, a name for any
-        length >= 1, the same for equal names, and a leading Ellipsis for any number of axes of
-        any length.  ``(..., "n", "n")`` is a stack of square matrices.
+        Expected length of each axis. An integer is that length. A name is any length >= 1, and
+        equal names are equal lengths. A leading Ellipsis is any number of axes of any length, so
+        ``(..., "n", "n")`` is a stack of square matrices.
 
     Returns
     -------
     ndarray of float32 or float64
-        `value` itself where it is such an array (it is then not copied, and may be read-only or
-        strided), else a copy: float32 and float64 are kept, all other types become float64.
+        `value` itself if it is such an array, possibly read-only or strided. Otherwise a copy, in
+        float64 unless `value` is float32.
 
     Raises
     ------
     ArgumentTypeError
         If `value` is not an array of real numbers.
     ArgumentError
-        If it has another shape, or an element that is not finite.
+        If `value` has another shape, or an element that is not finite.
 
     Examples
     --------
@@ -262,7 +296,31 @@ def finite_array(
 def result_array(
     name: str, value: object, shape: tuple[int, ...], what: str = "the result"
 ) -> NDArray[np.float64]:
-    """Return the caller's array for a result, which is written to, or raise a typed error."""
+    """Return an array of the caller that receives a result.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        A writable float64 array.
+    shape : tuple of int
+        Shape of the result.
+    what : str, default "the result"
+        The result in words, for the message.
+
+    Returns
+    -------
+    ndarray of float64
+        `value` itself.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not a float64 array.
+    ArgumentError
+        If `value` has another shape or is read-only.
+    """
     if not isinstance(value, np.ndarray) or value.dtype != np.float64:
         raise ArgumentTypeError(name, value, f"a float64 array for {what}")
     if value.shape != shape or not value.flags.writeable:
@@ -271,32 +329,37 @@ def result_array(
 
 
 def generator(rng: object) -> np.random.Generator:
-    """Return the generator that `rng` stands for (SPEC 7).
+    """Return the generator that `numpy.random.default_rng` makes of `rng` (SPEC 7).
+
+    Parameters
+    ----------
+    rng : None, int, sequence of int, SeedSequence, BitGenerator or Generator
+        Value of the argument `rng`.
 
     Raises
     ------
     ArgumentTypeError
-        If NumPy makes none of it.  A sequence has to be flat: NumPy descends into one that holds
-        itself until the process dies.
+        If NumPy makes no generator of `rng`.
     """
     try:
+        # NumPy descends into nested sequences; one that contains itself would crash the process.
         if isinstance(rng, (list, tuple)) and not all(isinstance(n, Integral) for n in rng):
             raise TypeError
         return np.random.default_rng(rng)  # type: ignore[arg-type]
     except MemoryError:
         raise
-    except Exception as error:  # whatever a foreign object raises
+    except Exception as error:  # a foreign object may raise anything
         allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
         raise ArgumentTypeError("rng", rng, allowed) from error
 
 
 def items(name: str, value: object, allowed: str) -> list[Any]:
-    """Return what an iterable yields.
+    """Return the items of an iterable.
 
     Raises
     ------
     ArgumentTypeError
-        If `value` is text, no iterable, or one that fails.
+        If `value` is a string, is no iterable, or raises an error in iteration.
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise ArgumentTypeError(name, value, allowed)
@@ -304,36 +367,32 @@ def items(name: str, value: object, allowed: str) -> list[Any]:
         return list(value)
     except MemoryError:
         raise
-    except Exception as error:  # whatever iterating over a foreign object raises
+    except Exception as error:  # a foreign object may raise anything
         raise ArgumentTypeError(name, value, allowed) from error
 
 
-def _unwrapped(value: object) -> object:
-    """Take a number out of an array without axes."""
-    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
-
-
 def host_array(name: str, value: Any, allowed: str = "an array of real numbers") -> NDArray[Any]:
-    """Return what may be an array as one of NumPy, without a copy where the memory is the host's.
+    """Return an array of any library as a NumPy array, without a copy if it is in host memory.
 
     Parameters
     ----------
     name : str
         Name of the argument, for the message.
     value : array_like
-        What `numpy.asarray` takes, or has ``__dlpack__``; an array of a GPU is copied to the host.
-    allowed : str, optional
-        For the message.
+        Any argument of `numpy.asarray`, or an object with ``__dlpack__``. An array in the memory of
+        a GPU is copied to the host.
+    allowed : str, default "an array of real numbers"
+        The allowed values in words, for the message.
 
     Returns
     -------
     ndarray
-        Of any dtype; of objects for what is no array.
+        Of any dtype. An object that is no array becomes an array of objects.
 
     Raises
     ------
     ArgumentTypeError
-        If it is a ragged sequence, its library refuses to show it, or it fails to become an array.
+        If `value` is a ragged sequence, or the conversion raises an error.
 
     Examples
     --------
@@ -352,8 +411,13 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
         raise
     except (TypeError, ValueError):  # a ragged sequence
         raise ArgumentTypeError(name, value, allowed) from None
-    except Exception as error:  # a tensor that needs a gradient, or whatever an object raises
+    except Exception as error:  # a tensor that needs a gradient; a foreign object raises anything
         raise ArgumentTypeError(name, value, allowed, str(error)) from error
+
+
+def _unwrapped(value: object) -> object:
+    """Return the number in an array without axes, and any other value as it is."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
@@ -363,7 +427,7 @@ def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
         raise ArgumentTypeError(name, value, allowed, f"its dtype is {array.dtype}")
     if array.dtype in (np.float32, np.float64):
         return array
-    # What exceeds float64 is infinite, and reported as such; so are signalling NaNs.
+    # Numbers beyond the range of float64 become infinite, and are reported as not finite.
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float64)
 

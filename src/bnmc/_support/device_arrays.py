@@ -1,4 +1,8 @@
-"""Arrays in the memory of a GPU, of any library, taken without a copy."""
+"""Arrays of any library in the memory of a GPU, read without a copy.
+
+Two protocols give access to such arrays: the CUDA array interface of Numba, and DLPack. An array
+that has DLPack only is wrapped in a view with the CUDA array interface.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError
 
 __all__ = ["as_device_array", "is_device_array", "to_host"]
 
-# Of the DLPack standard: kinds of devices, and of numbers.
+# Codes of the DLPack standard: of devices, and of floating-point numbers.
 _CUDA, _CUDA_MANAGED = 2, 13
 _FLOAT = 2
 
-#: How DLPack and the CUDA array interface call the default stream.
+#: The default stream in DLPack and in the CUDA array interface.
 _DEFAULT_STREAM = 1
 
 
@@ -24,7 +28,27 @@ def is_device_array(value: object) -> bool:
 
 
 def as_device_array(name: str, value: Any, current: int) -> Any:
-    """Return an array with `__cuda_array_interface__`: the same, or a view by way of DLPack."""
+    """Return an array of the current device with ``__cuda_array_interface__``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : object
+        An array for which `is_device_array` is true.
+    current : int
+        Number of the current device.
+
+    Returns
+    -------
+    object
+        `value` itself, or a view of its memory.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the array is on another device, or is neither float32 nor float64.
+    """
     if hasattr(value, "__cuda_array_interface__"):
         return value
     number = _device_of(value)
@@ -34,7 +58,15 @@ def as_device_array(name: str, value: Any, current: int) -> Any:
 
 
 def to_host(name: str, value: Any) -> Any:
-    """Return a copy of an array of a GPU, as an array of NumPy."""
+    """Return a copy of an array of a GPU as a NumPy array.
+
+    Raises
+    ------
+    BackendError
+        If this process cannot use a GPU.
+    ArgumentError, ArgumentTypeError
+        As in `as_device_array`.
+    """
     from bnmc._kernels.gpu.device import cuda, current_device, why_not
 
     reason = why_not()
@@ -44,18 +76,23 @@ def to_host(name: str, value: Any) -> Any:
 
 
 def _device_of(value: object) -> int | None:
-    """Return the number of the GPU that has the array, if one has it."""
+    """Return the number of the GPU of an array with DLPack, or None."""
     if not (hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__")):
         return None
     try:
         kind, number = value.__dlpack_device__()
-    except (BufferError, RuntimeError, TypeError, ValueError):  # spread over devices, say
+    except (
+        BufferError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):  # e.g. on several devices
         return None
     return int(number) if kind in (_CUDA, _CUDA_MANAGED) else None
 
 
 class _Tensor(ctypes.Structure):
-    """DLTensor, with which a DLManagedTensor begins."""
+    """DLTensor of the DLPack standard, the first field of DLManagedTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -72,18 +109,15 @@ class _Tensor(ctypes.Structure):
 
 
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-
-
 _pointer_of.restype = ctypes.c_void_p
-
-
 _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class _View:
-    """An array that another library exports by DLPack, with the CUDA array interface.
+    """A view with the CUDA array interface of an array that another library exports by DLPack.
 
-    The capsule is not renamed, so that the other library's array is released with it.
+    The view keeps the capsule under its original name; so the capsule, when it is deleted, releases
+    the array of the other library.
     """
 
     def __init__(self, name: str, array: Any) -> None:
@@ -102,7 +136,7 @@ class _View:
         self.__cuda_array_interface__ = {
             "shape": self.shape,
             "typestr": f"<f{size}",
-            # An array without elements has no address.
+            # The interface requires address 0 for an array without elements.
             "data": (address if math.prod(self.shape) else 0, False),
             "strides": strides,
             "stream": _DEFAULT_STREAM,

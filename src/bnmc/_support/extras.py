@@ -1,4 +1,4 @@
-"""Optional dependencies, imported where they are used."""
+"""Optional dependencies, which functions import when they need them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["import_extra"]
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import an optional dependency, or say which extra brings it.
+    """Import an optional dependency, or raise an error that names its extra.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def import_extra(module: str, extra: str) -> ModuleType:
     Raises
     ------
     MissingExtraError
-        If the module is not installed.  An installed module that fails to import for a reason
-        of its own raises its own error.
+        If the module is not installed. If an installed module fails to import, its own error is
+        raised.
 
     Examples
     --------

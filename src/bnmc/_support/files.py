@@ -1,8 +1,4 @@
-"""Reading a batch of inputs from a file, and writing runs to files.
-
-Nothing here ever unpickles: a file can be wrong, but it cannot run code.  Output appears under its
-name when it is complete, or not at all.
-"""
+"""Paths that a user passes, and files that appear as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +11,17 @@ from pathlib import Path
 from bnmc._support.arguments import choice
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["as_path", "replacing", "require_free", "require_writable"]
+__all__ = ["as_path", "replacing", "require_writable"]
 
 
 def as_path(name: str, path: object) -> Path:
-    """Return what a user passes as a path, or raise."""
+    """Return an argument as a path.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `path` is no path, or contains a null character.
+    """
     try:
         found = Path(path)  # type: ignore[arg-type]
         if "\0" in os.fspath(found):
@@ -30,7 +32,7 @@ def as_path(name: str, path: object) -> Path:
 
 
 def require_writable(name: str, path: Path, formats: Collection[str]) -> None:
-    """Refuse a destination that cannot be written to, before the work whose result it is to hold.
+    """Raise an error if a file cannot be written; called before the work that fills the file.
 
     Parameters
     ----------
@@ -57,33 +59,12 @@ def require_writable(name: str, path: Path, formats: Collection[str]) -> None:
         raise ArgumentError(name, str(path), allowed, error.strerror or str(error)) from error
 
 
-def _beside(path: Path) -> Path:
-    """Return where a file is written before it is moved to its path."""
-    return path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-
-
-def require_free(name: str, path: Path, *, force: bool) -> None:
-    """Refuse a destination that exists, or with `force` one that is not what would replace it.
-
-    Raises
-    ------
-    ArgumentError
-    """
-    if not os.path.lexists(path):
-        return
-    if not force:
-        raise ArgumentError(name, str(path), "a path that does not exist", "--force replaces it")
-    is_store = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup"))
-    if path.is_dir() and not (path.suffix.lower() == ".zarr" and is_store):
-        raise ArgumentError(name, str(path), "a file or a Zarr store, to be replaced")
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which becomes `path` if no error is raised.
 
-    What was at `path` stays there until then.  The block makes a file or a folder of the
-    temporary path.
+    The block makes a file or a folder of the temporary path. Until the block ends, an existing
+    file or folder stays at `path`; after an error it stays there for good.
 
     Examples
     --------
@@ -104,7 +85,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) == temporary:
-            error.filename = str(path)  # which is the name that the user knows
+            error.filename = str(path)  # the name that the user passed
         raise
     finally:
         for leftover in (temporary, former):
@@ -112,3 +93,8 @@ def replacing(path: Path) -> Iterator[Path]:
                 shutil.rmtree(leftover)
             else:
                 leftover.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """Return the temporary path of a file."""
+    return path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")

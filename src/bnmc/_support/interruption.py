@@ -1,4 +1,4 @@
-"""Long work that Ctrl-C and time limits end between two steps, never within one."""
+"""Ctrl-C and time limits, which end long work between two steps and never within a step."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from collections.abc import Callable
 
 __all__ = ["StillAtWork", "Stop", "uninterrupted"]
 
-#: How long Ctrl-C lets the step that is being done come to its end, in seconds.
+#: Time that the current step has to end after Ctrl-C, in seconds.
 GRACE = 0.8
 
 
 class StillAtWork(Exception):
-    """Ctrl-C came in a step that takes long, and goes on in its thread."""
+    """Ctrl-C came in a long step, which goes on in its thread."""
 
 
 class Stop:
-    """Whether work is to stop: since it was told to, or since its time is over.
+    """A condition for long work to stop: its event is set, or its time is over.
 
     Parameters
     ----------
     timeout : float or None
-        Seconds from now on.
+        Time limit in seconds from now; None for no limit.
+
+    Attributes
+    ----------
+    event : threading.Event
+        Set to stop the work, also in other threads.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -37,36 +42,45 @@ class Stop:
 
 
 def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
-    """Do work; return True at its end, or False if Ctrl-C ended it.
+    """Call a function in a thread, and stop it between two steps after Ctrl-C.
 
-    Python hands Ctrl-C to the main thread alone, so that thread waits while another one works.
+    Python raises KeyboardInterrupt in the main thread only. So the main thread waits, and another
+    thread works.
 
     Parameters
     ----------
     work : callable
-        Returns early, at the end of a step, once `stop` is set; what it raises is raised here.
+        Takes no arguments, and returns at the end of a step once the event of `stop` is set.
     stop : Stop
+        Receives Ctrl-C.
+
+    Returns
+    -------
+    bool
+        True if the work ended by itself, False if Ctrl-C ended it.
 
     Raises
     ------
     StillAtWork
-        If Ctrl-C came and the step did not end in time.
+        If Ctrl-C came and the current step did not end within `GRACE` seconds.
+    Exception
+        Any error that `work` raises.
     """
     if threading.current_thread() is not threading.main_thread():
         work()
         return True
     failed: list[BaseException] = []
-    ended = threading.Event()  # as a join that is interrupted takes the thread for ended
+    ended = threading.Event()  # after an interrupted join, the thread would count as ended
 
     def attempt() -> None:
         try:
             work()
-        except BaseException as error:  # handed over to the thread that waits
+        except BaseException as error:  # raised in the waiting thread
             failed.append(error)
         finally:
             ended.set()
 
-    context = contextvars.copy_context()  # of NumPy's error state, among others
+    context = contextvars.copy_context()  # for one, the error state of NumPy
     thread = threading.Thread(target=context.run, args=(attempt,), name="bnmc-run", daemon=True)
     thread.start()
     try:
@@ -78,7 +92,7 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
         if not ended.wait(GRACE):
             raise StillAtWork from None
         return False
-    if failed and isinstance(failed[0], KeyboardInterrupt):  # of a worker, or of the user's code
+    if failed and isinstance(failed[0], KeyboardInterrupt):  # of a worker or a function of the user
         return False
     if failed:
         raise failed[0]

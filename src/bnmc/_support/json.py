@@ -1,4 +1,4 @@
-"""Results as JSON, which has neither arrays nor numbers that are not finite."""
+"""Results as JSON. JSON has no arrays, and no numbers that are infinite or NaN."""
 
 from __future__ import annotations
 
@@ -15,15 +15,52 @@ __all__ = ["dumps", "plain"]
 
 
 def dumps(document: Any) -> str:
-    """Return the text of a JSON document, without a newline at its end."""
+    """Return the text of a JSON document, without a newline at the end.
+
+    Parameters
+    ----------
+    document : object
+        Any argument of `plain`.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the document contains an object that JSON cannot represent.
+
+    Examples
+    --------
+    >>> print(dumps({"rate": np.float64(0.5), "timescale": np.inf}))
+    {
+      "rate": 0.5,
+      "timescale": "Infinity"
+    }
+    """
     return json.dumps(plain(document), indent=2, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has for a value.
+    """Return a value as dicts, lists, strings, finite numbers, bools and None.
 
-    An infinite number becomes the string "Infinity" or "-Infinity", which `float` reads, as
-    JavaScript's `Number` does; one that is not a number becomes None.
+    Parameters
+    ----------
+    value : object
+        A number, a string, None, an array, a list, a tuple, a mapping, or an object whose method
+        ``as_json()`` returns one of these.
+
+    Returns
+    -------
+    object
+        An infinite number becomes "Infinity" or "-Infinity", which `float` and JavaScript's
+        ``Number`` read. NaN becomes None.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is, or contains, another object.
     """
     if hasattr(value, "as_json"):
         return plain(value.as_json())

@@ -1,4 +1,4 @@
-"""What this machine can give a process."""
+"""Processors and memory that a process may use on this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ __all__ = ["available_memory", "available_processors"]
 
 
 def available_processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are free, or all there are, or no bound, as is known."""
+    """Return the available memory in bytes.
+
+    Returns
+    -------
+    int
+        Free memory if the system reports it, else all memory, else 2**62.
+    """
     try:
         with open("/proc/meminfo") as lines:
             for line in lines:

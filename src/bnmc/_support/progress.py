@@ -1,4 +1,4 @@
-"""Progress of long work: a bar, a function of the user's, or nothing."""
+"""Progress of long work: a bar, a function of the user, or nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from bnmc.errors import ArgumentTypeError
 
 __all__ = ["Progress", "Reporter", "as_progress"]
 
-#: Called with how much is done, and how much there is.
+#: A function of the amount that is done, and the total amount.
 Progress = Callable[[int, int], None]
 
 
 def as_progress(progress: object) -> bool | Progress:
-    """Return what a user passes as `progress`, or raise."""
+    """Return the argument `progress` as a bool or a function.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is neither.
+    """
     if callable(progress):
         return progress
     if isinstance(progress, (bool, np.bool_)):
@@ -26,14 +32,22 @@ def as_progress(progress: object) -> bool | Progress:
 
 
 class Reporter:
-    """Progress, as a context: a bar on standard error, the user's function, or nothing.
+    """A context that yields a function of (done, total), which reports progress.
 
     Parameters
     ----------
     progress : bool or callable
-        As `as_progress` returns it.
-    label, unit : str
-        What is done, and what is counted: "simulate", "layers".
+        True for a bar on standard error (extra ``cli``), False for no report, or a function of
+        (done, total), which the context then yields.
+    label : str
+        The work, beside the bar: "simulate".
+    unit : str
+        The unit of the amounts, beside the bar: "layers".
+
+    Raises
+    ------
+    MissingExtraError
+        If `progress` is True and Rich is not installed.
     """
 
     def __init__(self, progress: bool | Progress, label: str, unit: str) -> None:

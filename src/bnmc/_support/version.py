@@ -1,4 +1,4 @@
-"""The version of the package, where every module can import it."""
+"""The version of the package, in a file that every module can import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks on any `concurrent.futures.Executor`, whose workers may die."""
+"""Tasks on executors of any library, repeated if their worker dies."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from bnmc._support.splits import ranges as ranges
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
 __all__ = ["Workers", "as_executor", "ranges", "received", "run_tasks", "sendable", "shares_memory"]
+
 T = TypeVar("T")
 
-#: How often a task may be lost while no other one is finished.
+#: The largest number of losses of a task while no other task finishes.
 MOST_LOSSES = 5
 
-#: What executors of other packages raise where a worker is gone, by module and name: importing
-#: these packages to name their classes would cost more than any run.
+#: Errors of other packages for a lost worker, by module and name. Importing the packages for their
+#: classes would take longer than many runs.
 _LOSSES = {
     ("distributed", "KilledWorker"),
     ("distributed", "CommClosedError"),
@@ -41,13 +42,19 @@ _LOSSES = {
 
 
 def as_executor(executor: object) -> Executor | None:
-    """Return what a user passes as `executor`, or raise."""
+    """Return the argument `executor` as an executor, or None.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is no executor, and no client of Dask.
+    """
     if executor is None or isinstance(executor, Executor):
         return executor
-    # A client of Dask makes one.
+    # A client of Dask makes an executor.
     if callable(make := getattr(executor, "get_executor", None)):
         executor = make()
-    # Executors of MPI and of Dask need not derive from the class; nothing else is called.
+    # Executors of MPI and of Dask need not be subclasses; only their `submit` is called.
     if callable(getattr(executor, "submit", None)):
         return executor  # type: ignore[return-value]
     raise ArgumentTypeError(
@@ -62,10 +69,30 @@ def run_tasks(
     workers: int,
     report: Callable[[int, int], None],
 ) -> list[T]:
-    """Call a function with each tuple of arguments; return the results in the order of tasks.
+    """Call a function with each tuple of arguments, on an executor or in threads.
 
-    Without an executor, so many threads run them, as kernels hold no lock. The first error, in the
-    order of tasks among those that ran, is raised, and an interruption cancels what has not begun.
+    Parameters
+    ----------
+    function : callable
+    tasks : sequence of tuple
+        Arguments of each call.
+    executor : Executor or None
+        Executor that runs the calls; None for threads of this process.
+    workers : int
+        Number of threads, if there is no executor.
+    report : callable
+        Function of (done, total), called as calls finish.
+
+    Returns
+    -------
+    list
+        Results in the order of the tasks.
+
+    Raises
+    ------
+    Exception
+        The error of the first task, in their order, among the finished ones. Calls that have not
+        begun are cancelled, also after Ctrl-C.
     """
     results: dict[int, T] = {}
     with Workers(executor, min(workers, len(tasks))) as pool:
@@ -78,21 +105,20 @@ def run_tasks(
 
 
 class Workers:
-    """An executor, as a context: tasks go in under a number, results come out as they finish.
+    """A context that runs numbered tasks on an executor, and yields results as they finish.
 
     Parameters
     ----------
     executor : Executor or None
-        The user's, which goes on to serve afterwards; None for threads of this process.
+        Executor of the user, which stays open afterwards; None for threads of this process.
     threads : int
-        How many threads, without an executor.
+        Number of threads, if there is no executor.
 
     Notes
     -----
-    A task whose worker died is given to another one: a process pool, which the death of one
-    worker breaks, is replaced by one of the same kind; executors of clusters have more workers.
-    Leaving the context cancels what has not begun and waits for what has, where that is in threads
-    of this process.
+    If the worker of a task dies, the task is submitted again. The death of a worker breaks a pool
+    of processes, so a new pool with the same settings replaces it. On exit, tasks that have not
+    begun are cancelled; threads of this process are waited for.
     """
 
     def __init__(self, executor: Executor | None, threads: int) -> None:
@@ -102,19 +128,19 @@ class Workers:
         self._is_own = own
         self._tasks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self._futures: dict[Future[Any], int] = {}
-        #: How often each task was lost since one was finished.
+        #: Losses of each task since the last task finished.
         self._losses: Counter[int] = Counter()
 
     @property
     def shares_memory(self) -> bool:
-        """Whether what tasks get need not be pickled."""
+        """Whether tasks run in this process, so that nothing is pickled."""
         return shares_memory(self._executor)
 
     @property
     def count(self) -> int:
-        """How many workers there are, or may be."""
+        """Number of workers, or the largest number if it varies."""
         executor: Any = self._executor
-        # Of the standard library, of mpi4py, and of Dask.
+        # Attributes of the executors of the standard library, of mpi4py, and of Dask.
         count = getattr(executor, "_max_workers", None) or getattr(executor, "num_workers", None)
         if count is None and hasattr(executor, "_client"):
             count = sum(executor._client.nthreads().values())
@@ -130,21 +156,21 @@ class Workers:
         for future in self._futures:
             future.cancel()
         if self._is_own and self._executor is not None:
-            # After Ctrl-C what takes long is left to itself.
+            # After Ctrl-C a long task goes on in its thread.
             wait = kind is None or not issubclass(kind, KeyboardInterrupt)
             self._executor.shutdown(wait=wait, cancel_futures=True)
 
     def submit(self, number: int, function: Callable[..., Any], *arguments: Any) -> None:
-        """Give a task to a worker."""
+        """Submit a task under a number."""
         self._tasks[number] = (function, arguments)
         self._send(number)
 
     def finished(self, timeout: float = 0.5) -> Iterator[tuple[int, Any]]:
-        """Wait for results, so long at most; yield number and result of each, in this order.
+        """Wait for results, at most `timeout` seconds; yield their numbers and results in order.
 
-        The error of the first task that failed is raised.
+        The error of the first failed task is raised.
         """
-        # A timeout keeps the main thread open to Ctrl-C.
+        # Without a timeout, Ctrl-C would not interrupt the main thread.
         done, _ = wait(self._futures, timeout=timeout, return_when=FIRST_COMPLETED)
         for future in sorted(done, key=self._futures.__getitem__):
             number = self._futures.pop(future)
@@ -160,7 +186,7 @@ class Workers:
             yield number, result if self.shares_memory else received(result)
 
     def _replace(self, number: int, error: BaseException) -> None:
-        """Send a lost task again, or give up."""
+        """Submit a lost task again, or raise `WorkersLostError`."""
         self._losses[number] += 1
         if self._losses[number] > MOST_LOSSES:
             raise WorkersLostError(self._losses[number], str(error)) from error
@@ -169,8 +195,7 @@ class Workers:
     def _send(self, number: int) -> None:
         function, arguments = self._tasks[number]
         assert self._executor is not None
-        # Dask takes a call with the arguments of another one for the same, whose end it may know:
-        # the death of its workers, say.
+        # Dask deduplicates equal calls, also those that failed; a unique id forces a new run.
         call: tuple[Any, ...] = (function, *arguments)
         if not self.shares_memory:
             call = (_called, uuid.uuid4().hex, sendable("executor", self._given, call))
@@ -184,37 +209,50 @@ class Workers:
 
 
 def sendable(name: str, value: object, what: object) -> bytes:
-    """Return what goes to another process as bytes, or raise about the argument `name`."""
+    """Pickle an object for another process.
+
+    Parameters
+    ----------
+    name, value : str and object
+        Argument that the error names if the object cannot be pickled.
+    what : object
+        The object.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If cloudpickle cannot pickle the object.
+    """
     from numba import cloudpickle
 
     dumps: Callable[[object], bytes] = cloudpickle.dumps
     try:
         return dumps(what)
-    except Exception as error:  # whatever pickling a user's object raises
+    except Exception as error:  # an object of the user may raise anything
         reason = f"cloudpickle cannot send it to workers: {error}"
         raise ArgumentTypeError(name, value, "what can be pickled", reason) from None
 
 
 def received(content: bytes) -> Any:
-    """Return what `sendable` packed."""
+    """Return the object that `sendable` pickled."""
     from numba import cloudpickle
 
     return cloudpickle.loads(content)
 
 
 def _called(once: str, call: bytes) -> bytes:
-    """Make a call in another process; `once` tells it from all others."""
+    """Make a pickled call in another process; `once` is unique to the call."""
     function, *arguments = received(call)
     return sendable("executor", "the result of a task", function(*arguments))
 
 
 def shares_memory(executor: Executor | None) -> bool:
-    """Whether an executor's tasks run in this process, so that nothing is pickled."""
+    """Whether the tasks of an executor run in this process, so that nothing is pickled."""
     return executor is None or isinstance(executor, ThreadPoolExecutor)
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Whether an error says that a worker is gone, and not that a task failed."""
+    """Whether an error is the loss of a worker, and not a failure of the task."""
     if isinstance(error, (BrokenExecutor, CancelledError)):
         return True
     kinds = type(error).__mro__
@@ -222,7 +260,7 @@ def _is_loss(error: BaseException) -> bool:
 
 
 def _another(broken: Executor, error: BrokenExecutor) -> Executor:
-    """Return a pool of processes like one that a death has broken."""
+    """Return a pool of processes with the settings of a broken pool."""
     if not isinstance(broken, ProcessPoolExecutor):
         raise WorkersLostError(1, str(error)) from error
     settings: Any = broken

@@ -2,48 +2,47 @@
 
 The bounds are Theorem 1.1 of Devroye, Mehrabian and Reddad, *The total variation distance between
 high-dimensional Gaussians with the same mean* (arXiv 1810.08693): for positive definite Σ₁, Σ₂ of
-equal size and λ_i the eigenvalues of ``Σ₁⁻¹Σ₂ − I``,
+equal size, and λ_i the eigenvalues of ``Σ₁⁻¹Σ₂ − I``,
 
     1/100  <=  TV(N(0, Σ₁), N(0, Σ₂)) / min{1, (Σ_i λ_i²)^½}  <=  3/2.
 
-d independent rows of one law are Gaussian with covariance ``I_d ⊗ Σ``: each λ_i occurs d times, and
-Σλ_i² is multiplied by d. So one row of a hidden layer hardly sees a change of G of the size 1/√d,
-and the whole layer does.
+d independent rows of one law are Gaussian with covariance ``I_d ⊗ Σ``. Each λ_i occurs d times, so
+Σλ_i² is multiplied by d. Hence a change of G of the size 1/√d hardly affects the law of one row of
+a hidden layer, but changes the law of the whole layer.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bnmc import gram
 from bnmc._support.arguments import finite_array
-from bnmc.errors import ArgumentError, SingularGramError
+from bnmc._support.array_arguments import Float64Array, real_numbers
+from bnmc._support.linalg import require_regular, rounding_unit
+from bnmc.errors import ArgumentError
 
 __all__ = ["spectral_deviation", "total_variation"]
-
-Float64Array = NDArray[np.float64]
 
 
 def total_variation(
     S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1
 ) -> tuple[Float64Array, Float64Array]:
-    """Bounds of the total variation distance of ``N(0, S1)`` and ``N(0, S2)``, row by row.
+    """Bounds of the total variation distance of ``N(0, S1)`` and ``N(0, S2)``, for several rows.
 
-    With ``s = √rows · spectral_deviation(S1, S2)`` they are ``min{1, s} / 100`` and
-    ``min{1, 3s/2}``: the module's theorem for `rows` independent rows, and that no distance
-    exceeds 1.
+    With ``s = √rows · spectral_deviation(S1, S2)`` the bounds are ``min{1, s} / 100`` and
+    ``min{1, 3s/2}``. They combine the theorem of `bnmc.bounds.gaussian` for `rows` independent rows
+    with the fact that no distance exceeds 1.
 
     Parameters
     ----------
     S1 : (..., n, n) array_like
         Covariances, positive definite.
     S2 : (..., n, n) array_like
-        Covariances, positive semidefinite: for a singular one the distance is 1, and both bounds
+        Covariances, positive semidefinite. For a singular one the distance is 1, and both bounds
         hold.
     rows : array_like of real numbers, default 1
-        Number of independent rows, >= 1; broadcasts with the leading axes, as these do with one
-        another.
+        Number of independent rows, >= 1. All leading axes and `rows` broadcast.
 
     Returns
     -------
@@ -55,13 +54,13 @@ def total_variation(
     SingularGramError
         If an `S1` is singular to rounding, ``λ_min <= n ε λ_max``.
     ArgumentError, ArgumentTypeError
-        If `S1` or `S2` is not a stack of symmetric, positive semidefinite matrices, `rows` not of
-        numbers >= 1, or the shapes do not go together.
+        If `S1` or `S2` is not a stack of symmetric, positive semidefinite matrices, `rows` is not
+        an array of numbers >= 1, or the shapes do not match.
 
     Notes
     -----
-    The distance is symmetric, the bounds are not: for a regular `S2`, exchanging the two gives a
-    second pair of bounds, and the better of each hold.
+    The distance is symmetric, but the bounds are not. For a regular `S2`, exchanging `S1` and `S2`
+    gives a second pair of bounds. The larger lower bound and the smaller upper bound hold.
 
     Examples
     --------
@@ -69,7 +68,7 @@ def total_variation(
     >>> lower, upper
     (array([0.001, 0.005, 0.01 ]), array([0.15, 0.75, 1.  ]))
     """
-    count = finite_array("rows", rows, shape=(...,)).astype(np.float64)
+    count = real_numbers("rows", rows)
     if (count < 1).any():
         raise ArgumentError("rows", float(count.min()), "real numbers >= 1")
     deviation = spectral_deviation(S1, S2)
@@ -84,20 +83,21 @@ def total_variation(
 def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
     """Root of the sum of the squared eigenvalues of ``S1⁻¹ S2 − I``.
 
-    This is the Frobenius norm of the symmetric ``S1^{-½} S2 S1^{-½} − I``.  That of ``S1⁻¹ S2 − I``
-    itself, `bnmc.gram.relative_deviation`, is at least as large, and at most ``√κ(S1)`` times.
+    This is the Frobenius norm of the symmetric matrix ``S1^{-½} S2 S1^{-½} − I``. The norm of
+    ``S1⁻¹ S2 − I`` itself, `bnmc.gram.relative_deviation`, is larger by a factor between 1 and
+    ``√κ(S1)``.
 
     Parameters
     ----------
     S1 : (..., n, n) array_like
         Positive definite matrices.
     S2 : (..., n, n) array_like
-        Positive semidefinite matrices; the leading axes broadcast.
+        Positive semidefinite matrices. The leading axes broadcast.
 
     Returns
     -------
     (...) ndarray of float64
-        Non-negative; infinite where its square exceeds float64.
+        Non-negative. If the square exceeds float64, infinite.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
         If an `S1` is singular to rounding, ``λ_min <= n ε λ_max``.
     ArgumentError, ArgumentTypeError
         If `S1` or `S2` is not a stack of symmetric, positive semidefinite matrices, or their shapes
-        do not go together.
+        do not match.
 
     Examples
     --------
@@ -115,10 +115,10 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
     given = finite_array("S1", S1, shape=(..., "n", "n"))
     first, second = gram.validate_gram(given, "S1"), gram.validate_gram(S2, "S2")
     _require_matching(first.shape, second.shape)
-    factor = _inverse_root(first, float(np.finfo(given.dtype).eps))
+    factor = _inverse_root(first, rounding_unit(given))
     scale = np.abs(first).max(axis=(-2, -1), keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite below
-        # The difference comes first: of nearly equal matrices it keeps every digit.
+        # Subtract before whitening: the difference of nearly equal matrices keeps every digit.
         whitened = np.swapaxes(factor, -2, -1) @ (second / scale - first / scale) @ factor
         deviation: Float64Array = np.linalg.norm(whitened, axis=(-2, -1))
     return np.where(np.isfinite(deviation), deviation, np.inf)[()]
@@ -137,13 +137,9 @@ def _require_matching(first: tuple[int, ...], second: tuple[int, ...]) -> None:
 
 
 def _inverse_root(matrices: Float64Array, rounding: float) -> Float64Array:
-    """F with ``Fᵀ (S / max|S|) F = I``, for regular S."""
+    """Return F with ``Fᵀ (S / max|S|) F = I``, or raise `SingularGramError` for a singular S."""
     scale = np.abs(matrices).max(axis=(-2, -1), keepdims=True)
     spectrum, vectors = np.linalg.eigh(matrices / np.where(scale > 0, scale, 1))
-    is_singular = spectrum[..., 0] <= spectrum.shape[-1] * rounding * spectrum[..., -1]
-    if is_singular.any():
-        index = tuple(int(i) for i in np.argwhere(is_singular)[0])
-        smallest, largest = spectrum[index][[0, -1]]
-        raise SingularGramError("S1", index, float(smallest / largest) if largest else 0.0)
+    require_regular("S1", spectrum, rounding)
     inverse_root: Float64Array = vectors / np.sqrt(spectrum)[..., None, :]
     return inverse_root

@@ -1,6 +1,6 @@
-"""Activations: the functions that a network applies to every entry of its hidden state.
+"""Activations: the scalar functions that a network applies to every entry of its hidden state.
 
-The named ones are, with Φ the distribution function of a standard normal:
+Named activations, with Φ the distribution function of a standard normal:
 
 ============ ==========================================================
 name         σ(x)
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Activation", "as_activation"]
 
-# Hidden states are normalised, so this is where nearly all of them are.
+# Nearly all entries of normalized hidden states are in this range.
 _CHECKED = np.linspace(-4.0, 4.0, 801)
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Activation:
-    """A scalar function that is applied to every entry of the hidden state.
+    """A scalar function for every entry of the hidden state.
 
     Parameters
     ----------
     function : callable
-        Maps one real number to one; anything that Numba can compile.  What it refers to (closure
-        and global variables) is taken as it is now: later changes have no effect.
+        Maps a real number to a real number; Numba must be able to compile it.  Its closure and
+        global variables are copied now: later changes have no effect.
     kinks : iterable of float, default ()
-        The points where the function or its derivative jumps.  Quadrature splits there; a kink
-        that is not declared costs time, not correctness.
+        The points where the function or its derivative is discontinuous.  Numerical integration
+        splits its range there; without declared kinks it takes longer.
     name : str, optional
-        For messages and tables; by default the function's own.
+        Name in messages and tables; the default is the name of the function.
 
     Attributes
     ----------
@@ -66,13 +66,13 @@ class Activation:
     kinks : tuple of float
         In increasing order.
     digest : str
-        What identifies the compiled code: the name of a named activation, else a SHA-256 of the
-        bytecode and of everything it refers to.  The same in every process that runs the same
-        Python version and source.
+        Identifies the compiled code: the name of a named activation, else a SHA-256 of the bytecode
+        and of all values that it refers to.  It is the same in every process with the same Python
+        version and source.
     function : callable
-        The function that was given.
+        The argument `function`.
     builtin : bool
-        Whether it is one of the named activations.
+        Whether it is a named activation.
 
     Raises
     ------
@@ -83,13 +83,13 @@ class Activation:
 
     See Also
     --------
-    as_activation : From a name, a function or an activation.
+    as_activation : Returns the activation of a name or a function.
 
     Notes
     -----
-    Two activations are equal when digest, kinks and name are.  They can be pickled: a named one
-    by its name, a function of an importable module by reference, any other (a lambda, a closure)
-    by value.
+    Two activations are equal if digest, kinks and name are.  Pickle stores a named activation by
+    its name, a function of an importable module by reference, and any other function (a lambda, a
+    closure) by value.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class Activation:
 
     @classmethod
     def named(cls, name: str) -> Activation:
-        """Return the activation of a name; the module's table lists them.
+        """Return the activation of a name; the table of the module lists the names.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class Activation:
         Raises
         ------
         UnknownNameError
-            If there is none of that name; the message proposes the nearest.
+            If no activation has that name; the message proposes the nearest name.
 
         Examples
         --------
@@ -161,7 +161,7 @@ class Activation:
         return _named(choice("activation", name, BUILTIN))
 
     def scalar(self, dtype: DTypeLike) -> ScalarFunction:
-        """Return the plain Python function of a scalar that kernels of a dtype compile.
+        """Return the plain Python function of a scalar that kernels compile for a dtype.
 
         Parameters
         ----------
@@ -175,7 +175,7 @@ class Activation:
         Raises
         ------
         ArgumentError
-            If the dtype is another.
+            If `dtype` is another one.
 
         Examples
         --------
@@ -203,12 +203,12 @@ class Activation:
         Returns
         -------
         ndarray or scalar
-            Of the shape of `x`; float32 where `x` is, else float64.
+            Of the shape of `x`; float32 if `x` is float32, else float64.
 
         Raises
         ------
         ArgumentTypeError
-            If `x` is not of real numbers.
+            If `x` is not an array of real numbers.
         ArgumentError
             If Numba cannot compile the function.
 
@@ -221,19 +221,19 @@ class Activation:
         if given.dtype.kind not in "biuf":
             raise ArgumentTypeError("x", x, "real numbers")
         dtype = np.float32 if given.dtype == np.float32 else np.float64
-        with np.errstate(over="ignore"):  # what exceeds float64 is infinite
+        with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
             result = np.array(given, dtype=dtype, order="C", subok=False)
         apply, sigma = _compiled(self, result.dtype.name)
         apply(sigma, result.reshape(-1))
         return result[()]
 
     def check(self) -> None:
-        """Verify that the function can be compiled, and is real and finite on [−4, 4].
+        """Raise unless the function compiles, and is real and finite on [−4, 4].
 
         Raises
         ------
         ArgumentError
-            If not; the message says why.
+            With the reason.
 
         Examples
         --------
@@ -277,7 +277,7 @@ class Activation:
         try:
             dumps: Any = cloudpickle.dumps
             pickled: bytes = dumps(self._scalars["float64"])
-        except Exception as error:  # whatever the function refers to decides what is raised
+        except Exception as error:  # the variables of the function may raise anything
             allowed = "a function that can be pickled, to send it to another process"
             hint = f"{type(error).__name__}: {error}"
             raise ArgumentError("activation", self.name, allowed, hint) from error
@@ -285,7 +285,7 @@ class Activation:
 
 
 def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
-    """Return the activation that a name, a function or an activation stands for.
+    """Return the activation of a name or a function, or the activation itself.
 
     Parameters
     ----------
@@ -298,9 +298,9 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
     Raises
     ------
     UnknownNameError
-        If it is a name that is not known.
+        If `spec` is an unknown name.
     ArgumentTypeError
-        If it is something else.
+        If `spec` is neither a name, a function nor an activation.
 
     Examples
     --------

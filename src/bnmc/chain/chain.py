@@ -1,4 +1,4 @@
-"""The Markov chain that a network is, as a value."""
+"""`Chain`: the specification of a network, as a value."""
 
 from __future__ import annotations
 
@@ -16,48 +16,50 @@ from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
 
 __all__ = ["Chain", "as_chain"]
-#: The largest width: whole numbers up to it are float64 numbers.
+#: Largest width: float64 holds all whole numbers up to it.
 MOST_WIDTH = 2**53
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Chain:
-    r"""Which Markov chain: everything but its start and its random numbers.
+    r"""The specification of a network: width, batch, activation, normalization, weights.
+
+    It fixes a Markov chain up to its start and its random numbers.
 
     With width d and batch n, the representation :math:`x_l \in R^{d \times n}` goes to
 
     .. math:: x_{l+1} = N(\mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l)),
               \qquad G_l = \sigma(x_l)^T \sigma(x_l) / d,
 
-    where the entries of :math:`W_l` are i.i.d. with mean 0 and variance 1/d, and N acts on each
+    where the entries of :math:`W_l` are i.i.d. with mean 0 and variance 1/d, and N normalizes each
     row (Joudaki, Daneshmand and Bach, arXiv:2205.13076, eq. (2), is skip = 0, gain = 1).
 
     Parameters
     ----------
     width : int
-        d >= 1 and at most 2**53, neurons of a layer.
+        d, number of neurons per layer, from 1 to 2**53.
     batch : int
-        n >= 1, samples of a batch; at least 2 where `norm` is "batch".
+        n >= 1, number of samples; at least 2 if `norm` is "batch".
     activation : str, Activation or callable
         :math:`\sigma`: a built-in name, or a scalar function that Numba can compile.
     norm : {"batch", "batch-uncentred", "none"}
         N of a row r: (r - mean r) / sqrt(Var r + eps) with the variance divided by n; or
         r / sqrt(mean(r^2) + eps); or r.
     skip : float
-        Factor of the skip connection; 0 for none.
+        Factor of the skip connection; 0 removes it.
     gain : float
-        Factor of the weights, not 0.
+        Factor of the weights; not 0.
     weights : {"gaussian", "uniform", "rademacher"} or callable
-        Law of the entries of W times sqrt(d): of mean 0 and variance 1.  A callable receives a
-        `numpy.random.Generator` and a shape, and returns an array of that shape; it is called
-        from several threads.
+        Law of the entries of W times sqrt(d), with mean 0 and variance 1.  A callable takes a
+        `numpy.random.Generator` and a shape, and returns an array of that shape; several threads
+        call it.
     eps : float
-        Added to the variance, >= 0.  The papers have 0, layers in practice 1e-5.
+        Number >= 0 that is added to the variance.  The papers use 0; PyTorch uses 1e-5.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For a value that is not allowed; the message names it.
+        If a value is not allowed; the message names it.
 
     Examples
     --------
@@ -144,7 +146,7 @@ class Chain:
 
     @property
     def is_vanilla_linear(self) -> bool:
-        """Whether the Gram matrix is a product of Wishart factors: linear, no norm, no skip."""
+        """Whether the chain is linear without norm and skip: G is a product of Wishart factors."""
         linear = self.activation.name == "linear" and self.activation.builtin
         return self.is_gaussian and linear and self.normalization.is_identity and self.skip == 0.0
 
@@ -171,8 +173,8 @@ class Chain:
     ) -> Self:
         """Return the chain of *… avoids rank collapse*: x + gamma W x, uncentred BN.
 
-        There W has unit variance, so the gain is gamma sqrt(width).  gamma = inf stands for no
-        skip connection.
+        Their W has unit variance, so the gain is gamma sqrt(width).  gamma = inf removes the skip
+        connection.
         """
         gamma = real("gamma", gamma, above=0.0, finite=False)
         width = integer("width", width, low=1, high=MOST_WIDTH)
@@ -205,7 +207,7 @@ def _by_value(weights: WeightSampler) -> bytes:
     dumps: Callable[[object], bytes] = cloudpickle.dumps
     try:
         return dumps(weights)
-    except Exception as error:  # whatever the function refers to decides what is raised
+    except Exception as error:  # the variables of the function may raise anything
         allowed = "a function that can be pickled, to send it to another process"
         hint = f"{type(error).__name__}: {error}"
         raise ArgumentError("weights", weights, allowed, hint) from error

@@ -18,18 +18,18 @@ __all__ = ["ScalarFunction", "code_digest", "digest_of", "frozen_copy", "is_impo
 
 ScalarFunction = Callable[[Any], Any]
 
-# Packages whose functions Numba knows by name: their Python source is not what gets compiled.
+# Numba knows the functions of these packages by name and does not compile their Python source.
 _KNOWN_BY_NAME = frozenset(sys.stdlib_module_names | {"numba", "numpy", "scipy"}) - {"__main__"}
 
 # --- what a function is
 
 
 def frozen_copy(function: ScalarFunction) -> FunctionType:
-    """Return a function with the same code, whose variables no one else can change.
+    """Return a function with the same code and with copies of its variables.
 
-    Numba reads them when it compiles, which may be long after the digest was taken.
+    Numba reads variables when it compiles, possibly long after the digest was taken.
     """
-    function = getattr(function, "py_func", function)  # what Numba has compiled already
+    function = getattr(function, "py_func", function)  # the function of a compiled dispatcher
     if not isinstance(function, FunctionType):
         function = _calling(function)
     variables = {
@@ -68,7 +68,7 @@ def _copied(cell: CellType) -> CellType:
 
 
 def _global_names(code: CodeType) -> list[str]:
-    """Names of the global variables that a code, or one within it, reads."""
+    """Return the names of the global variables that a code, or a code in it, reads."""
     names = {
         str(instruction.argval)
         for instruction in dis.get_instructions(code)
@@ -84,7 +84,7 @@ def _inner_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def is_importable(function: ScalarFunction) -> bool:
-    """Whether another process finds this very function by its name."""
+    """Return whether another process finds this function by its name."""
     module_name = getattr(function, "__module__", None)
     found: object = sys.modules.get(str(module_name))
     if found is None or module_name == "__main__":
@@ -100,12 +100,12 @@ def is_importable(function: ScalarFunction) -> bool:
 def code_digest(function: FunctionType, name: str) -> str:
     """Return a digest of the code of a function and of all values that the code depends on.
 
-    Where it stands (file and line) does not enter, so an edit elsewhere keeps compiled code.
+    File and line do not enter, so an edit elsewhere keeps compiled code.
     """
     digest = _Digest()
     try:
         digest.add_function(function)
-    except Exception as error:  # from the pickle of a foreign value
+    except Exception as error:  # pickling a foreign value may raise anything
         allowed = "a function of numbers, arrays and functions that Numba knows"
         raise ArgumentError(
             "activation", name, allowed, f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ names of norms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from bnmc._support.arguments import choice
 __all__ = ["NORMS", "Norm", "as_norm"]
 
 Axis = Literal["batch", "features"]
+
+# A batch size: an integer, or inf as a float.
+_Size = TypeVar("_Size", int, float)
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,21 @@ class Norm:
         """Whether N sees a Gram matrix up to a positive factor only."""
         return self.axis is not None and eps == 0.0
 
-    def dimensions(self, batch: int) -> int:
-        """Return the dimension of the space of samples that N sees."""
+    def dimensions(self, batch: _Size) -> _Size:
+        """Return the dimension of the space of samples that N sees; the batch may be infinite."""
         return batch - 1 if self.hides_common_part else batch
 
     @property
-    def has_batch_symmetric_limit(self) -> bool:
-        """Whether N(w), w ~ N(0, I), is uniform on a sphere: the mean field's fixed point uses it.
+    def has_symmetric_fixed_point(self) -> bool:
+        """Whether the mean-field map has a fixed point that all permutations of samples preserve.
 
-        That is so for both norms over the batch.
+        The map goes from the Gram matrix G of a layer to that of the next layer at infinite width.
+        Both norms over the batch have such a fixed point if eps is 0 and there is no skip
+        connection, for two reasons.  N commutes with permutations of the samples, so the map
+        preserves the symmetry of G.  N is invariant to positive factors of a row, so the fixed
+        point does not depend on the scale of G or on the gain: for a row w ~ N(0, I), N(w) is
+        uniform on the sphere of radius sqrt(batch) in the space that N sees, of dimension
+        `dimensions(batch)`.
         """
         return self.axis == "batch"
 

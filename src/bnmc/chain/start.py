@@ -1,7 +1,8 @@
-"""Where a chain starts: arrays, and laws that are drawn inside the kernels.
+"""Starts of chains: arrays, and laws that kernels draw.
 
-A named law, and a first layer of another width, are Gaussian rows with a given covariance of the
-samples.  So they are drawn as every conditional layer is, and no (width, batch) array exists.
+A named law, and a first layer with another number of features, are Gaussian rows with a given
+covariance of the samples.  Kernels draw them like a conditional layer, so no (width, batch) array
+exists.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ __all__ = [
     "shape_of",
 ]
 
-#: Variance of what distinguishes the samples of the law "collinear", beside 1 for what they share.
+#: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
 COLLINEAR_VARIANCE = 1e-6
 INITIAL_LAWS = ("gaussian", "collinear")
 
 
 class FirstLayer:
-    r"""Inputs whose feature count is not the width: a Gaussian layer takes them there.
+    r"""Inputs with any number of features, which a first Gaussian layer takes to the width.
 
     Each chain starts from :math:`x_0 = N(W x)` with W of shape (width, features) and i.i.d.
     entries N(0, 1/features).
@@ -68,23 +69,23 @@ class FirstLayer:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of what may be an array, () for what is none."""
+    """Return the shape of an array, or () if the value is none."""
     if is_device_array(value):
         return tuple(getattr(value, "shape", ()))
     try:
         return host_array("initial", value).shape
-    except ArgumentTypeError:  # which `finite_array` will raise, too
+    except ArgumentTypeError:  # `finite_array` will raise it, too
         return ()
 
 
 @dataclass(frozen=True)
 class Covariance:
-    """Layer 0 has rows N(0, matrix) before its normalization; matrix is (columns, columns)."""
+    """Layer 0 has rows N(0, matrix) before its normalization; `matrix` is (columns, columns)."""
 
     matrix: NDArray[np.float64]
 
     def part(self, first: int, last: int) -> Covariance:
-        """Return the start of some chains: the same."""
+        """Return the start of some chains, which is the same."""
         return self
 
 
@@ -105,7 +106,7 @@ class Representation:
 def prepare(
     chain: Chain, initial: object, chains: int, inputs: int | None
 ) -> Covariance | Representation:
-    """Turn what a user may pass as `initial` into one of two starts, or raise a typed error."""
+    """Return the start that an argument `initial` means, or raise a typed error."""
     columns = chain.batch * (inputs or 1)
     if isinstance(initial, str):
         choice("initial", initial, INITIAL_LAWS)
@@ -158,7 +159,7 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
 
 
 def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
-    """Refuse samples that are all equal (all zero): every row of W x would lack variance."""
+    """Raise if all samples are equal (all zero): no row of W x would have variance."""
     groups = stacked.reshape(stacked.shape[0], -1, chain.batch)
     reference = groups[..., :1] if chain.normalization.centred else np.zeros(())
     if (groups == reference).all(axis=(0, 2)).any():

@@ -1,7 +1,10 @@
-"""The command line.  Nothing imports this package but `bnmc.__main__`.
+"""The command line ``bnmc``.
 
-Typer is imported when a command line runs.  The package may import everything else.  Read `app.py`
-first, then `simulate.py`.
+Only `bnmc.__main__` and the installed script import this package; it may import everything else.
+`app.py` has `main`, which parses a command line and turns errors into exit statuses; read it first.
+`application.py` lists the commands, and `commands/` has one file for each. Importing the package
+imports neither Typer nor NumPy, so that help appears without delay: Typer is imported when a
+command line runs, and the rest of the library when a command needs it.
 """
 
 from __future__ import annotations

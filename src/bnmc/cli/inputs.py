@@ -1,4 +1,7 @@
-"""TODO-DOC bnmc.cli.app.inputs."""
+"""Reading a batch of inputs, or states of another program, from a file.
+
+Nothing here unpickles: a damaged or malicious file raises an error, and runs no code.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,13 @@ from bnmc._support.arguments import choice, finite_array
 from bnmc._support.files import as_path
 from bnmc.errors import ArgumentError, UnknownNameError
 
-__all__ = ["INPUT_FORMATS", "read_input"]
+__all__ = ["INPUT_FORMATS", "read_input", "read_states"]
+
+#: Suffixes of files of inputs.
 INPUT_FORMATS = (".npy", ".npz", ".csv")
 
-#: Of the members of an archive that are read: a few compressed bytes may claim to be any number.
+#: The largest unpacked size of an array in an archive, in bytes. A small archive may unpack to any
+#: size.
 MOST_BYTES = 1 << 33
 
 
@@ -32,23 +38,23 @@ def read_input(
     Parameters
     ----------
     path : path
-        An existing ``.npy``, ``.npz`` or ``.csv`` file with one row a feature and one column a
-        sample.  A line of names at the top of a .csv is skipped, as are lines that begin with #.
+        An existing ``.npy``, ``.npz`` or ``.csv`` file, with one row per feature and one column per
+        sample. In a .csv file, a first line of names and lines that begin with # are skipped.
     array : str, optional
-        Which array of an .npz; not needed if it has one.
+        Name of an array of an .npz file; needed if the file has several.
     samples_first : bool, default False
-        Whether the file has one row a sample instead.
+        Whether the file has one row per sample and one column per feature.
 
     Returns
     -------
-    (features, samples) ndarray of float64
+    ndarray of float64, shape (features, samples)
 
     Raises
     ------
     OSError
         If the file cannot be opened.
     ArgumentError, ArgumentTypeError
-        If it is damaged, or holds no matrix of finite real numbers.
+        If the file is damaged, or contains no matrix of finite real numbers.
 
     Examples
     --------
@@ -65,52 +71,53 @@ def read_input(
 
 
 def read_states(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Read the array of a .npy file, or of an .npz file that has one.
+    """Read the states of another program from a file.
 
     Parameters
     ----------
     path : path
+        An existing .npy file, or an .npz file with one array.
 
     Returns
     -------
     ndarray
-        Of any shape and dtype; nothing is unpickled.
+        The array, of any shape and any dtype but objects.
 
     Raises
     ------
     OSError
         If the file cannot be opened.
     ArgumentError
-        If it is damaged or of another kind.
+        If the file is damaged or has another suffix.
     """
     return _read("samples", as_path("samples", path), None, (".npy", ".npz"))
 
 
 def _read(name: str, path: Path, array: str | None, formats: Collection[str]) -> NDArray[Any]:
-    """Read an array, or say what is wrong with the file that is the argument `name`."""
+    """Read an array of a file, the argument `name`, or raise an error about that argument."""
     suffix = choice(f"{name} (by its suffix)", path.suffix.lower(), formats)
     if array is not None and suffix != ".npz":
         raise ArgumentError("array", array, "nothing, as only an .npz file has named arrays")
     if path.exists() and not path.is_file():
         raise ArgumentError(name, str(path), "a regular file")
     with path.open("rb"):
-        pass  # an error of the operating system is reported as such, not as damage
+        pass  # so that an error of the operating system is not reported as damage
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return _READERS[suffix](path, array)
     except ArgumentError:
         raise
-    except Exception as error:  # readers raise a dozen types on files that are damaged on purpose
+    except Exception as error:  # the readers raise many types for damaged files
         reason = str(error) or type(error).__name__
         raise ArgumentError(name, str(path), f"a sound {suffix} file", reason) from error
 
 
 def _read_npy(path: Path, array: str | None) -> NDArray[Any]:
     with path.open("rb") as file:
-        if file.read(6) != b"\x93NUMPY":  # NumPy would try other formats, and leave the file open
+        if file.read(6) != b"\x93NUMPY":  # NumPy would try other formats and leave the file open
             raise ValueError("it does not begin as .npy files do")
-    # A map, unlike a read, compares the shape in the header with the length of the file first.
+    # Unlike reading, mapping first compares the shape in the header with the length of the file.
     return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
 
 

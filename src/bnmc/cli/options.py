@@ -1,4 +1,7 @@
-"""Options of the command line that say which chain, and how to report: one grammar for all."""
+"""Options that several commands share: of the chain, of the run, and of the report.
+
+The type of a parameter of a command is one of these names. The help of an option is in its type.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ __all__ = [
     "Width",
 ]
 
-
 Width = Annotated[int, typer.Option(help="Neurons of a layer.")]
 
 Batch = Annotated[int, typer.Option(help="Samples of a batch.")]
@@ -39,7 +41,6 @@ Activation = Annotated[
         "silu.",
     ),
 ]
-
 
 Norm = Annotated[str, typer.Option(metavar="NAME", help="batch, batch-uncentred or none.")]
 
@@ -55,16 +56,13 @@ Seed = Annotated[
     int | None, typer.Option(help="Repeats a run. Default: a new one, which is printed.")
 ]
 
-
 Threads = Annotated[
     int | None, typer.Option(help="All processors unless given. Results do not depend on it.")
 ]
 
-
 Plot = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .pdf, .svg.")
 ]
-
 
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 
@@ -79,11 +77,9 @@ Store = Annotated[
     ),
 ]
 
-
 Timeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Stop then, with what is finished.")
 ]
-
 
 ProgressFlag = Annotated[
     bool | None,

@@ -1,42 +1,36 @@
-"""How commands report: seeds, progress, tables and pictures."""
+"""Parts of the reports of commands: seeds, progress, numbers, tables and JSON."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from bnmc._support.text import text_table
-from bnmc.simulation import export
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
-    "BAD_INPUT",
-    "BROKEN_PIPE",
-    "FAILED",
-    "INTERRUPTED",
-    "NO_ESTIMATE",
-    "OK",
+    "SHOWN_LAYERS",
     "chosen_seed",
-    "kept_for_later",
-    "plain_number",
+    "number_text",
+    "number_with_error",
     "print_json",
     "print_table",
     "progress_report",
-    "raise_first",
-    "require_destination",
-    "save",
+    "shown_rows",
 ]
 
-
-#: Exit statuses: NO_ESTIMATE of a chain that does not mix, FAILED of a check whose claims fail.
-OK, BROKEN_PIPE, BAD_INPUT, NO_ESTIMATE, FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+#: The largest number of layers in a table.
+SHOWN_LAYERS = 12
 
 
 def chosen_seed(seed: int | None) -> int:
-    """Return the seed of a run: a new one unless given."""
+    """Return the seed of a run, a random one if `seed` is None."""
     import secrets
 
     from bnmc._support.arguments import integer
@@ -45,7 +39,11 @@ def chosen_seed(seed: int | None) -> int:
 
 
 def progress_report(wanted: bool | None, unit: str = "task") -> bool | Callable[[int, int], None]:
-    """Return a bar on a terminal, and lines elsewhere if the user insists."""
+    """Return the argument `progress` of library functions for the option ``--progress``.
+
+    If standard error is a terminal, the progress is a bar unless `wanted` is False. Otherwise it is
+    at most ten lines if `wanted` is True.
+    """
     if sys.stderr.isatty():
         return wanted is not False
     if not wanted:
@@ -65,49 +63,43 @@ def progress_report(wanted: bool | None, unit: str = "task") -> bool | Callable[
     return report
 
 
-def require_destination(name: str, path: Path, force: bool) -> None:
-    """Refuse what could not be written when the work is done."""
-    from bnmc._support import files
-
-    if name == "output":
-        files.require_writable(name, path, export.OUTPUT_FORMATS)
-        export.require_extras(path)
-    else:
-        from bnmc.plot.axes import figure
-
-        formats = figure()[0].canvas.get_supported_filetypes()
-        files.require_writable(name, path, [f".{suffix}" for suffix in formats])
-    files.require_free(name, path, force=force)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure; a file that is there is replaced at once or not at all."""
-    from bnmc._support.files import replacing
-
-    with replacing(path) as temporary:
-        figure.savefig(temporary)
-
-
-@contextmanager
-def kept_for_later(failures: list[Exception]) -> Iterator[None]:
-    """Append what writing a file raises, so that the results are printed all the same."""
-    from bnmc.errors import BnmcError
-
-    try:
-        yield
-    except (OSError, BnmcError) as error:
-        failures.append(error)
-
-
-def raise_first(failures: list[Exception]) -> None:
-    """Raise what was kept for later, if anything was."""
-    if failures:
-        raise failures[0]
-
-
-def plain_number(value: float) -> str:
-    """Write a number to six figures."""
+def number_text(value: float) -> str:
+    """Return a number with six significant digits."""
     return f"{value:.6g}"
+
+
+def number_with_error(mean: float, stderr: float | None) -> str:
+    """Return a mean to two significant digits of its standard error, and the standard error."""
+    if not stderr or not math.isfinite(stderr):
+        return f"{mean:.6g}"
+    decimals = 1 - math.floor(math.log10(stderr))
+    if not 0 <= decimals <= 7 or abs(mean) >= 1e7:
+        return f"{mean:.3g} ± {stderr:.1g}"
+    return f"{mean:.{decimals}f} ± {stderr:.{decimals}f}"
+
+
+def shown_rows(layers: NDArray[np.int64]) -> list[int]:
+    """Return the indices of the layers in a table: the first, the last, and round ones between.
+
+    Parameters
+    ----------
+    layers : (n,) ndarray of int
+        Recorded layers, in increasing order.
+
+    Returns
+    -------
+    list of int
+        At most `SHOWN_LAYERS` indices of `layers`, in increasing order.
+    """
+    import numpy as np
+
+    last = len(layers) - 1
+    for steps in ((1, 2, 5), (1,)):
+        round_layers = [step * 10**power for power in range(10) for step in steps]
+        nearest = {int(np.abs(layers - layer).argmin()) for layer in round_layers}
+        if len(nearest) <= SHOWN_LAYERS - 2:
+            break
+    return sorted(nearest | {0, last})
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -117,17 +109,17 @@ def print_json(document: dict[str, Any]) -> None:
     print(dumps(document))
 
 
-def print_table(head: list[str], rows: list[list[str]]) -> None:
-    """Print a table: lines and colours on a terminal, aligned text elsewhere."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(header_style="bold", row_styles=["", "dim"])
-        for index, name in enumerate(head):
-            table.add_column(name, justify="right" if index == 0 else "left")
-        for row in rows:
-            table.add_row(*row)
-        Console().print(table)
+def print_table(heads: list[str], rows: list[list[str]]) -> None:
+    """Print a table: with lines and colours on a terminal, as aligned text elsewhere."""
+    if not sys.stdout.isatty():
+        print(text_table(heads, rows, align="><"))
         return
-    print(text_table(head, rows, align="><"))
+    from bnmc._support.extras import import_extra
+
+    rich_table = import_extra("rich.table", "cli")
+    table = rich_table.Table(header_style="bold", row_styles=["", "dim"])
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="right" if index == 0 else "left")
+    for row in rows:
+        table.add_row(*row)
+    import_extra("rich.console", "cli").Console().print(table)

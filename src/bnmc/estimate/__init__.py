@@ -1,6 +1,6 @@
-"""A number with its standard error and interval, and how intervals are computed.
+"""Estimates: a number with its standard error and confidence interval, and the intervals.
 
-The package may import `_support` and `errors`.  Read `estimate.py` first.
+The package may import `_support` and `errors`. Read `estimate.py` first.
 """
 
 from __future__ import annotations

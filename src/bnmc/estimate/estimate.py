@@ -1,4 +1,4 @@
-"""`Estimate`: a number, how far it can be trusted, and where it comes from."""
+"""`Estimate`: a number with its standard error, confidence interval and method."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.estimate.intervals import half_width
 
 __all__ = ["Estimate"]
 
-#: Beyond it squares overflow.
+#: Squares of larger samples may overflow.
 _LARGEST_SAMPLE = 1e150
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An estimate of one real number, with its error.
+    """An estimate of one real number, with its standard error and confidence interval.
 
     Parameters
     ----------
@@ -30,14 +31,14 @@ class Estimate:
     stderr : float
         Its standard error, >= 0.
     ci : tuple of (float, float)
-        Confidence interval, lower end first; an end may be infinite.  It need not be symmetric
-        about `value`, and need not be `value` plus or minus a multiple of `stderr`.
+        Confidence interval, lower end first. An end may be infinite. The interval may be
+        asymmetric about `value`, and its length need not be a multiple of `stderr`.
     n : int
-        Number of independent samples (chains, replicates) behind it, >= 1.
+        Number of independent samples (chains, replicates) of the estimate, >= 1.
     method : str
-        How it was obtained, in words.
+        Name of the method, in words.
     level : float, default 0.95
-        Probability with which intervals made this way cover the truth, in (0, 1).
+        Probability with which intervals of this method cover the truth, in (0, 1).
 
     Raises
     ------
@@ -87,8 +88,8 @@ class Estimate:
     ) -> Estimate:
         """Estimate of a mean from independent samples.
 
-        The standard error is ``s / sqrt(n)``, with s the sample standard deviation (ddof 1); the
-        interval is Student's, so it is exact for normal samples and holds for others by the
+        The standard error is ``s / sqrt(n)``, with s the sample standard deviation (ddof 1). The
+        interval is Student's. It is exact for normal samples, and asymptotic for others by the
         central limit theorem.
 
         Parameters
@@ -107,15 +108,14 @@ class Estimate:
         Raises
         ------
         ArgumentError, ArgumentTypeError
-            If `samples` are not n >= 2 finite real numbers, or `level` is not in (0, 1).
+            If `samples` are not n >= 2 finite real numbers of modulus at most 1e150, or `level` is
+            not in (0, 1).
 
         Examples
         --------
         >>> print(Estimate.from_samples([1.0, 2.0, 3.0]))
         2.00 ± 0.58
         """
-        from scipy.special import stdtrit  # SciPy is slow to import, and few need this
-
         x = finite_array("samples", samples, shape=("n",)).astype(np.float64, copy=False)
         if x.size < 2:
             raise ArgumentError("samples", x.shape, "at least 2 samples")
@@ -125,18 +125,18 @@ class Estimate:
             raise ArgumentError("samples", float(np.abs(x).max()), allowed)
         mean = float(x.mean())
         stderr = float(x.std(ddof=1)) / math.sqrt(x.size)
-        half_width = float(stdtrit(x.size - 1, 0.5 + level / 2)) * stderr
-        return cls(mean, stderr, (mean - half_width, mean + half_width), x.size, method, level)
+        half = half_width(stderr, x.size - 1, level)
+        return cls(mean, stderr, (mean - half, mean + half), x.size, method, level)
 
     def compatible(self, other: Estimate | float, sigmas: float = 4.0) -> bool:
-        """Whether two independent estimates, or an estimate and a known number, agree.
+        """Tell whether two independent estimates, or an estimate and a known number, agree.
 
         Parameters
         ----------
         other : Estimate or float
-            What to compare with; a number counts as exact.
+            The second estimate. A number counts as exact.
         sigmas : float, default 4
-            How many standard errors of the difference are allowed, >= 0.  Two independent,
+            Largest allowed difference in standard errors of the difference, >= 0. Two independent,
             normal estimates of the same number differ by more than 4 with probability 6.3e-5.
 
         Returns
@@ -164,7 +164,7 @@ class Estimate:
         return abs(self.value - value) <= sigmas * math.hypot(self.stderr, stderr)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a JSON document holds of it: value, stderr, ci, level and n."""
+        """Return the fields for a JSON document: value, stderr, ci, level and n."""
         return {name: getattr(self, name) for name in ("value", "stderr", "ci", "level", "n")}
 
     def __str__(self) -> str:
@@ -172,13 +172,14 @@ class Estimate:
         return f"{self}"
 
     def __format__(self, spec: str) -> str:
-        """Both numbers by `spec`; by the standard error's two leading digits if it is empty."""
+        """Format both numbers by `spec`, by default to two digits of the standard error."""
         if spec:
             return f"{self.value:{spec}} ± {self.stderr:{spec}}"
         return _with_two_digits_of_error(self.value, self.stderr)
 
 
 def _with_two_digits_of_error(value: float, stderr: float) -> str:
+    """Return both numbers, rounded to the same decimal, in one notation."""
     if stderr == 0:
         return f"{value} ± 0"
     error_exponent = _exponent(stderr)
@@ -187,11 +188,11 @@ def _with_two_digits_of_error(value: float, stderr: float) -> str:
         decimals = max(1 - error_exponent, 0)
         return f"{value:.{decimals}f} ± {stderr:.{decimals}f}"
     decimals = leading - error_exponent + 1
-    # Decimal shifts the point exactly, also where a power of ten would under- or overflow.
+    # Decimal shifts the point exactly. Multiplying by a power of ten may under- or overflow.
     mantissas = (Decimal(x).scaleb(-leading) for x in (value, stderr))
     return "({:.{d}f} ± {:.{d}f})e{:+03d}".format(*mantissas, leading, d=decimals)
 
 
 def _exponent(x: float) -> int:
-    """Decimal exponent of x after rounding to two digits (0.0996 is 1.0e-01)."""
+    """Return the decimal exponent of x after rounding to two digits (0.0996 gives −1)."""
     return int(f"{x:.1e}".partition("e")[2])

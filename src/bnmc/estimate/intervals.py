@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.estimate.estimate.intervals."""
+"""Confidence intervals for means and proportions, and the jackknife."""
 
 from __future__ import annotations
 
@@ -8,32 +8,95 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["half_width", "jackknife"]
+__all__ = ["clopper_pearson", "half_width", "jackknife", "mean_interval"]
 
-
-def jackknife(full: Any, left_out: Any) -> tuple[Any, Any]:
-    """Estimate without its bias of first order, and standard error, from the values left out.
-
-    `left_out` has, along its first axis, the statistic of all stretches but one; `full` that of
-    all (Efron and Stein 1981).
-    """
-    count = len(left_out)
-    mean = left_out.mean(axis=0)
-    stderr = np.sqrt((count - 1) / count * np.square(left_out - mean).sum(axis=0))
-    return count * full - (count - 1) * mean, stderr
+# Functions import SciPy's special functions locally, because SciPy is slow to import.
 
 
 def half_width(stderr: float, degrees: float, level: float) -> float:
-    """Return half the length of Student's interval."""
-    from scipy.special import stdtrit  # SciPy is slow to import, and few need this
+    """Return half the length of Student's interval.
+
+    Parameters
+    ----------
+    stderr : float
+        Standard error of the estimate, >= 0.
+    degrees : float
+        Degrees of freedom of the standard error, > 0.
+    level : float
+        Probability with which the interval covers the truth, in (0, 1).
+
+    Returns
+    -------
+    float
+        The interval is the estimate plus or minus this number.
+
+    Examples
+    --------
+    >>> round(half_width(1.0, 9, 0.95), 6)
+    2.262157
+    """
+    from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 0.5 + level / 2)) * stderr
+
+
+def mean_interval(values: NDArray[np.int64], quantile: float) -> tuple[float, float]:
+    """Return an interval for the mean of samples of a law with positive skewness.
+
+    The interval is Student's, ``mean ∓ t s/√n``, with the sample standard deviation s. If the
+    sample skewness κ is positive, the upper end increases by the term of next order in κ,
+    ``κ (1 + 2t²) s / (6n)`` (Hall, *On the removal of skewness by transformation*, 1992).
+
+    Parameters
+    ----------
+    values : (n,) ndarray of int64
+        Independent, identically distributed samples, n >= 2.
+    quantile : float
+        Probability of each one-sided interval, in (½, 1). For two-sided intervals of probability p
+        it is (1 + p)/2.
+
+    Returns
+    -------
+    low, high : float
+        Both are the mean if all samples are equal.
+    """
+    from scipy.special import stdtrit
+
+    count, mean, spread = values.size, float(values.mean()), float(values.std(ddof=1))
+    if spread == 0.0:
+        return mean, mean
+    t = float(stdtrit(count - 1, quantile))
+    skewness = float(((values - mean) ** 3).mean()) / spread**3
+    shift = max(0.0, skewness) * (1.0 + 2.0 * t * t) / (6.0 * math.sqrt(count))
+    stderr = spread / math.sqrt(count)
+    return mean - t * stderr, mean + (t + shift) * stderr
 
 
 def clopper_pearson(
     successes: NDArray[np.float64], count: int, level: float
 ) -> NDArray[np.float64]:
-    """Exact intervals of a binomial's probability, (…, 2)."""
+    """Return exact intervals for the probability of a binomial law (Clopper and Pearson 1934).
+
+    Parameters
+    ----------
+    successes : (...) ndarray of float64
+        Numbers of successes, integers in 0 … `count`.
+    count : int
+        Number of trials, >= 1.
+    level : float
+        Lower bound of the probability with which an interval covers the truth, in (0, 1).
+
+    Returns
+    -------
+    (..., 2) ndarray of float64
+        Lower and upper ends, in [0, 1].
+
+    Examples
+    --------
+    >>> clopper_pearson(np.array([0.0, 5.0]), 10, 0.95).round(4)
+    array([[0.    , 0.3085],
+           [0.1871, 0.8129]])
+    """
     from scipy.special import betaincinv
 
     tail = 0.5 * (1.0 - level)
@@ -45,15 +108,23 @@ def clopper_pearson(
     return np.stack([low, high], axis=-1)
 
 
-def mean_interval(values: NDArray[np.int64], quantile: float) -> tuple[float, float]:
-    """Student's interval for a mean, its upper end moved by the term of next order in skewness."""
-    from scipy.special import stdtrit
+def jackknife(full: Any, left_out: Any) -> tuple[Any, Any]:
+    """Return an estimate without its bias of first order, and its standard error.
 
-    count, mean, spread = values.size, float(values.mean()), float(values.std(ddof=1))
-    if spread == 0.0:
-        return mean, mean
-    t = float(stdtrit(count - 1, quantile))
-    skewness = float(((values - mean) ** 3).mean()) / spread**3
-    move = max(0.0, skewness) * (1.0 + 2.0 * t * t) / (6.0 * math.sqrt(count))
-    unit = spread / math.sqrt(count)
-    return mean - t * unit, mean + (t + move) * unit
+    The method is that of Efron and Stein (1981).
+
+    Parameters
+    ----------
+    full : float or (...) ndarray
+        The statistic of all m groups of the data.
+    left_out : (m, ...) ndarray
+        The statistic of all groups but one, for each omitted group.
+
+    Returns
+    -------
+    estimate, stderr : float or (...) ndarray
+    """
+    count = len(left_out)
+    mean = left_out.mean(axis=0)
+    stderr = np.sqrt((count - 1) / count * np.square(left_out - mean).sum(axis=0))
+    return count * full - (count - 1) * mean, stderr

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bnmc import gram as gm
 from bnmc import random_matrix
 from bnmc._claims.evidence import LEVEL, Claim, reported
-from bnmc.bounds import bridging, distortion, orthogonalizes
+from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, SingularGramError
 from bnmc.mean_field import FixedPoint, MeanField
@@ -72,7 +72,7 @@ def _epsilon_squared(chain: Chain, star: FixedPoint) -> float | None:
     if chain.norm != "batch":
         return None
     try:
-        gamma = distortion.distortion(chain.activation, chain.batch)
+        gamma = bridging.distortion(chain.activation, chain.batch)
         bound = bridging.lemma_5(
             width=chain.width, batch=chain.batch, star=star.gram, distortion=gamma
         )

@@ -1,38 +1,39 @@
-"""The kernels, for compiled code of your own: layers and rows without Python around them.
+"""The kernels of `bnmc.simulate`, for compiled code of your own.
 
-Functions of this module are Numba dispatchers.  Call them from functions under ``numba.njit`` and
-from ``prange`` loops: they hold no GIL, allocate nothing, raise nothing, and keep no state.  Python
-may call them too.  They are what `bnmc.simulate` runs: the same key, chain, layer and dtype give
-the same bits.
+The functions are Numba dispatchers. Call them in functions under ``numba.njit``, in ``prange``
+loops, or in Python. They hold no GIL, allocate nothing, raise nothing and keep no state. With the
+same key, chain, layer and dtype they give the same bits as `bnmc.simulate`.
 
-What they take:
+They take these arguments:
 
-* an activation, `activation("relu")`: a value whose Numba type is its own, so that every activation
-  has compiled code of its own.  It can be an argument, a global or a closure variable;
-* a law, `law(chain)`: a named tuple with what a kernel needs to know of a `bnmc.Chain`;
-* a key, ``np.uint64(run.key)`` for that of a run, and the numbers of layer and chain, which address
-  the random numbers;
-* arrays for all results, named `out`, and for all that goes on from layer to layer;
-* a `workspace`, one a thread.  What is in it between calls has no meaning, and it may be used for
-  other laws next, at the price of clearing it when batch or inputs change.  Its dtype, float32 or
-  float64, is the precision of rows and weights.
+* an activation, `activation("relu")`. Each activation has a Numba type, and so compiled code, of
+  its own. It can be an argument, a global variable or a closure variable;
+* a law, `law(chain)`: a named tuple of the parameters of a `bnmc.Chain`;
+* a key, ``np.uint64(run.key)`` for that of a run, and the numbers of layer and chain. Together they
+  address the random numbers;
+* arrays for all results, named `out`, and for the state that goes on from layer to layer;
+* a `workspace` for each thread. Its contents between calls have no meaning. It may serve several
+  laws in turn, but is cleared when batch or inputs change. Its dtype, float32 or float64, is the
+  precision of rows and weights.
 
-Arrays are C-contiguous.  What comes back is a status code: `OK`, `ZERO_VARIANCE`, `NOT_FINITE`,
-`UNRESOLVED`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`; `raise_status` turns it into the typed error.
+All arrays are C-contiguous. Each function returns a status: `OK`, `ZERO_VARIANCE`, `NOT_FINITE`,
+`UNRESOLVED`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`. `raise_status` raises the error of a status.
 
-Rows of all chains of a layer are kept as ``rows``, (columns, stride) arrays with columns = batch x
-inputs, and stride the width rounded up to whole blocks of 512: `activations` and `representation`
-make such.  A representation of shape (width, batch) is ``rows.T[:width]``.
+The rows of a layer are stored as an array of shape (columns, stride), with columns = batch × inputs
+and the width rounded up to a multiple of 512 as stride. `activations` and `representation` make
+such arrays. The representation of shape (width, batch) is ``rows.T[:width]``.
 
-`bnmc.kernels.c` has the same functions for C, `bnmc.kernels.cuda` some for CUDA kernels.  Names of
-this module, and the C interface, follow semantic versioning.
+`bnmc.kernels.c` has the same functions for C, `bnmc.kernels.cuda` some of them for CUDA kernels.
+The names of this package and the C interface follow semantic versioning.
 
-Functions of yours that Numba keeps on disk (``cache=True``) contain these: clear that cache when
-you change the version of bnmc.
+If Numba keeps your functions on disk (``cache=True``), they contain these kernels: clear that cache
+when you change the version of bnmc.
+
+The package may import `chain` and lower levels. Read `layers.py` first.
 
 Examples
 --------
-Thirty layers of a chain, without Python between them:
+Thirty layers of a chain in compiled code:
 
 >>> import numba, numpy as np, bnmc
 >>> from bnmc import kernels
@@ -55,7 +56,7 @@ True
 
 from bnmc._kernels.compiling import Sigma, activate
 from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, UNIFORM, Law
-from bnmc.kernels.layers import (
+from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
     OK,
@@ -64,6 +65,8 @@ from bnmc.kernels.layers import (
     UNRESOLVED,
     WEIGHTS,
     ZERO_VARIANCE,
+)
+from bnmc.kernels.layers import (
     conditional_layer,
     failed_row,
     gram,

@@ -1,4 +1,8 @@
-"""The bodies of the functions for C: pointers in, arrays on to `bnmc.kernels`, a status out."""
+"""The bodies of the functions for C: each makes arrays of pointers and calls `bnmc.kernels`.
+
+One maker a function: it takes an activation and a precision, and returns the body, whose arguments
+are those that `bnmc.kernels.c_declarations` declares.
+"""
 
 from __future__ import annotations
 
@@ -7,60 +11,91 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.compiling import Sigma, inlined
-from bnmc._kernels.compiling import activate as activated
+from bnmc._kernels.compiling import Sigma, activate, inlined
 from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.scalar.codes import Law
-from bnmc.kernels import layers as kernels
-from bnmc.kernels import random_numbers
-from bnmc.kernels.layers import _is_valid
+from bnmc.kernels import layers, random_numbers
+from bnmc.kernels.checks import BAD_ARGUMENT, is_valid
+
+__all__ = ["bodies"]
 
 
 def bodies(sigma: Sigma, real: type[np.floating[Any]]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of the table, whose pointers are those of C."""
-    bad, size = kernels.BAD_ARGUMENT, np.dtype(real).itemsize
+    """Return the functions of the table by name, with the pointers of C as arguments.
+
+    Parameters
+    ----------
+    sigma : Sigma
+        The activation.
+    real : type
+        `numpy.float64` or `numpy.float32`: the type of rows and weights.
+
+    Returns
+    -------
+    dict of str to function
+        Plain functions for Numba to compile. In Python, pointers are integers or None.
+    """
+    return {name: make(sigma, real) for name, make in _MAKERS.items()}
+
+
+def _workspace_bytes(sigma, real):
+    size = np.dtype(real).itemsize
 
     def workspace_bytes(law):
         if _is_null(law):
             return -1
         of_law = _law_at(law)
-        if not _is_valid(of_law, 0, 0):
+        if not is_valid(of_law, 0, 0):
             return -1
         return workspace.workspace_bytes(of_law.batch, of_law.columns, size)
 
+    return workspace_bytes
+
+
+def _stride(sigma, real):
     def stride(law):
         return -1 if _is_null(law) else memory.stride(_law_at(law).width)
 
+    return stride
+
+
+def _conditional_layer(sigma, real):
+    size = np.dtype(real).itemsize
+
     def conditional_layer(
-        law, gram, layer, chain, key, out, work,
-        work_bytes, x, activations,
+        law, gram, layer, chain, key, out, work, work_bytes, x, activations
     ):  # fmt: skip
         if _is_null(law) or _is_null(gram) or _is_null(out) or not _is_work(work, work_bytes):
-            return bad
+            return BAD_ARGUMENT
         of_law = _law_at(law)
-        if not _is_valid(of_law, layer, chain):
-            return bad
+        if not is_valid(of_law, layer, chain):
+            return BAD_ARGUMENT
         n, rows = of_law.columns, memory.stride(of_law.width)
         columns_of_x = 0 if _is_null(x) else n
         halves = 0 if _is_null(activations) else 2
-        return kernels.conditional_layer(
+        return layers.conditional_layer(
             sigma, of_law, _array(gram, (n, n), np.float64), layer, chain, key,
             _array(out, (n, n), np.float64), _array(work, (work_bytes // size,), real),
             _array(x, (columns_of_x, rows), real),
             _array(activations, (halves, memory.padded(n), rows), real),
         )  # fmt: skip
 
+    return conditional_layer
+
+
+def _weights_layer(sigma, real):
+    size = np.dtype(real).itemsize
+
     def weights_layer(
-        law, weights, activations, layer, chain, key, out,
-        work, work_bytes, x,
+        law, weights, activations, layer, chain, key, out, work, work_bytes, x
     ):  # fmt: skip
         if _is_null(law) or _is_null(activations) or _is_null(out):
-            return bad
+            return BAD_ARGUMENT
         of_law = _law_at(law)
-        if not _is_work(work, work_bytes) or not _is_valid(of_law, layer, chain):
-            return bad
+        if not _is_work(work, work_bytes) or not is_valid(of_law, layer, chain):
+            return BAD_ARGUMENT
         n, rows = of_law.columns, memory.stride(of_law.width)
-        return kernels.weights_layer(
+        return layers.weights_layer(
             sigma, of_law, np.int64(weights),
             _array(activations, (2, memory.padded(n), rows), real),
             layer, chain, key, _array(out, (n, n), np.float64),
@@ -68,78 +103,114 @@ def bodies(sigma: Sigma, real: type[np.floating[Any]]) -> dict[str, Callable[...
             _array(x, (0 if _is_null(x) else n, rows), real),
         )  # fmt: skip
 
+    return weights_layer
+
+
+def _normalise_activate(sigma, real):
+    size = np.dtype(real).itemsize
+
     def normalise_activate(law, h, rows, out, work, work_bytes):
         if _is_null(law) or _is_null(h) or _is_null(out) or not _is_work(work, work_bytes):
-            return bad
+            return BAD_ARGUMENT
         of_law = _law_at(law)
-        if rows < 0 or not _is_valid(of_law, 0, 0):
-            return bad
+        if rows < 0 or not is_valid(of_law, 0, 0):
+            return BAD_ARGUMENT
         shape = (rows, of_law.columns)
-        return kernels.normalise_activate(
+        return layers.normalise_activate(
             sigma, of_law, _array(h, shape, real), _array(out, shape, real),
             _array(work, (work_bytes // size,), real),
         )  # fmt: skip
 
+    return normalise_activate
+
+
+def _gram(sigma, real):
+    size = np.dtype(real).itemsize
+
     def gram(law, a, rows, out, work, work_bytes):
         if _is_null(law) or _is_null(a) or _is_null(out) or not _is_work(work, work_bytes):
-            return bad
+            return BAD_ARGUMENT
         of_law = _law_at(law)
-        if rows < 0 or not _is_valid(of_law, 0, 0):
-            return bad
+        if rows < 0 or not is_valid(of_law, 0, 0):
+            return BAD_ARGUMENT
         n = of_law.columns
-        return kernels.gram(
+        return layers.gram(
             of_law, _array(a, (rows, n), real), _array(out, (n, n), np.float64),
             _array(work, (work_bytes // size,), real),
         )  # fmt: skip
 
+    return gram
+
+
+def _failed_row(sigma, real):
+    size = np.dtype(real).itemsize
+
     def failed_row(work, work_bytes):
         if not _is_work(work, work_bytes):
             return -1
-        return kernels.failed_row(_array(work, (work_bytes // size,), real))
+        return layers.failed_row(_array(work, (work_bytes // size,), real))
 
-    def normals(
-        out, rows, element, first_row, layer, chain, key,
-        stream,
-    ):  # fmt: skip
+    return failed_row
+
+
+def _normals(sigma, real):
+    def normals(out, rows, element, first_row, layer, chain, key, stream):
         if _is_null(out) or rows < 0:
-            return bad
+            return BAD_ARGUMENT
         values = _array(out, (rows,), real)
         return random_numbers.normals(
             values, element, first_row, layer, chain, key, np.int64(stream)
         )
 
-    def uniforms(
-        out, rows, element, first_row, layer, chain, key,
-        stream,
-    ):  # fmt: skip
+    return normals
+
+
+def _uniforms(sigma, real):
+    def uniforms(out, rows, element, first_row, layer, chain, key, stream):
         if _is_null(out) or rows < 0:
-            return bad
+            return BAD_ARGUMENT
         values = _array(out, (rows,), real)
         return random_numbers.uniforms(
             values, element, first_row, layer, chain, key, np.int64(stream)
         )
 
+    return uniforms
+
+
+def _philox(sigma, real):
     def philox(counter, key, out):
         if _is_null(counter) or _is_null(key) or _is_null(out):
-            return bad
+            return BAD_ARGUMENT
         c, k = _array(counter, (4,), np.uint32), _array(key, (2,), np.uint32)
-        words, found = (
-            _array(out, (4,), np.uint32),
-            random_numbers.philox(c[0], c[1], c[2], c[3], k[0], k[1]),
-        )
+        words = _array(out, (4,), np.uint32)
+        # All words before the first store: `out` may be `counter`.
+        found = random_numbers.philox(c[0], c[1], c[2], c[3], k[0], k[1])
         words[0], words[1], words[2], words[3] = found
         return 0
 
-    def activate(value):
-        return activated(sigma, value)
+    return philox
 
-    return {
-        body.__name__: body
-        for body in (
-            workspace_bytes, stride, conditional_layer, weights_layer, normalise_activate, gram,
-            failed_row, normals, uniforms, philox, activate,
-        )
-    }  # fmt: skip
+
+def _activate(sigma, real):
+    def value_of(value):
+        return activate(sigma, value)
+
+    return value_of
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "workspace_bytes": _workspace_bytes,
+    "stride": _stride,
+    "conditional_layer": _conditional_layer,
+    "weights_layer": _weights_layer,
+    "normalise_activate": _normalise_activate,
+    "gram": _gram,
+    "failed_row": _failed_row,
+    "normals": _normals,
+    "uniforms": _uniforms,
+    "philox": _philox,
+    "activate": _activate,
+}
 
 
 @inlined
@@ -149,17 +220,20 @@ def _is_null(pointer):
 
 @inlined
 def _is_work(pointer, size):
+    """Whether a pointer may be a workspace: not null, and aligned to 8 bytes."""
     address = workspace.address_of(pointer)
     return address != 0 and address % 8 == 0 and size >= 0
 
 
 @inlined
 def _array(pointer, shape, dtype):
+    """Return the memory behind a pointer as an array."""
     return workspace.at(workspace.address_of(pointer), shape, dtype)
 
 
 @inlined
 def _law_at(pointer):
+    """Read a ``bnmc_law``: four integers, then three real numbers."""
     address = np.int64(workspace.address_of(pointer))
     whole = workspace.at(address, (4,), np.int64)
     parts = workspace.at(address + 32, (3,), np.float64)

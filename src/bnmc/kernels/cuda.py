@@ -1,11 +1,11 @@
 """Device functions for CUDA kernels of your own (extras ``cuda12``, ``cuda13``).
 
-Every function here returns one that a kernel under ``numba.cuda.jit`` calls.  They run in one
-thread, allocate nothing and raise nothing.  Random numbers are those of `bnmc.kernels` with the
-same address, to rounding.
+Each function of this module returns a device function, to be called in a kernel under
+``numba.cuda.jit``. Device functions run in one thread, allocate nothing and raise nothing. Their
+random numbers equal those of `bnmc.kernels` at the same address, up to rounding.
 
-The generator makes four numbers at a time, for the rows of a *quad*: quad q has the rows
-``64 * (q // 16) + q % 16 + 16 * j``, j = 0 … 3.
+The generator makes four numbers at a time, for the rows of a *quad*. Quad q consists of the rows
+``64 * (q // 16) + q % 16 + 16 * j`` for j = 0, 1, 2, 3.
 
 Examples
 --------
@@ -30,30 +30,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnmc import kernels
-from bnmc._kernels.gpu import layers as _kernels
-from bnmc._kernels.gpu.device import cuda as _cuda
+from bnmc._kernels.gpu import numbers, scalars
+from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import device_function
-from bnmc._support.arguments import choice
+from bnmc._kernels.scalar.codes import SECOND_WORD
+from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
-from bnmc.chain.norms import NORMS
-from bnmc.kernels.values import _precision
+from bnmc.chain.norms import NORMS, as_norm
+from bnmc.kernels import values
+from bnmc.kernels.checks import OK, ZERO_VARIANCE
 
 __all__ = ["activation", "normalise_activate_row", "normals", "philox", "uniforms"]
 
 
 def philox() -> Any:
-    """Return ``philox(c0, c1, c2, c3, k0, k1) -> four words``, as `bnmc.kernels.philox`.
+    """Return ``philox(c0, c1, c2, c3, k0, k1) -> four words``.
 
     Returns
     -------
     device function
+        `bnmc.kernels.philox` on the device.
 
     Examples
     --------
     >>> words = philox()
     """
-    return _kernels.philox4x32
+    return scalars.philox4x32
 
 
 def normals(dtype: DTypeLike) -> Any:
@@ -62,47 +64,50 @@ def normals(dtype: DTypeLike) -> Any:
     Parameters
     ----------
     dtype : {"float64", "float32"}
+        Precision of the normals.
 
     Returns
     -------
     device function
-        The key comes in words of 32 bits, low and high; ``stream`` is `bnmc.kernels.ROWS` or
-        `bnmc.kernels.WEIGHTS`, plus the number of the chain.
+        Its arguments are the column of the random matrix, the number of the quad, the layer,
+        ``stream``, and the low and high 32-bit words of the key. ``stream`` is `bnmc.kernels.ROWS`
+        or `bnmc.kernels.WEIGHTS`, plus the number of the chain.
 
     Raises
     ------
     ArgumentTypeError, UnknownNameError
-        If the dtype is another.
+        If `dtype` is not allowed.
 
     Examples
     --------
     >>> four = normals("float64")
     """
-    return _kernels.normals64 if _precision(dtype) == np.float64 else _kernels.normals32
+    return numbers.normals64 if precision(dtype) == "float64" else numbers.normals32
 
 
 def uniforms(dtype: DTypeLike) -> Any:
-    """Return ``uniforms(element, quad, layer, stream, key0, key1) -> four``, uniform on (0, 1).
+    """Return ``uniforms(element, quad, layer, stream, key0, key1) -> four numbers``.
 
     Parameters
     ----------
     dtype : {"float64", "float32"}
+        Precision of the numbers.
 
     Returns
     -------
     device function
-        With the arguments of `normals`.
+        It takes the arguments of `normals`, and returns numbers that are uniform on (0, 1).
 
     Raises
     ------
     ArgumentTypeError, UnknownNameError
-        If the dtype is another.
+        If `dtype` is not allowed.
 
     Examples
     --------
     >>> four = uniforms("float64")
     """
-    return _uniforms64() if _precision(dtype) == np.float64 else _uniforms32()
+    return _uniforms64() if precision(dtype) == "float64" else _uniforms32()
 
 
 def activation(spec: str | Activation | Callable[[Any], Any], dtype: DTypeLike) -> Any:
@@ -111,61 +116,66 @@ def activation(spec: str | Activation | Callable[[Any], Any], dtype: DTypeLike) 
     Parameters
     ----------
     spec : str, Activation or callable
+        As in `bnmc.Chain`.
     dtype : {"float64", "float32"}
+        Precision of the argument and the result.
 
     Returns
     -------
     device function
+        ``activation(number) -> number``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed.
+        If an argument is not allowed.
 
     Examples
     --------
     >>> tanh = activation("tanh", "float32")
     """
-    return device_function(kernels.activation(spec).functions[_precision(dtype).name])
+    return device_function(values.activation(spec).functions[precision(dtype)])
 
 
 def normalise_activate_row(
     spec: str | Activation | Callable[[Any], Any], norm: str, dtype: DTypeLike
 ) -> Any:
-    """Return ``row(h, out, eps) -> status``: a row of one batch, normalised and activated.
+    """Return ``row(h, out, eps) -> status``, which normalizes and activates a row of one batch.
 
     Parameters
     ----------
     spec : str, Activation or callable
+        The activation σ, as in `bnmc.Chain`.
     norm : {"batch", "batch-uncentred", "none"}
-        As in `bnmc.Chain`.
+        The normalization N, as in `bnmc.Chain`.
     dtype : {"float64", "float32"}
-        Of ``h`` and ``out``, one-dimensional arrays, which may be one and the same.
+        Precision of ``h`` and ``out``.
 
     Returns
     -------
     device function
-        Its status is `bnmc.kernels.OK` or `bnmc.kernels.ZERO_VARIANCE`, where ``out`` is not
-        written.
+        It writes σ(N(h)) to ``out`` and returns `bnmc.kernels.OK`. If ``h`` has no variance, it
+        writes nothing and returns `bnmc.kernels.ZERO_VARIANCE`. ``h`` and ``out`` are
+        one-dimensional arrays, and may be the same one; ``eps`` is added to the variance.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed.
+        If an argument is not allowed.
 
     Examples
     --------
     >>> row = normalise_activate_row("relu", "batch", "float32")
     """
-    kind = _precision(dtype)
-    return _row(activation(spec, kind), choice("norm", norm, NORMS), kind.name)
+    kind = precision(dtype)
+    return _row(activation(spec, kind), choice("norm", norm, NORMS), kind)
 
 
 @cache
 def _uniforms64() -> Any:
-    words, uniform, second = _kernels.philox4x32, _kernels.uniform64, _kernels.SECOND_WORD
+    words, uniform, second = scalars.philox4x32, scalars.uniform64, SECOND_WORD
 
-    @_cuda.jit(device=True)
+    @numba_cuda.jit(device=True)
     def four(element, quad, layer, stream, key0, key1):
         w0, w1, w2, w3 = words(element, quad, layer, stream, key0, key1)
         v0, v1, v2, v3 = words(element, quad, layer, np.uint32(stream | second), key0, key1)
@@ -176,9 +186,9 @@ def _uniforms64() -> Any:
 
 @cache
 def _uniforms32() -> Any:
-    words, uniform = _kernels.philox4x32, _kernels.uniform32
+    words, uniform = scalars.philox4x32, scalars.uniform32
 
-    @_cuda.jit(device=True)
+    @numba_cuda.jit(device=True)
     def four(element, quad, layer, stream, key0, key1):
         w0, w1, w2, w3 = words(element, quad, layer, stream, key0, key1)
         return uniform(w0), uniform(w1), uniform(w2), uniform(w3)
@@ -190,10 +200,10 @@ def _uniforms32() -> Any:
 def _row(sigma: Any, norm: str, dtype: str) -> Any:
     number: Any = np.float64 if dtype == "float64" else np.float32
     unit = 2.0**-52 if dtype == "float64" else 2.0**-23
-    normed, centred = norm != "none", norm == "batch"
-    ok, without_variance = kernels.OK, kernels.ZERO_VARIANCE
+    normalization = as_norm(norm)
+    normed, centred = not normalization.is_identity, normalization.centred
 
-    @_cuda.jit(device=True)
+    @numba_cuda.jit(device=True)
     def row(h, out, eps):
         batch = h.shape[0]
         mean, scale = number(0.0), number(1.0)
@@ -207,13 +217,13 @@ def _row(sigma: Any, norm: str, dtype: str) -> Any:
                 deviation = number(h[i] - mean)
                 variance = number(variance + number(deviation * deviation))
             variance = number(variance / number(batch))
-            # As in `_kernels.cpu`: the mean of equal entries need not equal them.
+            # As in `_kernels.cpu`: the rounded mean of equal entries may differ from them.
             rounding = number((batch * unit) * (batch * unit))
             if eps == 0.0 and not variance > rounding * number(mean * mean):
-                return without_variance
+                return ZERO_VARIANCE
             scale = number(number(1.0) / number(sqrt(number(variance + number(eps)))))
         for i in range(batch):
             out[i] = sigma(number(number(h[i] - mean) * scale))
-        return ok
+        return OK
 
     return row

@@ -1,44 +1,45 @@
-"""The compiled functions of `bnmc.kernels`: thin faces of `bnmc._kernels`."""
+"""The layers of a network as compiled functions, for callers in compiled code.
+
+Each function checks its arguments, lays out the workspace and calls the kernels of
+`bnmc._kernels.cpu`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numpy as np
-from numpy.typing import NDArray
 
-from bnmc._kernels.compiling import Sigma, inlined, kernel
+from bnmc._kernels.compiling import Sigma, inlined
 from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import finish_block
-from bnmc._kernels.scalar.codes import GIVEN, NORM_NONE, STREAM_ROWS, STREAM_WEIGHTS, Law
+from bnmc._kernels.scalar.codes import GIVEN, NORM_NONE, Law
+from bnmc.kernels.checks import (
+    BAD_ARGUMENT,
+    NOT_FINITE,
+    OK,
+    SMALL_WORKSPACE,
+    ZERO_VARIANCE,
+    Float64Array,
+    Rows,
+    compiled,
+    high_word,
+    is_valid,
+    low_word,
+)
 
-OK, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
-BAD_ARGUMENT, SMALL_WORKSPACE = 4, 5
-
-#: Streams of random numbers: of the rows that are drawn given a Gram matrix, and of weights.
-ROWS, WEIGHTS = int(STREAM_ROWS), int(STREAM_WEIGHTS)
-
-#: What counters have room for.
-_MOST_LAYERS, _MOST_CHAINS, _MOST_ROWS = 1 << 32, 1 << 28, 1 << 33
-
-Rows = NDArray[np.floating[Any]]
-
-Float64Array = NDArray[np.float64]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+__all__ = [
+    "conditional_layer",
+    "failed_row",
+    "gram",
+    "normalise_activate",
+    "normalise_activate_row",
+    "weights_layer",
+]
 
 
-def _compiled(function: Function) -> Function:
-    """Compile a function, which keeps its type: that of what Python may call."""
-    dispatcher: Function = kernel(function)
-    return dispatcher
-
-
-@_compiled
+@compiled
 def conditional_layer(
     sigma: Sigma,
     law: Law,
@@ -51,40 +52,51 @@ def conditional_layer(
     x: Rows | None = None,
     activations: Rows | None = None,
 ) -> int:
-    r"""Draw a layer given the Gram matrix of the one before; Gaussian weights, any norm.
+    r"""Draw one layer of a chain with Gaussian weights, given the previous Gram matrix.
 
-    Given activations a with :math:`G = a^T a / d`, rows of :math:`W a` are i.i.d. N(0, G).  Rows of
-    layer 0 are N(0, gram) before the normalization, without gain and skip connection: the identity
-    is the law "gaussian" of `bnmc.simulate`, 11ᵀ + 1e-6 I is "collinear".
+    Let a be the activations of the previous layer, of shape (d, columns), and
+    :math:`G = a^T a / d`. Given a, the rows of :math:`W a` are i.i.d. N(0, G), so the kernel draws
+    them without drawing W. The rows of layer 0 are N(0, gram) before the normalization, with gain 1
+    and without a skip connection. The identity gives the law "gaussian" of `bnmc.simulate`, and
+    :math:`1 1^T + 10^{-6} I` the law "collinear".
 
     Parameters
     ----------
     sigma : Sigma
-        Of `activation`.
+        The activation, from `activation`.
     law : Law
-        Of `law`.
+        The chain, from `law`.
     gram : (columns, columns) float64
-        Gram matrix of the layer before, or the covariance of rows of layer 0.
-    layer, chain : int
-        Numbers of the layer that is drawn, >= 0 and below 2**32, and of the chain, below 2**28.
+        Gram matrix of the previous layer, or covariance of the rows of layer 0.
+    layer : int
+        Number of the layer to draw, >= 0 and below 2**32.
+    chain : int
+        Number of the chain, >= 0 and below 2**28.
     key : np.uint64
-        ``np.uint64(run.key)``.  (Numba takes Python's integers for signed ones.)
+        Key of the random numbers, ``np.uint64(run.key)`` for that of a run. Numba treats a Python
+        integer as signed, so convert it.
     out : (columns, columns) float64
-        Receives the Gram matrix of the layer; may be `gram` itself.
+        Receives the Gram matrix of the layer. It may be `gram` itself.
     work : workspace
-    x : (columns, stride) of the dtype of `work`, optional (None, or an empty array)
-        With a skip connection: the representation, which is brought up to date; at layer 0 what
-        was in it is overwritten.
-    activations : (2, padded columns, stride), optional
+        From `workspace`.
+    x : (columns, stride) of the dtype of `work`, optional
+        Representation of a chain with a skip connection; the kernel updates it in place, and at
+        layer 0 overwrites it. None or an empty array for chains without a skip connection.
+    activations : (2, padded columns, stride) of the dtype of `work`, optional
         Receives the activations of all rows in ``activations[0]``.
 
     Returns
     -------
     int
-        `OK`; `ZERO_VARIANCE`, of the row `failed_row`; `NOT_FINITE`; `BAD_ARGUMENT`;
-        `SMALL_WORKSPACE`; or `UNRESOLVED`, where `out` is `gram`: float32 rows would not resolve
-        its pivots, so this layer and all later ones are for a float64 workspace, as in
-        `bnmc.simulate`.
+        A status:
+
+        - `OK`.
+        - `ZERO_VARIANCE`: the row `failed_row` has no variance.
+        - `NOT_FINITE`: the Gram matrix is not finite.
+        - `UNRESOLVED`: float32 rows do not resolve the pivots of `gram`. The kernel leaves `out`
+          equal to `gram`; use a float64 workspace for this layer and all later ones, as
+          `bnmc.simulate` does.
+        - `BAD_ARGUMENT` or `SMALL_WORKSPACE`: nothing was done.
 
     Examples
     --------
@@ -99,11 +111,11 @@ def conditional_layer(
     >>> out = np.zeros((3, 3))
     >>> conditional_layer(sigma, law, np.eye(3), 1, 0, np.uint64(7), out, work)
     0
-    >>> bool(abs(np.trace(out) - 1.5) < 0.3)  # half of the squares of what is normalised
+    >>> bool(abs(np.trace(out) - 1.5) < 0.3)  # relu keeps half of the squares
     True
     """
     n, whole, stride = law.columns, memory.padded(law.columns), memory.stride(law.width)
-    if not (_is_valid(law, layer, chain) and gram.shape == (n, n) and out.shape == (n, n)):
+    if not (is_valid(law, layer, chain) and gram.shape == (n, n) and out.shape == (n, n)):
         return BAD_ARGUMENT
     if not workspace.lay_out(work, law.batch, n):
         return SMALL_WORKSPACE
@@ -121,7 +133,7 @@ def conditional_layer(
         if activations.shape[:2] != (2, whole) or activations.shape[2] < stride:
             return BAD_ARGUMENT
         kept = activations.reshape((1, 2, whole, activations.shape[2]))
-    # Not `out[:, :] = gram`, which allocates where the two are one.
+    # `out[:, :] = gram` would allocate if the two are one array.
     for i in range(n):
         for j in range(n):
             out[i, j] = gram[i, j]
@@ -129,12 +141,12 @@ def conditional_layer(
     law = Law(law.width, law.batch, n, law.norm, law.skip, gain, law.eps)
     conditional_layers(
         sigma, law, out.reshape((1, n, n)), xs, kept, chain, layer, s.slots, s.record,
-        memory.panel_rows(law.width, n), _low(key), _high(key), s.total, s.work, s.status,
+        memory.panel_rows(law.width, n), low_word(key), high_word(key), s.total, s.work, s.status,
     )  # fmt: skip
     return int(s.status[0, 0])
 
 
-@_compiled
+@compiled
 def weights_layer(
     sigma: Sigma,
     law: Law,
@@ -147,26 +159,28 @@ def weights_layer(
     work: Rows,
     x: Rows | None = None,
 ) -> int:
-    """Draw the weights of a layer, a tile at a time, and multiply by the activations before.
+    """Make one layer by drawing its weights, tile by tile.
 
     Parameters
     ----------
-    weights : int
-        `GAUSSIAN`, `UNIFORM` or `RADEMACHER`; see `weight_law`.
-    activations : (2, padded columns, stride) of the dtype of `work`
-        Those of layer l are ``activations[l % 2]``, zero beyond columns and width: the other half
-        is read, this half is written.  See `bnmc.kernels.activations`.
-    layer : int
-        Number of the layer that is made, >= 1.
-    out : (columns, columns) float64
-        Receives the Gram matrix of the layer.
     sigma, law, chain, key, work, x
         As in `conditional_layer`.
+    weights : int
+        Law of the weights: `GAUSSIAN`, `UNIFORM` or `RADEMACHER`. See `weight_law`.
+    activations : (2, padded columns, stride) of the dtype of `work`
+        Activations of two layers, from `bnmc.kernels.activations`. Those of layer l are
+        ``activations[l % 2]``; they are zero beyond columns and width. The kernel reads the
+        previous layer from one half, and writes this layer to the other.
+    layer : int
+        Number of the layer to make, >= 1.
+    out : (columns, columns) float64
+        Receives the Gram matrix of the layer.
 
     Returns
     -------
     int
-        `OK`, `ZERO_VARIANCE`, `NOT_FINITE`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`.
+        `OK`, `ZERO_VARIANCE`, `NOT_FINITE`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`, as in
+        `conditional_layer`.
 
     Examples
     --------
@@ -185,7 +199,7 @@ def weights_layer(
     True
     """
     n, whole, stride = law.columns, memory.padded(law.columns), memory.stride(law.width)
-    if not (_is_valid(law, layer, chain) and layer >= 1 and out.shape == (n, n)):
+    if not (is_valid(law, layer, chain) and layer >= 1 and out.shape == (n, n)):
         return BAD_ARGUMENT
     if not 0 <= weights < GIVEN:
         return BAD_ARGUMENT
@@ -204,31 +218,32 @@ def weights_layer(
     weighted_layers(
         sigma, law, weights, s.no_weights, out.reshape((1, n, n)), xs,
         activations.reshape((1, 2, whole, activations.shape[2])), chain, layer, s.slots, s.record,
-        memory.panel_rows(law.width, max(n, law.width)), _low(key), _high(key), s.total, s.work,
-        s.status,
+        memory.panel_rows(law.width, max(n, law.width)), low_word(key), high_word(key), s.total,
+        s.work, s.status,
     )  # fmt: skip
     return int(s.status[0, 0])
 
 
-@_compiled
+@compiled
 def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -> int:
-    """Normalise rows and apply the activation: σ(N(h)).
+    """Normalize rows and apply the activation σ: σ(N(h)).
 
     Parameters
     ----------
     sigma, law, work
-        As in `conditional_layer`; of `law` only norm, eps, batch and columns matter.
+        As in `conditional_layer`. The kernel reads norm, eps, batch and columns of `law` only; it
+        adds no skip connection.
     h : (rows, columns) floating
-        Any number of rows before the normalization; nothing is added to them, whatever the skip
-        connection.
+        Rows before the normalization, any number of them.
     out : (rows, columns) floating
-        May be `h` itself.
+        Receives σ(N(h)). It may be `h` itself.
 
     Returns
     -------
     int
-        `OK`, `ZERO_VARIANCE` (of the row `failed_row`; rows before its block of 512 are written),
-        `BAD_ARGUMENT` or `SMALL_WORKSPACE`.  What is not finite is passed on without a norm.
+        `OK`, `BAD_ARGUMENT`, `SMALL_WORKSPACE`, or `ZERO_VARIANCE` for the row `failed_row`. The
+        kernel works in blocks of 512 rows; after `ZERO_VARIANCE`, all blocks before that of the
+        failed row are written. Without a normalization, non-finite numbers pass through.
 
     Examples
     --------
@@ -248,7 +263,7 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
     array([[0., 1.],
            [1., 0.]])
     """
-    if not (_is_valid(law, 0, 0) and h.shape[1] == law.columns and out.shape == h.shape):
+    if not (is_valid(law, 0, 0) and h.shape[1] == law.columns and out.shape == h.shape):
         return BAD_ARGUMENT
     if not workspace.lay_out(work, law.batch, law.columns):
         return SMALL_WORKSPACE
@@ -271,20 +286,23 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
     return OK
 
 
-@_compiled
+@compiled
 def normalise_activate_row(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -> int:
-    """Normalise one row and apply the activation, as `normalise_activate`.
+    """Normalize one row and apply the activation, as `normalise_activate` does for several.
 
     Parameters
     ----------
-    h, out : (columns,) floating
     sigma, law, work
         As in `normalise_activate`.
+    h : (columns,) floating
+        Row before the normalization.
+    out : (columns,) floating
+        Receives σ(N(h)). It may be `h` itself.
 
     Returns
     -------
     int
-        As `normalise_activate`.
+        A status, as in `normalise_activate`.
 
     Examples
     --------
@@ -306,17 +324,20 @@ def normalise_activate_row(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Row
     return normalise_activate(sigma, law, h.reshape(one), out.reshape((1, out.shape[0])), work)
 
 
-@_compiled
+@compiled
 def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
-    """Gram matrix aᵀa/rows of activations, summed in float64 over blocks of 512 rows.
+    """Compute the Gram matrix aᵀa/rows of activations, in float64 over blocks of 512 rows.
 
     Parameters
     ----------
     law : Law
-        Of it only batch and columns matter.
+        The chain, from `law`. The kernel reads batch and columns only.
     a : (rows, columns) floating
+        Activations.
     out : (columns, columns) float64
+        Receives the Gram matrix.
     work : workspace
+        From `workspace`.
 
     Returns
     -------
@@ -335,7 +356,7 @@ def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
            [0., 1.]])
     """
     n, rows = law.columns, a.shape[0]
-    if not (_is_valid(law, 0, 0) and rows > 0 and a.shape[1] == n and out.shape == (n, n)):
+    if not (is_valid(law, 0, 0) and rows > 0 and a.shape[1] == n and out.shape == (n, n)):
         return BAD_ARGUMENT
     if not workspace.lay_out(work, law.batch, n):
         return SMALL_WORKSPACE
@@ -351,18 +372,19 @@ def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
     return OK if unpack_gram(s.work.sums, plain, out) else NOT_FINITE
 
 
-@_compiled
+@compiled
 def failed_row(work: Rows) -> int:
-    """Return the row without variance of the last call that had this workspace, or -1.
+    """Return the row without variance that the last call with a workspace met.
 
     Parameters
     ----------
     work : workspace
+        The workspace of that call.
 
     Returns
     -------
     int
-        -1 too where nothing failed.
+        Index of the row, or -1 if no row failed.
 
     Examples
     --------
@@ -382,32 +404,8 @@ def failed_row(work: Rows) -> int:
 
 
 @inlined
-def _low(key):
-    return np.uint32(np.uint64(key) & np.uint64(0xFFFFFFFF))
-
-
-@inlined
-def _high(key):
-    return np.uint32(np.uint64(key) >> np.uint64(32))
-
-
-@inlined
-def _is_valid(law, layer, chain):
-    """Whether no memory is touched that is not there, and no counter is used twice."""
-    return (
-        0 < law.width <= _MOST_ROWS
-        and 0 < law.batch <= law.columns < _MOST_CHAINS
-        and law.columns % law.batch == 0
-        and 0 <= law.norm <= 2
-        and 0 <= layer < _MOST_LAYERS
-        and 0 <= chain < _MOST_CHAINS
-        and law.eps >= 0.0
-    )
-
-
-@inlined
 def _load(values, start, count, columns, block):
-    """Bring rows to a block, one column after the other."""
+    """Copy rows to a block, in which the elements of each column are contiguous."""
     for i in range(columns):
         for row in range(count):
             block[i * BLOCK + row] = values[start + row, i]

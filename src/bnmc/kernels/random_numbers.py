@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.kernels.random_numbers."""
+"""Random numbers by address as compiled functions: Philox words, normals and uniforms."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import numpy as np
 
 from bnmc._kernels.compiling import by_precision, inlined
 from bnmc._kernels.cpu.numbers import GROUP, LANES, fill_normals
-from bnmc._kernels.scalar.codes import SECOND_WORD
-from bnmc._kernels.scalar.codes import Draw as _Draw
+from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS, SECOND_WORD, Draw
 from bnmc._kernels.scalar.normal import uniform32, uniform64
 from bnmc._kernels.scalar.philox import philox4x32
-from bnmc.kernels.layers import (
-    _MOST_CHAINS,
-    _MOST_LAYERS,
-    _MOST_ROWS,
+from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     OK,
     Rows,
-    _compiled,
-    _high,
-    _low,
+    compiled,
+    high_word,
+    is_address,
+    low_word,
 )
 
+__all__ = ["normals", "philox", "uniforms"]
 
-@_compiled
+
+@compiled
 def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
     """Return the four words of Philox4x32-10 for a counter and a key.
 
@@ -31,12 +30,15 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
 
     Parameters
     ----------
-    c0, c1, c2, c3, k0, k1 : int
-        Words of 32 bits.
+    c0, c1, c2, c3 : int
+        Words of the counter, of 32 bits each.
+    k0, k1 : int
+        Words of the key, of 32 bits each.
 
     Returns
     -------
-    tuple of four words
+    tuple of int
+        Four words of 32 bits.
 
     Examples
     --------
@@ -47,27 +49,28 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
     return words
 
 
-@_compiled
+@compiled
 def normals(
     out: Rows, element: int, first_row: int, layer: int, chain: int, key: np.uint64, stream: int
 ) -> int:
-    """Write standard normals: those of one element of the rows of a layer.
+    """Write the standard normals of one column of the random matrix of a layer.
 
-    With the key of a run they are the numbers that its layers are made of; for numbers of your own
-    take another key.
+    With the key of a run, these are the normals from which `bnmc.simulate` makes its layers. Take
+    another key for independent numbers.
 
     Parameters
     ----------
     out : (rows,) float32 or float64
-        A multiple of 64.  float32 numbers are the float64 ones, rounded, but for the far tail.
+        Receives the normals; rows is a multiple of 64. float32 normals are the rounded float64
+        ones, except in the far tail.
     element : int
-        Column of the random matrix: >= 0, below 2**32.
+        Column of the random matrix, >= 0 and below 2**32.
     first_row : int
-        Row of ``out[0]``, >= 0, a multiple of 64.
+        Row of ``out[0]``, >= 0 and a multiple of 64.
     layer, chain, key
         As in `conditional_layer`.
     stream : int
-        `ROWS` or `WEIGHTS`.
+        `ROWS` for the rows drawn given a Gram matrix, `WEIGHTS` for weights.
 
     Returns
     -------
@@ -84,22 +87,25 @@ def normals(
     >>> bool(abs(out.mean()) < 1.0)
     True
     """
-    if not _is_address(out.shape[0], element, first_row, layer, chain):
+    if not _is_block(out.shape[0], element, first_row, layer, chain):
         return BAD_ARGUMENT
-    draw = _Draw(layer, np.uint32(np.uint32(stream) | np.uint32(chain)), _low(key), _high(key))
+    draw = Draw(
+        layer, np.uint32(np.uint32(stream) | np.uint32(chain)), low_word(key), high_word(key)
+    )
     fill_normals(out, 0, element, 1, first_row, out.shape[0], draw)
     return OK
 
 
-@_compiled
+@compiled
 def uniforms(
     out: Rows, element: int, first_row: int, layer: int, chain: int, key: np.uint64, stream: int
 ) -> int:
-    """Write uniform numbers of the open interval (0, 1), addressed as `normals`.
+    """Write numbers that are uniform on the open interval (0, 1), with addresses as in `normals`.
 
     Parameters
     ----------
     out : (rows,) float32 or float64
+        Receives the numbers; rows is a multiple of 64.
     element, first_row, layer, chain, key, stream
         As in `normals`.
 
@@ -118,11 +124,11 @@ def uniforms(
     >>> bool((out > 0.0).all() and (out < 1.0).all())
     True
     """
-    if not _is_address(out.shape[0], element, first_row, layer, chain):
+    if not _is_block(out.shape[0], element, first_row, layer, chain):
         return BAD_ARGUMENT
     first = np.uint32(np.uint32(stream) | np.uint32(chain))
     second = np.uint32(first | SECOND_WORD)
-    k0, k1 = _low(key), _high(key)
+    k0, k1 = low_word(key), high_word(key)
     for start in range(0, out.shape[0], GROUP):
         for lane in range(LANES):
             row = (first_row + start) // GROUP * LANES + lane
@@ -148,13 +154,13 @@ _uniform = by_precision("_uniform", _single, _double)
 
 
 @inlined
-def _is_address(rows, element, first_row, layer, chain):
+def _is_block(rows, element, first_row, layer, chain):
+    """Whether rows are whole groups of one element, and the counter has room for them."""
     return (
         rows % GROUP == 0
         and first_row >= 0
         and first_row % GROUP == 0
-        and first_row + rows <= _MOST_ROWS
-        and 0 <= element < _MOST_LAYERS
-        and 0 <= layer < _MOST_LAYERS
-        and 0 <= chain < _MOST_CHAINS
+        and first_row + rows <= MOST_ROWS
+        and 0 <= element < MOST_LAYERS
+        and is_address(layer, chain)
     )

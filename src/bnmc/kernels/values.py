@@ -1,52 +1,62 @@
-"""What compiled code takes, made from what Python has."""
+"""Arguments of kernels, made in Python: activations, laws, workspaces and other arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import workspace as cpu_workspace
 from bnmc._kernels.scalar.codes import GIVEN, Law
-from bnmc._support.arguments import choice, integer
+from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import law_of, sigma_of
-from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ZeroVarianceError
-from bnmc.kernels.layers import (
+from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
+from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
+    OK,
     SMALL_WORKSPACE,
     UNRESOLVED,
     ZERO_VARIANCE,
-    failed_row,
+    Rows,
 )
+from bnmc.kernels.layers import failed_row
 
-Rows = NDArray[np.floating[Any]]
+__all__ = [
+    "activation",
+    "activations",
+    "law",
+    "raise_status",
+    "representation",
+    "weight_law",
+    "workspace",
+]
 
 
 def activation(spec: str | Activation | Callable[[Any], Any]) -> Sigma:
-    """Return an activation as kernels take it.
+    """Return an activation as an argument of kernels.
 
     Parameters
     ----------
     spec : str, Activation or callable
-        A named activation, or any scalar function that Numba compiles.
+        Name of an activation, or any scalar function that Numba compiles.
 
     Returns
     -------
     Sigma
-        The same for equal activations, in every process: compiled code is kept by the digest of
-        the function.
+        Equal activations give the same value, also in other processes: a digest of the function
+        identifies its compiled code.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If it is no activation, does not compile, or is not finite on [-4, 4].
+        If `spec` is no activation, does not compile, or is not finite on [-4, 4].
 
     Examples
     --------
@@ -65,19 +75,20 @@ def activation(spec: str | Activation | Callable[[Any], Any]) -> Sigma:
 
 
 def law(chain: Chain, inputs: int = 1) -> Law:
-    """Return what kernels need to know of a chain.
+    """Return the parameters of a chain as an argument of kernels.
 
     Parameters
     ----------
     chain : Chain
     inputs : int, default 1
-        Batches that go side by side through the same network, each normalised on its own.
+        Number of input batches, >= 1. They go through the same network side by side, and each is
+        normalized on its own.
 
     Returns
     -------
     Law
-        A named tuple: width, batch, columns = batch x inputs, norm (0 none, 1 uncentred, 2
-        centred), skip, gain, eps.
+        A named tuple of width, batch, columns = batch × inputs, norm, skip, gain and eps. The norm
+        is 0 for none, 1 for uncentred and 2 for centred batch normalization.
 
     Raises
     ------
@@ -90,11 +101,11 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     >>> law(bnmc.Chain(100, 4, "relu", skip=0.5), inputs=2)
     Law(width=100, batch=4, columns=8, norm=2, skip=0.5, gain=1.0, eps=0.0)
     """
-    return law_of(_chain(chain), integer("inputs", inputs, low=1))
+    return law_of(as_chain(chain), integer("inputs", inputs, low=1))
 
 
 def weight_law(chain: Chain) -> int:
-    """Return how `weights_layer` calls the law of the weights of a chain.
+    """Return the law of the weights of a chain as an argument of `weights_layer`.
 
     Parameters
     ----------
@@ -108,7 +119,7 @@ def weight_law(chain: Chain) -> int:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `chain` is no `Chain`, or its weights are drawn by a function.
+        If `chain` is no `Chain`, or a function of the user draws its weights.
 
     Examples
     --------
@@ -117,7 +128,7 @@ def weight_law(chain: Chain) -> int:
     >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.RADEMACHER
     True
     """
-    code = _chain(chain).weight_law.code
+    code = as_chain(chain).weight_law.code
     if code == GIVEN:
         raise ArgumentError("weights", chain.weights, "a law with a name")
     return code
@@ -126,7 +137,7 @@ def weight_law(chain: Chain) -> int:
 def workspace(
     chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 1, threads: int | None = None
 ) -> Rows:
-    """Return memory for the kernels.
+    """Return memory that a kernel works in.
 
     Parameters
     ----------
@@ -134,18 +145,19 @@ def workspace(
     dtype : {"float64", "float32"}
         Precision of rows and weights.
     inputs : int, default 1
-        As in `law`.
+        Number of input batches, as in `law`.
     threads : int, optional
-        With it the result has a first axis: ``work[t]`` is the workspace of thread t.
+        Number of threads, >= 1. If given, ``work[t]`` is the workspace of thread t.
 
     Returns
     -------
-    (numbers,) or (threads, numbers) ndarray of the dtype
+    ndarray of the dtype, shape (numbers,) or (threads, numbers)
+        Zeros. The number of elements grows with batch × inputs, not with the width.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed.
+        If an argument is not allowed.
 
     Examples
     --------
@@ -153,10 +165,10 @@ def workspace(
     >>> workspace(bnmc.Chain(10**6, 8), "float32", threads=4).ndim
     2
     """
-    kind = _precision(dtype)
-    columns = _chain(chain).batch * integer("inputs", inputs, low=1)
+    kind = np.dtype(precision(dtype))
+    columns = _columns(chain, inputs)
     size = cpu_workspace.workspace_bytes(chain.batch, columns, kind.itemsize)
-    # Whole cache lines, so that no two threads write to one.
+    # Whole cache lines: two threads never write to the same line.
     numbers = int(cpu_workspace.lines(size)) // kind.itemsize
     if threads is None:
         return memory.aligned_zeros((numbers,), kind)
@@ -164,7 +176,7 @@ def workspace(
 
 
 def activations(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 1) -> Rows:
-    """Return zeros for the activations of a chain: the state of `weights_layer`.
+    """Return zeros for the activations of two layers, which `weights_layer` reads and writes.
 
     Parameters
     ----------
@@ -173,14 +185,15 @@ def activations(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 1) 
 
     Returns
     -------
-    (2, padded columns, stride) ndarray
-        Columns are rounded up to a multiple of four, rows to one of 512.  Those of layer l are
+    ndarray of the dtype, shape (2, padded columns, stride)
+        The second axis is batch × inputs rounded up to a multiple of 4, the third the width rounded
+        up to a multiple of 512. The activations of layer l are
         ``activations[l % 2].T[:width, :columns]``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed.
+        If an argument is not allowed.
 
     Examples
     --------
@@ -188,9 +201,9 @@ def activations(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 1) 
     >>> activations(bnmc.Chain(1000, 6)).shape
     (2, 8, 1024)
     """
-    columns = _chain(chain).batch * integer("inputs", inputs, low=1)
+    columns = _columns(chain, inputs)
     shape = (2, memory.padded(columns), memory.stride(chain.width))
-    return memory.aligned_zeros(shape, _precision(dtype))
+    return memory.aligned_zeros(shape, np.dtype(precision(dtype)))
 
 
 def representation(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 1) -> Rows:
@@ -203,13 +216,14 @@ def representation(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 
 
     Returns
     -------
-    (columns, stride) ndarray
-        x is ``representation.T[:width]``.
+    ndarray of the dtype, shape (columns, stride)
+        With columns = batch × inputs, and the width rounded up to a multiple of 512 as stride. x,
+        of shape (width, columns), is ``representation.T[:width]``.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed.
+        If an argument is not allowed.
 
     Examples
     --------
@@ -217,29 +231,30 @@ def representation(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 
     >>> representation(bnmc.Chain(1000, 6, skip=1.0)).shape
     (6, 1024)
     """
-    columns = _chain(chain).batch * integer("inputs", inputs, low=1)
-    return memory.aligned_zeros((columns, memory.stride(chain.width)), _precision(dtype))
+    columns = _columns(chain, inputs)
+    return memory.aligned_zeros((columns, memory.stride(chain.width)), np.dtype(precision(dtype)))
 
 
 def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None:
-    """Raise the typed error that a status code stands for; nothing where it is `OK`.
+    """Raise the typed error of a status, or return if the status is `OK`.
 
     Parameters
     ----------
     status : int
-        What a kernel returned.
+        Status that a kernel returned.
     work : workspace
-        Of that call.
+        Workspace of that call.
     layer, chain : int
-        For the message.
+        Numbers of layer and chain, for the message.
 
     Raises
     ------
-    ZeroVarianceError, NonFiniteError
-        As `bnmc.simulate` does.
+    ZeroVarianceError
+        For `ZERO_VARIANCE`.
+    NonFiniteError
+        For `NOT_FINITE`.
     ArgumentError
-        For `BAD_ARGUMENT` and `SMALL_WORKSPACE`, and for `UNRESOLVED`, which says that the layer
-        needs a float64 workspace.
+        For all other statuses. `UNRESOLVED` means that the layer needs a float64 workspace.
 
     Examples
     --------
@@ -250,13 +265,10 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
         ...
     bnmc.errors.NonFiniteError: Gram matrix no longer finite in chain 0, layer 7
     """
-    if status:
-        _raise(status, failed_row(work), layer, chain)
-
-
-def _raise(status: int, row: int, layer: int, chain: int) -> NoReturn:
+    if status == OK:
+        return
     if status == ZERO_VARIANCE:
-        raise ZeroVarianceError(chain, layer, row)
+        raise ZeroVarianceError(chain, layer, failed_row(work))
     if status == NOT_FINITE:
         raise NonFiniteError(chain, layer, "Gram matrix")
     allowed = {
@@ -267,15 +279,5 @@ def _raise(status: int, row: int, layer: int, chain: int) -> NoReturn:
     raise ArgumentError("status", status, allowed.get(status, "a status of bnmc.kernels"))
 
 
-def _chain(chain: Chain) -> Chain:
-    if not isinstance(chain, Chain):
-        raise ArgumentTypeError("chain", chain, "a bnmc.Chain")
-    return chain
-
-
-def _precision(dtype: DTypeLike) -> np.dtype[Any]:
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from None
-    return np.dtype(choice("dtype", name, ("float64", "float32")))
+def _columns(chain: Chain, inputs: int) -> int:
+    return as_chain(chain).batch * integer("inputs", inputs, low=1)

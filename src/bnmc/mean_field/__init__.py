@@ -1,30 +1,36 @@
-"""The chain at infinite width: where its Gram matrix settles, how fast, and whether it stays there.
+"""The infinite-width limit of a chain: its Gram matrices, its fixed points, their stability.
 
-At infinite width a layer acts on the Gram matrix ``G`` of the batch as the deterministic map
+Let G be the Gram matrix of a batch of n samples at one layer of a chain without skip connections.
+At infinite width a layer maps G to
 
-    F(G) = E[σ(φ) σ(φ)ᵀ],    φ = N(w),   w ~ N(0, G),
+    F(G) = E[σ(φ) σ(φ)ᵀ],    φ = N(w),    w ~ N(0, gain² G),
 
-with σ the activation and N the normalization. `MeanField` evaluates what follows from it.
+with σ the activation, applied entrywise, N the normalization and w a row with one entry per sample.
+`MeanField` evaluates F, its iterates and its fixed point that all permutations of the samples
+preserve, with the eigenvalues of the Jacobian there. `stability` and `atlas` find the batch sizes
+at which that fixed point loses its stability, `limit` its limit for large batches, and
+`block_symmetric` and `partial_collapse` other fixed points.
 
 The sources are Joudaki, Daneshmand and Bach, *On bridging the gap between mean field and finite
 width in deep random neural networks with batch normalization* (arXiv 2205.13076), and Yang,
 Pennington, Rao, Sohl-Dickstein and Schoenholz, *A mean field theory of batch normalization* (arXiv
-1902.08129); the eigenvalues of the Jacobian below are reduced here to integrals of two coordinates.
+1902.08129). The formulas for the eigenvalues of the Jacobian, as integrals over two coordinates,
+are derived here.
+
+The package imports `bnmc._support`, `bnmc.errors`, `bnmc.chain`, `bnmc.gram` and, for pictures,
+`bnmc.plot`. Read `field.py` first.
 """
 
 from __future__ import annotations
 
-from bnmc.mean_field.blocks.block_fixed_point import (
-    BlockFixedPoint,
-    block_symmetric,
-    partial_collapse,
-)
+from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
+from bnmc.mean_field.blocks.results import BlockFixedPoint
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
 from bnmc.mean_field.fixed_point.large_batch import Limit, limit
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.stability_plot import plot_stability
-from bnmc.mean_field.map.map import MeanFieldTrajectory, Step
+from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
 
 __all__ = [
     "BlockFixedPoint",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._kernels.cpu import pairs as cpu_pairs
+from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
@@ -157,7 +157,7 @@ def _approach(
         layers = min(BLOCK_LAYERS, 1 + max_layers - pairs.layer)
         trace = pairs.advance(layers, traced=last - first)[1]
         traces.append(trace)
-        near |= (trace[..., 0] < NEAREST).any(axis=1) | (pairs.status[:, 0] == cpu_pairs.DEGENERATE)
+        near |= (trace[..., 0] < NEAREST).any(axis=1) | (pairs.status[:, 0] == codes.DEGENERATE)
     trace = np.concatenate(traces, axis=1)
     return trace[..., 0], trace[..., 1]
 

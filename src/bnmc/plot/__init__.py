@@ -1,15 +1,16 @@
 """Pictures of runs; needs the extra ``plot``.
 
-Figures are made with Matplotlib's object-oriented interface: no window opens, no global state
-changes, and they can be drawn in any thread.  The package draws numbers: it takes any object that
-has the attributes that it draws.  It may import `gram`, `random_matrix` and lower levels.  Read
-`runs.py` first; `axes.py` has what all pictures share.
+The functions use Matplotlib's object-oriented interface: they open no window, change no global
+state, and work in any thread. They take a `bnmc.Trajectory`, or any object with the attributes of
+`protocols.py`. The package may import `gram`, `random_matrix` and lower levels. Read `runs.py`
+first; `axes.py` has the style that all pictures share.
 """
 
 from __future__ import annotations
 
 from bnmc.plot.axes import COLOURS, band, estimates, figure, plain_ticks, style
-from bnmc.plot.runs import LABELS, overview, spectrum, trajectory
+from bnmc.plot.runs import LABELS, overview, trajectory
+from bnmc.plot.spectra import spectrum
 
 __all__ = [
     "COLOURS",

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.plot.runs.axes."""
+"""Figures, axes and marks in the style that all pictures share."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "band", "estimates", "figure", "plain_ticks", "style"]
 
-#: Colours that people with any kind of colour vision tell apart (Okabe and Ito).
+#: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure and its axes, in the style of this module.
+    """Return an empty figure and its axes, in the style of this package.
 
     Parameters
     ----------
     columns : int, default 1
-        How many axes, side by side.
+        Number of axes, side by side, >= 1.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     Raises
     ------
     MissingExtraError
-        Without Matplotlib.
+        If Matplotlib is not installed.
     ArgumentError, ArgumentTypeError
         If `columns` is no integer >= 1.
 
@@ -57,7 +57,7 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 def style(ax: Axes) -> None:
-    """Give axes the style of this module: its colours, a light grid, two spines.
+    """Give axes the style of this package: its colours, a light grid and two spines.
 
     Parameters
     ----------
@@ -84,18 +84,23 @@ def band(
     label: str | None = None,
     **line: Any,
 ) -> None:
-    """Draw a curve in a band of its colour.
+    """Draw a curve and a band in its colour.
 
     Parameters
     ----------
     ax : matplotlib.axes.Axes
-    x, mean, low, high : (n,) array_like
-        Points, the curve there, and the edges of its band.
+    x : (n,) array_like
+        Points.
+    mean : (n,) array_like
+        Values of the curve.
+    low, high : (n,) array_like
+        Edges of the band.
     colour : str
+        Colour of the curve; the band is transparent.
     label : str, optional
-        For the legend.
+        Label of the curve in the legend.
     **line
-        What `matplotlib.axes.Axes.plot` takes.
+        Arguments of `matplotlib.axes.Axes.plot`.
 
     Examples
     --------
@@ -119,18 +124,23 @@ def estimates(
     label: str | None = None,
     **line: Any,
 ) -> None:
-    """Draw points with intervals.
+    """Draw estimates with intervals.
 
     Parameters
     ----------
     ax : matplotlib.axes.Axes
-    x, values, low, high : (n,) array_like
-        Points, the estimates there, and the ends of their intervals; NaN where there are none.
+    x : (n,) array_like
+        Points.
+    values : (n,) array_like
+        Estimates; NaN for a missing one.
+    low, high : (n,) array_like
+        Ends of the intervals.
     colour : str
+        Colour of marks and intervals.
     label : str, optional
-        For the legend.
+        Label in the legend.
     **line
-        What `matplotlib.axes.Axes.errorbar` takes.
+        Arguments of `matplotlib.axes.Axes.errorbar`.
 
     Examples
     --------
@@ -146,14 +156,14 @@ def estimates(
 
 
 def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
-    """Write 200, 500, 1000 … at a logarithmic axis, not 2 × 10².
+    """Write the ticks of a logarithmic axis as 200, 500, 1000 … instead of 2 × 10².
 
     Parameters
     ----------
     axis : matplotlib.axis.Axis
-        Such as ``ax.xaxis``; its scale has been set.
+        An axis, such as ``ax.xaxis``, with a logarithmic scale.
     ticks : (n,) array_like, optional
-        Where to write; at 1, 2 and 5 times powers of ten unless given.
+        Positions of the ticks. Default: 1, 2 and 5 times powers of ten.
 
     Examples
     --------

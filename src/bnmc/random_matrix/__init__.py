@@ -1,18 +1,22 @@
 """Closed forms of random matrix theory, and distances between centred Gaussians.
 
-Four families: the Marchenko–Pastur law of the eigenvalues of a Gram matrix and of the singular
-values of a representation; Lyapunov exponents of products of Gaussian layers; moments of Wishart
-matrices; Kullback–Leibler divergence, Wasserstein and total variation distance of ``N(0, S1)`` and
-``N(0, S2)``.
+The package has the Marchenko–Pastur law of the eigenvalues of a Gram matrix and the law of the
+singular values of a representation, Lyapunov exponents of products of Gaussian layers, moments of
+Wishart matrices, and the Kullback–Leibler divergence, Wasserstein distance and total variation
+distance of ``N(0, S1)`` and ``N(0, S2)``.
 
-Given the Gram matrix S of a layer, the next one of the linear chain without normalization has d
-i.i.d. rows ``N(0, S)``, and its Gram matrix is a Wishart matrix.  So `width` is d throughout, and
-``rows=d`` makes a distance between Gaussians one between layers.
+Let S be the Gram matrix of a layer of the linear chain without normalization. Given S, the next
+layer has d i.i.d. rows ``N(0, S)``, and its Gram matrix is a Wishart matrix. So `width` is d
+throughout. With ``rows=d``, a distance between Gaussians is a distance between the laws of layers.
+
+The package may import `estimate`, `gram`, `_support` and `errors`. Read `marchenko_pastur.py`
+first.
 """
 
 from __future__ import annotations
 
-from bnmc.random_matrix.gaussians import kl, total_variation, wasserstein
+from bnmc.random_matrix.gaussian_distances import kl, wasserstein
+from bnmc.random_matrix.gaussian_total_variation import total_variation
 from bnmc.random_matrix.lyapunov import (
     lyapunov_ginibre,
     lyapunov_residual,

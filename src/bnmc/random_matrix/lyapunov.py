@@ -6,48 +6,51 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import finite_array, generator, integer, real
+from bnmc._support.arguments import generator, integer, real
+from bnmc._support.array_arguments import (
+    LARGEST_INTEGER,
+    Float64Array,
+    integers,
+    real_numbers,
+    require_memory,
+)
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
-from bnmc.random_matrix._arguments import integers, require_room
 
 __all__ = ["lyapunov_ginibre", "lyapunov_residual", "lyapunov_residual_estimate"]
 
-Float64Array = NDArray[np.float64]
-
-# Integers up to here are float64 numbers.
-_LARGEST_INTEGER = 2**53
-
-# Below this the first term of an expansion in γ² is the whole of it, to rounding.
+#: For smaller γ, the first term of the expansion in γ² is exact to rounding.
 _TINY_GAMMA = 1e-100
+#: Largest number of exponents that a call without `k` returns.
 _MOST_EXPONENTS = 10**8
 
 
 def lyapunov_ginibre(width: int, k: ArrayLike | None = None) -> Float64Array:
     """Lyapunov exponents of products of independent d × d matrices with entries ``N(0, 1/d)``.
 
-    ``λ_k = ½ [ψ((d−k+1)/2) + ln(2/d)]``: the k-th pivot of the product is multiplied, each time,
-    by an independent ``χ²_{d−k+1}/d`` (Newman 1986).  These are the growth rates, per layer, of the
-    linear chain of gain 1 without normalization: of a batch n <= d it has the first n exponents.
+    ``λ_k = ½ [ψ((d−k+1)/2) + ln(2/d)]``, with ψ the digamma function: each factor multiplies the
+    k-th squared pivot of the product by an independent ``χ²_{d−k+1}/d`` (Newman 1986). The λ_k are
+    the growth rates per layer of the linear chain of gain 1 without normalization. For a batch
+    n <= d, the chain has the first n exponents.
 
     Parameters
     ----------
     width : int
         d, in 1 … 2⁵³.
     k : array_like of int, optional
-        Which exponents, 1 the largest; all d of them unless given, and then d <= 10⁸.
+        Indices of the exponents, 1 for the largest. By default all d exponents, for d <= 10⁸.
 
     Returns
     -------
     ndarray of float64
-        Of the shape of `k`, or (width,), descending.
+        Of the shape of `k`. By default (width,), descending.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `width` or `k` is not an integer, or out of range.
+        If `width` or `k` is not an integer or lies outside its range.
 
     Examples
     --------
@@ -56,14 +59,14 @@ def lyapunov_ginibre(width: int, k: ArrayLike | None = None) -> Float64Array:
     >>> print(lyapunov_ginibre(10**15, 1).round(25))
     -5e-16
     """
-    d = integer("width", width, low=1, high=_LARGEST_INTEGER)
+    d = integer("width", width, low=1, high=LARGEST_INTEGER)
     if k is None:
         if d > _MOST_EXPONENTS:
             raise ArgumentError("width", d, f"at most {_MOST_EXPONENTS} without k", "pass k")
         index = np.arange(1.0, d + 1.0)
     else:
         index = integers("k", k, low=1, high=d)
-    # The logarithm of freedom / d, and ψ less its own logarithm: for large d all is near 0.
+    # For large d, ψ and ln(2/d) cancel. So add ψ(x) − ln x and ln(freedom / d), which are small.
     freedom = d - index + 1.0
     log_share = np.where(
         2.0 * freedom < d, np.log(freedom / d), np.log1p((1.0 - np.minimum(index, d / 2 + 1)) / d)
@@ -74,9 +77,10 @@ def lyapunov_ginibre(width: int, k: ArrayLike | None = None) -> Float64Array:
 def lyapunov_residual(width: int, gamma: ArrayLike) -> Float64Array:
     """Largest Lyapunov exponent of products of independent ``I + γ W``, W of ``N(0, 1)`` entries.
 
-    ``λ₁ = ½ [ln 2γ² + Σ_j Pois(j; μ) ψ(d/2 + j)]``, ``μ = 1/(2γ²)``: since W is invariant under
-    rotations, the norm of a vector is multiplied, each time, by an independent noncentral chi.
-    This is the linear skip chain of Daneshmand et al. (arXiv 2003.01652) without normalization.
+    ``λ₁ = ½ [ln 2γ² + Σ_j Pois(j; μ) ψ(d/2 + j)]``, ``μ = 1/(2γ²)``, with ψ the digamma function.
+    Since W is invariant under rotations, each factor multiplies the norm of a vector by an
+    independent noncentral chi variable. The products are those of the linear skip chain of
+    Daneshmand et al. (arXiv 2003.01652) without normalization.
 
     Parameters
     ----------
@@ -88,13 +92,13 @@ def lyapunov_residual(width: int, gamma: ArrayLike) -> Float64Array:
     Returns
     -------
     (...) ndarray of float64
-        Relative error about 1e-14, for small γ as well, where ``λ₁ ≃ (d − 2) γ²/2`` (for d = 1,
-        absolute where λ₁ changes its sign).
+        The relative error is about 1e-14, also for small γ, where ``λ₁ ≃ (d − 2) γ²/2``. For d = 1,
+        the absolute error is about 1e-14 where λ₁ changes its sign.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `width` is not such an integer, or `gamma` not an array of such numbers.
+        If `width` is not such an integer, or `gamma` is not an array of such numbers.
 
     See Also
     --------
@@ -102,12 +106,12 @@ def lyapunov_residual(width: int, gamma: ArrayLike) -> Float64Array:
 
     Notes
     -----
-    With the integral of ψ the sum over j is done, and
+    With the integral of ψ, the sum over j has a closed form:
 
         2 λ₁ = E₁(μ) + ∫₀¹ e^{−μu} (1 − (1−u)^{d/2−1}) du/u,
 
-    E₁ the exponential integral; for d >= 2 no term is negative.  In ``v = ln(u/(1−u))`` the
-    trapezoidal rule converges geometrically, at a step that does not depend on d and γ.  For
+    with E₁ the exponential integral. For d >= 2 no term is negative. In ``v = ln(u/(1−u))`` the
+    trapezoidal rule converges geometrically, with a step that does not depend on d and γ. For
     d = 2, ``λ₁ = E₁(μ)/2``.
 
     Examples
@@ -115,15 +119,17 @@ def lyapunov_residual(width: int, gamma: ArrayLike) -> Float64Array:
     >>> lyapunov_residual(100, [1.0, 0.01, 1e-6])
     array([2.30254407e+00, 4.87662638e-03, 4.90000000e-11])
     """
-    d = integer("width", width, low=1, high=_LARGEST_INTEGER)
-    gammas = finite_array("gamma", gamma, shape=(...,)).astype(np.float64, copy=False)
-    if ((gammas < 0) | (gammas > 1e150)).any():
-        worst = gammas[(gammas < 0) | (gammas > 1e150)].flat[0]
-        raise ArgumentError("gamma", float(worst), "real numbers in [0, 1e150]")
+    d = integer("width", width, low=1, high=LARGEST_INTEGER)
+    gammas = real_numbers(
+        "gamma",
+        gamma,
+        "real numbers in [0, 1e150]",
+        lambda array: (array >= 0) & (array <= 1e150),
+    )
     is_tiny = gammas < _TINY_GAMMA
     mu = 0.5 / np.square(np.where(is_tiny, 1.0, gammas))
     exponents = 0.5 * _mean_digamma_less_log(d / 2.0, mu)
-    # The next term of the expansion is smaller by d γ².
+    # The next term of the expansion is smaller by a factor d γ².
     first_order = (d / 2.0 - 1.0) * np.square(np.where(is_tiny, gammas, 0.0))
     return np.where(is_tiny, first_order, exponents)[()]
 
@@ -133,8 +139,8 @@ def lyapunov_residual_estimate(
 ) -> Estimate:
     """Estimate of the k-th Lyapunov exponent of products of ``I + γ W``, W of ``N(0, 1)`` entries.
 
-    No matrix is drawn, and the law of the samples is exact.  Beyond the largest exponent
-    (`lyapunov_residual`) we know of no closed form.
+    The function draws no matrices, and the law of the samples is exact. We know a closed form of
+    the largest exponent only (`lyapunov_residual`).
 
     Parameters
     ----------
@@ -143,53 +149,58 @@ def lyapunov_residual_estimate(
     gamma : float
         γ in [1e-70, 1e100].
     k : int
-        Which exponent, 1 (the largest, with standard error 0) … `width`; time grows with k.
+        Index of the exponent, 1 … `width`. The largest, 1, has standard error 0. The time is
+        proportional to k.
     samples : int, default 10_000
         Independent samples, >= 2.
     rng : optional
-        Anything `numpy.random.default_rng` takes.
+        Any argument of `numpy.random.default_rng`.
 
     Returns
     -------
     Estimate
-        Its interval rests on the central limit theorem.
+        Its confidence interval uses the central limit theorem.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not such a number or `rng` nothing to draw from.
+        If an argument lies outside its range.
+    ResultTooLargeError
+        If the samples do not fit into the free memory.
 
     Notes
     -----
-    ``O (I + γW) Oᵀ`` has the law of ``I + γW`` for every orthogonal O, so the volume that k vectors
-    span grows by independent factors, and ``λ_k = E ln r_k`` with ``r_k`` the norm of the k-th
-    column of ``Y = I + γW`` less its projection on the columns before it.  Given these,
-    ``r_k²/γ²`` is a noncentral ``χ²_m(τ/γ²)``, m = d−k+1 and τ the squared length that they leave
-    of the unit vector e_k.  Their own k-th row, γw with w normal, is independent of their other
-    rows Y₀, so ``1/τ = 1 + γ² w (Y₀ᵀY₀)⁻¹ wᵀ`` (Sherman and Morrison).  Here w may be rotated to
-    ``χ_{k−1} e_{k−1}``, as Y₀ is invariant too; and ``1/(Y₀ᵀY₀)⁻¹_{k−1,k−1}`` is the ``r²`` of the
-    last column of Y₀, the same problem with d−1, k−1 and the same m.  Hence, with R_j and χ²_j
-    independent given τ_j,
+    ``O (I + γW) Oᵀ`` has the law of ``I + γW`` for every orthogonal O. So the volume that k vectors
+    span grows by independent factors, and ``λ_k = E ln r_k``. Here ``r_k`` is the norm of the k-th
+    column of ``Y = I + γW`` after projection onto the complement of the first k−1 columns.
+
+    Given the first k−1 columns, ``r_k²/γ²`` is a noncentral ``χ²_m(τ/γ²)`` with m = d−k+1. τ is the
+    squared length of the projection of the unit vector e_k onto the same complement. The k-th row
+    of the first k−1 columns is γw with w normal. It is independent of their other rows Y₀, so
+    ``1/τ = 1 + γ² w (Y₀ᵀY₀)⁻¹ wᵀ`` (Sherman and Morrison). Since Y₀ is invariant too, w may be
+    rotated to ``χ_{k−1} e_{k−1}``. ``1/(Y₀ᵀY₀)⁻¹_{k−1,k−1}`` is the ``r²`` of the last column of
+    Y₀, which is the same problem with d−1, k−1 and the same m. Hence, with R_j and χ²_j independent
+    given τ_j,
 
         τ₁ = 1,   R_j ~ χ²_m(τ_j/γ²),   τ_{j+1} = R_j / (R_j + χ²_j),   λ_k = ½ E ln(γ² R_k),
 
-    and the last mean, given τ_k, is the sum of `lyapunov_residual` in closed form.
+    and given τ_k, the last expectation is the integral in the notes of `lyapunov_residual`.
 
     Examples
     --------
     >>> print(lyapunov_residual_estimate(3, 2.0, 2, rng=0))
     0.79... ± 0.00...
     """
-    d = integer("width", width, low=1, high=_LARGEST_INTEGER)
+    d = integer("width", width, low=1, high=LARGEST_INTEGER)
     gamma = real("gamma", gamma, low=1e-70, high=1e100)
     k = integer("k", k, low=1, high=d)
     samples = integer("samples", samples, low=2)
-    require_room("samples", 32 * samples)
+    require_memory("samples", 32 * samples)
     stream = generator(rng)
     freedom = d - k + 1
     log_tau = np.zeros(samples)
     for j in range(1, k):
-        # Noncentral chi-square; NumPy's is limited in its noncentrality.
+        # Noncentral chi-square. NumPy's generator limits the noncentrality.
         R = np.square(np.exp(0.5 * log_tau) / gamma + stream.standard_normal(samples))
         if freedom > 1:
             R += stream.chisquare(freedom - 1, samples)
@@ -200,12 +211,12 @@ def lyapunov_residual_estimate(
 
 
 def _digamma_less_log(x: Float64Array) -> Float64Array:
-    """ψ(x) − ln x for x >= 1/2."""
+    """Return ψ(x) − ln x for x >= 1/2."""
     from scipy.special import digamma
 
     is_large = x >= 16.0
     small, large = np.where(is_large, 1.0, x), np.where(is_large, x, 16.0)
-    # −B_2k / 2k, highest power first; the next term is below 1e-18.
+    # Coefficients −B_2k / 2k, highest power first. The next term is below 1e-18.
     inverse_square = 1.0 / np.square(large)
     series = np.zeros_like(large)
     for coefficient in (691 / 32760, -1 / 132, 1 / 240, -1 / 252, 1 / 120, -1 / 12):
@@ -214,13 +225,13 @@ def _digamma_less_log(x: Float64Array) -> Float64Array:
 
 
 def _mean_digamma_less_log(a: float, mu: Float64Array) -> Float64Array:
-    """E ψ(a + J) − ln μ for J ~ Pois(μ), a >= 1/2, by the integral of `lyapunov_residual`."""
+    """Return E ψ(a + J) − ln μ for J ~ Pois(μ), a >= 1/2, as in `lyapunov_residual`."""
     from scipy.special import exp1
 
-    # The strip |Im v| < π/2, in which the integrand is bounded, makes the error of the rule
-    # exp(−π²/step).  Both tails are cut at e^-42 of the integral: to the left the integrand is
-    # (a − 1) e^v, to the right it decays as e^-v or, for a = 1/2, e^-v/2.
-    step = 0.1875  # a multiple of 1/16, as is every v: no rounding of the grid
+    # The integrand is bounded in the strip |Im v| < π/2, so the error of the rule is exp(−π²/step).
+    # Both tails are cut at e^−42 of the integral. To the left the integrand is (a − 1) e^v. To the
+    # right it decays as e^−v or, for a = 1/2, as e^−v/2.
+    step = 0.1875  # a multiple of 1/16, so that no v is rounded
     start = -42.0 - math.log(a + float(np.max(mu, initial=1.0)))
     total = np.zeros_like(mu)
     for index in range(math.floor(start / step), math.ceil(84.0 / step)):

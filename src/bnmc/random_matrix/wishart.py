@@ -1,4 +1,4 @@
-"""Moments of Wishart matrices, and the vanilla linear chain they make up."""
+"""Moments of Wishart matrices, and the mean deviation of the vanilla linear chain."""
 
 from __future__ import annotations
 
@@ -6,38 +6,34 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer
-from bnmc.errors import ArgumentError, SingularGramError
+from bnmc._support.array_arguments import LARGEST_INTEGER, Float64Array, integers
+from bnmc._support.linalg import EPS, require_regular
+from bnmc.errors import ArgumentError
 from bnmc.gram import validate_gram
-from bnmc.random_matrix._arguments import integers
 
 __all__ = ["WishartMoments", "vanilla_deviation"]
 
-Float64Array = NDArray[np.float64]
-
-# Integers up to here are float64 numbers.
-_LARGEST_INTEGER = 2**53
-
 
 class WishartMoments:
-    """Expectations of a Wishart matrix ``G = ZᵀZ/d``, Z of d i.i.d. rows ``N(0, S)``.
+    """Moments of a Wishart matrix ``G = ZᵀZ/d``, where Z has d i.i.d. rows ``N(0, S)``.
 
-    This is the Gram matrix of the linear chain without normalization one layer after S.
+    G is the Gram matrix of the linear chain without normalization, one layer after S.
 
     Parameters
     ----------
     S : (..., n, n) array_like
-        Covariances, symmetric and positive semidefinite; ``E G = S``.
+        Covariances, symmetric and positive semidefinite. ``E G = S``.
     width : int
         d, in 1 … 2⁵³.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `S` is not an array of such matrices or `width` not such an integer; and from the
-        properties, if the result overflows.
+        If `S` is not an array of such matrices, or `width` is not such an integer. The properties
+        raise them if the result overflows.
 
     Examples
     --------
@@ -51,7 +47,7 @@ class WishartMoments:
 
     def __init__(self, S: ArrayLike, width: int) -> None:
         self._S = validate_gram(S, "S")
-        self._d = integer("width", width, low=1, high=_LARGEST_INTEGER)
+        self._d = integer("width", width, low=1, high=LARGEST_INTEGER)
 
     @property
     def square(self) -> Float64Array:
@@ -96,7 +92,7 @@ class WishartMoments:
         Raises
         ------
         ArgumentError
-            If d <= n + 1, where the expectation does not exist.
+            If d <= n + 1: then the expectation does not exist.
         SingularGramError
             If an `S` is singular to rounding, ``λ_min <= n ε λ_max``.
         """
@@ -104,11 +100,7 @@ class WishartMoments:
         if d <= n + 1:
             raise ArgumentError("width", d, f"an integer > {n + 1}", "E G⁻¹ exists for d > n + 1")
         spectrum, basis = np.linalg.eigh(self._S)
-        is_singular = spectrum[..., 0] <= n * np.finfo(np.float64).eps * spectrum[..., -1]
-        if is_singular.any():
-            index = tuple(int(i) for i in np.argwhere(is_singular)[0])
-            smallest, largest = spectrum[index][[0, -1]]
-            raise SingularGramError("S", index, float(smallest / largest) if largest else 0.0)
+        require_regular("S", spectrum, EPS)
         return self._finite(
             lambda _: (
                 (basis / spectrum[..., None, :]) @ np.matrix_transpose(basis) * (d / (d - n - 1))
@@ -116,7 +108,7 @@ class WishartMoments:
         )
 
     def _finite(self, expectation: Callable[[Float64Array], Float64Array]) -> Float64Array:
-        with np.errstate(over="ignore", invalid="ignore"):  # refused below, by name
+        with np.errstate(over="ignore", invalid="ignore"):  # raises below, by name
             value = expectation(self._S)
         if not np.isfinite(value).all():
             largest = float(np.abs(self._S).max())
@@ -127,42 +119,46 @@ class WishartMoments:
 def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:
     """Exact ``E ‖G_l − I‖_F²`` of the linear chain without normalization, from ``G_0 = I``.
 
-    ``n(n+2)/3 (1 + 2/d)^l − n(n−1)/3 (1 − 1/d)^l − n``: given G, ``E Tr G₊²`` and ``E (Tr G₊)²``
-    (`WishartMoments`) are linear in Tr G² and (Tr G)², with the eigenvalues 1 + 2/d and 1 − 1/d.
-    This is the vanilla curve of Joudaki, Daneshmand and Bach (arXiv 2205.13076), in expectation;
-    at depths beyond d the mean is that of rare, large G, and a simulation's mean lies below it.
+    It is ``n(n+2)/3 (1 + 2/d)^l − n(n−1)/3 (1 − 1/d)^l − n``. Given G, the expectations
+    ``E Tr G₊²`` and ``E (Tr G₊)²`` (`WishartMoments`) are linear in Tr G² and (Tr G)². The
+    eigenvalues of this linear map are 1 + 2/d and 1 − 1/d.
+
+    This is the expectation of the vanilla curve of Joudaki, Daneshmand and Bach (arXiv 2205.13076).
+    At depths beyond d, rare and large G dominate the expectation, so the mean of a simulation is
+    usually smaller.
 
     Parameters
     ----------
     width : int
         d, in 1 … 2⁵³.
     batch : int
-        n, in 1 … 2⁵³; it may exceed d.
+        n, in 1 … 2⁵³. It may exceed d.
     depth : (...) array_like of int
         Layers l, in 0 … 2⁵³.
 
     Returns
     -------
     (...) ndarray of float64
-        Relative error about 1e-15, times the exponent 2l/d where that exceeds 1; infinite beyond
-        the range of float64, near l = 355 d.
+        The relative error is about 1e-15, times the exponent 2l/d if that exceeds 1. Infinite
+        beyond the range of float64, near l = 355 d.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not such an integer.
+        If an argument is not an integer in its range.
 
     Examples
     --------
     >>> vanilla_deviation(1000, 10, [0, 1, 100]).round(9)
     array([ 0.        ,  0.11      , 11.70...])
     """
-    d = integer("width", width, low=1, high=_LARGEST_INTEGER)
-    n = float(integer("batch", batch, low=1, high=_LARGEST_INTEGER))
-    layers = integers("depth", depth, low=0, high=_LARGEST_INTEGER)
+    d = integer("width", width, low=1, high=LARGEST_INTEGER)
+    n = float(integer("batch", batch, low=1, high=LARGEST_INTEGER))
+    layers = integers("depth", depth, low=0, high=LARGEST_INTEGER)
     growth = math.log1p(2.0 / d)
-    decay = math.log1p(-1.0 / d) if d > 1 else -1e3  # any power of e^-1000 is 0 to rounding
-    # Without the constants, which cancel, all that is left is non-negative.
+    decay = math.log1p(-1.0 / d) if d > 1 else -1e3  # exp(−1000) is 0 to rounding
+    # The constants n(n+2)/3, n(n−1)/3 and n cancel. Without them, both terms of the difference are
+    # non-negative.
     with np.errstate(over="ignore"):
         grown: Float64Array = n * (n + 2.0) / 3.0 * np.expm1(layers * growth)
         shrunk: Float64Array = n * (n - 1.0) / 3.0 * np.expm1(layers * decay)

@@ -1,4 +1,4 @@
-"""Results written to files: .npz, netCDF and Zarr."""
+"""Writing a run to a file: NumPy's .npz, netCDF-4 or Zarr."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import finite_array
+from bnmc._support.arguments import finite_array, instance
 from bnmc._support.extras import import_extra
-from bnmc._support.files import as_path, replacing, require_free, require_writable
-from bnmc.errors import ArgumentTypeError
+from bnmc._support.files import as_path, replacing, require_writable
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.simulation.trajectory import Trajectory
 
-if TYPE_CHECKING:
-    from bnmc.simulation.trajectory import Trajectory
+__all__ = ["OUTPUT_FORMATS", "require_extras", "require_free", "write_run"]
 
-__all__ = ["OUTPUT_FORMATS", "require_extras", "write_run"]
+#: Suffixes of the formats.
 OUTPUT_FORMATS = (".npz", ".nc", ".zarr")
 
 
@@ -31,42 +31,45 @@ def write_run(
     star: NDArray[np.float64] | None = None,
     force: bool = False,
 ) -> None:
-    """Write a run to a file, all recorded layers of it.
+    """Write all recorded layers of a run to a file.
 
     Parameters
     ----------
     run : Trajectory
     path : path
-        ``.npz`` (arrays by name, ``layer``, and ``attributes``, a string of JSON), ``.nc``
-        (netCDF-4) or ``.zarr``; the latter two need the extra ``xarray``.  A reduced run has
-        ``name_mean`` and ``name_variance`` in place of ``name``.
+        The suffix chooses the format:
+
+        - ``.npz``: arrays by name, ``layer``, and ``attributes``, a string of JSON;
+        - ``.nc`` (netCDF-4) and ``.zarr``, with the extra ``xarray``.
+
+        If the run was reduced, ``name_mean`` and ``name_variance`` replace ``name``.
     attributes : mapping, optional
-        What to say besides `Trajectory.attributes`: numbers and strings.
+        Numbers and strings to write beside `Trajectory.attributes`.
     star : (batch, batch) ndarray, optional
-        The Gram matrix that distances are from, written as ``star``.
+        Gram matrix from which the distances are measured, written as ``star``.
     force : bool, default False
-        Whether to replace what is there.
+        Whether to replace an existing file or Zarr store.
 
     Raises
     ------
-    ArgumentError
-        If the suffix is another one, the folder does not exist or the path does.
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed, or `path` exists and must not be replaced.
     MissingExtraError
+        If the format needs an extra that is not installed.
 
     Examples
     --------
-    >>> import bnmc, numpy as np, tempfile
-    >>> run = bnmc.simulate(bnmc.Chain(100, 3), 2, rng=0)
+    >>> import tempfile
+    >>> from bnmc.chain.chain import Chain
+    >>> from bnmc.simulation.run import simulate
+    >>> run = simulate(Chain(100, 3), 2, rng=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_run(run, f"{folder}/run.npz")
     ...     with np.load(f"{folder}/run.npz") as stored:
     ...         print(stored["gram"].shape, json.loads(str(stored["attributes"]))["width"])
     (1, 3, 3, 3) 100
     """
-    from bnmc.simulation.trajectory import Trajectory
-
-    if not isinstance(run, Trajectory):
-        raise ArgumentTypeError("run", run, "a Trajectory")
+    instance("run", run, Trajectory, "a Trajectory")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise ArgumentTypeError("attributes", attributes, "a mapping of names")
     if star is not None:
@@ -75,26 +78,52 @@ def write_run(
     require_writable("output", path, OUTPUT_FORMATS)
     require_free("output", path, force=force)
     require_extras(path)
-    said = {**run.attributes(), **(attributes or {})}
+    facts = {**run.attributes(), **(attributes or {})}
     write = {".npz": _write_npz, ".nc": _write_netcdf, ".zarr": _write_zarr}[path.suffix.lower()]
     with replacing(path) as temporary:
-        write(run, temporary, said, star)
+        write(run, temporary, facts, star)
 
 
 def require_extras(path: Path) -> None:
-    """Import what writing `path` needs, or say which extra brings it.
+    """Import the packages that the format of a file needs.
 
     Raises
     ------
     MissingExtraError
+        If one is not installed.
     """
     needed = {".nc": ("xarray", "h5netcdf", "h5py"), ".zarr": ("xarray", "zarr")}
     for module in needed.get(path.suffix.lower(), ()):
         import_extra(module, "xarray")
 
 
+def require_free(name: str, path: Path, *, force: bool) -> None:
+    """Raise an error if a path exists, or with `force` if a file must not replace it.
+
+    With `force`, a file may be replaced, and a Zarr store by another one. Other folders stay.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    path : Path
+    force : bool
+
+    Raises
+    ------
+    ArgumentError
+    """
+    if not os.path.lexists(path):
+        return
+    if not force:
+        raise ArgumentError(name, str(path), "a path that does not exist", "--force replaces it")
+    is_store = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup"))
+    if path.is_dir() and not (path.suffix.lower() == ".zarr" and is_store):
+        raise ArgumentError(name, str(path), "a file or a Zarr store, to be replaced")
+
+
 def _write_npz(
-    run: Trajectory, path: Path, said: dict[str, Any], star: NDArray[np.float64] | None
+    run: Trajectory, path: Path, facts: dict[str, Any], star: NDArray[np.float64] | None
 ) -> None:
     arrays: dict[str, Any] = {"layer": run.layers, **run.observables}
     for name, moments in run.moments.items():
@@ -102,23 +131,23 @@ def _write_npz(
     if star is not None:
         arrays["star"] = star
     axes = {name: list(axes) for name, axes in run.dims.items()}
-    arrays["attributes"] = np.array(json.dumps({**said, "axes": axes}))
+    arrays["attributes"] = np.array(json.dumps({**facts, "axes": axes}))
     with path.open("xb") as file:
         np.savez(file, **arrays)
 
 
 def _write_netcdf(
-    run: Trajectory, path: Path, said: dict[str, Any], star: NDArray[np.float64] | None
+    run: Trajectory, path: Path, facts: dict[str, Any], star: NDArray[np.float64] | None
 ) -> None:
-    _dataset(run, said, star).to_netcdf(path, engine="h5netcdf")
+    _dataset(run, facts, star).to_netcdf(path, engine="h5netcdf")
 
 
 def _write_zarr(
-    run: Trajectory, path: Path, said: dict[str, Any], star: NDArray[np.float64] | None
+    run: Trajectory, path: Path, facts: dict[str, Any], star: NDArray[np.float64] | None
 ) -> None:
-    _dataset(run, said, star).to_zarr(path, mode="w-", consolidated=False)
+    _dataset(run, facts, star).to_zarr(path, mode="w-", consolidated=False)
 
 
-def _dataset(run: Trajectory, said: dict[str, Any], star: NDArray[np.float64] | None) -> Any:
-    dataset = run.to_xarray().assign_attrs(said)
+def _dataset(run: Trajectory, facts: dict[str, Any], star: NDArray[np.float64] | None) -> Any:
+    dataset = run.to_xarray().assign_attrs(facts)
     return dataset if star is None else dataset.assign(star=(("sample_i", "sample_j"), star))

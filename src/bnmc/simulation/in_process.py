@@ -16,7 +16,7 @@ __all__ = []
 
 
 class InProcessRun:
-    """A run in this process, all chains together: threads share the chains, or a layer."""
+    """A run in this process, all chains together; threads share the chains, or each layer."""
 
     cpu = host_cpu()
 
@@ -24,12 +24,12 @@ class InProcessRun:
         self.segment = segment
         self.start = start
         self.sink = sink
-        #: How many layers are recorded.
+        #: Number of recorded layers.
         self.slots = 0
         self._state: State | None = None
 
     def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
-        """Go through the layers, until there are no more or it is to stop."""
+        """Go through the layers until the last one, or until `stopped` returns True."""
         recorded, segment = self.segment.job.recorded, self.segment
         segment.begin(self.start, self.sink)
         first = segment.layer
@@ -46,17 +46,17 @@ class InProcessRun:
 
     @property
     def state(self) -> State | None:
-        """Where the chains have got to; None in the middle of a block, or before the first."""
+        """The state of the chains; None in the middle of a block, and before the first one."""
         return self._state
 
     @property
     def widened(self) -> list[int]:
-        """The chains that have gone on in float64."""
+        """The chains that continued in float64."""
         return _numbers(self.segment.sampler.wide)
 
     @property
     def unresolved(self) -> list[int]:
-        """The chains whose Gram matrices float32 rows did not resolve."""
+        """The chains with Gram matrices that float32 rows did not resolve."""
         return _numbers(self.segment.sampler.unresolved)
 
 

@@ -29,7 +29,7 @@ class Recorded:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of recorded layers."""
         return -(-(self.last - self.first) // self.every) + 1
 
     def layer(self, slot: int) -> int:
@@ -41,13 +41,13 @@ class Recorded:
         return np.minimum(self.first + np.arange(first, last) * self.every, self.last)
 
     def before(self, layer: int) -> int:
-        """Return how many recorded layers are below a layer, the slot of that if it is one."""
+        """Return the number of recorded layers below a layer: its slot if it is recorded."""
         if layer > self.last:
             return self.count
         return max(0, -(-(layer - self.first) // self.every))
 
     def slots(self, layers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for successive layers, 0, 1, … for those recorded and -1 for the others."""
+        """Return 0, 1, … for the recorded ones of successive layers, and -1 for the others."""
         due = (layers >= self.first) & ((layers - self.first) % self.every == 0)
         due |= layers == self.last
         return np.where(due, np.cumsum(due) - 1, -1)
@@ -55,7 +55,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Job:
-    """What all parts of a run have in common."""
+    """The common values of all parts of a run."""
 
     chain: Chain
     path: str
@@ -65,12 +65,12 @@ class Job:
     dtype: str
     observables: tuple[Observable, ...]
     recorded: Recorded
-    #: Whether what is recorded stays on the device.
+    #: Whether recorded Gram matrices stay on the GPU.
     stays: bool = False
 
     @property
     def columns(self) -> int:
-        """Samples of all inputs."""
+        """Number of samples in all input batches."""
         return self.chain.batch * (self.inputs or 1)
 
     def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
@@ -96,7 +96,7 @@ class Job:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of one value of each observable, found by evaluating it once."""
+        """Shape of one value of each observable, from one evaluation."""
         pivots = self.columns if self.path == "factor" else 0
         none = np.zeros((1, 1))
         frames = Frames(np.eye(self.columns)[None, None], none, np.zeros((1, 1, pivots)))
@@ -104,7 +104,7 @@ class Job:
         return {one.name: self.values(one, view).shape[2:] for one in self.observables}
 
     def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
-        """Evaluate an observable; without `inputs` the axis of inputs goes."""
+        """Evaluate an observable, without the axis of inputs if `inputs` is None."""
         values = observable.evaluate(view)
         if self.inputs is None and "input" in observable.dims(True):
             values = values[:, :, 0]

@@ -1,4 +1,4 @@
-"""What is recorded of a layer: functions of its Gram matrix."""
+"""Observables: the functions of the Gram matrix of a layer that a run records."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["OBSERVABLES", "Distance", "Observable", "SoftRank", "View", "as_obse
 
 @dataclass(frozen=True)
 class View:
-    """A block of layers as observables see it.
+    """The Gram matrices of a block of layers, for observables.
 
     Attributes
     ----------
     chain : Chain
     scaled : (chains, layers, inputs, n, n) ndarray of float64
-        Gram matrices times exp(-log_scale), one of each input batch.
+        Gram matrices times exp(-log_scale), one for each input batch.
     cross : (chains, layers, inputs, inputs, n, n) ndarray of float64
-        The same, with those between input batches.
+        The same, for each pair of input batches.
     log_scale : (chains, layers) ndarray of float64
     log_pivots : (chains, layers, n) ndarray of float64
     first_chain, layers : int, (layers,) ndarray of int
-        Where the block is, for messages.
+        Position of the block, for messages.
     """
 
     chain: Chain
@@ -63,7 +63,7 @@ class View:
     def rescaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return values times exp(log_scale), or raise if that overflows.
 
-        What is too small for a float64 becomes zero, as it does when it is written down.
+        Values below the range of float64 become zero.
         """
         if not self.log_scale.any():
             return values
@@ -85,7 +85,7 @@ class View:
 
 
 def _name(name: object) -> str:
-    """Return a name that a result can have: an identifier that means nothing else."""
+    """Return `name` if it is an identifier that a `Trajectory` does not use, or raise."""
     if not isinstance(name, str):
         raise ArgumentTypeError("name", name, "an identifier, to call the result by")
     taken = name in Trajectory.__dataclass_fields__ or hasattr(Trajectory, name)
@@ -106,18 +106,18 @@ class Observable:
     Parameters
     ----------
     function : callable
-        Takes G, an (n, n) array, and returns a number or an array of `shape`.  It must be pure:
-        it is called in any order, from several threads.
+        Maps G, an (n, n) array, to a number or an array of `shape`.  It must be pure: several
+        threads call it, in any order.
     shape : tuple of int, default ()
-        Shape of what it returns.
+        Shape of its values.
     name : str, optional
-        What the result is called; the function's name if that has one.
+        Name of the result; the default is the name of the function.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `function` is not callable, or nothing names the result; and from a run, if the
-        function returns another shape.
+        If `function` is not callable, or the result has no name.  A run raises them if the function
+        returns another shape.
 
     Examples
     --------
@@ -128,9 +128,9 @@ class Observable:
     (1, 3)
     """
 
-    #: What it depends on beside the Gram matrix.
+    #: Values on which it depends besides the Gram matrix.
     parameters: tuple[Any, ...] = ()
-    #: How kernels compute it themselves, where they do.
+    #: The number that kernels compute for it, if they can.
     measure: Measure | None = None
 
     def __init__(
@@ -150,12 +150,12 @@ class Observable:
 
     @property
     def digest(self) -> str:
-        """What tells it from others of its name: a digest of its code and values."""
+        """Digest of its code and values, which tells it from others of the same name."""
         return digest_of((self.function, self.shape))
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape ``(chains, layers, inputs, *shape)``."""
-        # A view of its own, which a function cannot write to: others see the same numbers.
+        # Other observables share the numbers, so the function gets a read-only view.
         matrices = view.gram.view()
         matrices.flags.writeable = False
         out = np.empty(matrices.shape[:3] + self.shape)
@@ -164,7 +164,7 @@ class Observable:
         return out
 
     def _checked(self, value: ArrayLike) -> NDArray[Any]:
-        """Return what the function returned as an array of real numbers of the declared shape."""
+        """Return the value of the function as an array of the declared shape, or raise."""
         about = f"observable {self.name}"
         array = host_array(about, value, "real numbers")
         if array.dtype.kind not in "biuf":
@@ -180,7 +180,7 @@ class Observable:
 
 
 class _Builtin(Observable):
-    """An observable of the library: vectorised, and with named axes."""
+    """A named observable: vectorised, and with named axes."""
 
     def __init__(
         self,
@@ -211,14 +211,14 @@ class _Builtin(Observable):
 
 
 class SoftRank(_Builtin):
-    """The soft rank of the activations: how many squared singular values are at least tau n.
+    """The soft rank of the activations: the number of squared singular values of at least tau n.
 
     Parameters
     ----------
     tau : float
         Threshold > 0; see `bnmc.gram.soft_rank`.
     name : str, default "soft_rank"
-        What the result is called.
+        Name of the result.
     """
 
     def __init__(self, tau: float = 0.5, name: str = "soft_rank") -> None:
@@ -232,14 +232,14 @@ class SoftRank(_Builtin):
 
 
 class Distance(_Builtin):
-    """The Frobenius distance of the Gram matrix from a given one.
+    """The Frobenius distance of the Gram matrix from a given matrix.
 
     Parameters
     ----------
     star : (n, n) array_like
-        Such as the Gram matrix of a fixed point.
+        The matrix, for example the Gram matrix of a fixed point.
     name : str, default "distance"
-        What the result is called.
+        Name of the result.
     """
 
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:
@@ -304,7 +304,7 @@ _ALLOWED = "names, Observables or functions of G"
 def as_observables(
     wanted: str | Observable | Iterable[str | Observable] | Mapping[str, Any], has_inputs: bool
 ) -> tuple[Observable, ...]:
-    """Turn what a user may pass as `observables` into a tuple without equal names."""
+    """Return the observables that an argument `observables` means, without equal names."""
     if isinstance(wanted, (str, Observable)):
         wanted = [wanted]
     elif callable(wanted):

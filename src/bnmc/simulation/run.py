@@ -55,67 +55,69 @@ def simulate(
     Parameters
     ----------
     chain : Chain
-        Which Markov chain.
+        The network: width, batch, activation, normalization, weights.
     depth : int
-        Layers to go, >= 0.
+        Number of layers, >= 0.
     chains : int, optional
-        Number of independent networks; 1 unless `initial` has one batch for each.
+        Number of independent networks.  The default is the number of batches in `initial`, or 1.
     initial : str, array_like, FirstLayer or State, default "gaussian"
-        What layer 0 normalises.  An array of shape (width, batch), one for all chains, or
-        (chains, width, batch), one a chain, in the memory of the host (anything with `__array__`,
-        `__dlpack__` or a buffer; not changed, a run holds normalised copies) or, C-contiguous and
-        with `__cuda_array_interface__` or `__dlpack__`, of the GPU; the `final_state` of a run, to
-        go on from there with the same random numbers; or a law, drawn inside the kernels:
-        "gaussian" (i.i.d. normal entries) or "collinear" (rows N(0, 11ᵀ + 1e-6 I): samples that
-        nearly are equal, which centring undoes at once).  `FirstLayer` takes another number of
-        features to the width.
+        The input of the normalization of layer 0:
+
+        - an array of shape (width, batch), one for all chains, or (chains, width, batch), one per
+          chain.  It is either in host memory (anything with `__array__`, `__dlpack__` or a buffer;
+          the run copies it) or on the GPU (C-contiguous, with `__cuda_array_interface__` or
+          `__dlpack__`);
+        - the `final_state` of a run, which continues with the same random numbers;
+        - the name of a law that kernels draw: "gaussian" (i.i.d. normal entries) or "collinear"
+          (rows N(0, 11ᵀ + 1e-6 I), that is, nearly equal samples);
+        - a `FirstLayer`, for inputs whose number of features is not the width.
     inputs : int, optional
-        With k, `initial` has a leading axis of k batches, (k, width, batch), that go through the
-        same networks; each is normalised on its own.
+        Number k of batches that go through the same networks.  `initial` then has a leading axis
+        of k batches, (k, width, batch); each batch is normalized on its own.
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7).  One 64-bit key is drawn from it.
     sampler : {"auto", "conditional", "weights"}
-        "conditional" draws each layer given the Gram matrix of the one before (Gaussian weights
-        only, no weights exist); "weights" draws them and multiplies.  Both have one law; "auto"
-        takes the cheaper that is valid.
+        "conditional" draws each layer given the Gram matrix of the layer before; it needs Gaussian
+        weights and makes no weight matrix.  "weights" draws the weights and multiplies.  Both have
+        the same law.  "auto" takes the cheaper valid one.
     backend : {"auto", "cpu", "cuda"}
-        Where kernels run.  "cuda" is the GPU (extras ``cuda12``, ``cuda13``), or all that CUDA
-        sees, with a part of the chains each; "auto" takes it if there is one and it pays.  The
-        random numbers are those of the CPU, so that trajectories agree to rounding where the
-        chain contracts.
+        Where kernels run.  "cuda" divides the chains among all GPUs that CUDA sees (extras
+        ``cuda12``, ``cuda13``); "auto" uses GPUs if there are any and the run is long enough.  The
+        random numbers are those of the CPU, so trajectories agree to rounding if the chain
+        contracts.
     dtype : {"float64", "float32"}
         Precision of rows and weights.  Gram matrices are summed and kept in float64.
     observables : names, Observables or functions of G
-        What to record: of "gram", "scaled_gram", "cross_gram", "eigenvalues", "log_scale",
-        "log_pivots", "orthogonality_gap", "rank_bound", "soft_rank", and `Observable`.  Of
-        "orthogonality_gap", "rank_bound" and `Distance` alone a GPU writes only the numbers.
+        Recorded functions of the Gram matrix: names among "gram", "scaled_gram", "cross_gram",
+        "eigenvalues", "log_scale", "log_pivots", "orthogonality_gap", "rank_bound" and
+        "soft_rank", and `Observable` objects.  If all are among "orthogonality_gap", "rank_bound"
+        and `Distance`, a GPU writes only the numbers.
     every, burn_in : int
-        Recorded are layers burn_in, burn_in + every, … and always the last.
+        The run records layers burn_in, burn_in + every, … and always the last one.
     reduce : {"chain", "layer"} or several of them
-        Record means and variances over these axes in place of values: over layers, memory does
-        not grow with depth.
+        Axes over which means and variances replace values.  With "layer", memory does not grow
+        with depth.
     threads : int, optional
-        All processors unless given.  Results do not depend on it.
+        Number of threads; the default is the number of processors.  Results do not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
-        Who makes parts of the run: some chains through some layers, on one thread each.  Results do
-        not depend on it.  A worker that dies costs what it was making, which another one makes
-        again.  The user's functions travel by cloudpickle.
+        Executor that runs the tasks.  A task is a block of chains and layers and uses one thread.
+        Results do not depend on it.  If a worker dies, another worker repeats its task.  Your own
+        functions are sent by cloudpickle.
     store : path, optional
-        A Zarr store, ``….zarr``, that keeps what is finished (extra ``xarray``).  The same call
-        goes on where it was interrupted, however that was, and ends with the same bits; of a store
-        that is complete it returns the run.  Values are read when they are asked for, in parts by
-        `Trajectory.to_xarray`, so that they may be larger than memory.  Without `rng` a store that
-        exists gives the key.
+        Path of a Zarr store, ``….zarr``, for finished parts of the run (extra ``xarray``).  If a
+        run is interrupted in any way, the same call continues it and returns the same bits.  If
+        the store is complete, the call returns the run.  Values are read on access, in parts by
+        `Trajectory.to_xarray`, so they may be larger than memory.  If `rng` is omitted, the key is
+        that of an existing store.
     timeout : float, optional
-        Seconds, > 0, after which the run returns what is finished: ``run.complete`` is False, and
-        its layers are those that all chains have got to.
+        Seconds, > 0, after which the run returns its finished part: ``run.complete`` is False, and
+        its layers are those that all chains have reached.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
     out : mapping of name to float64 array, optional
-        Where to put the values, of just the shape of the result.  Where "gram" alone is recorded
-        it may be an array of the GPU, C-contiguous: kernels write to it, nothing is copied, and it
-        is the result, ``run["gram"]``; methods of the run that compute with it are then its
-        library's.
+        Arrays for the values, of the shapes of the results.  If "gram" alone is recorded, the array
+        may be C-contiguous on the GPU: kernels then write to it without a copy, and it is the
+        result, ``run["gram"]``.
 
     Returns
     -------
@@ -124,45 +126,45 @@ def simulate(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed, before any work.
+        If an argument is not allowed, before any work.
     ResultTooLargeError
         If the result would not fit in memory, before any work.
     ZeroVarianceError
-        For a row that cannot be normalised, of the input or in mid-run; it names the row.
+        If a row of the input or of a layer has no variance; the message names the row.
     NonFiniteError
         If a chain without normalization leaves the range of float64.
     BackendError
-        If the backend cannot run here, or not this chain; it says what is missing.
+        If the backend cannot run on this machine, or cannot run this chain; the message says why.
     Interrupted
-        On Ctrl-C: a KeyboardInterrupt whose `partial` is the run as far as it got.
+        On Ctrl-C: a KeyboardInterrupt whose `partial` is the finished part of the run.
     StoreMismatchError
-        If the store holds another run; it names what differs.
+        If the store holds another run; the message names the difference.
     StoreInUseError, StoreError
-        If another run is writing the store, or it cannot be read or written.
+        If another run is writing the store, or the store cannot be read or written.
     WorkersLostError
         If workers of the executor die again and again.
 
     Warns
     -----
     PrecisionWarning
-        If float32 rows, where a skip connection or the weights need them kept, do not resolve
-        recorded Gram matrices; `Trajectory.unresolved` names the chains.
+        If float32 rows do not resolve recorded Gram matrices, in runs with a skip connection or
+        with weights; `Trajectory.unresolved` lists the chains.
 
     Notes
     -----
-    Given activations a, the rows of W a are i.i.d. N(0, G) with G = aᵀa/d, so they can be drawn
-    through a factor of G with d n normals instead of d²: exactly, at every width, singular G
-    included.  Equal samples stay equal to the bit.
+    Let d be the width, n the batch and a the activations of a layer.  The rows of W a are i.i.d.
+    N(0, G) with G = aᵀa/d, so the sampler draws them through a factor of G, with d n normals
+    instead of d².  This is exact at every width, also for singular G.  Equal samples stay equal to
+    the bit.
 
-    A Gram matrix in float64 tells samples apart that differ by more than about 1e-7 of their size,
-    weights such as differ by 1e-16: start samples that are closer with ``sampler="weights"``.
-    So it is with any direction: samples that nearly are multiples of one another leave that later.
-    float32 rows resolve less, so a float32 chain whose Gram matrix comes near that limit goes on
-    in float64; `Trajectory.widened` names it.
+    The conditional sampler resolves relative differences between samples above about 1e-7, the
+    sampler "weights" above 1e-16.  Use ``sampler="weights"`` for closer samples.  If the Gram
+    matrix of a float32 chain is near the limit of float32 rows, the chain continues in float64;
+    `Trajectory.widened` lists such chains.
 
-    Without normalization the scale of a deep chain leaves the range of float64.  Where σ is
-    positively homogeneous (linear, relu, leaky_relu, abs) it is split off, exactly: "scaled_gram"
-    and "log_scale" go to any depth, as do the scale-free observables.
+    Without normalization the scale of a deep chain leaves the range of float64.  If σ is positively
+    homogeneous (linear, relu, leaky_relu, abs), the scale is split off exactly: "scaled_gram",
+    "log_scale" and all scale-free observables are then valid at any depth.
 
     Examples
     --------
@@ -191,18 +193,18 @@ def simulate(
 
 
 def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
-    r"""Return the weights that took one chain of a run to a layer.
+    r"""Return the weights of one chain that lead to a layer of a run.
 
-    They are drawn again: a run never holds more than a tile of them.
+    The function draws them again: a run never holds more than a tile of them.
 
     Parameters
     ----------
     run : Trajectory
-        Of the sampler "weights"; the conditional one has no weights.
+        A run of the sampler "weights"; the conditional sampler makes no weights.
     layer : int
-        Which layer they led to, from 1 to the last of the run.
+        The layer that the weights lead to, from 1 to the last layer of the run.
     chain : int, default 0
-        Which chain of the ensemble.
+        Number of the chain.
 
     Returns
     -------
@@ -212,7 +214,7 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the run has no weights, or no such layer or chain.
+        If the run has no weights, no such layer or no such chain.
 
     Examples
     --------

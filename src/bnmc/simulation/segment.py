@@ -1,4 +1,4 @@
-"""Some chains of a run on their way through its layers, in one process."""
+"""Some chains of a run and their way through its layers, in one process."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from bnmc.simulation.observables import View
 
 __all__ = ["Pool", "Segment", "Sink"]
 
-#: What a task of one thread should take, in seconds: short enough for Ctrl-C and for progress.
+#: Seconds that a task of one thread should take, for prompt Ctrl-C and progress.
 TASK_SECONDS = 0.2
 
-#: What the frames of a block of layers may take, in bytes.
+#: Bytes that the frames of a block of layers may take.
 FRAME_BYTES = 1 << 25
 
-#: The time of a layer from which on threads share it, in seconds.
+#: Seconds of a layer above which threads share it.
 SHARED_LAYER_SECONDS = 3e-4
 
 
 class Sink(Protocol):
-    """Where recorded values go."""
+    """A place for recorded values."""
 
     def room(self, first: int, last: int) -> dict[str, NDArray[np.float64]]:
         """Return arrays (chains, slots, ...) by name, for slots first:last to be written to."""
 
     def filled(self, first: int, last: int, arrays: dict[str, NDArray[np.float64]]) -> None:
-        """Take what `room` returned, once it is written."""
+        """Take the arrays of `room` after they were written."""
 
 
 class Segment:
-    """Chains first:last of a run, and the layer that they have got to.
+    """Chains first:last of a run, at some layer.
 
     Parameters
     ----------
     job : Job
     sampler : Sampler
-        As the job makes it, of these chains.
+        The sampler of these chains.
     threads : int
     pool : Pool
-        Of so many threads.
+        Pool of `threads` threads.
     """
 
     def __init__(self, job: Job, sampler: Sampler, threads: int, pool: Pool) -> None:
@@ -62,7 +62,7 @@ class Segment:
         self.layer = 0
 
     def begin(self, start: Covariance | Representation | State, sink: Sink) -> None:
-        """Go to layer 0 or to that of a state, and record it if it is due."""
+        """Go to layer 0 or to the layer of a state, and record it if it is due."""
         frames = self._frames(1)
         if isinstance(start, State):
             self.resume(start)
@@ -75,12 +75,12 @@ class Segment:
             self._take(frames, np.zeros(1, np.int64), sink)
 
     def resume(self, state: State) -> None:
-        """Go on from a state, whose layer was recorded before."""
+        """Continue a state whose layer was recorded before."""
         self.layer = state.layer
         self.sampler.take(state)
 
     def advance(self, last: int, sink: Sink) -> None:
-        """Go through a block of layers, as long as threads should take, at most to `last`."""
+        """Go through one block of layers, at most to layer `last`."""
         block = min(self._layers_of_block(), last - self.layer)
         slots = self.job.recorded.slots(np.arange(self.layer + 1, self.layer + block + 1))
         count = int(np.count_nonzero(slots >= 0))
@@ -95,7 +95,7 @@ class Segment:
 
     @property
     def state(self) -> State:
-        """All that is needed to go on from here; a view of what the sampler has."""
+        """The state at the current layer; a view of the arrays of the sampler."""
         return self.job.state(self.layer, self.sampler.arrays)
 
     def _frames(self, layers: int) -> Frames:
@@ -150,7 +150,7 @@ class Segment:
         sink.filled(first, last, results)
 
     def _sort(self, values: NDArray[np.float64], results: dict[str, NDArray[np.float64]]) -> None:
-        """Put what kernels have measured in the arrays of the observables."""
+        """Put the numbers that kernels recorded into the arrays of the observables."""
         if np.isnan(values).any():
             raise ArgumentError("G", 0.0, "matrices of positive trace")
         for index, one in enumerate(self.job.observables):
@@ -158,7 +158,7 @@ class Segment:
             results[one.name][...] = measured if self.job.inputs is not None else measured[:, :, 0]
 
     def _seconds(self) -> float:
-        """Return a guess of the time of one layer of one chain on one thread."""
+        """Return the estimated time of one layer of one chain on one thread."""
         return self.sampler.seconds(self.job.chain, self.sampler.columns, self.sampler.dtype)
 
     def _layers_of_block(self) -> int:
@@ -171,7 +171,7 @@ class Segment:
 
 
 class Pool:
-    """Threads that are started when first needed, and stopped whatever happens."""
+    """Threads that start when they are first needed and stop in any event."""
 
     def __init__(self, stack: ExitStack, threads: int) -> None:
         self._stack = stack
@@ -188,12 +188,12 @@ class Pool:
 
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._executor is not None
-        # After Ctrl-C a layer that takes long is left to itself.
+        # After Ctrl-C nobody waits for the end of a long layer.
         wait = kind is None or not issubclass(kind, KeyboardInterrupt)
         self._executor.shutdown(wait=wait, cancel_futures=True)
 
     def map(self, task: Callable[[int, int], None], ranges: list[tuple[int, int]]) -> None:
-        """Run a task on ranges; the first error in their order is raised."""
+        """Run a task on ranges, and raise the first error in the order of ranges."""
         if len(ranges) == 1:
             task(*ranges[0])
             return

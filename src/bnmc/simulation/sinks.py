@@ -1,4 +1,4 @@
-"""Where the recorded values of a run go: to arrays, or into means and variances."""
+"""Sinks of recorded values: arrays, or means and variances."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Values = dict[str, NDArray[np.float64]]
 
 
 class Arrays:
-    """Keeps values in arrays of (chains, recorded layers, ...), which may be the user's."""
+    """Keeps values in arrays (chains, recorded layers, ...), which may belong to the user."""
 
     def __init__(self, arrays: dict[str, Any]) -> None:
         self.arrays = arrays
 
     def room(self, first: int, last: int) -> Values:
-        """Return the places of slots first:last."""
+        """Return the parts of the arrays for slots first:last."""
         return {name: array[:, first:last] for name, array in self.arrays.items()}
 
     def filled(self, first: int, last: int, arrays: Values) -> None:
-        """Nothing: they are in their places."""
+        """Do nothing: the values are in their places."""
 
     def put(self, chains: slice, slots: slice, values: Values) -> None:
-        """Take values that were made elsewhere."""
+        """Take the values of some chains and slots from another process."""
         for name, array in self.arrays.items():
             array[chains, slots] = values[name]
 
@@ -38,14 +38,14 @@ class Arrays:
 class RunningMoments:
     """Means and variances over chains, layers or both, updated in a fixed order.
 
-    Values are added layer after layer and, within a layer, chain after chain, so the result does
-    not depend on how layers came in blocks, or chains in parts.
+    Values are added layer after layer and, within a layer, chain after chain.  So the result does
+    not depend on the division of layers into blocks and of chains into parts.
     """
 
     def __init__(self, reduce: frozenset[str], shapes: dict[str, tuple[int, ...]]) -> None:
         self.reduce = reduce
         self.shapes = shapes
-        #: Of each observable (count, mean, sum of squares), of each layer unless reduced.
+        #: (count, mean, sum of squares) of each observable, for each layer unless reduced.
         self.parts: dict[str, list[tuple[int, NDArray[np.float64], NDArray[np.float64]]]] = {
             name: [] for name in shapes
         }
@@ -68,7 +68,7 @@ class RunningMoments:
             self.parts[name] = self._updated(self.parts[name], values)
 
     def put(self, chains: slice, slots: slice, values: Values) -> None:
-        """Take values of some chains; the parts of a block come in the order of chains."""
+        """Take the values of some chains; the parts of a block arrive in the order of chains."""
         if not self._waiting:
             self._waiting = self.room(slots.start, slots.stop)
         for name, waiting in self._waiting.items():

@@ -1,8 +1,8 @@
-"""A run cut into tiles, some chains through some layers, for executors and stores.
+"""A run divided into tiles, for executors and stores.
 
-Chains go in parts, recorded layers in blocks.  A tile is one part through one block; it needs the
-state at the end of the tile before it, and nothing else, so that any worker can make it.  What a
-tile holds depends on key, chain and layer alone: a tile that is lost is made again.
+The chains form parts, and the recorded layers form blocks.  A tile is one part through one block.
+It needs the state at the end of the tile before and nothing else, so any worker can make it.  Its
+values depend on key, chain and layer alone, so a lost tile can be made again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bnmc.simulation.sinks import Arrays, Values
 
 __all__ = ["TILE_SECONDS", "Grid", "Origin", "Tile", "TileSink", "TiledRun", "grid_of"]
 
-#: Where a part may start: the law or the array of layer 0, or the state of a layer.
+#: Start of a part: the law or the array of layer 0, or the state of a layer.
 Origin = Covariance | Representation | State
 
-#: What a tile should take one worker, in seconds, and in bytes of values.
+#: Seconds that a worker should need for a tile, and bytes of its values.
 TILE_SECONDS = 0.5
 TILE_BYTES = 1 << 24
 
-#: How many blocks a part may be ahead of the last one.
+#: Blocks that a part may be ahead of the last part.
 AHEAD = 2
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How a run is cut: so many chains a part, so many recorded layers a block."""
+    """The division of a run: chains per part, and recorded layers per block."""
 
     chains: int
     recorded: Recorded
@@ -73,20 +73,20 @@ class Grid:
 def grid_of(
     chains: int, recorded: Recorded, parts: int, seconds: float, size: int, of_tile: float
 ) -> Grid:
-    """Return a grid of about so many parts.
+    """Return a grid of about `parts` parts.
 
     Parameters
     ----------
     chains : int
     recorded : Recorded
     parts : int
-        How many there should be at most.
+        Largest number of parts.
     seconds : float
-        Of a layer of a chain.
+        Time of one layer of one chain.
     size : int
         Bytes of the recorded values of one layer of one chain.
     of_tile : float
-        What a tile should take at most, in seconds, where it has several recorded layers.
+        Seconds that a tile of several recorded layers should take at most.
     """
     part = -(-chains // min(parts, chains))
     by_time = of_tile / (part * recorded.every * seconds)
@@ -95,7 +95,7 @@ def grid_of(
 
 
 class Tile(NamedTuple):
-    """Values of the recorded layers, the arrays of the state they end in, and the kind of CPU."""
+    """Values of the recorded layers, the arrays of the last state, and the kind of CPU."""
 
     values: Values
     arrays: dict[str, NDArray[Any]]
@@ -103,30 +103,30 @@ class Tile(NamedTuple):
 
 
 class TileSink(Protocol):
-    """Where tiles go; they come block by block, the parts of a block in order."""
+    """A place for tiles, which arrive block by block, and the parts of a block in order."""
 
     def put(self, chains: slice, slots: slice, values: Values) -> None:
         """Take the values of a tile."""
 
 
 class TiledRun:
-    """A run whose tiles are made by workers.
+    """A run whose tiles workers make.
 
     Parameters
     ----------
     job : Job
     start : Covariance, Representation or State
-        Of all chains.
+        Start of all chains.
     grid : Grid
     workers : Workers
     threads : int
-        Of each worker.
-    store : optional
-        Keeps tiles: what it has is not made again.  See `bnmc.simulation.store.store`.
+        Threads of each worker.
+    store : RunStore, optional
+        Keeps tiles; its tiles are not made again.
     sink : optional
-        Takes the values, in order, where there is no store.
+        Takes the values, in order, if there is no store.
     stop : threading.Event
-        Set where workers that share memory are to stop in the middle of a tile.
+        If set, workers that share memory stop in the middle of a tile.
     """
 
     def __init__(
@@ -149,17 +149,17 @@ class TiledRun:
         self.stop = stop
         self.first_layer = start.layer if isinstance(start, State) else 0
         self.starts = [start.part(s.start, s.stop) for s in map(grid.of_part, range(grid.parts))]
-        #: The next block of each part, and the states at the ends of those that may be asked for.
+        #: Next block of each part, and the states at the ends of its last blocks.
         self.next = [0] * grid.parts
         self.states: list[dict[int, State]] = [{} for _ in range(grid.parts)]
         self.values: dict[tuple[int, int], Values] = {}
-        #: How many blocks all parts have finished.
+        #: Number of blocks that all parts have finished.
         self.whole = 0
         self.cpus: set[str] = set()
         self._common = job if workers.shares_memory else _pickled(job)
 
     def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
-        """Make all tiles that there are not yet, until there are none or it is to stop."""
+        """Make all missing tiles, until none is missing or `stopped` returns True."""
         busy: set[int] = set()
         for part in range(self.grid.parts):
             self._skip(part)
@@ -175,20 +175,20 @@ class TiledRun:
             report(self._layers_done(), self.grid.recorded.last - self.first_layer)
 
     def _ready(self, busy: set[int]) -> list[int]:
-        """Return the parts that workers are free for, those first that are behind."""
+        """Return the parts to submit next, the last ones first, as many as workers are free."""
         parts = [
             part
             for part in range(self.grid.parts)
             if part not in busy and self.next[part] < min(self.grid.blocks, self.whole + AHEAD)
         ]
         parts.sort(key=self.next.__getitem__)
-        # One more than there are workers, so that none waits for us.
+        # One task more than workers, so that no worker waits.
         return parts[: max(0, self.workers.count + 1 - len(busy))]
 
     def _submit(self, part: int) -> None:
         block = self.next[part]
         origin = self.states[part][block - 1] if block else self.starts[part]
-        # Of a state only what the job does not say: its chain may have functions in it.
+        # The job holds the rest of the state; its chain may hold functions.
         sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
         stop = self.stop if self.workers.shares_memory else None
         self.workers.submit(
@@ -196,7 +196,7 @@ class TiledRun:
         )
 
     def _take(self, part: int, tile: Tile | None) -> None:
-        if tile is None:  # it was told to stop
+        if tile is None:  # the worker was told to stop
             return
         block = self.next[part]
         self.cpus.add(tile.cpu)
@@ -209,7 +209,7 @@ class TiledRun:
         self._skip(part)
 
     def _skip(self, part: int) -> None:
-        """Go on to the first tile that is missing, from the last state before it that is kept."""
+        """Continue at the last kept state before the first missing tile."""
         if self.store is None:
             return
         block = self.next[part]
@@ -225,7 +225,7 @@ class TiledRun:
                 return
 
     def _hand_over(self) -> None:
-        """Give the sink the blocks that all parts have finished, and forget what they led to."""
+        """Give the sink the blocks that all parts have finished, and drop their states."""
         while self.whole < min(self.next):
             for part in range(self.grid.parts):
                 if self.sink is not None:
@@ -240,22 +240,22 @@ class TiledRun:
 
     @property
     def slots(self) -> int:
-        """How many layers all chains have recorded."""
+        """Number of layers that all chains have recorded."""
         return self.grid.of_block(self.whole - 1).stop if self.whole else 0
 
     @property
     def cpu(self) -> str:
-        """The kind of processor of the workers, or kinds."""
+        """The kinds of processor of the workers."""
         return ", ".join(sorted(self.cpus)) or host_cpu()
 
     @property
     def widened(self) -> list[int]:
-        """The chains that have gone on in float64."""
+        """The chains that continued in float64."""
         return self._chains("wide")
 
     @property
     def unresolved(self) -> list[int]:
-        """The chains whose Gram matrices float32 rows did not resolve."""
+        """The chains with Gram matrices that float32 rows did not resolve."""
         return self._chains("unresolved")
 
     def _chains(self, name: str) -> list[int]:
@@ -288,10 +288,10 @@ def make_tile(
     threads: int,
     stop: threading.Event | None,
 ) -> Tile | None:
-    """Make a tile from the end of the one before it; None if told to stop.
+    """Make a tile from the end of the tile before; return None if told to stop.
 
-    The origin of the first block is where the run starts; that of others, and of a run that
-    continues, are the layer and the arrays of a state.
+    The origin of the first block is the start of the run.  The origin of later blocks, and of a
+    continued run, is the layer and the arrays of a state.
     """
     job = common if isinstance(common, Job) else _unpickled(common)
     chains, slots = grid.of_part(part), grid.of_block(block)
@@ -327,7 +327,7 @@ class _TileArrays(Arrays):
 
 
 def _pickled(job: Job) -> bytes:
-    """Return a job as workers get it, with the user's functions by value, or raise."""
+    """Return a job in the form for workers, with your own functions by value, or raise."""
     sendable("weights", job.chain.weights, job.chain.weights)
     for one in job.observables:
         sendable("observables", one, one)

@@ -1,4 +1,4 @@
-"""What a simulation returns."""
+"""The result of a simulation."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Moments:
     Attributes
     ----------
     count : int
-        How many values each mean is of.
+        Number of values in each mean.
     mean, variance : ndarray of float64
-        The variance is divided by count - 1; NaN for a single value.
+        The variance is divided by count - 1; it is NaN for a single value.
     """
 
     count: int
@@ -39,13 +39,13 @@ class Moments:
 
     @property
     def stderr(self) -> NDArray[np.float64]:
-        """Standard error of the mean, if the values were independent (chains are)."""
+        """Standard error of the mean for independent values, such as those of chains."""
         return np.sqrt(self.variance / self.count)
 
 
 @runtime_checkable
 class Stored(Protocol):
-    """Observables that are in a store."""
+    """Observables in a store."""
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the store as a dataset."""
@@ -56,18 +56,18 @@ class Trajectory:
     """The recorded layers of an ensemble of chains.
 
     An observable is an item, ``run["gram"]``, and an attribute, ``run.gram``: an array of shape
-    (chains, layers, ...), with an axis of inputs after these if there were several.  Where a run
-    was reduced it is in `moments` instead.
+    (chains, layers, ...), with an axis of inputs after these if the run has several.  If the run is
+    reduced, the observable is in `moments` instead.
 
     Attributes
     ----------
     chain : Chain
     layers : (layers,) ndarray of int
-        Which layers are recorded.
+        The recorded layers.
     observables : dict of ndarray
         Values by name.
     moments : dict of Moments
-        Means and variances by name, of a run with ``reduce=``.
+        Means and variances by name, for a run with ``reduce=``.
     dims : dict of tuple of str
         The names of the axes of each observable.
     key : int
@@ -82,17 +82,17 @@ class Trajectory:
         The kind of processor: on the same kind, the same key gives the same bits.
     chains : int
     widened : tuple of int
-        The chains of a float32 run whose Gram matrix float32 rows did not resolve (nearly equal
-        samples, say), and that went on in float64.
+        The chains of a float32 run that continued in float64, because float32 rows did not resolve
+        their Gram matrix (for example, nearly equal samples).
     unresolved : tuple of int
-        The chains of a float32 run with a skip connection or with weights whose recorded Gram
-        matrices float32 rows did not resolve: samples are nearly dependent, or exactly.
+        For a float32 run with a skip connection or with weights: the chains with recorded Gram
+        matrices that float32 rows did not resolve, as samples are nearly or exactly dependent.
     inputs : int or None
         Number of input batches, None for one without an axis of its own.
     complete : bool
-        Whether it got to the last layer; False where `timeout` or Ctrl-C ended it.
+        Whether the run reached the last layer; False if `timeout` or Ctrl-C ended it.
     state : State or None
-        Where the chains have got to; None where the run was ended in the middle of a layer.
+        The state of the chains; None if the run ended in the middle of a layer.
     """
 
     chain: Chain
@@ -134,7 +134,7 @@ class Trajectory:
 
     @property
     def final_state(self) -> State:
-        """What continues the run: ``simulate(run.chain, more, initial=run.final_state)``."""
+        """The state that continues the run: ``simulate(chain, more, initial=run.final_state)``."""
         if self.state is None:
             raise ArgumentError("run", "ended in the middle of a layer", "a run with a final state")
         return self.state
@@ -142,7 +142,7 @@ class Trajectory:
     def mean(self, name: str) -> NDArray[np.float64]:
         """Return the mean of an observable over chains, (layers, ...).
 
-        Of a run with ``reduce=`` it is the mean over what the run was reduced over.
+        For a run with ``reduce=`` it is the mean over the reduced axes.
         """
         return self._over_chains(name).mean
 

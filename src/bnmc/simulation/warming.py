@@ -1,4 +1,4 @@
-"""Compilation ahead of time, for services and for workers that share a cache."""
+"""Compilation ahead of time, for services and for workers with a common cache."""
 
 from __future__ import annotations
 
@@ -21,25 +21,30 @@ from bnmc.simulation.run import simulate
 
 __all__ = ["WARMED", "Warmed", "Warmup", "warmup"]
 
-#: What can be compiled ahead.
+#: Names of the programs to compile: samplers of `simulate`, and "c", the functions for C.
 WARMED = ("conditional", "weights", "factor", "c")
 
-#: Of chains that go through every kernel: of one panel, and of several that threads share.
-_NARROW, _BATCH, _SEVERAL_PANELS = 4, 2, {"conditional": 8192, "weights": 1024}
+#: Width and batch of the small chains, which have a single panel of rows.
+_NARROW, _BATCH = 4, 2
+
+#: Widths at which a layer has several panels, which threads share.
+_SEVERAL_PANELS = {"conditional": 8192, "weights": 1024}
 
 
 @dataclass(frozen=True)
 class Warmed:
-    """What was compiled, or found on disk, in one go.
+    """A program that `warmup` compiled, or found on disk.
 
     Attributes
     ----------
-    sampler : str
-        One of "conditional", "weights", "factor" and "c".
+    sampler : {"conditional", "weights", "factor", "c"}
+        Name of the program.
     activation : str or None
-        Its name; None for "factor", which has none.
-    dtype : str
+        Name of the activation; None for "factor", which has no activation.
+    dtype : {"float64", "float32"}
+        Precision of rows and weights.
     seconds : float
+        Duration.
     """
 
     sampler: str
@@ -50,19 +55,19 @@ class Warmed:
 
 @dataclass(frozen=True)
 class Warmup:
-    """What `warmup` did.
+    """The programs that `warmup` compiled; ``print`` shows them as a table.
 
     Attributes
     ----------
     compiled : tuple of Warmed
-        In the order in which it was done.
+        The programs, in the order of their compilation.
     """
 
     compiled: tuple[Warmed, ...]
 
     @property
     def seconds(self) -> float:
-        """All seconds."""
+        """Total duration in seconds."""
         return sum(one.seconds for one in self.compiled)
 
     def __str__(self) -> str:
@@ -79,38 +84,40 @@ def warmup(
     activations: str | Activation | Callable[[Any], Any] | Iterable[Any] = ("relu",),
     samplers: str | Iterable[str] = ("conditional", "weights"),
 ) -> Warmup:
-    """Compile what later calls need, so that none of them waits.
+    """Compile the kernels of later calls, so that these calls start without delay.
 
-    Kernels are compiled for a precision, whatever else a chain has, and kept on disk
-    (``NUMBA_CACHE_DIR``): another process with the same processor finds them there.  Each
-    activation adds a loop of its own, in less than a second; only "c" compiles all for each.
+    There is one set of kernels per precision, for chains of all sizes and norms. Numba keeps it on
+    disk, in ``NUMBA_CACHE_DIR`` if that is set, and other processes on the same kind of processor
+    load it from there. Each activation adds one loop, which compiles in less than a second. For
+    "c", all functions are compiled for each activation.
 
     Parameters
     ----------
-    dtypes : "float64", "float32" or several of them
-    activations : str, Activation, callable or several of them
-    samplers : one or several of "conditional", "weights", "factor", "c"
-        The samplers of `bnmc.simulate`; "factor" is that of linear chains without normalization.
-        "c" is `bnmc.kernels.c.table`.
+    dtypes : {"float64", "float32"} or iterable of them
+        Precisions of rows and weights.
+    activations : str, Activation, callable or iterable of them
+        Activations, as in `bnmc.Chain`.
+    samplers : {"conditional", "weights", "factor", "c"} or iterable of them
+        Programs to compile. "conditional" and "weights" are samplers of `bnmc.simulate`, "factor"
+        is its sampler for linear chains without normalization, and "c" is `bnmc.kernels.c.table`.
 
     Returns
     -------
     Warmup
-        What was compiled, and the seconds that it took.
+        The compiled programs and their durations.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For an argument that is not allowed.
+        If an argument is not allowed.
 
     Notes
     -----
-    Kernels of GPUs are compiled by the driver when they are first launched, and not here.
+    Kernels of a GPU are not compiled here: the driver compiles them at their first launch.
 
     Examples
     --------
-    >>> import bnmc
-    >>> found = bnmc.warmup(samplers="factor")
+    >>> found = warmup(samplers="factor")
     >>> found.compiled[0].sampler, found.seconds > 0.0
     ('factor', True)
     """
@@ -134,7 +141,7 @@ def _several(name: str, value: Any) -> list[Any]:
         return [value]
     try:
         found = list(dict.fromkeys(items(name, value, "one, or a sequence")))
-    except TypeError:  # something in it cannot be hashed; no name is like that
+    except TypeError:  # an item cannot be hashed, so is no name
         raise ArgumentTypeError(name, value, "one, or a sequence") from None
     if not found:
         raise ArgumentError(name, value, "at least one")
@@ -145,7 +152,7 @@ def _combined(
     ways: list[str], activations: list[Activation], dtypes: list[str]
 ) -> Iterator[tuple[str, Activation, str]]:
     for way in ways:
-        if way == "factor":  # it has no activation, and is always float64
+        if way == "factor":  # no activation, and float64 only
             yield way, activations[0], "float64"
             continue
         for activation in activations:
@@ -156,14 +163,14 @@ def _combined(
 def _warm_rows(
     kind: type[ConditionalSampler | WeightsSampler], activation: Activation, dtype: str
 ) -> None:
-    """Run every kernel of a sampler: from an array and from a law, alone and shared by threads."""
+    """Run every kernel of a sampler: from an array and from a law, on one thread and on several."""
     name = kind.name
-    for norm in ("batch", "none"):
+    # Batch normalization needs rows with a variance; other chains need small numbers.
+    squares = np.arange(1.0, 1.0 + _NARROW * _BATCH).reshape(_NARROW, _BATCH) ** 2
+    for norm, array in (("batch", squares), ("none", np.eye(_NARROW, _BATCH))):
         chain = Chain(_NARROW, _BATCH, activation, norm=norm)
-        for initial in (np.eye(_NARROW, _BATCH), "gaussian"):
-            if norm == "batch" and not isinstance(initial, str):
-                initial = np.arange(1.0, 1.0 + initial.size).reshape(initial.shape) ** 2
-            _tried(chain, initial, name, dtype)
+        for initial in (array, "gaussian"):
+            _simulated(chain, initial, name, dtype)
     wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none")
     sampler = kind(wide, 1, None, dtype, 0)
     sampler.grams[0] = np.eye(_BATCH)
@@ -172,8 +179,8 @@ def _warm_rows(
         sampler.advance_together(executor, 2, 1, np.zeros(1, np.int64), frames)
 
 
-def _tried(chain: Chain, initial: Any, sampler: str, dtype: str) -> None:
-    # A linear chain without normalization has a sampler of its own unless weights are wanted.
+def _simulated(chain: Chain, initial: Any, sampler: str, dtype: str) -> None:
+    # For linear chains without normalization, "conditional" would run the sampler "factor".
     if sampler == "conditional" and chain.is_vanilla_linear:
         return
     simulate(

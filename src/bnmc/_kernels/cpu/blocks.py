@@ -36,7 +36,7 @@ def multiply_triangular(factor, columns, block, rows):
         for tile in range((columns + 3) // 4 - 1, -1, -1):
             i = 4 * tile
             if i + 2 >= columns:
-                # One or two columns are left over: half a tile.
+                # One or two columns remain: half a tile.
                 sum0 = zero_wide(block)
                 sum1 = zero_wide(block)
                 for k in range(columns):
@@ -177,7 +177,7 @@ def add_gram(block, columns, rows, partial, sums):
                     s33,
                 ),
             )
-            # Unsigned, so that the compiler need not look for negative indices.
+            # Unsigned, so that the compiler adds no test for negative indices.
             at = np.uintp(position)
             for k in range(16):
                 sums[at + np.uintp(k)] += partial[k]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bnmc._kernels.compiling import activate, inline_module, kernel
 from bnmc._kernels.scalar import activations, elementary
 
-# Activations too, so that functions of the user's may call `Activation.scalar` of one.
+# Activations too: a user's function may call `Activation.scalar` of a named one.
 for module in (elementary, activations):
     inline_module(module)
 

@@ -1,4 +1,4 @@
-"""Linear chains without a skip connection, many side by side: one chain a lane.
+"""Linear chains without a skip connection, side by side: one chain per lane of a vector.
 
 A layer of such a chain is cheap (a Gram matrix of order 10 and 32 rows), too small for the blocks
 of rows of `cpu`.  So a vector holds one number of `LANES` chains here, and every sum is a sum of
@@ -31,11 +31,11 @@ from bnmc._kernels.cpu.vectors import (
 )
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
 
-#: Chains side by side, and those of one call of the generator.
+#: Chains side by side, and chains per call of the generator.
 LANES = WIDE_BYTES // 8
 PART = 16
 
-#: Rows that one call of the generator makes.
+#: Rows per call of the generator.
 QUAD = 4
 
 #: The stream of the normals; the column is in the lower bits.
@@ -43,7 +43,7 @@ STREAM_LANES = np.uint32(0xE0000000)
 
 
 class Shape(NamedTuple):
-    """What a kernel needs to know of a chain: x is (width, order), a row's mean square over batch.
+    """Sizes of a chain: x is (width, order), and the mean square of a row is taken over the batch.
 
     `shrink` is batch times eps, in units of the rows as they are drawn.
     """
@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 def linear_layers(
     shape, gram, group, first_layer, every, sums, grams, key0, key1, words, normals, factor, x
 ):
-    """Take a group of chains through layers, and measure every so many of them.
+    """Take a group of chains through layers, and measure one layer in `every`.
 
     Parameters
     ----------
@@ -66,11 +66,11 @@ def linear_layers(
     gram : (order * order * LANES,) float64
         The state, brought up to date; symmetric.
     group, first_layer : int
-        Which chains, and the number of the first layer: addresses of the random numbers.
+        Number of the group and of the first layer: addresses of the random numbers.
     every : int
-        Layers up to a measured one, that included.
+        Layers from one measured layer to the next.
     sums : (slots, 3, LANES) float64
-        Receives what `moments` writes; there are slots * every layers.
+        Receives the sums of `moments`; the kernel makes slots * every layers.
     grams : (slots or 0, order * order * LANES) float64
         Receives the Gram matrices of measured layers, if it has slots.
     words : (QUAD * PART,), normals : (order * QUAD * LANES,), factor : as gram, x : float64
@@ -97,7 +97,7 @@ def linear_layers(
 
 @kernel
 def measure(shape, x, gram, sums):
-    """Write the Gram matrix of rows x, (width * order * LANES,), and what `moments` writes."""
+    """Write the Gram matrix of rows x, (width * order * LANES,), and the sums of `moments`."""
     gram[:] = 0.0
     for row in range(shape.width):
         add_row(x, row, shape.order, gram)

@@ -3,8 +3,8 @@
 Rows of a layer are worked on in blocks of `BLOCK`, kept as (column, row) so that neighbouring
 lanes of a vector are neighbouring rows.  A block of rows is drawn given the Gram matrix
 (`draw_rows`), or multiplied by weights that exist one tile at a time (`multiply_rows`); then it
-is normalised and activated in place, and its Gram matrix is added to that of its panel.  Panels,
-which are what threads share a wide layer by, are merged in order.
+is normalised and activated in place, and its Gram matrix is added to that of its panel.  Threads
+share a wide layer by panels, whose sums are merged in order.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def conditional_layers(
     xs : (chains, columns, >= width), or (1, 1, 1) without a skip connection
         The representations, brought up to date.
     activations : (chains, 2, padded columns, >= width), or (1, 2, 0, 0)
-        Where the activations are wanted, as those of layer 0 by weights, receives them in [:, 0].
+        Receives the activations in [:, 0] if they are needed, as for layer 0 by weights.
     slots : (layers,) int64
-        Where in `record` each layer goes, or -1.
+        Index of each layer in `record`, or -1.
     record : (chains, slots, columns, columns) float64
     panel : int
         Rows of a panel.
     status : (chains, 3) int64
-        What happened, in which layer, to which row; a chain stops where something happens.  One
-        that stops as UNRESOLVED stops before that layer: its Gram matrix has pivots that float32
-        rows would not resolve, so the layer is for float64.
+        Code of an event, its layer and its row; a chain stops at its first event.  A chain with the
+        code UNRESOLVED stops before the layer: its Gram matrix has pivots that float32 rows would
+        not resolve, so float64 rows must make the layer.
     """
     block, means, scales, partial, sums = (
         work.block,
@@ -131,7 +131,7 @@ def weighted_layers(
     activations : (chains, 2, padded columns, >= width)
         The state: activations of even and of odd layers.
     given : (1, 1)
-        Nothing.
+        Not used.
     """
     for chain in range(activations.shape[0]):
         gram = grams[chain]
@@ -177,7 +177,7 @@ def weighted_layers(
 def gram_of_rows(a, width, work, gram):
     """Write the Gram matrix of activations a, (columns, >= width) and zero beyond, to `gram`.
 
-    Only the fields of `law` that the sums need are known here, so they are passed apart.
+    Returns whether the Gram matrix is finite.
     """
     law = Law(width, gram.shape[0], gram.shape[0], NORM_NONE, 0.0, 1.0, 0.0)
     work.sums[:] = 0.0
@@ -193,7 +193,7 @@ def gram_of_rows(a, width, work, gram):
 
 @kernel
 def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work, panel_sums):
-    """Draw panels of one layer, whose factor is in `work`; return a row without variance, or -1.
+    """Draw panels of one layer given its factor in `work`; return a row without variance, or -1.
 
     panel_sums : (panels, sums) float64
         Receives the sums of each panel.
@@ -216,7 +216,7 @@ def multiply_panels(
     sigma, law, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
     panel_sums,
 ):  # fmt: skip
-    """Like `draw_panels`, by weights."""
+    """Multiply panels of one layer by weights, like `draw_panels`."""
     for number in range(first_panel, last_panel):
         first_row = number * panel
         last_row = min(first_row + panel, law.width)

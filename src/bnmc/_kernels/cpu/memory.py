@@ -1,4 +1,4 @@
-"""Buffers for the kernels, aligned to cache lines: vectors that straddle two load slowly."""
+"""Buffers for the kernels, aligned to cache lines: a vector across two lines loads slowly."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def stride(width: int) -> int:
 
 
 def panel_rows(width: int, columns: int) -> int:
-    """Return the rows of a panel, for a panel's work to be worth a thread's attention.
+    """Return the rows of a panel.
 
-    Whole blocks of about 20,000 numbers in all, and at most 256 panels in a layer.
+    A panel has whole blocks with about 20,000 numbers, enough work for a task of a thread, and a
+    layer has at most 256 panels.
     """
     blocks = max(1, min(8, 20_480 // (BLOCK * columns)))
     return max(blocks * BLOCK, stride((width + 255) // 256))

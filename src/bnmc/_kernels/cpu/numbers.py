@@ -15,16 +15,15 @@ from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, SECOND_WORD, SQRT3,
 from bnmc._kernels.scalar.normal import radius32, radius64, sincos32, sincos64, uniform32, uniform64
 from bnmc._kernels.scalar.philox import philox4x32
 
-#: Rows of a block, and of the part of it that one call of the generator fills: four words of
-#: each of 16 neighbouring counters.
+#: Rows of a block, and rows per call of the generator: four words of 16 neighbouring counters.
 BLOCK = 512
 GROUP = 64
 LANES = GROUP // 4
 
-# Unsigned, as offsets are, so that the compiler need not look for negative indices.
+# Unsigned like offsets, so that the compiler adds no test for negative indices.
 ONE, TWO, THREE = np.uintp(LANES), np.uintp(2 * LANES), np.uintp(3 * LANES)
 
-#: Columns of the weights that exist at a time.
+#: Columns of a tile of weights.
 TILE = 32
 
 
@@ -120,8 +119,8 @@ inlined(signs)
 def fill_normals(out, first_column, first_element, columns, first_row, rows, draw):
     """Write the normals of `columns` columns and `rows` rows to a block.
 
-    The columns from `first_column` on have the elements from `first_element` on.  Rows start at
-    `first_row`; both are multiples of `GROUP`.
+    Column `first_column` + k has element `first_element` + k.  Rows start at `first_row`; `rows`
+    and `first_row` are multiples of `GROUP`.
     """
     for start in range(0, rows, GROUP):
         group = (first_row + start) // GROUP
@@ -134,7 +133,7 @@ def fill_normals(out, first_column, first_element, columns, first_row, rows, dra
 
 @kernel
 def fill_uniforms(out, first_column, first_element, columns, first_row, rows, draw):
-    """Like `fill_normals`, uniform on (-sqrt 3, sqrt 3)."""
+    """Write uniform numbers on (-sqrt 3, sqrt 3), like `fill_normals`."""
     for start in range(0, rows, GROUP):
         group = (first_row + start) // GROUP
         for k in range(columns):
@@ -146,7 +145,7 @@ def fill_uniforms(out, first_column, first_element, columns, first_row, rows, dr
 
 @kernel
 def fill_signs(out, first_column, first_element, columns, first_row, rows, draw):
-    """Like `fill_normals`, -1 or 1."""
+    """Write numbers that are -1 or 1, like `fill_normals`."""
     for start in range(0, rows, GROUP):
         group = (first_row + start) // GROUP
         for k in range(columns):

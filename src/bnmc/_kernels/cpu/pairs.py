@@ -1,4 +1,4 @@
-"""Pairs of chains that are coupled so as to meet, and then are one chain.
+"""Pairs of chains that are coupled to meet, and are one chain afterwards.
 
 Each of the two has the law of the chain, given the Gram matrix of the one before rows N(0, S).  As
 long as they are apart both are driven by the same normals, which contracts them where the chain
@@ -24,11 +24,16 @@ from bnmc._kernels.cpu.blocks import (
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import factorise, finish_block
 from bnmc._kernels.scalar.codes import (
+    DEGENERATE,
+    MOST_ELEMENTS,
     NORM_CENTRED,
     NORM_NONE,
     NORM_UNCENTRED,
     NOT_FINITE,
+    PATIENCE,
     SECOND_WORD,
+    STREAM_COIN,
+    STREAM_RESIDUAL,
     ZERO_VARIANCE,
     Draw,
     Law,
@@ -36,28 +41,12 @@ from bnmc._kernels.scalar.codes import (
 from bnmc._kernels.scalar.normal import uniform64
 from bnmc._kernels.scalar.philox import philox4x32
 
-# Whose rows are drawn.
+# The side of a pair whose rows are drawn.
 AHEAD, BEHIND, BOTH = 1, 2, 3
-
-#: A pair one of whose Gram matrices has lost rank, so that it cannot meet the other.
-DEGENERATE = 4
-
-#: Layers in a row without a common range after which rank counts as lost. From collinear samples
-#: an activation that is not odd gains it back within a few.
-PATIENCE = 64
-
-# Streams, as those of `cpu`: rows of the start of the chain behind, rows of its residual law, and
-# the uniforms that decide.
-STREAM_START = np.uint32(0x80000000)
-STREAM_RESIDUAL = np.uint32(0xA0000000)
-STREAM_COIN = np.uint32(0xC0000000)
-
-#: Rejections from the residual law after which the elements of the counter would repeat.
-MOST_ELEMENTS = 2**32 - 1
 
 
 class Pair(NamedTuple):
-    """Buffers of one thread that couples: what belongs to neither of the two chains."""
+    """Buffers of one thread for coupling, which belong to neither of the two chains."""
 
     relative: np.ndarray  # float64 (columns, columns): C = L^-1 L'
     inverse: np.ndarray  # float64 (columns, columns)
@@ -157,8 +146,8 @@ def coupled_layers(
                     if _is_kept(law, draw, number, first.regular, pair):
                         met[replicate] = layer
                         break
-                    # What the law of the second has left, p' - p where that is positive, is drawn
-                    # from by rejection: from p', with other normals.
+                    # The residual law, proportional to max(p' - p, 0), is drawn by rejection from
+                    # p', with other normals.
                     tries[replicate, 1] += 1
                     sides = BEHIND
                     draw = Draw(layer, np.uint32(STREAM_RESIDUAL | number), key0, key1)
@@ -185,7 +174,7 @@ def draw_layer(sigma, law, element, draw, sides, works, normals, squares):
     The sums of each work receive the Gram matrix of the activations, times the width, and
     `squares`, unless it has no length, that of the normals. Returns a row without variance, or -1.
     """
-    # Rows drawn with the covariance P G P are centred already.
+    # Rows with the covariance P G P have mean zero.
     norm = NORM_UNCENTRED if law.norm == NORM_CENTRED else law.norm
     rows_law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
     works[0].sums[:] = 0.0
@@ -219,7 +208,7 @@ def draw_layer(sigma, law, element, draw, sides, works, normals, squares):
 
 @kernel
 def same_range(law, first, second):
-    """Whether the covariances of two factors have one range.
+    """Return whether the covariances of two factors have the same range.
 
     They have if nothing is missing but what copies of samples leave out in both, and, of a centred
     batch, the last sample that is no copy: the others determine it.
@@ -291,7 +280,7 @@ def _product(lower, i, j):
 
 @kernel
 def _is_kept(law, draw, number, regular, pair):
-    """Whether the rows of the first chain serve the second: with probability min(1, p'/p)."""
+    """Return whether the second chain takes the rows of the first, at random: min(1, p'/p)."""
     _invert(law, regular, pair.relative, pair.inverse)
     log_ratio = -_half_excess(law, regular, pair.inverse, pair.wishart)
     log_ratio -= _log_determinant(law, regular, pair.relative)
@@ -300,7 +289,7 @@ def _is_kept(law, draw, number, regular, pair):
 
 @kernel
 def _is_residual(law, draw, number, attempt, regular, pair):
-    """Whether rows drawn from p' are kept for the residual: with probability 1 - min(1, p/p')."""
+    """Return whether rows from p' are kept as residual: with probability 1 - min(1, p/p')."""
     log_ratio = _log_determinant(law, regular, pair.relative)
     log_ratio -= _half_excess(law, regular, pair.relative, pair.wishart)
     return np.log(_coin(draw, number, attempt)) > law.width * log_ratio

@@ -1,4 +1,4 @@
-"""How fast this machine could be: multiply-adds alone, and the library's normals alone."""
+"""Peak speeds of this machine: multiply-adds alone, and the normals of the library alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMALS = 8 * numbers.BLOCK
 
 @kernel
 def fill_blocks(out, times, key):
-    """Fill a block of `NORMALS` so many times from the kernel that the samplers use."""
+    """Fill a block of `NORMALS` several times by the kernel that the samplers use."""
     columns = NORMALS // numbers.BLOCK
     for layer in range(times):
         draw = codes.Draw(layer, codes.STREAM_ROWS, key, key)
@@ -45,7 +45,7 @@ def vector_registers() -> tuple[int, int]:
 
 @cache
 def fma_kernel(dtype: str, bits: int, accumulators: int) -> Any:
-    """Compile ``kernel(steps, factor, offset)``: so many steps on all accumulators.
+    """Compile ``kernel(steps, factor, offset)``, which makes `steps` steps on all accumulators.
 
     Written in LLVM IR, because the vectoriser of a plain loop chooses the vector width and the
     unrolling by itself.

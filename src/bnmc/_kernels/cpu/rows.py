@@ -37,7 +37,7 @@ from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, 
 
 @kernel
 def measure_rows(block, rows, law, means, scales):
-    """Write what the normalization subtracts from each row, and what it multiplies it by.
+    """Write the mean that the normalization subtracts from each row, and its scale factor.
 
     means, scales : (inputs * BLOCK,), in the block's dtype
         One of each for each row of each input batch.
@@ -103,7 +103,7 @@ def row_without_variance(block, first, start, rows, law):
 def activate_columns(sigma, block, columns, batch, rows, means, scales):
     """Normalise the rows of a block, and apply the activation."""
     for i in range(columns):
-        # Unsigned, so that the compiler need not look for negative indices.
+        # Unsigned, so that the compiler adds no test for negative indices.
         column = np.uintp(i * BLOCK)
         group = np.uintp(i // batch * BLOCK)
         for row in range(np.uintp(rows)):
@@ -111,16 +111,16 @@ def activate_columns(sigma, block, columns, batch, rows, means, scales):
             block[column + row] = activate(sigma, value)
 
 
-#: `activate_columns`, by its address where that is what `sigma` is.
+#: `activate_columns`, called by its address if `sigma` is an `Apart`.
 activate_block = calls_apart(activate_columns)
 
 
 @cache
 def activation(sigma: Sigma, dtype: str) -> Any:
-    """Return the activation as the kernels of a dtype take it from Python.
+    """Return the activation in the form that the kernels of a dtype take from Python.
 
-    They are compiled once, and for each activation `activate_columns` alone: a tenth of the time,
-    for one indirect call a block of rows.
+    The kernels are compiled once, and `activate_columns` for each activation.  That takes a tenth
+    of the time of compiling all kernels, and costs one indirect call per block of rows.
     """
     values = types.Array(types.float32 if dtype == "float32" else types.float64, 1, "C")
     number = types.int64
@@ -184,7 +184,7 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
     The last arguments are fields of a `Work`.
     """
     columns = law.columns
-    # With a skip connection too, since the representation that is added is centred.
+    # This holds with a skip connection too, as the added representation is centred.
     centred = law.norm == NORM_CENTRED
     if centred:
         centre(gram, law.batch, group_means, covariance)
@@ -202,12 +202,12 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
             mean += gram[i, i]
         mean /= law.batch
         if centred:
-            # Centring rounds to the precision of the means, which may exceed a sample's own.
+            # Centring rounds to the precision of the means, which may exceed the sample.
             for i in range(first, first + law.batch):
                 diagonal[i] = max(diagonal[i], mean)
             # The others determine the last sample of a batch, so its pivot is zero.
             diagonal[first + law.batch - 1] = np.inf
-    # Centring tells apart copies in batches whose other samples differ.
+    # After centring, copies differ if they are in batches with different other samples.
     find_twins(covariance, twin)
     cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
     least = 1.0

@@ -1,4 +1,4 @@
-"""The buffers of `cpu` carved from one array of the caller, for code that must not allocate.
+"""The buffers of the kernels in one array of the caller, for code that must not allocate.
 
 A workspace begins with a header, of whole numbers of 64 bits: what it was laid out for, then what
 happened last.  Fields follow, each at the start of a cache line.
@@ -22,7 +22,7 @@ from bnmc._kernels.cpu.numbers import Work
 
 LINE = memory.ALIGNMENT
 
-#: Says that a workspace is laid out.
+#: Marks a workspace that is laid out.
 MAGIC = 0x626E6D632D303031
 
 #: Numbers of the header, and where in it the status is (what, in which layer, to which row), and

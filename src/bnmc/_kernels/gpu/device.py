@@ -1,8 +1,8 @@
-"""The one place that imports Numba's CUDA target, and what compiles `core` for it.
+"""Numba's CUDA target: compiles plain functions for the device, finds devices, launches kernels.
 
-The functions of `core` are plain Python.  Here each is compiled once more, as a function of the
-device, in a copy of its module whose other functions are such too.  With NUMBA_ENABLE_CUDASIM=1 set
-before the import, kernels run as Python: slowly, without a device.
+No other file imports the target.  The functions of `scalar` are plain Python.  `device_function`
+compiles a copy of a function whose globals are device functions too.  If NUMBA_ENABLE_CUDASIM=1 is
+set before the import, kernels run as Python in Numba's simulator: slowly, and without a device.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ from bnmc._kernels.scalar import normal, philox
 __all__ = [
     "SIMULATED",
     "cuda",
+    "current_device",
     "device_function",
     "device_module",
     "devices",
+    "free_memory",
     "inverse_root32",
     "inverse_root64",
+    "is_out_of_memory",
     "kernel",
     "launch",
+    "processors",
     "ready",
+    "shared_memory",
     "why_not",
 ]
 
-
-#: Numba says nothing of the types of its CUDA target, and there are two of these.
+#: Typed as Any, because Numba annotates neither its CUDA target nor the simulator.
 cuda: Any = _cuda
-
-
 SIMULATED = bool(getattr(config, "ENABLE_CUDASIM", False))
 
-# It runs one kernel at a time.
+# The simulator runs one kernel at a time.
 _simulator = threading.Lock()
-
-# `warnings.catch_warnings` is for one thread at a time.
+# `warnings.catch_warnings` is not thread-safe.
 _configuring = threading.Lock()
 
-#: Bytes of shared memory that a block may have without asking.
+#: Bytes of shared memory that a block may have unless the kernel requests more.
 MOST_SHARED_BY_DEFAULT = 48 * 1024
 
-# Functions of NumPy by those that the device has for scalars.
+# The device's scalar functions, by NumPy's names.
 _OF_MATH = {
     "abs": abs, "absolute": abs, "arctan": math.atan, "arctanh": math.atanh,
     "arcsinh": math.asinh, "ceil": math.ceil, "cos": math.cos, "cosh": math.cosh, "exp": math.exp,
@@ -63,8 +64,7 @@ _OF_MATH = {
     "log2": math.log2, "maximum": max, "minimum": min, "power": math.pow, "sin": math.sin,
     "sinh": math.sinh, "sqrt": math.sqrt, "tan": math.tan, "tanh": math.tanh,
 }  # fmt: skip
-
-
+# NumPy's types and constants, which Numba knows on the device.
 _KEPT = [
     "bool_",
     "e",
@@ -85,7 +85,7 @@ _KEPT = [
 
 @cache
 def _numpy() -> ModuleType:
-    """Return what stands for NumPy in functions of the device."""
+    """Return the module that replaces NumPy in device functions."""
     if SIMULATED:
         return np
     module = ModuleType("numpy_on_device")
@@ -97,7 +97,7 @@ def _numpy() -> ModuleType:
 
 
 def _on_device(value: Any) -> Any:
-    """Return what a variable of a function stands for on the device."""
+    """Return the value on the device of a global or captured variable of a function."""
     if value is np:
         return _numpy()
     if isinstance(value, FunctionType):
@@ -129,9 +129,9 @@ def device_function(function: Callable[..., Any]) -> Any:
 
 
 def _instruction(text: str, returned: str, taken: str, arguments: int = 1) -> Any:
-    """Return a function of the device that is one instruction of PTX.
+    """Return a device function that is one instruction of PTX.
 
-    returned, taken : names of types, of the result and of what the arguments are converted to
+    returned, taken : names of the types of the result and of the arguments after conversion
     """
     from llvmlite import ir
     from numba.cuda.extending import intrinsic
@@ -168,11 +168,11 @@ if SIMULATED:
         """Return 1 / sqrt(x) of a float64; on a GPU to an ulp."""
         return 1.0 / np.sqrt(x)
 else:
-    # Numba's own target, where numba-cuda is not installed, does not import it by itself.
+    # Imported explicitly: if numba-cuda is not installed, Numba's own target does not import it.
     from numba.cuda import libdevice
 
-    #: Functions of `core` that the device has an instruction for.  Left to itself the compiler
-    #: multiplies once more for the low half of a product, and roots subnormal numbers with care.
+    #: Functions of `scalar` that are one instruction of the device.  The compiler by itself would
+    #: multiply twice for the two halves of a product, and treat roots of subnormal numbers apart.
     _INSTRUCTIONS = {
         philox.product: _instruction("mul.wide.u32 $0, $1, $2;", "uint64", "uint32", 2),
         normal.root32: _instruction("sqrt.approx.ftz.f32 $0, $1;", "float32", "float32"),
@@ -182,9 +182,10 @@ else:
 
 
 def kernel(most_registers: int) -> Any:
-    """Compile a kernel whose threads have so many registers at most.
+    """Return the decorator of kernels whose threads have at most `most_registers` registers.
 
-    By way of PTX, as in the tests, so that what they say of registers holds for what is launched.
+    Kernels are compiled to PTX without link-time optimization, as in the tests, so that launched
+    kernels use the number of registers that the tests check.
     """
     if SIMULATED:
         return cuda.jit
@@ -192,7 +193,7 @@ def kernel(most_registers: int) -> Any:
 
 
 def _names(code: Any) -> set[str]:
-    """Return the names that a code, or one within it, refers to."""
+    """Return the names to which a code object and the code objects inside it refer."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if inspect.iscode(constant):
@@ -201,7 +202,7 @@ def _names(code: Any) -> set[str]:
 
 
 def device_module(module: ModuleType) -> SimpleNamespace:
-    """Return the functions that a module of `core` defines, for the device."""
+    """Return the functions of a module of `scalar`, compiled for the device."""
     found = {
         name: device_function(function)
         for name, function in inspect.getmembers(module, inspect.isfunction)
@@ -211,14 +212,14 @@ def device_module(module: ModuleType) -> SimpleNamespace:
 
 
 def why_not() -> str | None:
-    """Return why kernels cannot run here, or None."""
+    """Return the reason why kernels cannot run on this machine, or None."""
     if SIMULATED:
         return None
     if find_spec("numba_cuda") is None:
         return 'numba-cuda is not installed: pip install "bnmc[cuda13]" (or cuda12)'
     try:
         count = len(cuda.gpus)
-    except Exception as error:  # the driver's own errors, whatever their types are
+    except Exception as error:  # the driver has error types of its own
         text = " ".join(str(error).split()).rstrip(" :")
         return f"no CUDA driver: {text or type(error).__name__}"
     return None if count else "no CUDA device"
@@ -230,17 +231,17 @@ def devices() -> list[int]:
 
 
 def current_device() -> int:
-    """Return the number of the device of this thread."""
+    """Return the number of the current device of this thread."""
     return 0 if SIMULATED else int(cuda.get_current_device().id)
 
 
 def free_memory() -> int:
-    """Return the bytes of device memory that are free."""
+    """Return the number of free bytes of device memory."""
     return 1 << 30 if SIMULATED else int(cuda.current_context().get_memory_info().free)
 
 
 def shared_memory() -> int:
-    """Return the bytes of shared memory that a block may have."""
+    """Return the largest number of bytes of shared memory of a block."""
     if SIMULATED:
         return 227 * 1024
     return int(cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
@@ -252,38 +253,38 @@ def processors() -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error of the driver says that there is no memory left."""
+    """Whether an error of the driver means that device memory is exhausted."""
     return "OUT_OF_MEMORY" in str(error).upper()
 
 
 def launch(compiled: Any, grid: Any, threads: int, size: int, stream: Any, *arguments: Any) -> None:
-    """Launch a kernel whose blocks have `size` bytes of shared memory."""
+    """Launch a kernel with `size` bytes of shared memory per block."""
     ready(compiled, grid, threads, size, stream, arguments)(*arguments)
 
 
 def ready(
     compiled: Any, grid: Any, threads: int, size: int, stream: Any, arguments: Sequence[Any]
 ) -> Callable[..., None]:
-    """Return a function that launches a kernel with arguments of the same types as these."""
+    """Return a function that launches a kernel with arguments of the types of `arguments`."""
     if SIMULATED:
         return partial(_simulate, compiled, (grid, threads, stream, size))
     if size > MOST_SHARED_BY_DEFAULT:
         types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
         _allow_shared(compiled.compile(types), size)
-    # Numba warns of grids of less than 128 blocks, which are right for few chains.
+    # Numba warns about grids of fewer than 128 blocks, but few chains need no more.
     with _configuring, warnings.catch_warnings(action="ignore"):
         configured: Callable[..., None] = compiled[grid, threads, stream, size]
     return configured
 
 
 def _simulate(compiled: Any, configuration: Any, *arguments: Any) -> None:
-    # Here the configuration is the kernel's, so that both are one step.
+    # In the simulator `compiled[configuration]` changes the kernel, so configure under the lock.
     with _simulator:
         compiled[configuration](*arguments)
 
 
 def _allow_shared(overload: Any, size: int) -> None:
-    """Let blocks have more shared memory than a kernel has unless it asks for it."""
+    """Allow blocks of a kernel `size` bytes of shared memory, more than the default limit."""
     driver = importlib.import_module("numba.cuda.cudadrv.driver")
 
     device = cuda.get_current_device().id

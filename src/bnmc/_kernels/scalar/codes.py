@@ -1,4 +1,7 @@
-"""Codes and constants that all kernels share, on the CPU and on the GPU."""
+"""The numbers by which the kernels of every target know norms, laws of weights, stops and streams.
+
+Streams must keep their values: they are part of the address of every random number.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,53 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Norms and laws of weights as kernels know them.
+# Norms.
 NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
+
+# Laws of weights.
 GAUSSIAN, UNIFORM, RADEMACHER, GIVEN = 0, 1, 2, 3
 
-# What may happen to a chain.
+# Why a chain stopped.
 RUNNING, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
 
-# The least pivot, as a part of its diagonal entry, that sums of float32 numbers resolve: their
-# rounding is about 1e-7 of the entry, so 1e-3 of such a pivot.
+#: Why a coupled pair stopped, besides ZERO_VARIANCE and NOT_FINITE: one of its two Gram matrices
+#: lost rank, so the pair cannot meet.
+DEGENERATE = 4
+
+#: Smallest relative pivot that sums of float32 numbers resolve.  Relative to the diagonal entry,
+#: their rounding error is about 1e-7, and 1e-3 relative to such a pivot.
 RESOLVED_PIVOT = 2.0**-13
 
-# Streams: the top four bits of the counter's last word.  The second word of a float64 has the
-# number of the first, plus one.
+#: A pair counts as degenerate after more than this many consecutive layers without a common range.
+#: From collinear samples, an activation that is not odd regains full rank within a few layers.
+PATIENCE = 64
+
+# Streams are the top four bits of the counter's last word.
 STREAM_ROWS = np.uint32(0x00000000)
 STREAM_WEIGHTS = np.uint32(0x20000000)
 STREAM_FACTOR = np.uint32(0x40000000)
 STREAM_CHI = np.uint32(0x60000000)
+# Streams of coupled pairs: the first rows of the chain behind, the rows of its residual law, and
+# the uniforms that accept or reject.
+STREAM_START = np.uint32(0x80000000)
+STREAM_RESIDUAL = np.uint32(0xA0000000)
+STREAM_COIN = np.uint32(0xC0000000)
+#: A float64 needs a second word.  Its stream is that of the first word plus this.
 SECOND_WORD = np.uint32(0x10000000)
+
+# Limits of the counters.  A layer has a word of 32 bits.  A chain shares a word with the stream,
+# which leaves 28 bits.  Four rows share a word.
+MOST_LAYERS, MOST_CHAINS, MOST_ROWS = 1 << 32, 1 << 28, 1 << 33
+
+#: Number of elements of a counter.  After so many, rejection sampling repeats its elements.
+MOST_ELEMENTS = 2**32 - 1
+
 SQRT3 = 1.7320508075688772
 LOG_2 = 0.6931471805599453
 
 
 class Law(NamedTuple):
-    """What a kernel needs to know of a chain; `columns` is batch times the number of inputs."""
+    """The properties of a chain that its kernels need; `columns` is batch times inputs."""
 
     width: int
     batch: int
@@ -41,7 +67,7 @@ class Law(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Where the random numbers of a layer of one chain are: all but element and row."""
+    """The address of the random numbers of one layer of one chain, without element and row."""
 
     layer: int
     stream: np.uint32

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
-from bnmc.bounds import distortion
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments.bridging.common import (
@@ -148,7 +147,7 @@ def _measure(sizes: Sizes, call: Call) -> _Measured:
     epsilon = np.empty((len(sizes.activations), len(sizes.widths)))
     with call.parts(list(sizes.widths) * len(sizes.activations)) as parts:
         for i, name in enumerate(sizes.activations):
-            gamma = distortion.distortion(name, BATCH)
+            gamma = bounds.distortion(name, BATCH)
             of_widths: dict[str, list[FloatArray]] = {kind: [] for kind in _DIFFERENCES}
             for j, width in enumerate(sizes.widths):
                 chain = Chain(width, BATCH, name)

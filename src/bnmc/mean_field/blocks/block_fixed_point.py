@@ -1,14 +1,16 @@
-"""Fixed points of the mean-field map that tell two blocks of samples apart.
+"""Fixed points of the mean-field map that distinguish two blocks of samples.
 
-Where the symmetric fixed point is unstable (see `bnmc.mean_field.stability`), some samples of the
-batch grow at the expense of the others, and the Gram matrix settles where permutations within two
-blocks, but not all permutations, leave it alone. `block_symmetric` finds such fixed points with two
-blocks of distinct samples, `partial_collapse` those where all samples of one block coincide.
+If the symmetric fixed point is unstable (see `bnmc.mean_field.stability`), some samples of the
+batch grow at the expense of the others.  The Gram matrix then converges to a fixed point that
+permutations within two blocks preserve, but not all permutations.  `block_symmetric` finds such
+fixed points with two blocks of distinct samples, `partial_collapse` those at which all samples of
+one block coincide.
 
-They also exist where the symmetric fixed point is stable. It is crossed by branches on which one
-sample, or a few, stand out, at a transcritical bifurcation: those branches turn back before the
-crossing, so that there are stable fixed points of both kinds over a range of batch sizes, and the
-start (or a fluctuation, at finite width) decides. What was found, centred normalization:
+Such fixed points also exist if the symmetric one is stable.  Branches of fixed points at which one
+sample, or a few, have a larger norm cross the symmetric one at a transcritical bifurcation.  They
+turn back before the crossing, so over a range of batch sizes there are stable fixed points of both
+kinds.  Which one the chain converges to depends on the start and, at finite width, on fluctuations.
+The following ones were found under norm "batch", with n the batch size:
 
 ==========  ========================================  =========================================
 σ           one sample stands out, stable, for n      others collapse, stable: n, distinct ones
@@ -26,17 +28,25 @@ mish        80 …
 exp                                                   10: 3
 ==========  ========================================  =========================================
 
-Of linear, tanh, sigmoid, sin, erf, elu, celu and selu there is no such outlier at twelve batch
-sizes from 4 to 4096. For relu the squared norm beyond which a sample goes on growing is .81 at
-n = 64, .60 at 128 and .52 at 500, against .5 of the symmetric point: wide networks of large
-batches leave it by their fluctuations.
+For linear, tanh, sigmoid, sin, erf, elu, celu and selu, no such outlier exists at twelve batch
+sizes from 4 to 4096.  For relu, a sample continues to grow if its squared norm exceeds a threshold:
+
+====  =========
+n     threshold
+====  =========
+64    0.81
+128   0.60
+500   0.52
+====  =========
+
+At the symmetric fixed point the squared norm is 0.5, so in wide networks with large batches
+fluctuations drive samples over the threshold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,106 +55,18 @@ from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.blocks.block_map import BlockMap
-from bnmc.mean_field.quadrature.sphere import FloatArray, UnresolvedError
+from bnmc.mean_field.blocks.results import BlockFixedPoint
+from bnmc.mean_field.blocks.roots import find_roots, levels_of, newton
+from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
-__all__ = ["BlockFixedPoint", "block_symmetric", "partial_collapse"]
+__all__ = ["block_symmetric", "partial_collapse"]
 
-# Nodes a panel of the quadrature: of the result, of another to compare it with, of the search.
+# Nodes per panel of the quadratures: for the result, for the coarser one to compare it with, and
+# for the search.
 _ORDERS = (16, 11, 8)
 
-# Logarithms of level over contrast: one is looked for on a grid without 0, where the symmetric
-# fixed point is, two from some points.
-_GRID = np.arange(-20.25, 6.0, 0.5)
-_STARTS = (
-    (-3.0, -5.0), (-0.4, -2.0), (-0.4, -4.0), (-1.5, -0.8), (-1.5, 0.4), (0.5, 0.5), (0.5, -0.8),
-    (1.5, -2.0),
-)  # fmt: skip
-
-
-# Roots solve the equations for them to this, and two this close are one.
-_SOLVED, _SAME = 1e-12, 1e-6
-_MOST_STEPS, _LONGEST_STEP = 20, 2.0
-
-# Nearer to the symmetric fixed point than this a root counts as that one, moved by an error of the
-# quadrature; farther out than that it has left for a collapse.
-_SYMMETRIC, _FAR = 1e-4, 20.0
-_TINY = float(np.finfo(np.float64).tiny)
-_ROUNDING = 64.0 * float(np.finfo(np.float64).eps)
-
-
-@dataclass(frozen=True)
-class BlockFixedPoint:
-    """A fixed point of the mean-field map that permutations within two blocks leave alone.
-
-    Attributes
-    ----------
-    activation : str
-        Name of the activation.
-    sizes : tuple of int
-        Samples of the first and of the second block.
-    collapsed : bool
-        Whether all samples of the second block coincide.
-    diagonal : tuple of float
-        Diagonal entries of the Gram matrix, for a sample of either block.
-    inside : tuple of float
-        Entries for two samples of one block; the diagonal again for a block of one.
-    between : float
-        Entries for a sample of the first and a sample of the second block.
-    eigenvalues : tuple of float or complex
-        Eigenvalues of the Jacobian of the map, without the eigenvalue 0 of the scale, the largest
-        modulus first.
-    multiplicities : tuple of int
-        Their multiplicities, ``n(n−1)/2 − 1`` together.
-    modes : tuple of str
-        What their eigenvectors do: "ratios" changes the levels and keeps the blocks; "one of block
-        0" tells one of its samples from the others, "pairs of block 0" none but pairs of them (the
-        irreducible part (s−2, 2) of its permutations); "across" pairs of one sample of each; "split
-        of block 1" parts samples that coincide.
-    error : float
-        Estimated error of the worst of these numbers, relative to the largest entry, and for
-        eigenvalues above 1 to them: the difference to a coarser quadrature, the tail of the series,
-        and rounding.
-
-    Notes
-    -----
-    A finite network of large width fluctuates about a stable fixed point, with a variance of
-    order 1/width. Samples that coincide do so exactly, at every width.
-    """
-
-    activation: str
-    sizes: tuple[int, int]
-    collapsed: bool
-    diagonal: tuple[float, float]
-    inside: tuple[float, float]
-    between: float
-    eigenvalues: tuple[complex, ...]
-    multiplicities: tuple[int, ...]
-    modes: tuple[str, ...]
-    error: float
-
-    @property
-    def batch(self) -> int:
-        """Batch size n."""
-        return sum(self.sizes)
-
-    @property
-    def rate(self) -> float:
-        """Largest modulus of the eigenvalues; ``inf`` where coinciding samples part at once."""
-        return abs(self.eigenvalues[0])
-
-    @property
-    def stable(self) -> bool:
-        """Whether ``rate < 1``: a Gram matrix that is close comes closer."""
-        return self.rate < 1.0
-
-    @property
-    def gram(self) -> FloatArray:
-        """The Gram matrix, (batch, batch), first block first; built anew each time."""
-        labels = np.repeat([0, 1], self.sizes)
-        entries = np.array([[self.inside[0], self.between], [self.between, self.inside[1]]])
-        gram: FloatArray = entries[labels[:, None], labels]
-        np.fill_diagonal(gram, np.array(self.diagonal)[labels])
-        return gram
+_ROUNDING = 64.0 * EPSILON
 
 
 def block_symmetric(
@@ -154,54 +76,55 @@ def block_symmetric(
     minority: int = 1,
     rtol: float = 1e-4,
 ) -> tuple[BlockFixedPoint, ...]:
-    """Fixed points with two blocks of samples, all distinct, under centred normalization.
+    """Fixed points with two blocks of distinct samples, under norm "batch".
 
     Parameters
     ----------
     activation : str, Activation or callable
-        As `bnmc.Chain` takes it.
+        As in `bnmc.Chain`.
     batch : int
-        n ≥ 3.
+        Batch size n ≥ 3.
     minority : int, default 1
         Samples of the first block, 1 … n/2.
     rtol : float, default 1e-4
         Largest acceptable `BlockFixedPoint.error`, > 0. The true error is about 1e-12 for smooth
-        activations, and 1e-6 at worst for blocks of three or four samples and activations with
+        activations. It is at worst 1e-6, for blocks of three or four samples and activations with
         corners.
 
     Returns
     -------
     tuple of BlockFixedPoint
-        The most stable first, without the symmetric one; empty where none was found. For a
-        minority of 1 these are all whose contrast is 3e-3 … 5e8 times the level of the others,
-        unless two lie so close that a grid steps over both. For others they are what Newton's
-        method reaches from eight starts, and may not be all.
+        By increasing rate, without the symmetric fixed point; empty if none was found. For a
+        minority of 1 a grid finds all fixed points with a ratio β/α of 3e-3 … 5e8 (see Notes),
+        unless two are between neighbouring points of the grid. For other minorities, Newton's
+        method from eight starts finds them, and may miss some.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        An argument is out of range, or the activation constant, not finite or too rough.
+        If an argument is out of range, or the activation is constant, not finite or too rough.
     PartialEstimateError
-        An error exceeds `rtol`; ``partial`` is the tuple.
+        If an estimated error exceeds `rtol`; ``partial`` is the tuple.
 
     See Also
     --------
-    partial_collapse : Where the samples of the second block coincide.
+    partial_collapse : Fixed points at which the samples of the second block coincide.
 
     Notes
     -----
-    On vectors orthogonal to 1 such a matrix has three eigenvalues: one on the vectors of either
-    block that sum to zero, one on the contrast of the blocks. The normalization sees two ratios of
-    them (one, if a block has one sample), and the equations for these are solved. The Jacobian
+    Orthogonal to (1, …, 1), such a Gram matrix has three eigenvalues: one for each block, ``α_0``
+    and ``α_1``, on the vectors of the block that sum to zero, and ``β`` on the contrast of the
+    blocks. The normalization is invariant to their scale, so the unknowns are two ratios (one, if a
+    block has one sample). With G⁺ the pseudoinverse of G, the Jacobian of the map
 
         DF(G)[Δ] = ½ E[σσᵀ (wᵀG⁺ΔG⁺w − tr G⁺Δ)],    w ~ N(0, G),
 
-    decomposes by the irreducible representations of the two groups of permutations into matrices
-    of at most 3 rows, of integrals over at most three angles.
+    decomposes by the irreducible representations of the permutations of either block. Its blocks
+    are matrices of at most 3 rows, whose entries are integrals over at most three angles.
 
     Examples
     --------
-    ReLU has two attractors at a batch of 64: in one, a sample stands out.
+    For relu and a batch of 64 there are two attractors. At one of them, one sample stands out.
 
     >>> outlier, saddle = block_symmetric("relu", 64)
     >>> [round(value, 4) for value in (*outlier.diagonal, outlier.rate)], outlier.stable
@@ -209,8 +132,8 @@ def block_symmetric(
     >>> saddle.stable, saddle.modes[0]
     (False, 'ratios')
 
-    For silu and a batch of 26, one sample can stand out, its squared norm four times that of the
-    others, and the fixed point is stable; another one, next to the symmetric one, is not.
+    For silu and a batch of 26, one sample can have four times the squared norm of the others; that
+    fixed point is stable. Another one, near the symmetric fixed point, is unstable.
 
     >>> outlier, saddle = block_symmetric("silu", 26)
     >>> [round(value, 5) for value in (*outlier.diagonal, outlier.rate)], outlier.stable
@@ -233,46 +156,47 @@ def partial_collapse(
     distinct: int,
     rtol: float = 1e-4,
 ) -> tuple[BlockFixedPoint, ...]:
-    """Fixed points where some samples are distinct and all others coincide, centred normalization.
+    """Fixed points with distinct samples in one block and coinciding samples in the other.
 
-    The Gram matrix has rank ``distinct`` on vectors orthogonal to 1.
+    The norm is "batch". Orthogonal to (1, …, 1), the Gram matrix has the rank ``distinct``.
 
     Parameters
     ----------
     activation : str, Activation or callable
-        As `bnmc.Chain` takes it.
+        As in `bnmc.Chain`.
     batch : int
-        n ≥ 3.
+        Batch size n ≥ 3.
     distinct : int
-        Samples of the first block, which differ, 1 … n − 2. The others coincide.
+        Samples of the first block, which are distinct, 1 … n − 2. The others coincide.
     rtol : float, default 1e-4
-        As for `block_symmetric`.
+        As in `block_symmetric`.
 
     Returns
     -------
     tuple of BlockFixedPoint
-        The most stable first: all whose contrast is 3e-3 … 5e8 times the level of the distinct
-        samples, unless two lie so close that a grid steps over both.
+        By increasing rate: all fixed points with a ratio β/α_0 of 3e-3 … 5e8 (see the notes of
+        `block_symmetric`), unless two are between neighbouring points of a grid.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, PartialEstimateError
-        As for `block_symmetric`.
+        As in `block_symmetric`.
 
     Notes
     -----
-    Samples that coincide never part exactly, but those that nearly do may. To first order in
-    their difference the covariance of the collapsed block grows by
+    Coinciding samples never separate, but nearly coinciding samples may. To first order in their
+    difference, the covariance of the collapsed block grows per layer by the factor
 
-        n E[σ′(φ)² / ‖w‖²]
+        n E[σ′(φ)² / ‖w‖²],
 
-    each layer, φ the collapsed samples' value, w the Gaussian before its normalization; and
-    their covariances with the other samples by the eigenvalues "one of block 1" and "across".
-    For a rank of 1 or 2 the expectation is infinite: such a collapse is never stable.
+    with φ the common value of the collapsed samples after the normalization, and w the Gaussian row
+    before it. For a rank of 1 or 2 the expectation is infinite, so such a collapse is never stable.
+    The covariances of the collapsed samples with the other samples shrink by the eigenvalues "one
+    of block 1" and "across".
 
     Examples
     --------
-    What becomes of a batch of 32 under silu, whose symmetric fixed point is unstable:
+    For silu and a batch of 32 the symmetric fixed point is unstable; this one is stable:
 
     >>> (attractor,) = partial_collapse("silu", 32, distinct=10)
     >>> attractor.stable, round(attractor.rate, 4), attractor.modes[0]
@@ -289,7 +213,7 @@ def partial_collapse(
 
 
 def _maps(activation: Activation, sizes: tuple[int, int]) -> list[BlockMap]:
-    """The map by quadratures of all orders."""
+    """Return the map by quadratures of all orders; check the activation."""
     try:
         maps = [BlockMap(activation, sizes, order) for order in _ORDERS]
     except UnresolvedError as error:
@@ -304,17 +228,22 @@ def _maps(activation: Activation, sizes: tuple[int, int]) -> list[BlockMap]:
 def _solved(
     maps: list[BlockMap], active: tuple[int, ...], rtol: float, *, symmetric: bool
 ) -> tuple[BlockFixedPoint, ...]:
-    """The fixed points with these levels, or the error that says they are not known well enough.
+    """Return the fixed points with these active blocks, without the symmetric one.
 
-    The symmetric one, where it is among them, is left out.
+    Parameters
+    ----------
+    maps : list of BlockMap
+        The map by quadratures of decreasing order.
+    active : tuple of int
+        Blocks of at least two distinct samples.
+    rtol : float
+        Largest acceptable error.
+    symmetric : bool
+        Whether the symmetric fixed point has these active blocks.
     """
-    if len(active) == 2:
-        starts = _starts(maps[-1])
-    else:
-        starts = _scan(maps[-1], active, symmetric=symmetric) if active else [np.empty(0)]
-    roots = _refined(maps[1], active, starts, symmetric=symmetric)
+    found = find_roots(maps[2], maps[1], active, symmetric=symmetric)
     points = tuple(
-        sorted((_point(maps, active, root) for root in roots), key=lambda point: point.rate)
+        sorted((_point(maps, active, root) for root in found), key=lambda point: point.rate)
     )
     worst = max((point.error for point in points), default=0.0)
     if not worst <= rtol:
@@ -324,91 +253,10 @@ def _solved(
     return points
 
 
-def _levels(active: tuple[int, ...], logarithms: FloatArray) -> FloatArray:
-    levels = np.array([0.0, 0.0, 1.0])
-    levels[list(active)] = np.exp(np.clip(logarithms, -100.0, 100.0))
-    return levels
-
-
-def _residual(
-    block_map: BlockMap, active: tuple[int, ...], logarithms: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """What a layer adds to the logarithms of the levels over the contrast, and its Jacobian."""
-    levels = _levels(active, logarithms)
-    image = block_map.image(levels)
-    rows = list(active)
-    after = np.maximum(image.levels, _TINY)
-    change = np.log(after[rows] / after[2]) - logarithms
-    relative = image.jacobian[:, rows] * levels[rows] / after[:, None]
-    return change, relative[rows] - relative[2] - np.eye(len(rows))
-
-
-def _scan(block_map: BlockMap, active: tuple[int, ...], *, symmetric: bool) -> list[FloatArray]:
-    """Roots in one ratio; that of the symmetric fixed point is divided out where it is one."""
-    from scipy.optimize import brentq
-
-    def remainder(logarithm: float) -> float:
-        change = float(_residual(block_map, active, np.array([logarithm]))[0][0])
-        return change / logarithm if symmetric else change
-
-    is_positive = [remainder(float(logarithm)) > 0.0 for logarithm in _GRID]
-    brackets = zip(pairwise(_GRID), pairwise(is_positive), strict=True)
-    return [
-        np.array([brentq(remainder, low, high, xtol=1e-10)])
-        for (low, high), (before, after) in brackets
-        if before != after
-    ]
-
-
-def _starts(block_map: BlockMap) -> list[FloatArray]:
-    """Roots in two ratios that Newton's method reaches from some starts."""
-    reached = (_newton(block_map, (0, 1), np.array(start)) for start in _STARTS)
-    return [root for root in reached if root is not None]
-
-
-def _refined(
-    block_map: BlockMap, active: tuple[int, ...], starts: list[FloatArray], *, symmetric: bool
-) -> list[FloatArray]:
-    """Roots near the starts, each once, without the symmetric fixed point."""
-    found: list[FloatArray] = []
-    for start in _distinct(starts):
-        root = _newton(block_map, active, start)
-        if root is None or (symmetric and np.abs(root).max() < _SYMMETRIC):
-            continue
-        if len(active) == 2 and block_map.sizes[0] == block_map.sizes[1]:
-            root = -np.sort(-root)  # blocks of one size have no order
-        found.append(root)
-    return _distinct(found)
-
-
-def _distinct(roots: list[FloatArray]) -> list[FloatArray]:
-    kept: list[FloatArray] = []
-    for root in roots:
-        if all(np.abs(root - other).max() > _SAME for other in kept):
-            kept.append(root)
-    return kept
-
-
-def _newton(block_map: BlockMap, active: tuple[int, ...], start: FloatArray) -> FloatArray | None:
-    """A root near a start, by Newton's method with steps of bounded length; None if it leaves."""
-    if not active:  # all that is left to choose is the scale
-        return start
-    at = start
-    for _ in range(_MOST_STEPS):
-        change, jacobian = _residual(block_map, active, at)
-        if np.abs(change).max() < _SOLVED:
-            return at
-        step = -np.linalg.lstsq(jacobian, change)[0]
-        at = at + step * min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
-        if np.abs(at).max() > _FAR:
-            return None
-    return None
-
-
 def _point(maps: list[BlockMap], active: tuple[int, ...], near: FloatArray) -> BlockFixedPoint:
-    """The fixed point at a root by the second quadrature, with an estimate of its error."""
+    """Return the fixed point near a root of the coarser quadrature, with an error estimate."""
     coarse = _described(maps[1], active, near)
-    root = _newton(maps[0], active, near)
+    root = newton(maps[0], active, near)
     if root is None:
         return replace(coarse, error=np.inf)
     fine = _described(maps[0], active, root)
@@ -431,7 +279,8 @@ def _point(maps: list[BlockMap], active: tuple[int, ...], near: FloatArray) -> B
 def _described(
     block_map: BlockMap, active: tuple[int, ...], logarithms: FloatArray
 ) -> BlockFixedPoint:
-    image = block_map.image(_levels(active, logarithms))
+    """Return the fixed point at a root, with the part of its error that is known at once."""
+    image = block_map.image(levels_of(active, logarithms))
     levels = np.zeros(3)
     levels[[*active, 2]] = image.levels[[*active, 2]]
     modes = sorted(

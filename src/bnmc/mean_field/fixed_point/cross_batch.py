@@ -1,17 +1,20 @@
-"""Two batches through one network, under the norm that does not centre.
+"""Two batches in one network under a norm that does not centre: their joint fixed point.
 
-Permutations of either batch leave the block κ11ᵀ between them alone. Given it, the rows w and w′ of
-the two depend on each other through their components ``z₀``, ``z₀′`` along 1 only, of correlation
-``ρ = κ/most``, with ``most = b g₀/n`` the largest κ that there can be. So κ goes to
+Notation: n is the batch size, b and c the diagonal and the correlation of the symmetric fixed point
+of each batch, 1 = (1, …, 1), g₀ = 1 + (n−1)c, g₁ = 1 − c, μ = b g₁, and σ_i = σ(φ_i) the activation
+of the normalized rows.  Permutations within either batch preserve a block κ 11ᵀ between the two
+Gram matrices.  Given that block, the rows w and w′ of the two batches depend on each other only
+through their components along 1.  Divided by their standard deviation, these are standard normal
+variables z₀ and z₀′ of correlation ρ = κ/κ_max, with κ_max = b g₀/n.  A layer maps κ to
 
-    X(ρ) = E[M(z₀)M(z₀′)],    M(z₀) = E[σ₁ | z₀],
+    X(ρ) = E[M(z₀) M(z₀′)],    M(z₀) = E[σ₁ | z₀],
 
-which is convex for ρ ≥ 0 and, unless the batch is infinite, less than κ at ρ = 1: it has one fixed
-point. Deviations κ11ᵀ from it shrink at the rate ``X′(ρ)/most``, those orthogonal to 1 on both
-sides at ``E[A(z₀)A(z₀′)]/μ``, with ``A(z₀) = E[σ₁ z₁ | z₀] n/(n−1)`` and z₁ the first coordinate of
-the standard normal vector of which the part of w orthogonal to 1 is a multiple; those orthogonal to
-1 on one side at a rate whose modulus is no larger than the geometric mean of the two, by Cauchy and
-Schwarz.
+which is convex for ρ ≥ 0 and, for finite n, less than κ_max at ρ = 1.  So there is one fixed point.
+Deviations κ 11ᵀ from it shrink at the rate X′(ρ)/κ_max.  Deviations orthogonal to 1 on both sides
+shrink at the rate E[A(z₀) A(z₀′)]/μ, with A(z₀) = E[σ₁ z₁ | z₀] n/(n−1), where z₁ is the first
+entry of the standard normal vector to which the part of w orthogonal to 1 is proportional.  By the
+Cauchy-Schwarz inequality, the rate of deviations that are orthogonal to 1 on one side only is at
+most the geometric mean of the two.
 """
 
 from __future__ import annotations
@@ -19,45 +22,56 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bnmc.mean_field.quadrature.sphere import FloatArray, gauss_legendre
+from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, root_panels
 from bnmc.mean_field.quadrature.table import Table
 
 __all__ = ["cross_batch"]
+
+# Nodes per panel while Newton's method is far from the fixed point.
 _COARSE_ORDER = 8
 
-# Standard normal variables are cut off here, a weight of 1e-18; M and A are bounded.
+# Standard normal variables are cut off at this; the weight beyond is 1e-18.  M and A are bounded.
 _CUT = 9.0
+
+# Widest panel in a standard normal variable, and shortest length of the part orthogonal to 1.
 _WIDEST_PANEL = 1.5
 _LEAST_LENGTH = 1e-14
+
+# Newton steps at most.
 _MOST_STEPS = 100
 
 
 def cross_batch(
     table: Table, batch: float, stretch: float, mu: float, order: int
 ) -> tuple[float, float]:
-    """The entry κ of the block between two batches, and the rate at which it is reached.
+    """Return the stationary entry κ of the block between two batches, and its rate per layer.
 
     Parameters
     ----------
     table : Table
-        ``E σ₁`` and ``E σ₁x₁`` at given ψ.
-    batch, stretch, mu : float
-        n, ``√(g₀/(n g₁))`` > 0 and ``μ = b(1−c)`` of the fixed point.
+        The columns E σ₁ and E σ₁x₁ given the angle ψ; see
+        `bnmc.mean_field.fixed_point.angle_table`.
+    batch : float
+        n ≥ 2, an integer or ``inf``.
+    stretch : float
+        √(g₀/(n g₁)) > 0.
+    mu : float
+        μ = b g₁.
     order : int
-        Nodes a panel.
+        Nodes per panel.
     """
     most = mu * stretch**2
     rho = 0.0
-    # The way to the zero is long and coarse, its last steps are short and fine.
+    # The first steps are long and need few nodes; the last ones are short and need all nodes.
     for nodes, tolerance in ((_COARSE_ORDER, 1e-6), (order, 1e-14)):
         profile = _profile(table, batch, stretch, nodes)
         if batch == math.inf and _products(profile, stretch, 1.0, nodes)[1] <= most:
             rho = 1.0
             continue
-        # Newton's steps on a convex function, from the left of its first zero, never overshoot;
-        # from the right, the first does.
+        # X(ρ) − κ_max ρ is convex, so Newton steps from the left of its first zero never overshoot.
+        # From the right of it, the first step leads to the left.
         for _ in range(_MOST_STEPS):
             value, slope, _ = _products(profile, stretch, rho, nodes)
             step = (value - most * rho) / (most - slope)
@@ -69,12 +83,11 @@ def cross_batch(
 
 
 def _profile(table: Table, batch: float, stretch: float, order: int) -> Table:
-    """Piecewise polynomials of z₀: the columns M, M′ and A."""
+    """Return the table of M, its derivative and A as functions of z₀."""
     nodes, _, to_coefficients, differentiate = gauss_legendre(order)
-    # The smaller the batch, the more often the part of w orthogonal to 1 is small.
+    # In small batches the part of w orthogonal to 1 is often small, so panels near 0 are short.
     edges = _graded(1.0 / stretch, -2 - int(40.0 / batch))
-    half = 0.5 * np.diff(edges)[:, None]
-    z = 0.5 * (edges[1:] + edges[:-1])[:, None] + half * nodes
+    z, half = panel_points(edges, nodes)
     mean, first = _given(table, batch, stretch, z.ravel(), order).reshape(2, *z.shape)
     values = np.stack([mean, mean @ differentiate.T / half, first], axis=-1)
     coefficients = np.einsum("kj,pjc->pkc", to_coefficients, values)
@@ -82,7 +95,7 @@ def _profile(table: Table, batch: float, stretch: float, order: int) -> Table:
 
 
 def _graded(scale: float, lowest: int) -> FloatArray:
-    """Ends of panels of [−_CUT, _CUT] that shrink in proportion towards the scale of 0."""
+    """Return ends of panels of [−9, 9] whose lengths are powers of 2 times `scale` near 0."""
     highest = max(lowest, math.ceil(math.log2(_CUT / scale)))
     steps = scale * 2.0 ** np.arange(lowest, highest + 1.0)
     mesh = np.linspace(-_CUT, _CUT, 2 * math.ceil(_CUT / _WIDEST_PANEL) + 1)
@@ -91,10 +104,10 @@ def _graded(scale: float, lowest: int) -> FloatArray:
 
 
 def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int) -> FloatArray:
-    """M and A at some z₀: shape (2, z₀)."""
+    """Return M and A at several z₀, shape (2, len(z))."""
     if batch == math.inf:
         return table(np.arctan(stretch * z))
-    # The length of the part orthogonal to 1 is χ-distributed, with n − 1 degrees of freedom.
+    # The length of the part of the row orthogonal to 1 has a χ law with n − 1 degrees of freedom.
     n, scale = batch, stretch * math.sqrt(batch) * np.abs(z)[:, None]
     low, high = max(_LEAST_LENGTH, math.sqrt(n - 2.0) - _CUT), math.sqrt(n - 2.0) + _CUT
     tangents = np.tan(table.edges[1:-1])
@@ -103,7 +116,7 @@ def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int
     steps = 2.0 ** np.arange(-2.0, 8.0 + 40.0 / n)
     mesh = np.linspace(low, high, math.ceil((high - low) / _WIDEST_PANEL) + 1)
     edges = np.concatenate([met, scale * steps, np.tile(mesh, (z.size, 1))], axis=1)
-    points, weights = _spread(np.sort(np.clip(edges, low, high), axis=1), order)
+    points, weights = root_panels(np.sort(np.clip(edges, low, high), axis=1), order)
     weights *= np.exp((n - 2.0) * np.log(points / math.sqrt(n - 1.0)) - 0.5 * (points**2 - n + 1.0))
     weights /= weights.sum(axis=1, keepdims=True)
     angles = np.arctan(stretch * math.sqrt(n) * z[:, None] / points)
@@ -112,24 +125,13 @@ def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int
     return np.stack([np.sum(weights * mean, axis=1), np.sum(weights * first, axis=1)])
 
 
-def _spread(edges: FloatArray, order: int) -> tuple[FloatArray, FloatArray]:
-    """Nodes and weights in the panels between edges; leading axes stay."""
-    nodes, weights, _, _ = gauss_legendre(order)
-    # Quadratic at both ends of a panel, where there may be roots or logarithms.
-    position, length = 0.25 * np.pi * (nodes + 1.0), np.diff(edges)[..., None]
-    points = edges[..., :-1, None] + length * np.sin(position) ** 2
-    density = length * weights * np.sin(2.0 * position)
-    shape = (*edges.shape[:-1], -1)
-    return points.reshape(shape), density.reshape(shape)
-
-
-def _products(profile: Table, stretch: float, rho: float, order: int) -> NDArray[np.float64]:
-    """``E f(z₀)f(z₀′)`` for f = M, M′ and A, where z₀ and z₀′ have correlation ρ."""
-    u, weight = _spread(profile.edges, order)
+def _products(profile: Table, stretch: float, rho: float, order: int) -> FloatArray:
+    """Return E f(z₀) f(z₀′) for f = M, M′ and A, if z₀ and z₀′ have the correlation `rho`."""
+    u, weight = root_panels(profile.edges, order)
     weight *= np.exp(-0.5 * u * u)
     weight /= weight.sum()
-    # z₀ and z₀′ are αu ± βv for independent u and v. Where β is small the product is smooth in v,
-    # and where it is not, the two are steep near v = ∓αu/β.
+    # z₀ and z₀′ are αu ± βv for independent standard normal u and v.  If β is small, the product is
+    # smooth in v; otherwise f(z₀) and f(z₀′) are steep near v = ∓αu/β.
     alpha, beta = math.sqrt(0.5 * (1.0 + rho)), math.sqrt(0.5 * max(0.0, 1.0 - rho))
     mesh = np.linspace(0.0, _CUT, math.ceil(_CUT / _WIDEST_PANEL) + 1)
     breaks = [np.tile(mesh, (u.size, 1))]
@@ -138,7 +140,7 @@ def _products(profile: Table, stretch: float, rho: float, order: int) -> NDArray
         steps = 2.0 ** np.arange(-2.0, 1.0 + math.log2(4.0 * _CUT * beta * stretch))
         breaks += [steep, steep + steps / (beta * stretch), steep - steps / (beta * stretch)]
     edges = np.sort(np.clip(np.concatenate(breaks, axis=1), 0.0, _CUT), axis=1)
-    v, density = _spread(edges, order)
+    v, density = root_panels(edges, order)
     density *= np.exp(-0.5 * v * v)
     density *= (weight / density.sum(axis=1))[:, None]
     sides = [profile((alpha * u[:, None] + sign * beta * v).ravel()) for sign in (1.0, -1.0)]

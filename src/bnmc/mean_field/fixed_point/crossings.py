@@ -1,10 +1,11 @@
-"""Where the symmetric fixed point of the mean-field map loses its stability as the batch grows.
+"""Batch sizes at which the symmetric fixed point of the mean-field map loses its stability.
 
-The rate of the fixed point (`bnmc.MeanField.fixed_point`) depends on the activation and the batch
-size alone. Where it reaches 1 the chain no longer settles there: `stability` tabulates it and finds
-the batch sizes, `atlas` does so for several activations, and `bnmc.mean_field.block_symmetric` and
-`partial_collapse` find where the chain settles then. Stability is local: other attractors may
-exist beside a stable symmetric fixed point, for relu from a batch of 52 on.
+The rate of the fixed point (`MeanField.fixed_point`) depends on the norm, the activation and the
+batch size only. If the rate is at least 1, the fixed point is unstable, and the Gram matrices of
+the chain do not converge to it. `stability` tabulates the rate and finds the batch sizes at which
+it crosses 1. `atlas` does so for several activations. `bnmc.mean_field.block_symmetric` and
+`bnmc.mean_field.partial_collapse` find other fixed points. Stability is a local property: other
+attractors may exist beside a stable symmetric fixed point, for relu from a batch of 52 on.
 """
 
 from __future__ import annotations
@@ -18,30 +19,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
+from bnmc._support.text import text_table
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.fixed_point.results import FixedPoint
-from bnmc.mean_field.quadrature.sphere import FloatArray
+from bnmc.mean_field.fixed_point.symmetric import fixed_point
+from bnmc.mean_field.float64 import FloatArray
 
 __all__ = ["Crossing", "Stability", "atlas", "stability"]
 
 _ActivationLike = str | Activation | Callable[[Any], Any]
 
+# Largest acceptable error of the fixed points, the default of `MeanField.fixed_point`.
+_RTOL = 1e-8
+
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the fixed point becomes unstable, or stable again, as the batch grows.
+    """A batch size at which the symmetric fixed point changes its stability.
 
     Attributes
     ----------
     batch : int
-        The first batch size on the far side.
+        The smallest batch size after the change.
     stable : bool
-        Whether the fixed point is stable there.
+        Whether the fixed point is stable at `batch`.
     eigenvalue : int
-        Index of the eigenvalue that crosses ±1: the one of largest modulus on the unstable side.
+        Index of the eigenvalue whose modulus crosses 1: the one of largest modulus on the unstable
+        side.
     value : float
         That eigenvalue at `batch`.
     """
@@ -61,11 +68,11 @@ class Stability:
     activation : str
         Name of the activation.
     norm : str
-        The normalization.
+        Name of the normalization.
     points : tuple of FixedPoint
         The fixed points, by increasing batch size.
     crossings : tuple of Crossing
-        Where stability changes, by increasing batch size.
+        The changes of stability, by increasing batch size.
     """
 
     activation: str
@@ -80,20 +87,20 @@ class Stability:
 
     @property
     def rates(self) -> FloatArray:
-        """Rates, shape (batches,)."""
+        """Largest moduli of the eigenvalues, shape (batches,)."""
         return np.array([point.rate for point in self.points])
 
     @property
     def stable(self) -> NDArray[np.bool_]:
-        """Where ``rate < 1``, shape (batches,)."""
+        """Whether ``rate < 1``, shape (batches,)."""
         return self.rates < 1.0
 
     @property
     def eigenvalues(self) -> FloatArray:
-        """Eigenvalues, shape (batches, kinds); NaN where a batch is too small to have one.
+        """Eigenvalues, shape (batches, kinds); NaN if the batch is too small for the eigenvalue.
 
-        For norm "batch" the kinds are ``λ_L`` and ``λ_M``, in the order of `FixedPoint`; there is
-        no ``λ_M`` below a batch of 4, and no ``λ_L`` below 3.
+        For norm "batch" the kinds are ``λ_L`` and ``λ_M``, in the order of `FixedPoint`; ``λ_L``
+        needs a batch of at least 3, ``λ_M`` one of at least 4.
         """
         kinds = max(len(point.eigenvalues) for point in self.points)
         rows = [(*point.eigenvalues, *[np.nan] * kinds)[:kinds] for point in self.points]
@@ -103,66 +110,76 @@ class Stability:
     def labels(self) -> tuple[str, ...]:
         """Names of the kinds of eigenvalues."""
         kinds = self.eigenvalues.shape[1]
-        if self.norm == "batch":
+        if as_norm(self.norm).hides_common_part:
             return ("λ_L", "λ_M")[:kinds]
         return tuple(f"λ_{index + 1}" for index in range(kinds))
 
     def __str__(self) -> str:
-        """A table: a row for each batch size, and where the rate crosses 1."""
-        heads = ("batch", *self.labels, "rate")
-        lines = [f'{self.activation}, norm "{self.norm}"', "".join(f"{head:>10}" for head in heads)]
-        for point, row in zip(self.points, self.eigenvalues, strict=True):
-            numbers = "".join(_cell(value) for value in (*row, point.rate))
-            lines.append(f"{point.batch:10d}{numbers}" + ("" if point.stable else "  unstable"))
-        for crossing in self.crossings:
-            state = "stable" if crossing.stable else "unstable"
-            lines.append(
-                f"{state} from batch {crossing.batch} on ({self.labels[crossing.eigenvalue]})"
+        """Return a table: one row per batch size, then one line per crossing."""
+        heads = ("batch", *self.labels, "rate", "")
+        rows = [
+            (
+                str(point.batch),
+                *map(_cell, (*row, point.rate)),
+                "" if point.stable else "  unstable",
             )
-        return "\n".join(lines)
+            for point, row in zip(self.points, self.eigenvalues, strict=True)
+        ]
+        align = ">" * (len(heads) - 1) + "<"
+        table = text_table(heads, rows, align=align, gap="", least_width=10)
+        changes = [
+            f"{'stable' if crossing.stable else 'unstable'} from batch {crossing.batch} on "
+            f"({self.labels[crossing.eigenvalue]})"
+            for crossing in self.crossings
+        ]
+        return "\n".join([f'{self.activation}, norm "{self.norm}"', table, *changes])
 
 
 def _cell(value: float) -> str:
-    """A number of the table; what does not exist is a dash."""
-    return f"{'-':>10}" if np.isnan(value) else f"{value:10.6f}"
+    """Return a cell of the table; a dash for NaN."""
+    return "-" if np.isnan(value) else f"{value:.6f}"
 
 
 def stability(
     activation: _ActivationLike, batches: Iterable[int], *, norm: str = "batch"
 ) -> Stability:
-    """Stability of the symmetric fixed point against the batch size, and where the rate crosses 1.
+    """Stability of the symmetric fixed point by batch size, with the crossings of rate 1.
 
     Parameters
     ----------
     activation : str, Activation or callable
-        As `bnmc.Chain` takes it.
+        As in `bnmc.Chain`.
     batches : iterable of int
-        Batch sizes, ≥ 2, in any order. Between two neighbours of which one is stable and the other
-        not, the crossing is found by bisection, to the integer; two crossings between neighbours
-        go unseen.
+        Batch sizes, ≥ 2, in any order. If the fixed point is stable at one and unstable at the next
+        size, bisection finds the smallest size after the change. Two changes between neighbouring
+        sizes are not found.
     norm : {"batch", "batch-uncentred"}
-        The normalization. The latter as far as `bnmc.MeanField.fixed_point` knows it.
+        The normalization; eps is 0.
 
     Returns
     -------
     Stability
-        Printed, it is a table.
+        ``print`` shows it as a table.
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, PartialEstimateError
-        As `bnmc.Chain` and `bnmc.MeanField.fixed_point`, or `batches` are not at least one batch
-        size.
+    ArgumentError, ArgumentTypeError
+        If an argument is out of range, `batches` is empty, or the activation has no symmetric fixed
+        point; see `MeanField.fixed_point`.
+    PartialEstimateError
+        If a fixed point is not known to 1e-8.
 
     Notes
     -----
-    As n → ∞ the eigenvalues of the centred norm tend to those of a standard normal φ,
+    Let n be the batch size, σ the activation and φ standard normal. Under norm "batch", as n → ∞,
+    the eigenvalues of `MeanField.fixed_point` tend to
 
         λ_L → E[(σ−Eσ)²(φ²−1)] / (2 Var σ),    λ_M → (E[σφ])² / Var σ,
 
-    with corrections of order 1/n. The latter is at most 1, by Bessel's inequality. The former
-    exceeds 1 where φ² has a mean above 3 under the law reweighted by (σ − Eσ)²: where σ is flat in
-    the middle and rises far out. It is 1 for σ linear on both sides of 0, where all n are stable.
+    with corrections of order 1/n. By Bessel's inequality the limit of λ_M is at most 1. The limit
+    of λ_L exceeds 1 if φ² has a mean above 3 under the law with density proportional to (σ − Eσ)²:
+    if σ is flat near 0 and grows far from 0. It is 1 for σ linear on both sides of 0; then the
+    fixed point is stable for all n.
 
     Examples
     --------
@@ -180,14 +197,15 @@ def stability(
 
     def at(batch: int) -> FixedPoint:
         if batch not in known:
-            known[batch] = MeanField(Chain(1, batch, activation, norm=norm)).fixed_point()
+            known[batch] = fixed_point(Chain(1, batch, activation, norm=norm), _RTOL)
         return known[batch]
 
     points = tuple(at(size) for size in sizes)
     crossings = tuple(_crossing(at, a, b) for a, b in pairwise(points) if a.stable != b.stable)
+    chain = Chain(1, 2, activation, norm=norm)
     return Stability(
-        activation=Chain(1, 2, activation).activation.name,
-        norm=norm,
+        activation=chain.activation.name,
+        norm=chain.norm,
         points=points,
         crossings=crossings,
     )
@@ -201,9 +219,11 @@ def atlas(
     Parameters
     ----------
     activations : iterable of str, Activation or callable
+        The activations.
     batches : iterable of int
+        Batch sizes, as for `stability`.
     norm : {"batch", "batch-uncentred"}
-        As for `stability`.
+        The normalization, as for `stability`.
 
     Returns
     -------
@@ -213,12 +233,12 @@ def atlas(
     Raises
     ------
     ArgumentError, ArgumentTypeError, PartialEstimateError
-        As `stability`, or `activations` are no iterable.
+        As `stability`, or if `activations` is not iterable.
 
     Notes
     -----
-    What there is to find, norm "batch": the limits of the eigenvalues, and the batch size from
-    which the fixed point is unstable. All crossings are those of λ_L.
+    For norm "batch", the table has the limits of the eigenvalues for large batches, and the
+    smallest batch size from which the fixed point is unstable. All crossings are those of λ_L.
 
     =============  ========  ========  =============
     σ              λ_L, ∞    λ_M, ∞    unstable from
@@ -257,6 +277,7 @@ def atlas(
 
 
 def _sizes(batches: Iterable[int]) -> list[int]:
+    """Check the batch sizes; return them sorted, each once."""
     given = items("batches", batches, "several integers >= 2")
     sizes = sorted({integer("batches", batch, low=2) for batch in given})
     if not sizes:
@@ -265,7 +286,7 @@ def _sizes(batches: Iterable[int]) -> list[int]:
 
 
 def _crossing(at: Callable[[int], FixedPoint], low: FixedPoint, high: FixedPoint) -> Crossing:
-    """The crossing between two fixed points, only one of which is stable."""
+    """Return the crossing between two batch sizes; the fixed point of one of them is stable."""
     while high.batch - low.batch > 1:
         middle = at((low.batch + high.batch) // 2)
         low, high = (middle, high) if middle.stable == low.stable else (low, middle)

@@ -1,4 +1,4 @@
-"""`limit`: the fixed point of the mean-field map as the batch grows without bound."""
+"""`limit`: the symmetric fixed point of the mean-field map for batches of infinite size."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from typing import Any
 
 from bnmc._support.arguments import choice, real
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.mean_field.fixed_point.fixed_point import judged, settled
-from bnmc.mean_field.fixed_point.results import Star
+from bnmc.chain.norms import as_norm
+from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
+from bnmc.mean_field.fixed_point.symmetric import (
+    SYMMETRIC_NORMS,
+    fixed_point_of_batch,
+    require_accuracy,
+)
 
 __all__ = ["Limit", "limit"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(Star):
-    """The limits of the numbers of a `FixedPoint` for batches of size n → ∞.
+class Limit(SymmetricFixedPoint):
+    """The limits of the numbers of a `FixedPoint` for batch size n → ∞.
 
     Attributes
     ----------
     b, c, eigenvalues, rate, backward_rate, cross_batch, cross_batch_rate, error
-        As those of `FixedPoint`. The eigenvalue of the non-centring norm that belongs to c, of
-        multiplicity 1, is among them.
+        As in `FixedPoint`. Under norm "batch-uncentred" the eigenvalues include the one of
+        multiplicity 1, on the matrix of ones.
     """
 
 
@@ -33,14 +38,14 @@ def limit(
     norm: str = "batch",
     rtol: float = 1e-8,
 ) -> Limit:
-    """Limit of the symmetric fixed point, and of its rates, for batches of size n → ∞.
+    """Limit of the symmetric fixed point and its rates for batch size n → ∞.
 
     Parameters
     ----------
     activation : str, Activation or callable
         As in `bnmc.Chain`.
     norm : {"batch", "batch-uncentred"}
-        The normalization.
+        The normalization; eps is 0.
     rtol : float, optional
         Largest acceptable `Limit.error`, > 0.
 
@@ -51,21 +56,23 @@ def limit(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        The activation is constant, or none that quadrature resolves, or another argument is not
-        allowed.
+        If the activation is constant or quadrature cannot resolve it, or another argument is out of
+        range.
     PartialEstimateError
-        The error estimate exceeds `rtol`; ``partial`` is the limit.
+        If the estimated error exceeds `rtol`; ``partial`` is the limit.
 
     Notes
     -----
-    A sample of a large batch does not feel what normalizes it: with z a standard normal number, and
-    a_k = E σ(z) He_k(z), the centred norm has
+    In the limit, the normalized entries of a row are independent. Let σ be the activation, z a
+    standard normal variable, ``a₁ = E[σ(z) z]``, ``μ = Var σ(z)`` and ``σ̃ = σ − E σ(z)``. Under
+    norm "batch",
 
         b = E σ(z)²,    b c = (E σ(z))²,    λ_L = E[σ̃(z)²(z²−1)]/(2μ),    λ_M = a₁²/μ,
 
-    σ̃ = σ − E σ(z), μ = Var σ(z), the backward factor E σ′(z)²/μ, and between two batches the entry
-    (E σ(z))² and the rate λ_M. For relu c = 1/π, λ_M = π/(2(π−1)) and the backward factor is
-    π/(π−1). Values of finite batches approach them as 1/n.
+    with λ_L and λ_M the eigenvalues of `MeanField.fixed_point`. The backward rate is
+    ``E σ′(z)²/μ``, the entry between two batches is ``(E σ(z))²``, and its rate is λ_M. For relu,
+    c = 1/π, λ_M = π/(2(π−1)), and the backward rate is π/(π−1). For finite n the numbers differ
+    from the limits by terms of order 1/n.
 
     Examples
     --------
@@ -75,7 +82,7 @@ def limit(
     """
     function = as_activation(activation)
     function.check()
-    norm = choice("norm", norm, ("batch", "batch-uncentred"))
+    norm = choice("norm", norm, SYMMETRIC_NORMS)
     rtol = real("rtol", rtol, above=0.0)
-    star, worst = settled(function, math.inf, norm)
-    return judged(Limit(**asdict(star)), worst, rtol)
+    point, worst = fixed_point_of_batch(function, math.inf, as_norm(norm))
+    return require_accuracy(Limit(**asdict(point)), worst, rtol)

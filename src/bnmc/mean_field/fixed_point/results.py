@@ -1,4 +1,4 @@
-"""`FixedPoint`: the symmetric fixed point of the mean-field map, and what happens near it."""
+"""`FixedPoint`: the symmetric fixed point of the mean-field map, its stability and rates."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc.mean_field.quadrature.sphere import FloatArray
+from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["FixedPoint", "Star"]
+__all__ = ["FixedPoint", "SymmetricFixedPoint"]
 
-# Slopes, and with them the backward rate, are known no better than this.
+# The error of derivatives of the activation, and so of the backward rate, is at least this.
 _KNOWN_RATE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Star:
-    """What a fixed point and its limit for large batches share; `FixedPoint` has the meanings."""
+class SymmetricFixedPoint:
+    """The attributes of the symmetric fixed point for a batch of any size, finite or infinite.
+
+    `FixedPoint` defines the attributes; `bnmc.mean_field.Limit` is the case of an infinite batch.
+    """
 
     b: float
     c: float
@@ -30,62 +33,65 @@ class Star:
 
     @property
     def stable(self) -> bool:
-        """Whether ``rate < 1`` by more than its error: else the chain does not settle there."""
+        """Whether ``rate + error < 1``: then Gram matrices near ``G*`` converge to ``G*``."""
         return self.rate + self.error < 1.0
 
     @property
     def explosion_depth(self) -> float:
-        """Layers in which the expected squared norm of a gradient grows e-fold on its way back.
+        """Number of layers over which the expected squared gradient norm grows by the factor e.
 
-        ``1/ln(backward_rate)``: ``inf`` where the rate is 1 as far as it is known, 0 where it is
-        infinite. It is never negative: no normalized chain shrinks its gradients, because
-        ``E|∇σ|²`` is no less than what Poincaré's inequality gives for the variance of σ.
+        It is ``1/ln(backward_rate)``: ``inf`` if the backward rate is 1 within its error, 0 if the
+        backward rate is infinite. It is never negative: by Poincaré's inequality, ``E|∇σ|²`` is at
+        least as large as a multiple of the variance of σ, so the backward rate of a normalized
+        chain is at least 1.
         """
         growth = math.log(self.backward_rate)
         return 1.0 / growth if growth > max(self.error, _KNOWN_RATE) else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedPoint(Star):
+class FixedPoint(SymmetricFixedPoint):
     """The permutation-symmetric fixed point ``G* = b ((1−c) I + c 11ᵀ)`` of the mean-field map.
 
-    `MeanField.fixed_point` makes it and gives the formulas.
+    Here 1 is the vector (1, …, 1). `MeanField.fixed_point` returns it and has the formulas.
 
     Attributes
     ----------
     batch : int
         Batch size n ≥ 2.
     b : float
-        Diagonal of ``G*``, > 0.
+        Diagonal entries of ``G*``, > 0.
     c : float
-        Correlation of two samples, the off-diagonal of ``G*`` divided by b, in [−1, 1).
+        Correlation of two samples: the off-diagonal entries of ``G*`` divided by b, in [−1, 1).
     eigenvalues : tuple of float or complex
-        The distinct eigenvalues of the Jacobian of the map at ``G*``, without the eigenvalue 0 of
-        the scale of G, which the normalization does not see. Empty for the centred norm and n = 2.
-        Real except perhaps for two that are conjugate, under the norm that does not centre.
+        The distinct eigenvalues of the Jacobian of the map at ``G*``, except for the eigenvalue 0
+        of the direction ``G*``: the normalization is invariant to the scale of G. Empty for norm
+        "batch" and n = 2. Real, except that under norm "batch-uncentred" two may be a conjugate
+        pair.
     multiplicities : tuple of int
         Their multiplicities.
     rate : float
-        Largest modulus of the eigenvalues: the factor by which a small deviation from ``G*``
-        shrinks, asymptotically, with each layer. 0 where there are no eigenvalues.
+        Largest modulus of the eigenvalues: asymptotically, a small deviation from ``G*`` shrinks by
+        this factor per layer. 0 if there are no eigenvalues.
     backward_rate : float
-        Factor by which the expected squared norm of a gradient grows with each layer on its way
-        back; ``inf`` where the expectation diverges (small n, or an activation that jumps).
+        Per layer of backpropagation, the expected squared gradient norm grows by this factor.
+        ``inf`` if the expectation diverges: for small n, or if the activation has a jump.
     cross_batch : float
-        Entry of the block of the Gram matrix between two batches that have forgotten one another.
+        Stationary entry of the Gram matrix between a sample of one batch and a sample of another
+        batch in the same network.
     cross_batch_rate : float
-        Factor by which, with each layer, a small deviation of that block shrinks.
+        Per layer, a small deviation of these entries from `cross_batch` shrinks by this factor.
     error : float
-        Estimated error of the worst of the numbers above, absolute for those below 1 and relative
-        for larger ones: the difference to a coarser quadrature, and rounding. The true error is
-        usually far smaller.
+        Estimated error of the least accurate of the numbers above: absolute for numbers below 1,
+        relative for larger ones. It is the difference to a coarser quadrature plus rounding; the
+        true error is usually much smaller.
     """
 
     batch: int
     multiplicities: tuple[int, ...]
 
     def __str__(self) -> str:
-        """The matrix, whether it is stable, and the rates, in a line."""
+        """Return the matrix, whether it is stable, and the rates, in one line."""
         return (
             f"diagonal {self.b:.6g}, correlation {self.c:.6g} of {self.batch} samples; "
             f"{'stable' if self.stable else 'unstable'}: deviations times {self.rate:.4g}, squared "
@@ -94,7 +100,7 @@ class FixedPoint(Star):
 
     @property
     def gram(self) -> FloatArray:
-        """``G*`` as an array of shape (batch, batch), built anew each time it is asked for."""
+        """``G*`` as a new array of shape (batch, batch)."""
         gram = np.full((self.batch, self.batch), self.b * self.c)
         np.fill_diagonal(gram, self.b)
         return gram

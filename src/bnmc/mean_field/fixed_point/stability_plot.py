@@ -1,4 +1,4 @@
-"""The picture of the stability atlas; needs the extra ``plot``."""
+"""The picture of the eigenvalues of `stability` and `atlas`; needs the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["plot_stability"]
+
+# Styles of line, one per kind of eigenvalue.
 _STYLES = ("-", "--", ":", "-.")
 
-# What tells activations of one colour apart; the dot of a crossing is none of them.
+# Markers for activations of the same colour.  "o" is reserved for crossings.
 _MARKERS = ("", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 
 
 def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None = None) -> Axes:
-    """Draw the moduli of the eigenvalues against the batch size, and where they cross 1.
+    """Draw the moduli of the eigenvalues against the batch size, and the crossings of 1.
 
     Parameters
     ----------
-    entries : Stability or several
-        As `stability` and `atlas` return them. One colour an activation, with a marker too where
-        there are more than six; one kind of line an eigenvalue; a dot where stability changes,
-        with its batch size.
+    entries : Stability or iterable of Stability
+        Results of `stability` or `atlas`, all of one norm. Each activation has its colour; if there
+        are more than six, activations of the same colour have different markers. Each kind of
+        eigenvalue has its style of line. A dot with the batch size marks each change of stability.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure unless given.
+        The axes to draw on; by default those of a new figure.
 
     Returns
     -------
@@ -41,13 +43,13 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     Raises
     ------
     MissingExtraError
-        Without Matplotlib.
+        If Matplotlib is not installed.
     ArgumentError, ArgumentTypeError
-        If `entries` are no such results, none at all, or of different norms.
+        If `entries` are not results of `stability`, are empty, or have different norms.
 
     Examples
     --------
-    >>> from bnmc.mean_field.stability import atlas
+    >>> from bnmc.mean_field import atlas
     >>> ax = plot_stability(atlas(["relu", "silu"], [4, 8, 16, 32, 64]))
     >>> ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()
     ('log', 'batch size $n$', 'modulus of the eigenvalue')
@@ -59,7 +61,8 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     if ax is None:
         made, (ax,) = figure()
         made.set_size_inches(8.2, 4.8)  # the legend is beside the axes
-    activations, labels = [], max((entry.labels for entry in drawn), key=len)
+    labels = max((entry.labels for entry in drawn), key=len)
+    activations = []
     for index, entry in enumerate(drawn):
         # Pairs of a colour and a marker repeat after 72 activations.
         look: dict[str, Any] = {
@@ -68,26 +71,7 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
             "markersize": 4.5,
         }
         activations.append(lines.Line2D([], [], label=entry.activation, **look))
-        for kind, label in enumerate(entry.labels):
-            exists = ~np.isnan(entry.eigenvalues[:, kind])
-            ax.plot(
-                entry.batches[exists],
-                np.abs(entry.eigenvalues[exists, kind]),
-                linestyle=_STYLES[kind % len(_STYLES)],
-                label=f"{entry.activation} {_symbol(label)}",
-                **look,
-            )
-        for crossing in entry.crossings:
-            height = abs(crossing.value)
-            ax.plot([crossing.batch], [height], "o", color=look["color"])
-            ax.annotate(
-                f"n = {crossing.batch}",
-                (crossing.batch, height),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="right",
-                color=look["color"],
-            )
+        _draw_entry(ax, entry, look)
     kinds = [
         lines.Line2D([], [], color="black", linestyle=style, label=_symbol(label))
         for label, style in zip(labels, _STYLES, strict=False)
@@ -105,23 +89,48 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     return ax
 
 
+def _draw_entry(ax: Axes, entry: Stability, look: dict[str, Any]) -> None:
+    """Draw the eigenvalues and crossings of one activation, with a colour and a marker."""
+    for kind, label in enumerate(entry.labels):
+        exists = ~np.isnan(entry.eigenvalues[:, kind])
+        ax.plot(
+            entry.batches[exists],
+            np.abs(entry.eigenvalues[exists, kind]),
+            linestyle=_STYLES[kind % len(_STYLES)],
+            label=f"{entry.activation} {_symbol(label)}",
+            **look,
+        )
+    for crossing in entry.crossings:
+        height = abs(crossing.value)
+        ax.plot([crossing.batch], [height], "o", color=look["color"])
+        ax.annotate(
+            f"n = {crossing.batch}",
+            (crossing.batch, height),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="right",
+            color=look["color"],
+        )
+
+
 def _symbol(label: str) -> str:
-    """Write the name of an eigenvalue as mathematics."""
+    """Return the name of an eigenvalue in Matplotlib's mathematical notation."""
     return f"${label}$".replace("λ", r"\lambda")
 
 
 def _apart(batches: list[int]) -> list[int]:
-    """Leave out batch sizes whose labels would run into that before, on a logarithmic axis."""
+    """Return increasing batch sizes whose labels do not overlap on a logarithmic axis."""
     span = math.log(batches[-1] / batches[0])
     kept = batches[:1]
     for batch in batches[1:]:
-        # A digit is about a hundredth of the axis wide.
+        # The width of a digit is about 1 % of the axis.
         if math.log(batch / kept[-1]) >= span * (0.015 + 0.014 * len(str(batch))):
             kept.append(batch)
     return kept
 
 
 def _several(entries: object) -> list[Stability]:
+    """Check the argument `entries` and return it as a list."""
     several = [entries] if isinstance(entries, Stability) else entries
     if not isinstance(several, Iterable):
         raise ArgumentTypeError("entries", entries, "a Stability or several")

@@ -1,4 +1,10 @@
-"""The map of the mean field, G to E[σ(φ) σ(φ)ᵀ], by activation and norm.
+"""The mean-field map F, from the Gram matrix G of one layer to that of the next.
 
-Read `map.py` first.
+F(G) = E[σ(φ) σ(φ)ᵀ], with σ the activation, φ = N(h) a normalized row, N the normalization, and
+h ~ N(0, gain² G).  `rows` turns G into the law of h, `laplace` removes the normalization by an
+integral, `homogeneous` and `pairwise` evaluate the integral for the two kinds of activation, and
+`iteration` checks the arguments and iterates.
+
+The package imports `bnmc.chain`, `bnmc.gram`, `bnmc._support`, `bnmc.errors` and
+`bnmc.mean_field.float64`.  Read `iteration.py` first.
 """

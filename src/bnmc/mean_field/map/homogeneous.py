@@ -1,17 +1,17 @@
-"""The mean-field map of activations that are positively homogeneous, ``σ(cx) = c σ(x)``, c > 0.
+"""The mean-field map for positively homogeneous activations: σ(cx) = c σ(x) for c > 0.
 
-These are ``σ(x) = αx + β|x|``: linear, relu, leaky relu, abs.  A row and its negative are equally
-likely, so the mixed terms of ``σ(φ_i) σ(φ_j)`` have expectation 0, and
+These are σ(x) = αx + β|x|: linear, relu, leaky relu, abs.  A normalized row φ and −φ are equally
+likely, so the mixed terms of σ(φ_i) σ(φ_j) have expectation 0, and
 
     F(G) = α² E[φ φᵀ] + β² E[|φ| |φ|ᵀ].
 
-For Gaussian rows of covariance C the two expectations are C and
+For normal rows of covariance C the two expectations are C and
 
     A(C)_ij = (2/π) √(C_ii C_jj) (√(1 − ρ²) + ρ arcsin ρ),    ρ = C_ij / √(C_ii C_jj)
 
-(Cho and Saul, *Kernel methods for deep learning*, 2009, degree 1).  Without normalization that is
-all.  With it, ``σ(φ_i) σ(φ_j)`` is ``n σ(u_i) σ(u_j) / (‖u‖² + ε)``, and in the notation of
-`bnmc.mean_field.map.laplace` with k = 1,
+(Cho and Saul, *Kernel methods for deep learning*, 2009, degree 1).  Without normalization this is
+the result.  With normalization, φ = √n u / √(‖u‖² + ε), so σ(φ_i) σ(φ_j) is
+n σ(u_i) σ(u_j) / (‖u‖² + ε), and in the notation of `bnmc.mean_field.map.laplace` with k = 1,
 
     F(G) = n ∫ D(z) (α² C(z) + β² A(C(z))) dz.
 """
@@ -21,28 +21,34 @@ from __future__ import annotations
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.map.laplace import EPSILON, FloatArray, Rows, laplace_nodes
+from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.map.laplace import laplace_nodes
+from bnmc.mean_field.map.rows import Rows
 
 __all__ = ["homogeneous_map", "slopes"]
 
-# Distance of the nodes.  The integrand is analytic where |Im log z| < π/2, so that the error of
-# every other node alone, which is what is estimated, is about exp(−π²/(2 · 0.15)) = 5e-15.
+# Distance of the nodes.  The integrand is analytic where |Im log z| < π/2, so the rule of every
+# second node has an error of about exp(−π²/(2 · 0.15)) = 5e-15.  The error estimate is the error of
+# that rule.
 _STEP = 0.15
 
-# Entries of the matrices of one block of nodes.
+# Entries of the matrices of one block of nodes, at most.
 _BLOCK = 1 << 20
 
-# An activation is homogeneous if it is to this many units in the last place, at magnitudes
-# between these powers of 2.
+# An activation counts as homogeneous if it is so to _SLACK units in the last place, at magnitudes
+# from 2^−_OCTAVES to 2^_OCTAVES.
 _SLACK, _OCTAVES = 4, 40
 
 
 def slopes(activation: Activation) -> tuple[float, float] | None:
-    """Slopes of σ left and right of 0 if it is positively homogeneous, else None.
+    """Return the slopes of σ left and right of 0 if σ is positively homogeneous, else None.
 
-    σ is evaluated at 20 000 points of either sign, spread over all magnitudes from 2⁻⁴⁰ to 2⁴⁰ and
-    over [0, 32], where hidden states are; no two have the same digits.  A function that differs
-    from a homogeneous one between those points only is taken for it.
+    Notes
+    -----
+    σ is evaluated at 20 000 points of either sign.  Half of them are spread over magnitudes from
+    2⁻⁴⁰ to 2⁴⁰, the others over [0, 32], the range of hidden representations; no two have the same
+    digits.  A function that differs from a homogeneous one only between those points counts as
+    homogeneous.
     """
     if any(kink != 0.0 for kink in activation.kinks):
         return None
@@ -56,10 +62,18 @@ def slopes(activation: Activation) -> tuple[float, float] | None:
 
 
 def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, float]:
-    """``F(G)`` for the slopes of a homogeneous σ, and its relative numerical error."""
+    """Return F(G), shape (batch, batch), and its estimated relative error.
+
+    Parameters
+    ----------
+    rows : Rows
+        The law of the rows that G determines.
+    left, right : float
+        Slopes of σ left and right of 0, from `slopes`.
+    """
     signed, unsigned = (0.5 * (right + left)) ** 2, (0.5 * (right - left)) ** 2
     if rows.damping == 0.0 and rows.rank == 1:
-        # φ is one of two opposite vectors.
+        # φ takes two values, v and −v.
         outer = rows.scale * np.outer(rows.vectors, rows.vectors)
         return signed * outer + unsigned * np.abs(outer), EPSILON
     if not rows.norm_values.any():
@@ -88,7 +102,7 @@ def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, 
 
 
 def _absolute(factor: FloatArray) -> FloatArray:
-    """``A(C)`` for ``C = factor factorᵀ``, (..., n, n)."""
+    """Return A(C) for C = factor factorᵀ, shape (..., n, n)."""
     covariance = factor @ np.swapaxes(factor, -1, -2)
     lengths = np.linalg.norm(factor, axis=-1)
     products = lengths[..., :, None] * lengths[..., None, :]

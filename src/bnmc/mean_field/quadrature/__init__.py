@@ -1,4 +1,11 @@
-"""Integrals over spheres and Gaussians, with an error estimate.
+"""Quadrature for activations with corners and jumps, to about 1e-13.
 
-Read `sphere.py` first.
+The mean field needs expectations of an activation σ at one or two coordinates of a random vector
+that is uniform on a sphere, or normal.  `panels` has Gauss-Legendre rules on panels, `resolution`
+cuts an interval into panels on which σ is smooth, `sphere` makes the rules for the sphere and the
+normal law, `moments` computes the expectations that the fixed points share, and `table`
+interpolates functions of an angle.
+
+The package imports only NumPy and `bnmc.mean_field.float64`.  Read `resolution.py` first, then
+`sphere.py`.
 """

@@ -1,4 +1,4 @@
-"""A vector-valued function of an angle, evaluated where it must be and interpolated elsewhere."""
+"""Interpolation of a vector-valued function of an angle by polynomials on panels."""
 
 from __future__ import annotations
 
@@ -10,26 +10,34 @@ from typing import Self
 import numpy as np
 from numpy.polynomial import legendre
 
-from bnmc.mean_field.quadrature.sphere import FloatArray, gauss_legendre
+from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.quadrature.panels import gauss_legendre
 
-__all__ = ["Table", "tabulate"]
+__all__ = ["Columns", "Table", "tabulate"]
+
+# Halvings of a panel, and panels of a table, at most.
 _DEEPEST, _MOST_PANELS = 10, 40
 
+#: A function that maps an angle to an array of shape (columns,).
 Columns = Callable[[float], FloatArray]
+
+#: Start, end and power of a panel; see `Table`.
+_Panel = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Piecewise polynomials: in the panel from `start` to `end`, of the root of order `power`.
+    """Polynomials on panels, some of them in the square root of the distance to an end.
 
-    That is, of ``((angle − start)/(end − start))^(1/power)``; `end` may lie on the left of `start`.
+    The polynomial of a panel is one in ((angle − start)/(end − start))^(1/power), with power 1 or
+    2.  `end` may be less than `start`.
 
     Attributes
     ----------
     start, end, power : ndarray of shape (panels,)
-        In the order of the angles.
+        The panels, in the order of the angles.
     coefficients : ndarray of shape (panels, order, columns)
-        Of Legendre polynomials.
+        Coefficients of Legendre polynomials.
     """
 
     start: FloatArray
@@ -39,11 +47,11 @@ class Table:
 
     @property
     def edges(self) -> FloatArray:
-        """Ends of the panels, increasing."""
+        """Ends of the panels, increasing, shape (panels + 1,)."""
         return np.append(np.minimum(self.start, self.end), max(self.start[-1], self.end[-1]))
 
     def __call__(self, angle: FloatArray) -> FloatArray:
-        """Columns at some angles: shape (columns, angles)."""
+        """Return the columns at angles, shape (columns, angles)."""
         panel = np.searchsorted(self.edges[1:-1], angle, "right")
         start, end = self.start[panel], self.end[panel]
         share = np.clip((angle - start) / (end - start), 0.0, 1.0) ** (1.0 / self.power[panel])
@@ -51,11 +59,11 @@ class Table:
         return np.asarray(np.einsum("ak,akc->ca", basis, self.coefficients[panel]))
 
     def columns(self, which: slice) -> Self:
-        """The table of some of the columns."""
+        """Return the table of some of the columns."""
         return type(self)(self.start, self.end, self.power, self.coefficients[:, :, which])
 
-    def of(self, function: Columns, order: int) -> Self:
-        """Another function on the same panels."""
+    def on_same_panels(self, function: Columns, order: int) -> Self:
+        """Return the table of another function on the same panels, with `order` nodes per panel."""
         panels = zip(self.start, self.end, self.power, strict=True)
         stacked = np.stack([_coefficients(function, panel, order) for panel in panels])
         return type(self)(self.start, self.end, self.power, stacked)
@@ -68,22 +76,23 @@ def tabulate(
     order: int,
     tolerance: FloatArray,
 ) -> Table:
-    """Tabulate a function, halving panels until every column is resolved in each.
+    """Tabulate a function, halving panels until every column is resolved on each.
 
     Parameters
     ----------
     function : callable
         Maps an angle to an array of shape (columns,).
     edges : ndarray
-        Ends of panels, increasing, where the function is smooth.
+        Ends of panels at which the function is smooth, increasing; the first and the last one
+        enclose all angles of the table.
     singular : ndarray
-        Ends of panels between them, increasing, where the function may be one of the root of the
-        distance.
+        Further ends of panels, increasing.  Near these the function may be a smooth function of the
+        square root of the distance.
     order : int
-        Nodes a panel.
+        Nodes per panel.
     tolerance : ndarray of shape (columns,)
-        A panel is resolved where its last coefficients are this small beside the largest of the
-        column.
+        A panel is resolved if its last two coefficients are at most `tolerance` times the largest
+        coefficient of the column.  At 10 halvings or 40 panels the refinement ends in any case.
     """
     waiting = _panels(edges, singular)
     done: list[tuple[float, float, float, FloatArray]] = []
@@ -107,8 +116,8 @@ def tabulate(
     return Table(*(np.array(part) for part in zip(*done, strict=True)))
 
 
-def _panels(edges: FloatArray, singular: FloatArray) -> list[tuple[float, float, float]]:
-    """Start, end and power of panels of which each has at most one singular end, its start."""
+def _panels(edges: FloatArray, singular: FloatArray) -> list[_Panel]:
+    """Return panels with at most one singular end each, which is the start."""
     points = sorted([*((x, 1.0) for x in edges.tolist()), *((x, 2.0) for x in singular.tolist())])
     panels = []
     for (low, at_low), (high, at_high) in pairwise(points):
@@ -122,7 +131,8 @@ def _panels(edges: FloatArray, singular: FloatArray) -> list[tuple[float, float,
     return panels
 
 
-def _coefficients(function: Columns, panel: tuple[float, float, float], order: int) -> FloatArray:
+def _coefficients(function: Columns, panel: _Panel, order: int) -> FloatArray:
+    """Return the Legendre coefficients of the columns on a panel, shape (order, columns)."""
     start, end, power = panel
     nodes, _, to_coefficients, _ = gauss_legendre(order)
     angles = start + (end - start) * (0.5 * (nodes + 1.0)) ** power

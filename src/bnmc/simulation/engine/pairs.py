@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, pairs, rows
-from bnmc._kernels.cpu import pairs as cpu_pairs
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
@@ -29,21 +28,21 @@ __all__ = [
 ]
 
 
-#: A maximal coupling is tried where the logarithm of the ratio of the two densities has at most
-#: this standard deviation s; it is refused with probability 0.4 s. A refusal costs the layers of a
-#: whole contraction, and so does waiting, less: near this value the sum of both is flat.
+#: A maximal coupling is tried if the logarithm of the ratio of the two densities has at most this
+#: standard deviation s; it is refused with probability 0.4 s.  A refusal costs the layers of a
+#: contraction, and waiting costs some layers: near this value the sum of both costs is flat.
 THRESHOLD = 0.3
 
-#: In its place: no maximal coupling, ever.
+#: The threshold for chains that never try a maximal coupling.
 APART = -1.0
 
-#: Layers after which it is looked up which pairs have met.
+#: Layers between two checks of which pairs have met.
 BLOCK_LAYERS = 32
 
 
 @dataclass(frozen=True)
 class Meetings:
-    """What became of a range of pairs.
+    """Results of a range of pairs.
 
     Attributes
     ----------
@@ -67,7 +66,7 @@ class Meetings:
 
 
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
-    """Refuse a chain for which the coupling is not defined, and say what to do instead."""
+    """Raise if the coupling is not defined for a chain, and name the alternative."""
     if chain.normalization.is_identity:
         raise ArgumentError(
             "norm", chain.norm, '"batch" or "batch-uncentred"',
@@ -92,24 +91,24 @@ def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelati
 
 
 class Pairs:
-    """A range of pairs and how far they have got.
+    """A range of pairs of coupled chains, at some layer.
 
-    What becomes of a pair depends on the key and its number alone, never on the others.
+    A pair depends on the key and on its number alone, never on other pairs.
 
     Parameters
     ----------
     chain : Chain
-        One that `require_coupling` accepts.
+        A chain that `require_coupling` accepts.
     start : Covariance or Representation
-        The law of layer 0 of both, which start independently.
+        Law of layer 0 of both chains, which start independently.
     lag : int
-        Layers by which the first is ahead, >= 1.
+        Layers by which the first chain is ahead, >= 1.
     first, last : int
         The numbers of the pairs.
     key : int
-        Of 64 bits.
+        The 64-bit key of all random numbers.
     threshold : float
-        When a maximal coupling is tried.
+        See `THRESHOLD`.
     """
 
     def __init__(
@@ -153,39 +152,38 @@ class Pairs:
             for _ in range(2):
                 self._renew(a.T @ a / self.chain.width)
             return
-        # Rows with a covariance, as if it were the Gram matrix of a layer -1. The gain has no part
-        # in layer 0.
+        # Layer 0 is drawn as if its covariance were the Gram matrix of a layer -1, with gain 1.
         law = self._law._replace(gain=1.0)
-        for stream in (pairs.STREAM_START, codes.STREAM_ROWS):
+        for stream in (codes.STREAM_START, codes.STREAM_ROWS):
             self._renew(start.matrix)
             self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
         self._check()
 
     def _renew(self, matrix: NDArray[np.float64]) -> None:
-        """Make the first chains' matrices those of the second, and give the first a new one."""
+        """Give the second chains the matrices of the first, and the first chains a new matrix."""
         self.grams[:, 1] = self.grams[:, 0]
         self.grams[:, 0] = matrix
 
     @property
     def waiting(self) -> NDArray[np.bool_]:
-        """Which pairs have neither met nor lost rank."""
+        """Which pairs have neither met nor lost rank: a mask."""
         apart: NDArray[np.bool_] = (self.met < 0) & (self.status[:, 0] == 0)
         return apart
 
     def advance(
         self, layers: int, *, until: int = 0, record: bool = False, traced: int = 0
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Take all pairs through layers; return what was recorded, and the trace.
+        """Take all pairs through layers; return the recorded matrices and the trace.
 
         Parameters
         ----------
         layers : int
         until : int
-            Pairs that have met go on up to this layer of the chain ahead; others do not stop.
+            Pairs that have met stop after this layer of the chain ahead.
         record : bool
-            Whether both Gram matrices are wanted after each layer: (pairs, layers, 2, n, n).
+            Whether to return both Gram matrices after each layer: (pairs, layers, 2, n, n).
         traced : int
-            Of how many pairs distance and pivot are wanted: (traced, layers, 2).
+            Number of pairs whose distance and pivot are returned: (traced, layers, 2).
         """
         n = self.chain.batch
         recorded = self._no_record
@@ -220,7 +218,7 @@ class Pairs:
         return np.zeros((len(self.met), 0, 2, n, n))
 
     def _check(self) -> None:
-        ended = np.flatnonzero(~np.isin(self.status[:, 0], (0, pairs.DEGENERATE)))
+        ended = np.flatnonzero(~np.isin(self.status[:, 0], (codes.RUNNING, codes.DEGENERATE)))
         if ended.size:
             what, layer, row = (int(value) for value in self.status[ended[0]])
             number = self.first + int(ended[0])
@@ -238,7 +236,7 @@ def meet(
     traced: int = 0,
     kind: type[Pairs] = Pairs,
 ) -> Meetings:
-    """Let pairs meet; those that have not after `most_layers` layers together are left apart."""
+    """Let pairs meet, within at most `most_layers` layers together."""
     pairs = kind(chain, start, lag, first, last, key)
     traces: list[NDArray[np.float64]] = [np.zeros((traced, 0, 2))]
     end = lag + most_layers
@@ -246,7 +244,7 @@ def meet(
         ahead = min(lag if pairs.layer == 0 else BLOCK_LAYERS, end - pairs.layer)
         traces.append(pairs.advance(ahead, traced=traced)[1])
     trace = np.concatenate(traces, axis=1)
-    lost = pairs.status[:, 0] == cpu_pairs.DEGENERATE
+    lost = pairs.status[:, 0] == codes.DEGENERATE
     return Meetings(
         layers=pairs.met,
         tries=pairs.tries[:, 0],

@@ -1,4 +1,4 @@
-"""What keeps float64 and float32 honest: exact changes of scale, and estimates of the condition."""
+"""Exact changes of scale, and pivots that tell whether float32 resolves a Gram matrix."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ __all__ = [
 #: σ(a x) = a σ(x) for a > 0.
 _HOMOGENEOUS = frozenset({"abs", "leaky_relu", "linear", "relu"})
 
-#: Gram matrices with an exponent (base 2) up to this are what they are; others get a scale.
+#: Matrices with an exponent (base 2) of at most 900 are recorded unscaled.
 _MOST_EXPONENT = 900
 
-#: The state is rescaled once its exponent is larger.
+#: The state is rescaled if its exponent is larger.
 EXPONENT_OF_STATE = 16
 
-#: By how much the exponent of a Gram matrix may change before it is looked at again: products of
-#: rows are made in the rows' own dtype.
+#: Change of the exponent of a Gram matrix that the dtype of the rows allows between two rescalings:
+#: products of rows are made in that dtype.
 _LEEWAY = {"float64": 400.0, "float32": 40.0}
 
 
 def is_homogeneous(chain: Chain) -> bool:
-    """Whether a chain of a scaled start is the scaled chain, so that its scale may be split off.
+    """Return whether scaling the start scales the chain, so that its scale can be split off.
 
-    Without normalization the scale of a deep chain has no bound: it leaves the range of float64.
+    Without normalization the scale of a deep chain leaves the range of float64.
     """
     sigma = chain.activation
     return chain.normalization.is_identity and sigma.builtin and sigma.name in _HOMOGENEOUS
 
 
 def layers_of_scale(chain: Chain, dtype: str) -> int:
-    """Return after how many layers to look at the scale."""
+    """Return the number of layers between two rescalings."""
     growth = 1.0 + 2.0 * abs(np.log2(abs(chain.skip) + abs(chain.gain)))
     return max(1, int(_LEEWAY[dtype] / growth))
 
 
 def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return, of each matrix (..., n, n), the exponent of its largest diagonal entry; 0 for 0."""
+    """Return the exponent of the largest diagonal entry of each matrix (..., n, n); 0 for 0."""
     largest = np.diagonal(grams, axis1=-2, axis2=-1).max(axis=-1)
     return np.where(largest > 0.0, np.frexp(largest)[1], 0).astype(np.int64)
 
@@ -58,21 +58,21 @@ def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:
 def in_range(
     grams: NDArray[np.float64], log_scale: NDArray[np.float64], exponents: NDArray[np.int64]
 ) -> None:
-    """Bring recorded matrices times 2**exponents into range, in place.
+    """Multiply recorded matrices by 2**exponents as far as float64 allows, in place.
 
     Parameters
     ----------
     grams : (chains, layers, n, n) ndarray of float64
-        Become the matrices themselves where float64 has room for them, else those of entries up
-        to 1.
+        Receive the matrices themselves if float64 can hold them, else matrices with entries of at
+        most 1.
     log_scale : (chains, layers) ndarray of float64
-        Receives the logarithm of what they are to be multiplied with.
+        Receives the logarithm of the factor that is missing.
     exponents : (chains,) ndarray of int64
-        What they are in units of.
+        The matrices are in units of 2**exponents.
 
     Notes
     -----
-    What is recorded depends on the product alone, not on how it came.
+    The result depends on the product alone, not on its two factors.
     """
     own = exponents_of(grams)
     total = own + exponents[:, None]
@@ -85,14 +85,14 @@ def in_range(
 def rescale(
     grams: NDArray[np.float64], rows: list[NDArray[Any]], exponents: NDArray[np.int64]
 ) -> None:
-    """Divide the state of chains whose scale is far from 1 by a power of 2, in place.
+    """Divide the states with a scale far from 1 by a power of 2, in place.
 
     Parameters
     ----------
     grams : (chains, n, n) ndarray of float64
         Divided by an even power.
     rows : list of (chains, ...) ndarray
-        Divided by its root.
+        Divided by the root of that power.
     exponents : (chains,) ndarray of int64
         Grow by the power.
     """
@@ -112,10 +112,10 @@ def least_pivots(grams: NDArray[np.float64], centred: bool, rank: int) -> NDArra
     ----------
     grams : (..., n, n) ndarray of float64
     centred : bool
-        Whether what samples have in common does not matter: of P G P, whose last pivot is 0, the
-        others are taken.
+        Whether to take the pivots of P G P, P the projector orthogonal to 1, without its last
+        pivot, which is 0.
     rank : int
-        The largest rank there can be: as many pivots are looked at.
+        Largest possible rank; the function takes as many pivots.
 
     Returns
     -------
@@ -133,7 +133,7 @@ def least_pivots(grams: NDArray[np.float64], centred: bool, rank: int) -> NDArra
         pivot = rest[..., column, column]
         relative = pivot / diagonal[..., column]
         least = np.minimum(least, relative)
-        # A sample within rounding of the span of the others takes nothing from those after it.
+        # A sample that is in the span of the others to rounding leaves later samples as they are.
         inverse = np.where(relative > 1e-15, 1.0 / np.where(pivot > 0.0, pivot, 1.0), 0.0)
         below = rest[..., column + 1 :, column]
         rest[..., column + 1 :, column + 1 :] -= (

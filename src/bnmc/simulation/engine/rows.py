@@ -1,4 +1,4 @@
-"""What the samplers share that make a layer row by row."""
+"""Base class of the samplers that make a layer row by row."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ from bnmc.simulation.engine.state import Frames
 
 __all__ = []
 
-#: The relative pivot of a Gram matrix below which float32 rows have lost what tells samples apart:
-#: rounding moves a sample by 2**-24 and more of its size, which is 0.05 % and more of its distance
-#: from the span of the others there, layer after layer.
+#: Relative pivot of a Gram matrix below which float32 rows do not resolve the samples.  In each
+#: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
+#: distance from the span of the others.
 LOST_PIVOT = 2.0**-26
 
 
 class RowSampler(ScaledSampler):
-    """A sampler whose layers are made row by row."""
+    """A sampler that makes each layer row by row.
+
+    The state of a chain is its Gram matrix, its representation x if there is a skip connection, and
+    the activations of all rows if weights multiply them.
+    """
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -45,7 +49,7 @@ class RowSampler(ScaledSampler):
 
     @property
     def precision_arrays(self) -> dict[str, NDArray[Any]]:
-        """The part of the state that says how precise it is."""
+        """The arrays of the state that describe its precision."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.is_scaled:
             arrays["exponent"] = self.exponents
@@ -74,7 +78,7 @@ class RowSampler(ScaledSampler):
 
     @property
     def rows_are_worth(self) -> int:
-        """Numbers that a row costs."""
+        """Cost of a row, in numbers."""
         return self.columns
 
     @property
@@ -94,9 +98,9 @@ class RowSampler(ScaledSampler):
         frames.gram[:, 0] = self.grams
 
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
-        """Draw rows with a covariance, as if it were the Gram matrix of a layer -1."""
+        """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
-        # Neither the gain nor what x was before has a part in layer 0: x is zero.
+        # Layer 0 uses gain 1 and no skip: x is zero.
         law = self.law._replace(gain=1.0)
         self._draw(law, first, last, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)))
 
@@ -111,8 +115,8 @@ class RowSampler(ScaledSampler):
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
-        A float32 chain whose Gram matrix float32 rows do not resolve goes on in float64, for good:
-        its small eigenvalues are then neither lost in rounding nor made of it.
+        If float32 rows do not resolve the Gram matrix of a float32 chain, the chain continues in
+        float64, in all later layers.  Rounding then neither loses nor creates small eigenvalues.
         """
         if last - first > 1 and self.wide[first:last].any():
             for index in range(first, last):

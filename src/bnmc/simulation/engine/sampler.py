@@ -1,8 +1,9 @@
-"""The ways to take an ensemble of chains through layers, all with one law.
+"""The interface of samplers, and what all samplers share.
 
 A sampler owns the state of every chain of an ensemble.  `begin` brings a range of chains to layer
-0, `advance` takes a range on; both write the Gram matrices of the layers that are recorded.  What
-they write depends on key, chain and layer alone, never on how chains and layers were grouped.
+0, and `advance` takes a range through layers; both write the Gram matrices of recorded layers.  The
+values depend on key, chain and layer alone, never on how chains and layers were grouped.  All
+samplers have the same law.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ FloatArray = NDArray[np.floating[Any]]
 
 
 class Sampler:
-    """What the samplers share: the law, the key, the threads' buffers, and how they fail."""
+    """Base class: the law, the key, a buffer for each thread, and errors of kernels."""
 
-    #: What a user calls it, and which of the ways it is.
+    #: The value of `sampler` in `simulate`, and the key of the class in `SAMPLERS`.
     name: str
     path: str
     #: Whether threads may each advance a part of the chains.
     divisible = True
-    #: How much larger than usual the frames of a block of layers may be.
+    #: Factor of the memory that the frames of a block of layers may take.
     frame_factor = 1
 
     def __init__(
@@ -50,7 +51,7 @@ class Sampler:
     ) -> None:
         self.chain = chain
         self.chains = chains
-        #: The number of the first chain, where these are a part of an ensemble.
+        #: Number of the first chain in the whole ensemble.
         self.offset = offset
         self.inputs = inputs
         self.dtype = np.dtype(dtype)
@@ -59,19 +60,19 @@ class Sampler:
         self.sigma = sigma_of(chain.activation)
         self.law = law_of(chain, inputs or 1)
         self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
-        #: Which float32 chains have gone on in float64.
+        #: The float32 chains that continue in float64.
         self.wide = np.zeros(chains, np.bool_)
-        #: Which chains have, or had, recorded Gram matrices that float32 rows do not resolve.
+        #: The chains with a recorded Gram matrix that float32 rows do not resolve.
         self.unresolved = np.zeros(chains, np.bool_)
-        #: Where a state was taken up; 0 otherwise.
+        #: The layer of the state that the sampler continues, or 0.
         self.layer = 0
-        #: What it records in place of Gram matrices.
+        #: The numbers that kernels record in place of Gram matrices.
         self.measures: tuple[Measure, ...] = ()
         self._buffers = threading.local()
         self._allocate()
 
     def _allocate(self) -> None:
-        """Make the arrays of all chains: the last step of making a sampler."""
+        """Make the arrays of all chains; the last step of `__init__`."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -80,26 +81,26 @@ class Sampler:
 
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
-        """Return a guess of what a layer of one chain takes one thread."""
+        """Return the estimated time of one layer of one chain on one thread, in seconds."""
         raise NotImplementedError
 
     def take(self, state: State) -> None:
-        """Go on from a state, which is not changed."""
+        """Continue a state, which is not changed."""
         for name, values in self.arrays.items():
-            values[...] = state.arrays.get(name, 0)  # a GPU has less to say
+            values[...] = state.arrays.get(name, 0)  # a GPU keeps fewer arrays
         self.layer = state.layer
 
     def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
-        """Return whether its kernels can record these numbers in place of Gram matrices."""
+        """Return whether the kernels can record these numbers in place of Gram matrices."""
         return False
 
     def record_only(self, wanted: tuple[Measure, ...]) -> None:
-        """Record numbers in place of Gram matrices, if there are any; it has to be able to."""
+        """Record numbers in place of Gram matrices, unless `wanted` is empty; see `can_measure`."""
         self.measures = wanted
 
     @property
     def panels(self) -> int:
-        """In how many parts a layer of one chain can be shared among threads."""
+        """Number of parts of one layer that threads can share."""
         return 1
 
     def begin(
@@ -109,7 +110,7 @@ class Sampler:
         raise NotImplementedError
 
     def record(self, frames: Frames) -> None:
-        """Record the layer that the state has got to, of all chains, in slot 0."""
+        """Record the layer of the state, of all chains, in slot 0."""
         raise NotImplementedError
 
     def advance(
@@ -126,16 +127,16 @@ class Sampler:
         slots: NDArray[np.int64],
         frames: Frames,
     ) -> None:
-        """Like `advance`, for all chains, with all threads on each layer."""
+        """Take all chains through layers, with all threads on each layer."""
         raise NotImplementedError
 
     @property
     def most_layers(self) -> int:
-        """How many layers it may advance before it is to `watch_precision`."""
+        """Most layers between two calls of `watch_precision`."""
         return 1 << 62
 
     def watch_precision(self, frames: Frames) -> None:
-        """See to the precision of all chains, after each block and of what it recorded."""
+        """Rescale states and check the precision of all chains, after each block of layers."""
 
     def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
         """Return the buffers of the calling thread, for rows of a dtype."""
@@ -150,11 +151,11 @@ class Sampler:
         return rows.activation(self.sigma, (dtype or self.dtype).name)
 
     def addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
-        """Return where the random numbers of a layer of a chain begin."""
+        """Return the address of the random numbers of a layer of a chain."""
         return codes.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
 
     def check(self, status: NDArray[np.int64], first: int) -> None:
-        """Raise what a kernel reported of the first chain that stopped."""
+        """Raise the error of the first chain that a kernel stopped."""
         stopped = np.flatnonzero(status[:, 0])
         if stopped.size:
             what, layer, row = (int(v) for v in status[stopped[0]])
@@ -163,10 +164,10 @@ class Sampler:
 
 
 class ScaledSampler(Sampler):
-    """A sampler of Gram matrices, whose scale is split off where the chain may have any."""
+    """Base class of samplers that split off the scale of homogeneous chains."""
 
     def _allocate(self) -> None:
-        #: The state is in units of 2**exponents, where a chain may have any scale.
+        #: The state is in units of 2**exponents.
         self.exponents = np.zeros(self.chains, np.int64)
         self.is_scaled = is_homogeneous(self.chain)
 
@@ -177,8 +178,8 @@ class ScaledSampler(Sampler):
         return layers_of_scale(self.chain, self.dtype.name)
 
     def require_scale(self, grams: NDArray[np.float64]) -> None:
-        """Refuse Gram matrices so small that float64 rounds them, or makes them zero."""
-        # Of the activations of the library none but those whose scale is split off are ever zero.
+        """Raise if a Gram matrix is so small that float64 rounds it or makes it zero."""
+        # A named activation is zero only if it is homogeneous, and its scale is then split off.
         zero = self.chain.activation.builtin & ~grams.any(axis=(1, 2))
         small = np.flatnonzero(zero | (exponents_of(grams) < -960))
         if small.size:

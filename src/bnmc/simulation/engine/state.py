@@ -9,15 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ROWS
 from bnmc.chain.chain import Chain
 
 __all__ = ["MOST_CHAINS", "MOST_ROWS", "Frames", "Measure", "State"]
-
-#: The largest number of chains: the chain shares a counter word with the stream.
-MOST_CHAINS = 1 << 28
-
-#: The largest width of layers that are made row by row: four rows share a 32-bit counter word.
-MOST_ROWS = 1 << 33
 
 
 class Measure(NamedTuple):
@@ -28,13 +23,13 @@ class Measure(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """What is recorded of a block of layers; G is `gram` times exp(`log_scale`).
+    """Recorded values of a block of layers; G is `gram` times exp(`log_scale`).
 
     gram : (chains, layers, columns, columns) float64
     log_scale : (chains, layers) float64
-    log_pivots : (chains, layers, columns) float64, or no columns where the sampler has none
+    log_pivots : (chains, layers, columns) float64, or no columns if the sampler has none
     values : (chains, layers, measures, inputs) float64
-        In place of all others where the sampler measures.
+        Replaces all others if the sampler records numbers only.
     """
 
     gram: NDArray[np.float64]
@@ -45,15 +40,15 @@ class Frames(NamedTuple):
 
 @dataclass(frozen=True)
 class State:
-    """Where an ensemble of chains has got to: all that is needed to go on.
+    """The state of an ensemble of chains at a layer: all that a continued run needs.
 
     Attributes
     ----------
     chain : Chain
     path : str
-        "conditional", "weights" or "factor": which sampler's arrays these are.
+        The sampler of the arrays: "conditional", "weights", "factor" or "passes".
     key : int
-        Of 64 bits.
+        The 64-bit key of all random numbers.
     layer : int
         The layer of the arrays.
     inputs : int or None

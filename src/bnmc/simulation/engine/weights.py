@@ -20,7 +20,7 @@ __all__ = ["WeightsSampler"]
 
 
 class WeightsSampler(RowSampler):
-    """Draws the weights, a tile at a time, and multiplies: for every law of weights."""
+    """Draws the weights, a tile at a time, and multiplies them, for every law of weights."""
 
     name = path = "weights"
 
@@ -68,7 +68,7 @@ class WeightsSampler(RowSampler):
     def _advance_given(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        """Let the user's sampler draw the weights, one panel at a time."""
+        """Take chains through layers whose weights the user's sampler draws, panel by panel."""
         for index in range(first, last):
             for step, slot in enumerate(slots):
                 self._one_layer(index, layer + step, lambda make: [make(0, self.panels)])

@@ -18,12 +18,12 @@ __all__ = ["FactorSampler"]
 
 
 class FactorSampler(Sampler):
-    """Multiplies triangular Wishart factors: linear chains without normalization, any width."""
+    """Multiplies triangular Wishart factors, for linear chains without normalization."""
 
     name, path = "conditional", "factor"
 
     def _allocate(self) -> None:
-        # Whole matrices are a few numbers: they are always float64.
+        # Matrices are small, so they are float64 for every dtype.
         self.dtype = np.dtype(np.float64)
         self.factors = np.zeros((self.chains, self.columns, self.columns))
         self.exponents = np.zeros((self.chains, self.columns))
@@ -51,8 +51,8 @@ class FactorSampler(Sampler):
             slots = np.zeros(0, np.int64)
         else:
             self.factors[first:last] = triangular_factor(semidefinite_root(start.matrix))
-            # The rows of layer 0 are drawn: its Gram matrix is W^T W / width for W of a Wishart
-            # factor, without a gain.
+            # Layer 0 is drawn: its Gram matrix is W^T W / width with W a Wishart factor, and
+            # gain 1.
             self.log_starts[first:last] = -np.log(self.chain.width)
             slots = np.full(1, -1)
         self._run(first, last, 0, slots, frames)

@@ -18,14 +18,14 @@ __all__ = []
 
 
 class Journal:
-    """The finished tiles: a line each, with a checksum of its own, of which the last one counts."""
+    """The finished tiles, one line each with its own checksum; the last line of a tile counts."""
 
     def __init__(self, path: Path) -> None:
         self.entries: dict[tuple[int, int], dict[str, Any]] = {}
         sound = 0
         for line in path.read_bytes().splitlines(keepends=True):
             entry = self._parsed(line)
-            if entry is None:  # the end of a line that was being written
+            if entry is None:  # a line that was not finished
                 break
             self.entries[entry["part"], entry["block"]] = entry
             sound += len(line)
@@ -49,19 +49,23 @@ class Journal:
         self.entries[entry["part"], entry["block"]] = entry
 
     def close(self) -> None:
-        # What is left in the buffer of a full disk is lost, as its tile is: it is made again.
+        # On a full disk the buffer is lost, and its tile is made again.
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 class Lock:
-    """A lock on a file that the kernel drops when the process ends, however it ends."""
+    """A lock on a file that the operating system drops when the process ends in any way.
+
+    Record locks belong to the process.  `flock`, which the package filelock uses, belongs to the
+    open file, which forked workers share: they would hold the lock after their parent was killed.
+    """
 
     _held: set[tuple[int, str]] = set()  # noqa: RUF012
     _guard = threading.Lock()
 
     def __init__(self, path: Path, store: Path) -> None:
-        # Locks are of processes: two threads of one would both get it.
+        # Two threads of one process would both get a record lock.
         self._key = (os.getpid(), os.path.realpath(path))
         with self._guard:
             if self._key in self._held:
@@ -75,7 +79,7 @@ class Lock:
             self._held.add(self._key)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         with self._guard:
             self._file.close()
             self._held.discard(self._key)

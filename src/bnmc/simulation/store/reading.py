@@ -23,14 +23,14 @@ __all__ = ["StoredArrays"]
 
 @dataclass(frozen=True)
 class StoredArrays(Mapping[str, NDArray[np.float64]]):
-    """The recorded values of a stored run: each is read when it is asked for.
+    """The recorded values of a stored run, each read on access.
 
     Attributes
     ----------
     path : Path
     names : tuple of str
     layers : int
-        How many recorded layers all chains have.
+        Number of layers that all chains have recorded.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         return len(self.names)
 
     def to_xarray(self) -> xarray.Dataset:
-        """Return the store as a dataset that reads what is asked for."""
+        """Return the store as a dataset that reads values on access."""
         xr = import_extra("xarray", "xarray")
         dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=None, consolidated=True)
         return dataset.isel(layer=slice(self.layers))

@@ -1,10 +1,10 @@
-"""Runs kept in a Zarr store while they go: interrupted at any instant, they resume.
+"""Runs in a Zarr store: if a run is interrupted at any instant, it can be resumed.
 
-A store is a directory: a group of Zarr format 3 with one array an observable, of axes chain,
-layer, …, and the array ``layer``.  Its folder ``progress`` has what a resumption needs: a journal,
-one line a finished tile with the checksums of its data, and the states of chains.  A tile is
-entered in the journal after its data are written, and its data are compared with their checksums
-when the store is opened: what is missing, torn or corrupted is made again.
+A store is a directory: a group of Zarr format 3 with one array per observable, of axes chain,
+layer, …, and the array ``layer``.  Its folder ``progress`` serves resumption.  It holds a journal,
+with one line for each finished tile and the checksums of its data, and the states of chains.  A
+tile enters the journal after its data are written.  When the store is opened, the data are compared
+with their checksums, and missing or damaged tiles are made again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bnmc.simulation.tiles import Grid, Origin, Tile
 
 __all__ = ["RunStore", "as_store_path", "stored_key"]
 
-#: Of the attributes of a store, those that say which run it holds, in the order of comparison.
+#: The attributes of a store that identify its run, in the order of comparison.
 _IDENTITY = (
     "bnmc_version", "cpu", "chain", "activation_digest", "weights_digest", "sampler", "dtype",
     "backend", "chains", "inputs", "start", "first_layer", "depth", "burn_in", "every",
@@ -44,12 +44,12 @@ _IDENTITY = (
 )  # fmt: skip
 
 
-#: States of all tiles are kept where they take less than this part of what the values take.
+#: The states of all tiles are kept if they take less than this part of the bytes of the values.
 SHARE_OF_STATES = 0.25
 
 
 def as_store_path(store: object) -> Path:
-    """Return what a user passes as `store` as a path, or raise."""
+    """Return an argument `store` as a path, or raise."""
     if not isinstance(store, (str, os.PathLike)):
         raise ArgumentTypeError("store", store, "a path that ends with .zarr")
     text = os.fspath(store)
@@ -69,7 +69,7 @@ def as_store_path(store: object) -> Path:
 
 
 def stored_key(path: Path) -> int | None:
-    """Return the key of the run that a store holds, None if there is no store."""
+    """Return the key of the run in a store, or None if there is no store."""
     return int(_attributes(path)["key"]) if os.path.lexists(path) else None
 
 
@@ -83,25 +83,25 @@ class RunStore:
     job : Job
     start : Covariance, Representation or State
     grid : Grid
-        How to cut the run, unless the store exists: it was cut then.
+        The division of the run.  An existing store keeps its own.
     attributes : mapping
-        What says how to repeat the run, `Trajectory.attributes`.
+        How to repeat the run, `Trajectory.attributes`.
     dims : mapping
-        The axes of each observable, from "chain" and "layer" on.
+        Names of the axes of each observable, with "chain" and "layer".
 
     Attributes
     ----------
     grid : Grid
-        How the run is cut.
+        The division of the run.
 
     Raises
     ------
     StoreMismatchError
-        If it holds another run.
+        If the store holds another run.
     StoreInUseError
-        If another run is writing it.
+        If another run is writing the store.
     StoreError
-        If it cannot be read or written.
+        If the store cannot be read or written.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class RunStore:
                 self._keep_all = self._states_are_small()
                 self._drop_damaged()
                 self._mend_layers()
-                #: Closes what is open, in the end or if opening fails.
+                #: Closes open files, at the end or if opening fails.
                 self._open = stack.pop_all()
 
     def __enter__(self) -> RunStore:
@@ -142,18 +142,18 @@ class RunStore:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tiles are there."""
+        """Whether the store has all tiles."""
         return all(self.first_missing(part, 0) is None for part in range(self.grid.parts))
 
     def first_missing(self, part: int, block: int) -> int | None:
-        """Return the first block of a part, from one on, that is not there."""
+        """Return the first missing block of a part, from `block` on, or None."""
         for at in range(block, self.grid.blocks):
             if (part, at) not in self._tiles.entries:
                 return at
         return None
 
     def state(self, part: int, block: int) -> State | None:
-        """Return the state at the end of a tile, if it is kept and sound."""
+        """Return the state at the end of a tile if it is kept and sound, else None."""
         entry = self._tiles.entries.get((part, block))
         if entry is None:
             return None
@@ -168,7 +168,7 @@ class RunStore:
         return self.job.state(self.grid.end(block), arrays)
 
     def put(self, part: int, block: int, tile: Tile) -> None:
-        """Write a tile; what is there already stays."""
+        """Write a tile; values that the store has already are kept."""
         if tile.cpu != host_cpu():
             raise StoreMismatchError(str(self.path), "cpu", host_cpu(), tile.cpu)
         content = _packed(tile.arrays)
@@ -187,7 +187,7 @@ class RunStore:
                 self._state_path(part, block - 2).unlink(missing_ok=True)
 
     def _checked_grid(self, grid: Grid, identity: Mapping[str, Any]) -> Grid:
-        """Compare the run in the store with the one that is wanted; return how it was cut."""
+        """Raise unless the store holds this run; return the division of the stored run."""
         stored = _attributes(self.path)
         for name in _IDENTITY:
             have, want = (str(values.get(name, "nothing")) for values in (stored, identity))
@@ -199,7 +199,7 @@ class RunStore:
         return replace(grid, part=part, block=block)
 
     def _clear_leftovers(self) -> None:
-        """Remove what writers left that died in the middle of a file."""
+        """Remove files that a dead writer left unfinished."""
         for leftover in self.path.rglob("*.partial"):
             leftover.unlink(missing_ok=True)
 
@@ -212,18 +212,18 @@ class RunStore:
         return bool(each <= SHARE_OF_STATES * values)
 
     def _drop_damaged(self) -> None:
-        """Forget the tiles whose data are not what was written."""
+        """Forget the tiles whose data differ from their checksums."""
         grid = self.grid
         for part, block in list(self._tiles.entries):
             inside = part < grid.parts and block < grid.blocks
-            # What the last state is lacking, the finished run would: its tile is made again.
+            # The last tile needs its state: without it the tile is made again.
             is_last = block == grid.blocks - 1
             lost = is_last and self.state(part, block) is None
             if not inside or lost or not self._is_sound(part, block):
                 del self._tiles.entries[part, block]
 
     def _mend_layers(self) -> None:
-        """Write the coordinate again, which is known, if it is not what was written."""
+        """Write the coordinate ``layer`` again if it is damaged."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
         stored = _read(self._group["layer"], (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
@@ -253,7 +253,7 @@ def _create(
     identity: Mapping[str, Any],
     dims: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Make an empty store; it appears under its name when it is whole."""
+    """Make an empty store, which gets its name when it is complete."""
     building = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.building")
     shutil.rmtree(building, ignore_errors=True)
     try:
@@ -279,16 +279,16 @@ def _create(
         zarr.create_group(building / "progress", zarr_format=3)
         for name in ("journal", "lock"):
             (building / "progress" / name).touch()
-        with contextlib.suppress(OSError):  # another run made it meanwhile, and has the lock
+        with contextlib.suppress(OSError):  # another run made it meanwhile and holds the lock
             building.rename(path)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
 def _consolidate(path: Path, names: tuple[str, ...]) -> None:
-    """Enter the arrays' metadata in the group's, so that a reader opens one file.
+    """Enter the metadata of the arrays in those of the group, so that a reader opens one file.
 
-    As `zarr.consolidate_metadata` does, which warns of what the format does not promise yet.
+    `zarr.consolidate_metadata` does the same with a warning that the format may change.
     """
     root = json.loads((path / "zarr.json").read_text())
     metadata = {name: json.loads((path / name / "zarr.json").read_text()) for name in names}
@@ -308,7 +308,7 @@ def _attributes(path: Path) -> dict[str, Any]:
 
 
 def _identity(job: Job, start: Origin, grid: Grid) -> dict[str, Any]:
-    """Return what says which run it is, beside the attributes of its trajectory."""
+    """Return the attributes that identify a run, besides those of its trajectory."""
     recorded = grid.recorded
     first = start.layer if isinstance(start, State) else 0
     weights = job.chain.weights
@@ -340,9 +340,9 @@ def _packed(arrays: dict[str, Any]) -> bytes:
 
 
 def _read(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
-    """Return a region of an array of Zarr, or None where its bytes are no chunk.
+    """Return a region of a Zarr array, or None if its bytes are damaged.
 
-    A want of memory or of open files is no damage: it is raised, lest sound tiles be made again.
+    Errors for lack of memory or of open files are raised, as the tile is sound then.
     """
     try:
         values: NDArray[Any] = array[where]
@@ -357,7 +357,7 @@ def _checksum(values: NDArray[np.float64]) -> int:
 
 @contextlib.contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Raise errors of the operating system, and of Zarr, as what they are: errors of the store."""
+    """Turn errors of the operating system and of Zarr into a `StoreError`."""
     try:
         yield
     except BnmcError:
@@ -365,6 +365,6 @@ def reported(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(str(path), error.strerror or str(error)) from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # What Zarr raises on metadata that are damaged.
+        # Zarr raises these for damaged metadata.
         reason = f"it is damaged: {type(error).__name__}: {error}"
         raise StoreError(str(path), reason) from error

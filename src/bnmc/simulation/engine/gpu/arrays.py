@@ -29,7 +29,7 @@ class DeviceRows:
     Attributes
     ----------
     array : (chains or 1, width, batch) array of the device
-        Not a copy.
+        The array of the user, not a copy.
     """
 
     def __init__(self, array: Any) -> None:
@@ -37,7 +37,7 @@ class DeviceRows:
 
     @classmethod
     def of(cls, initial: Any, chain: Chain, chains: int, inputs: int | None) -> DeviceRows:
-        """Take any array of a device, or raise a typed error."""
+        """Return the start from an array of a device, or raise a typed error."""
         array = _taken("initial", initial)
         lengths = (chain.width, chain.batch)
         if inputs is not None:
@@ -63,13 +63,13 @@ def device_result(array: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _taken(name: str, array: Any) -> Any:
-    """Return an array of any library as Numba has it."""
+    """Return an array of any library as an array of Numba."""
     return numba_cuda.as_cuda_array(as_device_array(name, array, current_device()))
 
 
 @contextmanager
 def device_memory(name: str, size: int, hint: str) -> Iterator[None]:
-    """Turn a want of device memory, of `size` bytes for an argument, into a typed error."""
+    """Raise a typed error if `size` bytes for an argument exceed the memory of the device."""
     free = free_memory()
     if size > free:
         raise ResultTooLargeError(name, size, free, hint)

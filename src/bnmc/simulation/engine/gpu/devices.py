@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +21,19 @@ from bnmc.simulation.engine.gpu.samplers import (
     GpuConditionalSampler,
     GpuSampler,
     GpuWeightsSampler,
-    T,
 )
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, Measure, State
+
+T = TypeVar("T")
 
 __all__ = ["GPU_SAMPLERS", "ONE_DEVICE", "device_threads", "gpu_sampler", "on_each"]
 
 
 class DividedSampler(Sampler):
-    """Chains divided among devices: each has neighbours, and a thread that sees to them.
+    """Chains divided among devices: each device has consecutive chains and its own thread.
 
-    Random numbers are addressed by the number of the chain, so that no bit depends on the division.
+    The number of the chain addresses its random numbers, so no bit depends on the division.
     """
 
     divisible = False
@@ -53,7 +54,7 @@ class DividedSampler(Sampler):
         self.name, self.path, self.kind = kind.name, kind.path, kind
         self.ranges = even_ranges(chains, len(numbers))
         self.threads = device_threads(numbers)
-        # One after the other, so that kernels are made once.
+        # In turn, so that kernels are compiled once.
         self.parts = [
             thread.submit(kind, chain, b - a, inputs, dtype, key, offset + a).result()
             for thread, (a, b) in zip(self.threads, self.ranges, strict=True)
@@ -66,7 +67,7 @@ class DividedSampler(Sampler):
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state of all chains, on the host and as the CPU has it."""
+        """The state of all chains, on the host, in the form of the CPU samplers."""
         parts = self._each(lambda part, a, b: part.arrays)
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -89,7 +90,7 @@ class DividedSampler(Sampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
-        # From one device to another it is by way of the host.
+        # Rows go from one device to another by way of the host.
         rows = start.array.copy_to_host() if isinstance(start, DeviceRows) else None
 
         def begin(part: GpuSampler, a: int, b: int) -> None:
@@ -127,7 +128,7 @@ class DividedSampler(Sampler):
 
 
 def device_threads(numbers: Sequence[int]) -> list[ThreadPoolExecutor]:
-    """Return a thread for each device, which it has from its start."""
+    """Return one thread for each device, which selects the device at its start."""
     return [
         ThreadPoolExecutor(1, "bnmc-gpu", numba_cuda.select_device, (number,)) for number in numbers
     ]
@@ -138,7 +139,7 @@ def on_each(
     task: Callable[..., T],
     arguments: Sequence[tuple[Any, ...]],
 ) -> list[T]:
-    """Run a task on all devices at once; the first error in their order is raised."""
+    """Run a task on all devices at once, and raise the first error in the order of devices."""
     futures = [thread.submit(task, *own) for thread, own in zip(threads, arguments, strict=True)]
     wait(futures)
     return [future.result() for future in futures]
@@ -163,7 +164,7 @@ def gpu_sampler(
     key: int,
     offset: int = 0,
 ) -> Sampler:
-    """Return the sampler of a path on as many devices as there are, and chains for them."""
+    """Return the sampler of a path on all devices, but at most one device per chain."""
     numbers = devices()[:chains]
     if len(numbers) > 1:
         return DividedSampler(ONE_DEVICE[path], numbers, chain, chains, inputs, dtype, key, offset)

@@ -1,6 +1,6 @@
-"""Pairs of coupled chains on GPUs, a block a pair: they are divided among devices.
+"""Pairs of coupled chains on GPUs, one block per pair, divided among devices.
 
-On a device they go in ranges that its memory has room for.
+A device takes the pairs in ranges that fit in its memory.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu import layers as gpu_layers
+from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
+from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.splits import even_ranges
 from bnmc._support.workers import ranges
@@ -29,20 +30,20 @@ __all__ = ["GpuPairs", "meet_on_devices"]
 #: Part of the free memory of a device that a range of pairs may take.
 SHARE_OF_MEMORY = 0.5
 
-#: Pairs of a range, at most, for what the host has of them to be small.
+#: Most pairs of a range, which bounds the memory of the host.
 MOST_OF_RANGE = 1 << 17
 
 
 class GpuPairs(Pairs):
-    """`Pairs` whose layers a GPU makes; what becomes of a pair is that of the CPU to rounding.
+    """`Pairs` whose layers a GPU makes; a pair agrees with that of the CPU to rounding.
 
-    Gram matrices stay on the device: only who has met, and why others stopped, comes back.
+    Gram matrices stay on the device; meeting times and the status of each pair come back.
     """
 
     def _allocate(self) -> None:
         n, pairs = self.chain.batch, len(self.met)
-        self._kernels = gpu_layers.kernels(
-            gpu_layers.Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
+        self._kernels = kernels_of(
+            Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
         )
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
@@ -88,7 +89,7 @@ class GpuPairs(Pairs):
         kernels, pairs = self._kernels, len(self.met)
         small = [self.met, self.tries, self.status, record, trace]
         with _room(sum(values.nbytes for values in small)):
-            # Without elements there is nothing to be a pointer to.
+            # An empty array has no pointer.
             there = [
                 numba_cuda.to_device(values if values.size else np.zeros((1,) * values.ndim))
                 for values in small
@@ -111,7 +112,7 @@ def _room(size: int) -> AbstractContextManager[None]:
 
 
 def bytes_of_pair(batch: int) -> int:
-    """Return what a pair takes of a device: matrices, pivots and twins, and where it has got."""
+    """Return the bytes of a pair on a device: matrices, pivots, twins and its status."""
     return 8 * (7 * batch**2 + 4 * batch + 7)
 
 
@@ -124,9 +125,9 @@ def meet_on_devices(
     key: int,
     most_layers: int,
 ) -> Meetings:
-    """Let pairs meet on all devices at once; of the first there is the trace.
+    """Let pairs meet on all devices at once, with the trace of the first pair.
 
-    Random numbers are addressed by the number of the pair, so that nothing depends on the division.
+    The number of the pair addresses its random numbers, so results do not depend on the division.
     """
     numbers = devices()[: last - first]
     ranges = even_ranges(last - first, len(numbers), first=first)

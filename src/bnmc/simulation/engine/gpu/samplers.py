@@ -7,14 +7,14 @@ the kernels fill one, the other is copied to the host.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import gram_of_rows
-from bnmc._kernels.gpu import layers
+from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import (
     cuda as numba_cuda,
 )
@@ -25,6 +25,8 @@ from bnmc._kernels.gpu.device import (
     ready,
     shared_memory,
 )
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec
+from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
@@ -37,27 +39,26 @@ from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, Measure, State
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["GpuConditionalSampler", "GpuWeightsSampler", "T"]
-T = TypeVar("T")
+__all__ = ["GpuConditionalSampler", "GpuSampler", "GpuWeightsSampler"]
 
-#: Parts of the free memory that the frames of a block of layers may take.
+#: Part of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
 
-#: Chains of one launch, at most: they are an axis of the grid.
+#: Most chains of one launch: they are an axis of the grid.
 MOST_OF_GRID = 65_535
 
-#: Blocks of a multiprocessor that a layer of few chains is split over.
+#: Blocks per multiprocessor among which the layers of few chains are split.
 BLOCKS_OF_PROCESSOR = 2
 
-#: Bytes of a buffer from which frames are copied, and the chains that a multiprocessor has to have
-#: in a chunk whatever they take: fewer would leave it idle.
+#: Bytes of a buffer from which frames are copied, and least number of chains per multiprocessor in
+#: a chunk: with fewer chains it would be idle.
 STAGING_BYTES = 1 << 26
 LEAST_OF_PROCESSOR = 12
 FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
 
 
 class _Target(NamedTuple):
-    """Where kernels record layers; see `cuda.kernels`."""
+    """The arrays to which kernels record layers; see `gpu.gram.record_function`."""
 
     record: Any
     values: Any
@@ -66,11 +67,11 @@ class _Target(NamedTuple):
 
 
 class GpuSampler(ScaledSampler):
-    """What the samplers share that make a layer row by row, of chains `offset` and on."""
+    """Base class of the samplers on one GPU, which make layers row by row."""
 
     divisible = False
     frame_factor = 16
-    source = layers.DRAWN
+    source = DRAWN
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -87,17 +88,17 @@ class GpuSampler(ScaledSampler):
             self.xs = self._zeros(of_x, self.dtype)
             self.activations = self._zeros(of_a, self.dtype)
             self._exponents = self._zeros((chains,), np.int64)
-        #: Where frames stay on the device, if they do.
+        #: The array on the device in which frames stay, or None.
         self.results: Any = None
-        #: Which of its slots were last written.
+        #: The slots of `results` that were written last.
         self._written = slice(0, 0)
-        # Made once: whether to pin memory or to free it, the driver waits for kernels.
+        # Made once: the driver waits for kernels before it pins or frees memory.
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
         self.record_only(())
 
     def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
-        # Kernels know nothing of a scale that was split off.
+        # Kernels do not know the scale that was split off.
         return not (self.is_scaled and any(one.kind == numbers_of.DISTANCE for one in wanted))
 
     def record_only(self, wanted: tuple[Measure, ...]) -> None:
@@ -112,13 +113,13 @@ class GpuSampler(ScaledSampler):
 
     @property
     def _shape_of_frame(self) -> tuple[int, int]:
-        """What is recorded of a layer of a chain."""
+        """Shape of the recorded values of one layer of one chain."""
         if self.measures:
             return len(self.measures), self.inputs or 1
         return self.columns, self.columns
 
     def _target(self, frames: Any) -> _Target:
-        """Return where kernels write, given the array of it on the device."""
+        """Return the arrays in which kernels record, given the array of frames on the device."""
         if self.measures:
             return _Target(self._nothing(4, "float64"), frames, *self._wanted)
         return _Target(frames, self._nothing(4, "float64"), *self._wanted)
@@ -134,11 +135,11 @@ class GpuSampler(ScaledSampler):
     @property
     def keeps_a(self) -> bool:
         """Whether the activations of all rows are part of the state."""
-        return self.source == layers.MULTIPLIED
+        return self.source == MULTIPLIED
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The state, on the host and as the CPU has it."""
+        """The state, on the host, in the form of the CPU samplers."""
         arrays: dict[str, NDArray[Any]] = {"gram": self.grams.copy_to_host()}
         if self.keeps_a:
             rows = self.activations.copy_to_host().transpose(0, 1, 3, 2)
@@ -174,11 +175,11 @@ class GpuSampler(ScaledSampler):
             self.grams.copy_to_device(
                 np.broadcast_to(start.matrix, self.grams.shape).astype(np.float64)
             )
-            # Neither the gain nor what x was before has a part in layer 0: x is zero.
+            # Layer 0 uses gain 1 and no skip: x is zero.
             law = self.law._replace(gain=1.0)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
-            self._rows(layers.GIVEN, self.law, 0, self.chains, 0, start.array)
+            self._rows(GIVEN, self.law, 0, self.chains, 0, start.array)
         else:
             self._copy_start(start)
         self.record(frames)
@@ -208,8 +209,8 @@ class GpuSampler(ScaledSampler):
             self.require_scale(self.grams.copy_to_host())
 
     def _rescale(self) -> None:
-        """Divide the state by powers of 2; multiply what stays on the device by what it lacks."""
-        status = numba_cuda.to_device(np.full(self.chains, layers.RUNNING), stream=self.stream)
+        """Divide the state by powers of 2, and multiply the frames on the device by them."""
+        status = numba_cuda.to_device(np.full(self.chains, NOT_STOPPED), stream=self.stream)
         stay = self._nothing(4, "float64") if self.results is None else self.results
         first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
         launch(
@@ -219,13 +220,13 @@ class GpuSampler(ScaledSampler):
         )  # fmt: skip
         self.stream.synchronize()
         self.exponents[:] = self._exponents.copy_to_host()
-        large = np.flatnonzero(status.copy_to_host() != layers.RUNNING)
+        large = np.flatnonzero(status.copy_to_host() != NOT_STOPPED)
         if large.size:
             chain = self.offset + int(large[0])
             raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
 
     def _copy_start(self, start: Representation) -> None:
-        """Bring a known layer 0 to the device."""
+        """Copy a known layer 0 to the device."""
         width, shared = self.chain.width, len(start.x) == 1
         work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
         rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
@@ -255,13 +256,13 @@ class GpuSampler(ScaledSampler):
             raise NonFiniteError(chain, 0, f"{self.dtype} representation")
         to.copy_to_device(values)
 
-    def _kernels(self, source: int, dtype: str, kept: bool = False) -> layers.Kernels:
-        spec = layers.Spec(
+    def _kernels(self, source: int, dtype: str, kept: bool = False) -> Kernels:
+        spec = Spec(
             self.columns, self.chain.batch, self.law.norm, self.skipped,
             kept or self.keeps_a, dtype, self.sigma.digest, source,
-            self.chain.weight_law.code if source == layers.MULTIPLIED else 0,
+            self.chain.weight_law.code if source == MULTIPLIED else 0,
         )  # fmt: skip
-        kernels = layers.kernels(spec)
+        kernels = kernels_of(spec)
         if kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda",
@@ -287,16 +288,16 @@ class GpuSampler(ScaledSampler):
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
-        As on the CPU, a float32 chain that float32 rows do not resolve goes on in float64.
+        As on the CPU, a float32 chain that float32 rows do not resolve continues in float64.
         """
         narrow = np.flatnonzero(~self.wide[first:last]) + first
         for a, b in _ranges(narrow):
             status = self._go(law, a, b, layer, slots, record, self.dtype.name, kept)
-            stopped = (status & ((1 << layers.STEP_BITS) - 1)) == layers.UNRESOLVED
-            for index in (a + np.flatnonzero(stopped & (status != layers.RUNNING))).tolist():
-                done = int(status[index - a] >> layers.STEP_BITS)
+            stopped = (status & ((1 << STEP_BITS) - 1)) == STOPPED_UNRESOLVED
+            for index in (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist():
+                done = int(status[index - a] >> STEP_BITS)
                 self.wide[index] = True
-                status[index - a] = layers.RUNNING
+                status[index - a] = NOT_STOPPED
                 self._go_wide(law, index, layer + done, slots[done:], record)
             self._check(status, a, layer)
         wide = np.setdiff1d(np.arange(first, last), narrow)
@@ -320,12 +321,12 @@ class GpuSampler(ScaledSampler):
         dtype: str,
         kept: bool,
     ) -> NDArray[np.int64]:
-        """Take chains through layers in chunks; `record` has the frames that go to the host."""
+        """Take chains through layers in chunks; `record` takes the frames on the host."""
         wanted = np.flatnonzero(slots >= 0)
         self._written = slice(0, 0)
         if wanted.size:
             self._written = slice(int(slots[wanted[0]]), int(slots[wanted[-1]]) + 1)
-        # A chain that goes on in float64 has recorded some layers already.
+        # A chain that continues in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
         stay = self.results is not None
         leave = record is not None and wanted.size > 0 and not stay
@@ -333,7 +334,7 @@ class GpuSampler(ScaledSampler):
         numbers = int(np.prod(shape))
         most = min(last - first, self._most_of_chunk(8 * numbers if leave else 0))
         own = np.where(slots >= 0, slots if stay else slots - base, -1)
-        found = np.full(last - first, layers.RUNNING)
+        found = np.full(last - first, NOT_STOPPED)
         pending: list[Callable[[], None] | None] = [None, None]
         with device_memory("chains", self._size_of_buffers(most * numbers), FEWER_CHAINS):
             buffers = self._two_buffers(most * numbers)
@@ -372,25 +373,25 @@ class GpuSampler(ScaledSampler):
                     finish()
         return found
 
-    def _most_of_chunk(self, size: int, kernels: layers.Kernels | None = None) -> int:
+    def _most_of_chunk(self, size: int, kernels: Kernels | None = None) -> int:
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
         kernels = self.kernels if kernels is None else kernels
         shape = kernels.shape
         tiles = shape.tiles(self.chain.width)
-        by_rows = kernels.layers is None or tiles > layers.MOST_RANGES
-        sums = 8 * min(tiles, layers.MOST_RANGES) * shape.entries if by_rows else 0
+        by_rows = kernels.layers is None or tiles > MOST_RANGES
+        sums = 8 * min(tiles, MOST_RANGES) * shape.entries if by_rows else 0
         most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
             most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
         return max(1, most)
 
     def _size_of_buffers(self, numbers: int) -> int:
-        """Return the bytes that two buffers of so many numbers take beyond those that exist."""
+        """Return the bytes that two buffers of `numbers` numbers need besides the existing ones."""
         held = self._buffers_of_frames[0][0].size if self._buffers_of_frames else 0
         return 2 * 8 * numbers if numbers > held else 0
 
     def _two_buffers(self, numbers: int) -> list[tuple[Any, Any]]:
-        """Return two buffers of frames, each on the device and, not paged, on the host."""
+        """Return two buffers of frames, each on the device and in pinned memory of the host."""
         if self._size_of_buffers(numbers):
             self._buffers_of_frames = []
             self._buffers_of_frames = [
@@ -406,20 +407,20 @@ class GpuSampler(ScaledSampler):
         self, law: codes.Law, first: int, last: int, layer: int, slots: NDArray[np.int64],
         target: _Target, dtype: str, kept: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Start the kernels; return the array of what they note, and what they need until then."""
-        kernels = self._kernels(self.source if not kept else layers.DRAWN, dtype, kept)
+        """Start the kernels; return their status array, and arrays that must live as long."""
+        kernels = self._kernels(self.source if not kept else DRAWN, dtype, kept)
         tiles = kernels.shape.tiles(self.chain.width)
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
-        if kernels.layers is None or parts > 1 or tiles > layers.MOST_RANGES:
+        if kernels.layers is None or parts > 1 or tiles > MOST_RANGES:
             return self._by_rows(kernels, law, first, last, layer, slots, target, parts, dtype)
         return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
 
     def _by_chain(
-        self, kernels: layers.Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, dtype: str,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Give each chain a block."""
-        status = numba_cuda.to_device(np.full(last - first, layers.RUNNING), stream=self.stream)
+        """Start a kernel with one block per chain."""
+        status = numba_cuda.to_device(np.full(last - first, NOT_STOPPED), stream=self.stream)
         steps = numba_cuda.to_device(slots, stream=self.stream)
         x = self._x(first, last, dtype)
         launch(
@@ -430,13 +431,13 @@ class GpuSampler(ScaledSampler):
         return status, (steps, x, target)
 
     def _by_rows(
-        self, kernels: layers.Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
     ) -> tuple[Any, Any]:  # fmt: skip
-        """Split the rows of each layer over blocks."""
+        """Start kernels that split the rows of each layer among blocks."""
         count = last - first
-        status = numba_cuda.to_device(np.full(count, layers.RUNNING), stream=self.stream)
-        ranges = min(kernels.shape.tiles(law.width), layers.MOST_RANGES)
+        status = numba_cuda.to_device(np.full(count, NOT_STOPPED), stream=self.stream)
+        ranges = min(kernels.shape.tiles(law.width), MOST_RANGES)
         parts = min(parts, ranges)
         sums = numba_cuda.device_array((count, ranges, kernels.shape.entries), np.float64)
         arrived = numba_cuda.to_device(np.zeros(count, np.int32), stream=self.stream)
@@ -445,7 +446,7 @@ class GpuSampler(ScaledSampler):
         x = self._x(first, last, dtype)
         before = self.grams[first:last], x, kept, given, sums, arrived, *target
         after = status, law.width, law.skip, law.gain, law.eps, self.offset + first
-        # Prepared once: a layer may take no longer than Python does to launch a kernel.
+        # Prepared once: a layer may be as short as the launch of a kernel by Python.
         start = ready(
             kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes, self.stream,
             (*before, 0, *after, layer, 0, *self.key_words),
@@ -457,7 +458,7 @@ class GpuSampler(ScaledSampler):
     def _rows(
         self, source: int, law: codes.Law, first: int, last: int, layer: int, given: Any
     ) -> None:
-        """Make layer 0 of rows that are given."""
+        """Make layer 0 from given rows."""
         kernels = self._kernels(source, self.dtype.name)
         most = self._most_of_chunk(0, kernels)
         for a in range(first, last, most):
@@ -466,7 +467,7 @@ class GpuSampler(ScaledSampler):
             with device_memory("chains", 0, FEWER_CHAINS):
                 status, _ = self._by_rows(
                     kernels, law, a, b, layer, np.full(1, -1),
-                    self._target(self._nothing(4, "float64")), layers.MOST_RANGES, self.dtype.name,
+                    self._target(self._nothing(4, "float64")), MOST_RANGES, self.dtype.name,
                     own,
                 )  # fmt: skip
                 self.stream.synchronize()
@@ -480,13 +481,13 @@ class GpuSampler(ScaledSampler):
         return numba_cuda.device_array(shape, dtype)
 
     def _check(self, status: NDArray[np.int64], first: int, layer: int) -> None:
-        """Raise what a kernel noted of the first chain that stopped."""
-        stopped = np.flatnonzero(status != layers.RUNNING)
+        """Raise the error of the first chain that a kernel stopped."""
+        stopped = np.flatnonzero(status != NOT_STOPPED)
         if stopped.size:
             noted = int(status[stopped[0]])
-            at, row = layer + (noted >> layers.STEP_BITS), noted & ((1 << layers.STEP_BITS) - 1)
+            at, row = layer + (noted >> STEP_BITS), noted & ((1 << STEP_BITS) - 1)
             chain = self.offset + first + int(stopped[0])
-            if row == layers.NOT_FINITE:
+            if row == STOPPED_NOT_FINITE:
                 raise NonFiniteError(chain, at, "Gram matrix")
             raise ZeroVarianceError(chain, at, row)
 
@@ -510,7 +511,7 @@ class GpuWeightsSampler(GpuSampler):
     """`WeightsSampler` on a GPU."""
 
     name = path = WeightsSampler.path
-    source = layers.MULTIPLIED
+    source = MULTIPLIED
 
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:

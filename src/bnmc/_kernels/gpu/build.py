@@ -1,0 +1,70 @@
+"""The kernels of one kind of chain, put together from their parts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from bnmc._kernels.gpu.block import block_functions
+from bnmc._kernels.gpu.drawing import draw_function
+from bnmc._kernels.gpu.factor import factor_function
+from bnmc._kernels.gpu.gram import gram_functions, record_function
+from bnmc._kernels.gpu.layers import layers_kernel, rows_kernel
+from bnmc._kernels.gpu.multiplying import multiply_function
+from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
+from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
+from bnmc._kernels.gpu.rows import row_functions
+from bnmc._kernels.gpu.shape import DRAWN, Shape, Spec, shape_of
+from bnmc._kernels.gpu.state import observe_kernel, settle_kernel
+from bnmc._kernels.gpu.sums import sum_functions
+from bnmc._kernels.scalar.codes import NORM_NONE
+
+
+class Kernels(NamedTuple):
+    """The kernels of one `Spec`."""
+
+    shape: Shape
+    #: None unless rows are drawn and not kept.
+    layers: Any
+    rows: Any
+    #: None unless `layers` exists, rows are float64 and normalised, and a chain has one input and
+    #: no skip connection.
+    couple: Any
+    observe: Any
+    settle: Any
+    renew: Any
+
+
+@cache
+def kernels_of(spec: Spec) -> Kernels:
+    """Build the kernels of one `Spec`; Numba compiles each when it is first launched."""
+    shape = shape_of(spec)
+    block = block_functions(shape)
+    gram = gram_functions(shape, block)
+    record_layer = record_function(shape, block, gram)
+    sums = sum_functions(shape, block, gram)
+    factorise = factor_function(shape, block, gram)
+    rows = row_functions(shape, block)
+    draw_activations = draw_function(shape, block, rows)
+    multiply_tile = multiply_function(shape, block)
+
+    layers = couple = None
+    if spec.source == DRAWN and not spec.kept:
+        layers = layers_kernel(shape, block, gram, sums, record_layer, factorise, draw_activations)
+        if not spec.single and not spec.skipped and spec.norm != NORM_NONE and spec.inputs == 1:
+            couple = couple_kernel(
+                shape, block, gram, factorise, kept_factor_functions(shape, block),
+                relative_functions(shape, block),
+                draw_functions(shape, block, gram, sums, rows, draw_activations),
+            )  # fmt: skip
+    return Kernels(
+        shape=shape,
+        layers=layers,
+        rows=rows_kernel(
+            shape, block, gram, sums, record_layer, factorise, rows, draw_activations, multiply_tile
+        ),
+        couple=couple,
+        observe=observe_kernel(shape, block, gram, record_layer),
+        settle=settle_kernel(shape),
+        renew=renew_kernel(shape),
+    )

@@ -1,0 +1,22 @@
+"""The scalar functions of `scalar`, compiled for the device."""
+
+from __future__ import annotations
+
+from bnmc._kernels.gpu.device import device_module
+from bnmc._kernels.scalar import cholesky, measures, normal, philox
+
+_cholesky = device_module(cholesky)
+_measures = device_module(measures)
+_normal = device_module(normal)
+
+philox4x32 = device_module(philox).philox4x32
+
+radius32, radius64 = _normal.radius32, _normal.radius64
+sincos32, sincos64 = _normal.sincos32, _normal.sincos64
+uniform32, uniform64 = _normal.uniform32, _normal.uniform64
+
+scale_of = _cholesky.scale_of
+
+measured_entry = _measures.entry_of
+measured_square = _measures.square_of
+measured_number = _measures.number_of

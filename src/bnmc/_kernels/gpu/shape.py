@@ -1,0 +1,276 @@
+"""The shape of a block: how its threads divide the work, and where in shared memory its arrays are.
+
+*Making rows.*  A tile has `quads` quads of rows.  Its columns are divided into `groups` of `chunk`
+columns, and each thread makes one quad of one group.  If weights are multiplied, several threads
+share a quad of a group: each multiplies a share of the elements of a row.
+
+*Summing the Gram matrix of a tile.*  Two columns belong to the same class if their numbers are
+equal modulo `classes`.  A pair of classes is a square of `edge` by `edge` entries.  Each thread
+sums one square over one of `splits` shares of the rows; `per_entry` threads then add the shares of
+one entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import float32, float64
+
+from bnmc._kernels.gpu.device import SIMULATED
+from bnmc._kernels.scalar.codes import GAUSSIAN, NORM_CENTRED
+
+# Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, or given.
+DRAWN, MULTIPLIED, GIVEN = 0, 1, 2
+
+#: Largest number of threads of a block; small in the simulator, whose threads are Python threads.
+MOST_THREADS = 16 if SIMULATED else 256
+#: The same if weights are multiplied, and then the quads of a tile.
+MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
+QUADS_OF_WEIGHTS = 8
+#: Threads of a warp.
+WARP = 32
+#: Largest number of ranges into which the tiles of a layer are divided.
+MOST_RANGES = 256
+#: What a thread keeps in registers, at most: columns of a quad, and the edge of its square of the
+#: Gram matrix.
+MOST_CHUNK = {"float32": 16, "float64": 8}
+MOST_EDGE = {"float32": 8, "float64": 6}
+
+# The type of every index into shared memory, so that the compiler computes it in 32 bits and
+# without a test for negative numbers.
+u32 = np.uintp
+
+
+class Spec(NamedTuple):
+    """The properties of chains for which kernels are compiled."""
+
+    columns: int  # batch times inputs
+    batch: int
+    norm: int
+    skipped: bool  # whether there is a skip connection
+    kept: bool  # whether activations are written to global memory
+    dtype: str  # of rows
+    digest: str  # of the activation, a key of `Sigma.known`
+    source: int = DRAWN
+    weights: int = GAUSSIAN
+
+    @property
+    def inputs(self) -> int:
+        """Batches of a chain."""
+        return self.columns // self.batch
+
+    @property
+    def centred(self) -> bool:
+        """Whether the norm subtracts the mean of a batch."""
+        return self.norm == NORM_CENTRED
+
+    @property
+    def single(self) -> bool:
+        """Whether rows are float32."""
+        return self.dtype == "float32"
+
+    @property
+    def kind(self) -> Any:
+        """Numba's type of the numbers of rows."""
+        return float32 if self.single else float64
+
+    @property
+    def number(self) -> Any:
+        """NumPy's type of the numbers of rows."""
+        return np.float32 if self.single else np.float64
+
+
+class Places(NamedTuple):
+    """Offsets of the arrays in shared memory, in numbers of each array's own type."""
+
+    # float64
+    totals: int  # the sums of entries, then the Gram matrix
+    diagonal: int
+    column: int  # two columns of the factor in turns, and other work space of a number per column
+    means: int
+    grand: int
+    partial: int  # shares of sums
+    # int64
+    flags: int  # the first row without variance, or another reason to stop
+    twin: int
+    zero: int
+    # The type of rows.
+    factor: int
+    tile: int
+    weights: int
+    multiplied: int
+    shares: int  # of products
+    # The tile in float64, and the end of all arrays in bytes.
+    tile64: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The constants of a block; see the beginning of this file."""
+
+    spec: Spec
+    threads: int
+    quads: int  # of a tile
+    groups: int  # of threads: together they have all columns
+    chunk: int  # columns of a thread
+    stride: int  # of a column of the tile, in numbers
+    classes: int  # of columns
+    edge: int  # columns of a class
+    splits: int  # shares of the rows in the sums of a square
+    per_entry: int  # threads that add the shares of one entry
+
+    @property
+    def padded(self) -> int:
+        """Columns of all groups."""
+        return self.chunk * self.groups
+
+    @property
+    def accumulators(self) -> int:
+        """Numbers of rows that a thread accumulates."""
+        return 4 * self.chunk
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of a tile."""
+        return 4 * self.quads
+
+    @property
+    def squares(self) -> int:
+        """Pairs of classes."""
+        return _squares(self.classes)
+
+    @property
+    def entries(self) -> int:
+        """Entries of all squares."""
+        return self.squares * self.edge**2
+
+    @property
+    def line(self) -> int:
+        """Length of a line of sums: a number per thread, and padding."""
+        return _line(self.threads, self.squares)
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether a thread draws whole rows, so that no other thread needs them."""
+        return self.spec.source == DRAWN and self.groups == 1
+
+    @property
+    def shares(self) -> int:
+        """Threads that share the elements of a row in a product with weights."""
+        return self.threads // (self.quads * self.groups)
+
+    @property
+    def elements(self) -> int:
+        """Elements of a row whose weights exist at a time."""
+        return self.threads // self.quads
+
+    @property
+    def share_line(self) -> int:
+        """Length of a line of shares of products."""
+        return _line(self.threads, QUADS_OF_WEIGHTS)
+
+    @property
+    def per_round(self) -> int:
+        """Columns whose shares of products are added at once."""
+        # Few enough that 16 columns in float32 fit into 163 KiB of shared memory.
+        return min(4 if self.groups == 1 else 8, self.chunk)
+
+    @cached_property
+    def at(self) -> Places:
+        """Where in shared memory the arrays are."""
+        return _places_of(self)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of shared memory."""
+        return self.at.end
+
+    @property
+    def scratch(self) -> int:
+        """How many ranges of tiles the place of a tile has room for, in sums of all entries."""
+        return (self.bytes // 8 - self.at.tile64) // self.entries
+
+    def tiles(self, width: int) -> int:
+        """Return the number of tiles of a layer."""
+        # The rows of a quad are 16 apart, so rows come in whole groups of 64.
+        return -(-(-(-width // 64) * 64) // self.tile_rows)
+
+
+def shape_of(spec: Spec) -> Shape:
+    """Divide the work of a block among its threads."""
+    n = spec.columns
+    groups = -(-n // MOST_CHUNK[spec.dtype])
+    chunk = -(-n // groups)
+    if spec.source == MULTIPLIED:
+        quads = QUADS_OF_WEIGHTS
+        wanted = MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
+        threads = max(1, wanted // (quads * groups)) * quads * groups
+    else:
+        quads = max(16, MOST_THREADS // groups // 16 * 16)
+        threads = quads * groups
+    classes = -(-n // MOST_EDGE[spec.dtype])
+    edge = -(-n // classes)
+    squares = _squares(classes)
+    splits = _splits(min(max(1, threads // squares), 4 * quads), squares, 4 * quads)
+    per_entry = max(1, min(splits, threads // (squares * edge**2)))
+    # Each of the threads that add an entry has equally many shares.
+    splits -= splits % per_entry
+    # The threads of a warp read columns of all classes, so these begin in different banks.
+    stride = 4 * quads + max(1, 128 // np.dtype(spec.dtype).itemsize // classes % 32)
+    return Shape(spec, threads, quads, groups, chunk, stride, classes, edge, splits, per_entry)
+
+
+def _squares(classes: int) -> int:
+    return classes * (classes + 1) // 2
+
+
+def _splits(most: int, squares: int, rows: int) -> int:
+    """Return the number of shares of `rows` rows that gives the warps the least work."""
+
+    def work(splits: int) -> tuple[int, int]:
+        return -(-splits * squares // WARP) * -(-rows // splits), -splits
+
+    return min(range(max(1, most // 2), most + 1), key=work)
+
+
+def _line(threads: int, step: int) -> int:
+    """Return the length of a line, such that lines begin `step` banks apart."""
+    return -(-threads // 32) * 32 + step % 32
+
+
+def _places_of(shape: Shape) -> Places:
+    spec, n, inputs = shape.spec, shape.spec.columns, shape.spec.inputs
+    size = np.dtype(spec.dtype).itemsize
+    totals = 0
+    diagonal = totals + shape.entries
+    column = diagonal + n
+    means = column + 2 * n
+    grand = means + inputs * n
+    flags = grand + inputs * inputs
+    # If an entry has one share, it is added to the total at once.
+    partial = totals
+    if shape.per_entry > 1:
+        partial, flags = flags, flags + shape.per_entry * shape.entries
+    twin = flags + 1
+    zero = twin + n
+    factor = (zero + 1) * 8 // size
+    tile64 = -(-(factor + n * shape.padded) * size // 8)
+    tile = tile64 * 8 // size
+    # A block never needs the tile, the scratch of its sums and the covariance at once.
+    numbers = max(shape.classes * shape.edge * shape.stride, shape.edge**2 * shape.line)
+    shares = tile + numbers
+    multiplied = tile + shape.elements * shape.tile_rows
+    if spec.source == MULTIPLIED:
+        # If threads share a row, the tile of the weights and the activations that it multiplies
+        # are in shared memory; the shares of the products always are.
+        shared = shape.elements * (shape.tile_rows + shape.padded) if shape.groups > 1 else 0
+        numbers = max(numbers + 4 * shape.per_round * shape.share_line, shared)
+    end = tile64 * 8 + -(-max(numbers * size, n * (n + 1) * 8) // 8) * 8
+    return Places(
+        totals, diagonal, column, means, grand, partial, flags, twin, zero, factor, tile, tile,
+        multiplied, shares, tile64, end,
+    )  # fmt: skip

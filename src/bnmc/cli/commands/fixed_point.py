@@ -1,0 +1,64 @@
+"""``bnmc fixed-point``: the fixed point of the mean field."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from bnmc.cli import options
+from bnmc.cli.report import number_text, print_json, print_table
+
+__all__ = ["fixed_point"]
+
+
+def fixed_point(
+    batch: options.Batch = 10,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    gain: options.Gain = 1.0,
+    as_json: options.Json = False,
+) -> None:
+    """Where infinitely wide networks settle, and how fast.
+
+    And whether they stay there.
+
+    Example: bnmc fixed-point --activation tanh --batch 64
+    """
+    from bnmc.chain.chain import Chain
+    from bnmc.mean_field.field import MeanField
+
+    chain = Chain(max(batch, 2) * 1000, batch, activation, norm=norm, gain=gain)
+    found = MeanField(chain).fixed_point()
+    facts: dict[str, Any] = {
+        "diagonal": found.b,
+        "correlation": found.c,
+        "rate": found.rate,
+        "timescale": -1.0 / math.log(found.rate) if 0.0 < found.rate < 1.0 else None,
+        "stable": found.stable,
+        "eigenvalues": [_plain_eigenvalue(value) for value in found.eigenvalues],
+        "backward_rate": found.backward_rate,
+        "cross_batch": found.cross_batch,
+        "cross_batch_rate": found.cross_batch_rate,
+        "error": found.error,
+    }
+    if as_json:
+        print_json({"activation": activation, "batch": batch, "norm": norm, "gain": gain, **facts})
+        return
+    print(f'{activation}, batch {batch}, norm "{norm}": fixed point of the mean field\n')
+    print_table(
+        ["what", "value"], [[name.replace("_", " "), _value_text(v)] for name, v in facts.items()]
+    )
+
+
+def _plain_eigenvalue(value: complex) -> float | list[float]:
+    return value.real if value.imag == 0 else [value.real, value.imag]
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_value_text(entry) for entry in value) or "none"
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number_text(value)

@@ -1,0 +1,58 @@
+"""``bnmc rates``: all estimates of the rate of a chain."""
+
+from __future__ import annotations
+
+import typer
+
+from bnmc.cli import options
+from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.report import chosen_seed, print_json, progress_report
+from bnmc.cli.statuses import NO_ESTIMATE
+from bnmc.cli.threads import thread_pool
+
+__all__ = ["rates"]
+
+
+def rates(
+    width: options.Width = 1000,
+    batch: options.Batch = 10,
+    activation: options.Activation = "relu",
+    norm: options.Norm = "batch",
+    skip: options.Skip = 0.0,
+    gain: options.Gain = 1.0,
+    weights: options.Weights = "gaussian",
+    eps: options.Eps = 0.0,
+    seed: options.Seed = None,
+    threads: options.Threads = None,
+    plot: options.Plot = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+    progress: options.ProgressFlag = None,
+) -> None:
+    """Estimate how fast a chain forgets, in every way there is.
+
+    The rate of the mean field is beside them.
+
+    Ends with status 3 if no estimator finds a rate; the table says why of each.
+
+    Example: bnmc rates --activation tanh --batch 5 --plot rates.png
+    """
+    from bnmc.chain.chain import Chain
+    from bnmc.mixing import compare
+
+    if plot is not None:
+        require_destination("plot", plot, force)
+    chain = Chain(
+        width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
+    )
+    seed = chosen_seed(seed)
+    with thread_pool(threads) as pool:
+        found = compare(chain, rng=seed, executor=pool, progress=progress_report(progress))
+    if as_json:
+        print_json({"seed": seed, **found.to_dict()})
+    else:
+        print(f"{found}\nseed {seed}", flush=True)
+    if plot is not None:
+        save(found.plot().figure, plot)
+    if all(row.estimate is None for row in found.rows[1:]):  # the first is the mean field's
+        raise typer.Exit(NO_ESTIMATE)

@@ -1,0 +1,92 @@
+"""Statuses of kernels, their limits, and the checks that the compiled functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.scalar.codes import (
+    MOST_CHAINS,
+    MOST_LAYERS,
+    MOST_ROWS,
+    NOT_FINITE,
+    RUNNING,
+    STREAM_ROWS,
+    STREAM_WEIGHTS,
+    UNRESOLVED,
+    ZERO_VARIANCE,
+)
+
+__all__ = [
+    "BAD_ARGUMENT",
+    "NOT_FINITE",
+    "OK",
+    "ROWS",
+    "SMALL_WORKSPACE",
+    "UNRESOLVED",
+    "WEIGHTS",
+    "ZERO_VARIANCE",
+    "Float64Array",
+    "Rows",
+    "compiled",
+    "high_word",
+    "is_address",
+    "is_valid",
+    "low_word",
+]
+
+#: Statuses beside those of a chain, which are in `bnmc._kernels.scalar.codes`.
+OK, BAD_ARGUMENT, SMALL_WORKSPACE = RUNNING, 4, 5
+
+#: Streams of random numbers: that of the rows drawn given a Gram matrix, and that of weights.
+ROWS, WEIGHTS = int(STREAM_ROWS), int(STREAM_WEIGHTS)
+
+#: Arrays of the dtype of a workspace, and arrays that are float64 in any case.
+Rows = NDArray[np.floating[Any]]
+Float64Array = NDArray[np.float64]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile a function for callers in Python and under ``numba.njit``.
+
+    The declared type is that of the function, so that type checkers see its parameters.
+    """
+    dispatcher: Function = kernel(function)
+    return dispatcher
+
+
+@inlined
+def is_valid(law, layer, chain):
+    """Whether a kernel stays within its arrays and uses no counter twice."""
+    return (
+        0 < law.width <= MOST_ROWS
+        and 0 < law.batch <= law.columns < MOST_CHAINS
+        and law.columns % law.batch == 0
+        and 0 <= law.norm <= 2
+        and is_address(layer, chain)
+        and law.eps >= 0.0
+    )
+
+
+@inlined
+def is_address(layer, chain):
+    """Whether the counter has room for the numbers of a layer and a chain."""
+    return 0 <= layer < MOST_LAYERS and 0 <= chain < MOST_CHAINS
+
+
+@inlined
+def low_word(key):
+    """Return the low 32 bits of a key."""
+    return np.uint32(np.uint64(key) & np.uint64(0xFFFFFFFF))
+
+
+@inlined
+def high_word(key):
+    """Return the high 32 bits of a key."""
+    return np.uint32(np.uint64(key) >> np.uint64(32))

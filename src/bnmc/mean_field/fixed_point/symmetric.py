@@ -1,0 +1,142 @@
+"""The symmetric fixed point of the mean-field map, with an estimate of its error.
+
+The fixed point is computed twice, with a fine and a coarse quadrature; the difference is the error
+estimate.  Which formulas apply depends on the norm and the activation.  If N(w) of a row
+w ~ N(0, G*) is uniform on a sphere, `isotropic` has closed forms.  That is so for centring norms,
+and for odd activations.  Otherwise `uncentred` solves an equation for the correlation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import NORMS, Norm, as_norm
+from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
+from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
+from bnmc.mean_field.fixed_point.uncentred import uncentred
+from bnmc.mean_field.quadrature.resolution import UnresolvedError, jumps, resolve
+from bnmc.mean_field.quadrature.sphere import normal_rule, reach, sphere_rule
+
+__all__ = ["SYMMETRIC_NORMS", "fixed_point", "fixed_point_of_batch", "require_accuracy"]
+
+#: The names of the norms whose mean-field map has a symmetric fixed point.
+SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
+
+_Point = TypeVar("_Point", bound=SymmetricFixedPoint)
+
+# Nodes per panel of the fine and of the coarse quadrature.
+_ORDER, _COARSE_ORDER = 32, 24
+
+
+def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
+    """Return the fixed point; see `MeanField.fixed_point` for the arguments and errors."""
+    _require_symmetric_fixed_point(chain)
+    n, norm = chain.batch, chain.normalization
+    point, worst = fixed_point_of_batch(chain.activation, n, norm)
+    kinds = len(point.eigenvalues)
+    if norm.hides_common_part:
+        multiplicities: tuple[int, ...] = (n - 1, n * (n - 3) // 2)
+    elif kinds == 2:
+        multiplicities = (n - 1, n * (n - 1) // 2)
+    else:
+        multiplicities = (1, n - 1, n - 1, n * (n - 3) // 2)
+    found = FixedPoint(**asdict(point), batch=n, multiplicities=multiplicities[:kinds])
+    return require_accuracy(found, worst, rtol)
+
+
+def fixed_point_of_batch(
+    activation: Activation, batch: float, norm: Norm
+) -> tuple[SymmetricFixedPoint, str]:
+    """Return the fixed point for a batch of any size, and the name of its least accurate number.
+
+    Parameters
+    ----------
+    activation : Activation
+        The activation σ.
+    batch : float
+        Batch size n ≥ 2, an integer or ``inf``.
+    norm : Norm
+        A normalization with a symmetric fixed point; eps is 0.
+
+    Raises
+    ------
+    ArgumentError
+        If the activation has no such fixed point, or quadrature cannot resolve it.
+    """
+    try:
+        fine, coarse = _fine_and_coarse(activation, batch, norm)
+    except UnresolvedError as error:
+        allowed = "a function that quadrature resolves"
+        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
+    names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
+    errors = {name: _difference(getattr(fine, name), getattr(coarse, name)) for name in names}
+    pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
+    errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
+    worst = max(errors, key=errors.__getitem__)
+    return replace(fine, error=fine.error + errors[worst]), worst
+
+
+def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:
+    """Return the fixed point; raise `PartialEstimateError` if its error exceeds `rtol`.
+
+    `worst` is the name of the least accurate number, for the message.
+    """
+    if not point.error <= rtol:
+        raise PartialEstimateError(
+            f"fixed point known to {point.error:.1e} only, rtol is {rtol:.1e} (worst is {worst})",
+            point,
+        )
+    return point
+
+
+def _require_symmetric_fixed_point(chain: Chain) -> None:
+    """Raise `ArgumentError` if the chain has no symmetric fixed point with a Jacobian."""
+    norm = chain.normalization
+    if not norm.has_symmetric_fixed_point:
+        allowed = " or ".join(f'"{name}"' for name in SYMMETRIC_NORMS)
+        hint = (
+            "without normalization every G is a fixed point of the linear chain of gain 1, and the "
+            "fixed points of other chains depend on gain"
+            if norm.is_identity
+            else "its normalized rows are not uniform on a sphere"
+        )
+        raise ArgumentError("norm", chain.norm, allowed, hint)
+    if chain.skip != 0:
+        raise ArgumentError("skip", chain.skip, "0", "the fixed point is that of a chain of layers")
+    if chain.eps != 0:
+        raise ArgumentError("eps", chain.eps, "0", "the fixed point is that of scale-free layers")
+    if chain.batch < 2:
+        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample has no Jacobian")
+
+
+def _fine_and_coarse(
+    activation: Activation, batch: float, norm: Norm
+) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint]:
+    """Return the fixed point from both quadratures; `error` is only the rounding error."""
+    centres, dimension = norm.hides_common_part, norm.dimensions(batch)
+    correlation = -1.0 / dimension if centres else 0.0
+    breaks = resolve(activation, reach(dimension), activation.kinks)
+    if not centres and not is_odd(activation, breaks):
+        return uncentred(activation, batch)
+    solve = centred if centres else odd
+    # The expected squared gradient norm is infinite on spheres of at most two dimensions, and for
+    # activations with a jump.
+    explodes = dimension <= 2 or jumps(activation, breaks, 0).size > 0
+    rules = [
+        normal_rule(activation, breaks, order)
+        if batch == math.inf
+        else sphere_rule(activation, int(dimension), correlation, breaks, order)
+        for order in (_ORDER, _COARSE_ORDER)
+    ]
+    fine, coarse = (solve(activation, batch, rule, explodes) for rule in rules)
+    return fine, coarse
+
+
+def _difference(fine: complex, coarse: complex) -> float:
+    """Return |fine − coarse|, relative to `fine` if that exceeds 1."""
+    return 0.0 if fine == coarse else abs(fine - coarse) / max(1.0, abs(fine))

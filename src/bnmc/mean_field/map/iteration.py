@@ -1,0 +1,205 @@
+"""One step and the iterates of the mean-field map, with an estimate of their errors.
+
+`step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`.  Homogeneous
+activations use `homogeneous_map`.  Others use `pairwise_maps` on lattices with 8 random shifts:
+each shift has its own trajectory, so the standard errors include propagated errors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnmc._support.arguments import finite_array, integer, real
+from bnmc._support.keys import draw_key
+from bnmc._support.machine import available_memory
+from bnmc.chain.chain import Chain
+from bnmc.errors import (
+    ArgumentError,
+    NonFiniteError,
+    PartialEstimateError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
+from bnmc.gram import validate_gram
+from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
+from bnmc.mean_field.map.pairwise import pairwise_maps
+from bnmc.mean_field.map.results import MapResult, MeanFieldTrajectory, Step
+from bnmc.mean_field.map.rows import Rows, gaussian_rows
+
+__all__ = ["SHIFTS", "step", "trajectory"]
+
+_R = TypeVar("_R", bound=MapResult)
+
+#: Independent random shifts of the lattice; the standard errors come from their spread.
+SHIFTS = 8
+
+# Angles of the lattice, one refinement after the other.  Each refinement doubles the number of
+# nodes: that wastes little on lattices that are too coarse, and exceeds the necessary number by a
+# factor of at most 2.
+_ANGLES = (5, 7, 11, 15, 21, 31, 43, 61, 87, 123, 173, 245, 347, 491, 693, 981)
+
+# Rounding error of an entry (i, j), in units of √(F_ii F_jj).
+_ROUNDING = 16.0 * EPSILON
+
+
+def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> Step:
+    """Return F(G); see `MeanField.step` for the arguments."""
+    run = _run(chain, "G", G, 1, rtol, rng, max_nodes)
+    return _accurate(
+        Step(
+            gram=run.gram[1],
+            stderr=run.stderr[1],
+            error=run.error,
+            method=run.method,
+            nodes=run.nodes,
+            key=run.key,
+        ),
+        rtol,
+    )
+
+
+def trajectory(
+    chain: Chain, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
+) -> MeanFieldTrajectory:
+    """Return G0, F(G0), F(F(G0)), …; see `MeanField.trajectory` for the arguments."""
+    return _accurate(_run(chain, "G0", G0, depth, rtol, rng, max_nodes), rtol)
+
+
+def _accurate(result: _R, rtol: float) -> _R:
+    """Return the result; raise `PartialEstimateError` if its error exceeds `rtol`."""
+    if result.error <= rtol:
+        return result
+    nodes = f" with {result.nodes} nodes for each pair and shift" if result.nodes else ""
+    raise PartialEstimateError(
+        f"relative error {result.error:.1e}{nodes}, rtol is {rtol:.1e}", result
+    )
+
+
+def _run(
+    chain: Chain, name: str, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
+) -> MeanFieldTrajectory:
+    """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
+    if chain.skip != 0:
+        hint = "with a skip connection the Gram matrix alone does not say what comes next"
+        raise ArgumentError("skip", chain.skip, "0", hint)
+    if not chain.normalization.acts_on_rows:
+        hint = "the map is that of norms that act on each row alone"
+        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none", hint)
+    depth = integer("depth", depth, low=0)
+    rtol = real("rtol", rtol, above=0.0)
+    max_nodes = integer("max_nodes", max_nodes, low=1)
+    key = draw_key(rng)
+    chain.activation.check()
+    with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
+        first = _first_layer(chain, name, G0)
+        size, available = 2 * (depth + 1) * first.gram.nbytes, available_memory()
+        if size > available:
+            raise ResultTooLargeError("depth", size, available, "go on from the last layer")
+        found = slopes(chain.activation)
+        if found is not None:
+            return _homogeneous(chain, first, depth, *found)
+        return _lattice(chain, first, depth, key, rtol, max_nodes)
+
+
+class _FirstLayer(NamedTuple):
+    """The Gram matrix of layer 0, and the law of the rows of layer 1."""
+
+    gram: FloatArray
+    rows: Rows
+
+
+def _first_layer(chain: Chain, name: str, G: ArrayLike) -> _FirstLayer:
+    """Check the Gram matrix of the argument `name`."""
+    given = finite_array(name, G, shape=(chain.batch, chain.batch))
+    gram = validate_gram(given, name)
+    rows = gaussian_rows(chain, gram, float(np.finfo(given.dtype).eps))
+    if not rows.has_variance:
+        centres = chain.normalization.hides_common_part
+        allowed = "samples that are not all equal" if centres else "samples not all 0"
+        raise ArgumentError(name, float(np.abs(gram).max()), allowed, "no row can be normalized")
+    return _FirstLayer(gram, rows)
+
+
+def _next_rows(chain: Chain, gram: FloatArray, layer: int) -> Rows:
+    """Return the law of the rows of a layer, from the Gram matrix of the layer before."""
+    rows = gaussian_rows(chain, gram)
+    if not rows.has_variance:
+        raise ZeroVarianceError(None, layer, 0)
+    return rows
+
+
+def _require_finite(gram: FloatArray, layer: int) -> None:
+    if not np.isfinite(gram).all():
+        raise NonFiniteError(None, layer, "mean-field Gram matrix")
+
+
+def _homogeneous(
+    chain: Chain, first: _FirstLayer, depth: int, left: float, right: float
+) -> MeanFieldTrajectory:
+    """Return the trajectory for a homogeneous activation with these slopes."""
+    grams, worst = [first.gram], 0.0
+    for layer in range(1, depth + 1):
+        rows = first.rows if layer == 1 else _next_rows(chain, grams[-1], layer)
+        gram, error = homogeneous_map(rows, left, right)
+        _require_finite(gram, layer)
+        grams.append(gram)
+        worst = max(worst, error)
+    return MeanFieldTrajectory(
+        layers=np.arange(depth + 1),
+        gram=np.array(grams),
+        stderr=np.zeros((depth + 1, *first.gram.shape)),
+        error=worst,
+        method="homogeneous",
+        nodes=0,
+        key=None,
+    )
+
+
+def _lattice(
+    chain: Chain, first: _FirstLayer, depth: int, key: int, rtol: float, max_nodes: int
+) -> MeanFieldTrajectory:
+    """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds."""
+    shifts = np.random.default_rng(key).random((SHIFTS, 2))
+    for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
+        grams, stderrs, worst, most = [first.gram], [np.zeros_like(first.gram)], 0.0, 0
+        states = np.repeat(first.gram[None], SHIFTS, axis=0)
+        for layer in range(1, depth + 1):
+            rows = [first.rows if layer == 1 else _next_rows(chain, G, layer) for G in states]
+            states, nodes = pairwise_maps(rows, chain.activation, angles, shifts)
+            most = max(most, nodes)
+            mean = np.mean(states, axis=0)
+            _require_finite(mean, layer)
+            grams.append(mean)
+            stderrs.append(_standard_error(states, mean))
+            worst = max(worst, _relative(stderrs[-1], mean))
+            refinable = most * (next_angles / angles) ** 2 <= max_nodes
+            if worst > rtol and refinable:
+                break
+        else:
+            break
+    return MeanFieldTrajectory(
+        layers=np.arange(depth + 1),
+        gram=np.array(grams),
+        stderr=np.array(stderrs),
+        error=worst,
+        method="lattice",
+        nodes=most,
+        key=key,
+    )
+
+
+def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
+    """Return the standard error of each entry of the mean of the states, plus rounding."""
+    spread = np.std(states, axis=0, ddof=1) / math.sqrt(len(states))
+    size = np.sqrt(np.abs(np.diagonal(mean)))
+    return np.asarray(spread + _ROUNDING * size[:, None] * size)
+
+
+def _relative(error: FloatArray, value: FloatArray) -> float:
+    norm = float(np.linalg.norm(value))
+    return float(np.linalg.norm(error)) / norm if norm > 0.0 else 0.0

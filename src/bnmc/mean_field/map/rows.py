@@ -1,0 +1,143 @@
+"""The law of a row of the hidden representation, given the Gram matrix of the layer before.
+
+A row of h = gain · W a has one entry per sample.  Given the Gram matrix G = aᵀa/width of the layer
+before, it is normal with mean 0 and covariance gain² G at infinite width.  `_row_covariance` is the
+only function that goes from G to that covariance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import Norm
+from bnmc.mean_field.float64 import EPSILON, FloatArray
+
+__all__ = ["Rows", "gaussian_rows"]
+
+# A damping at most this large changes no expectation by more than rounding, whatever the rank.
+_UNDAMPED = 1e-32
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The law of a row, as the normalization sees it.
+
+    The row is normal with mean 0.  Its covariance S has unit trace if there is a normalization: a
+    positive factor of the row then changes nothing but `damping`.  A centring normalization sees
+    only the part of the row orthogonal to (1, …, 1), so S is the covariance of that part.
+
+    Attributes
+    ----------
+    vectors : ndarray of shape (batch, rank)
+        Orthonormal eigenvectors of S with positive eigenvalues.
+    values : ndarray of shape (rank,)
+        Their eigenvalues.
+    norm_values : ndarray of shape (rank,)
+        The eigenvalues as the normalization sees them: `values`, or zeros without normalization.
+    damping : float
+        ε = batch · eps / trace, with `trace` that of the covariance before scaling; 1 without
+        normalization.
+    scale : float
+        Squared length of a normalized row if eps is 0, that is the batch size; 1 without
+        normalization.
+    """
+
+    vectors: FloatArray
+    values: FloatArray
+    norm_values: FloatArray
+    damping: float
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        """Rank of S."""
+        return self.values.size
+
+    @property
+    def has_variance(self) -> bool:
+        """Whether the rows can be normalized."""
+        return self.rank > 0 or self.damping > 0.0
+
+    def shrinkage(self, z: FloatArray) -> FloatArray:
+        """Return the eigenvalues of (I + 2zS)⁻¹ for several z, shape (nodes, rank)."""
+        return np.asarray(1.0 / (1.0 + 2.0 * z[:, None] * self.norm_values))
+
+
+def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> Rows:
+    """Return the law of a row, as the normalization of the chain sees it.
+
+    Parameters
+    ----------
+    chain : Chain
+        Its batch size, gain, normalization and eps are used.
+    gram : ndarray of shape (batch, batch)
+        The Gram matrix G of the layer before.
+    rounding : float
+        Relative rounding error of G.  Eigenvalues λ ≤ batch · rounding · ‖G‖_∞ count as 0.
+    """
+    norm, n = chain.normalization, chain.batch
+    scale = float(1 if norm.is_identity else n)
+    none = np.zeros(0)
+    zero = Rows(np.zeros((n, 0)), none, none, float(norm.is_identity or chain.eps > 0), scale)
+    covariance = _row_covariance(chain, gram)
+    if covariance is None:
+        return zero
+    basis = _seen_basis(norm, n)
+    values, vectors = np.linalg.eigh(basis.T @ covariance.matrix @ basis)
+    seen = values > n * rounding * np.abs(covariance.matrix).sum(axis=0).max()
+    if not seen.any():
+        return zero
+    values, vectors = values[seen], basis @ vectors[:, seen]
+    if norm.is_identity:
+        values = covariance.multiplied(values)
+        return Rows(vectors, values, np.zeros_like(values), 1.0, scale)
+    trace = float(values.sum())
+    damping = covariance.divided(n * chain.eps) / trace
+    if not np.isfinite(damping):  # the rows are negligible beside eps
+        return zero
+    values = values / trace
+    return Rows(vectors, values, values, damping if damping > _UNDAMPED else 0.0, scale)
+
+
+@dataclass(frozen=True)
+class _Covariance:
+    """A covariance: `matrix`, of largest entry 1, times the product of `factors`.
+
+    The factors are applied one by one, as their product may be outside the range of float64.
+    """
+
+    matrix: FloatArray
+    factors: tuple[float, ...]
+
+    def multiplied(self, values: FloatArray) -> FloatArray:
+        """Return values times the product of the factors."""
+        for factor in self.factors:
+            values = values * factor
+        return values
+
+    def divided(self, value: float) -> float:
+        """Return a value divided by the product of the factors."""
+        for factor in self.factors:
+            value = value / factor
+        return value
+
+
+def _row_covariance(chain: Chain, gram: FloatArray) -> _Covariance | None:
+    """Return the covariance of a row of h given the Gram matrix G: gain² G; None if it is 0."""
+    largest = float(np.abs(gram).max())
+    if largest == 0.0:
+        return None
+    return _Covariance(gram / largest, (largest, chain.gain, chain.gain))
+
+
+def _seen_basis(norm: Norm, batch: int) -> FloatArray:
+    """Return an orthonormal basis, in columns, of the rows that the normalization sees."""
+    if not norm.hides_common_part:
+        return np.eye(batch)
+    from scipy.linalg import helmert  # slow to import
+
+    # The memory layout decides about the rounding of matrix products.
+    return np.ascontiguousarray(helmert(batch).T)

@@ -1,0 +1,27 @@
+"""Optional dependencies: imported, or named with their extra."""
+
+import numpy as np
+import pytest
+
+from bnmc import errors
+from bnmc._support.extras import import_extra
+
+
+def test_import_extra_returns_the_module():
+    assert import_extra("numpy.linalg", "plot") is np.linalg
+
+
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_module.inner", "numpy.no_such"])
+def test_import_extra_names_the_extra(module):
+    with pytest.raises(errors.MissingExtraError, match=r'pip install "bnmc\[plot\]"') as caught:
+        import_extra(module, "plot")
+    assert caught.value.extra == "plot"
+    assert caught.value.module == module
+
+
+def test_import_extra_does_not_hide_what_an_installed_module_lacks(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency") as caught:
+        import_extra("needs_more", "plot")
+    assert not isinstance(caught.value, errors.MissingExtraError)

@@ -1,0 +1,37 @@
+"""Roots and singularity of positive semidefinite matrices."""
+
+import numpy as np
+import pytest
+
+from bnmc._support.linalg import (
+    EPS,
+    is_singular,
+    require_regular,
+    rounding_unit,
+    semidefinite_root,
+)
+from bnmc.errors import SingularGramError
+
+
+def test_root_of_a_stack_of_matrices_of_every_rank():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 4, 5)) * np.array([1, 0, 1e-3])[:, None, None]
+    grams = np.swapaxes(x, 1, 2) @ x
+    roots = semidefinite_root(grams)
+    np.testing.assert_allclose(np.swapaxes(roots, 1, 2) @ roots, grams, atol=1e-14)
+    for gram, root in zip(grams, roots, strict=True):
+        np.testing.assert_array_equal(semidefinite_root(gram), root)
+
+
+def test_singular_spectra_are_named_with_their_index():
+    spectra = np.array([[[1.0, 2.0], [2 * EPS, 1.0]], [[-1.0, 1.0], [0.0, 0.0]]])
+    np.testing.assert_array_equal(is_singular(spectra, EPS), [[False, True], [True, True]])
+    require_regular("G", spectra[0, 0], EPS)
+    with pytest.raises(SingularGramError, match="G") as caught:
+        require_regular("G", spectra, EPS)
+    assert caught.value.index == (0, 1)
+
+
+def test_rounding_units():
+    assert rounding_unit(np.ones(1)) == EPS
+    assert rounding_unit(np.ones(1, np.float32)) == 2.0**-23

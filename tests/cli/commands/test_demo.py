@@ -1,0 +1,48 @@
+"""``bnmc demo``: its tables and its picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+class TestDemo:
+    def test_tables_and_picture(self, run: Run) -> None:
+        status, out, err = run("demo", "--depth", "20", "--chains", "10")
+        assert (status, err) == (0, "")
+        assert "\x1b" not in out
+        assert Path("bnmc-demo.png").read_bytes().startswith(b"\x89PNG")
+        rows = [line.split() for line in out.splitlines() if re.match(r" +\d+  ", line)]
+        assert [int(row[0]) for row in rows] == [0, 1, 2, 5, 10, 20, 40, 1, 2, 5, 10, 20]
+        relu_distance = [float(row[1]) for row in rows[:7]]
+        assert relu_distance[-1] < 0.5 * relu_distance[0]
+        normalised = [float(row[1]) for row in rows[7:]]
+        vanilla = [float(row[4]) for row in rows[7:]]
+        assert max(normalised) < 2 * min(normalised)
+        assert vanilla == sorted(vanilla)
+        assert vanilla[-1] > 3 * vanilla[0]
+        assert float(rows[-1][-1]) == pytest.approx(np.exp(20 / 1000), abs=1e-3)
+
+    def test_runs_again(self, run: Run) -> None:
+        Path("picture.png").write_text("of the last time")
+        status, *_ = run("demo", "--depth", "3", "--chains", "4", "--plot", "picture.png")
+        assert status == 0
+        assert Path("picture.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize("option", ["--depth", "--chains", "--threads"])
+    def test_a_demo_is_refused_before_any_work(self, run: Run, option: str) -> None:
+        status, out, err = run("demo", option, "0")
+        assert (status, out) == (2, "")
+        assert f"{option[2:]}: got 0, allowed: an integer >= 1" in err
+
+    def test_bad_input(self, run: Run) -> None:
+        for arguments in (["--depth", "0"], ["--chains", "0"], ["--seed", "-1"], ["--plot", "x.q"]):
+            status, _, err = run("demo", *arguments)
+            assert status == 2
+            assert re.fullmatch(r"bnmc: error: [^\n]+\n", err)

@@ -1,0 +1,197 @@
+"""``bnmc figure``, and completion in shells."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bnmc import experiments, simulation
+from bnmc.cli.commands import figure
+from bnmc.experiments import bridging
+from bnmc.experiments.bridging import distance_over_width
+
+SMALL = distance_over_width.Sizes(widths=(400, 800), chains=4, first=41, last=60)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Make Fig. 1b of *On bridging …* a matter of seconds."""
+    monkeypatch.setattr(distance_over_width, "DEFAULT", SMALL)
+
+
+def test_list_is_a_name_and_what_it_shows_on_each_line(run):
+    status, out, err = run("figure", "--list")
+    assert (status, err) == (0, "")
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert lines == [[name, experiments.describe(name)] for name in experiments.names()]
+
+
+def test_json_goes_to_a_json_file(run):
+    for arguments in (("bridging-1b", "--json", "out.txt"), ("bridging-1b", "--json=out.txt")):
+        status, out, err = run("figure", *arguments)
+        assert (status, out) == (2, "")
+        assert "json (by its suffix): got '.txt', allowed: .json" in err
+    status, out, _ = run("figure", "--json", "bridging-1b")
+    assert (status, json.loads(out)["name"]) == (0, "bridging-1b")
+
+
+def test_list_as_json(run):
+    status, out, err = run("figure", "--list", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {name: experiments.describe(name) for name in experiments.names()}
+    status, _, err = run("figure", "bridging-1b", "--list")
+    assert status == 2
+    assert "name: got 'bridging-1b', allowed: nothing, with --list" in err
+
+
+def test_results_are_shown_even_if_the_picture_cannot_be_written(run, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    status, out, err = run("figure", "bridging-1b", "--plot", "a.png", "--json", "a.json")
+    assert status == 2
+    assert "No space left on device" in err
+    assert "Slope of the distance" in out
+    assert "data: a.json" in out
+    with open("a.json") as file:
+        assert json.load(file)["name"] == "bridging-1b"
+
+
+def test_table_on_a_terminal(run, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    status, out, _ = run("figure", "--list")
+    assert status == 0
+    assert "what it shows" in out
+    assert "bridging-poster" in out
+    status, out, _ = run("figure", "bridging-1b", "--no-progress")
+    assert status == 0
+    assert "r.m.s. distance" in out
+    assert "Slope of the distance" in out
+
+
+def test_an_interrupted_figure_goes_on(run, monkeypatch):
+    simulate, calls = simulation.simulate, []
+
+    def second_is_interrupted(*arguments, **named):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return simulate(*arguments, **named)
+
+    monkeypatch.setattr(distance_over_width, "simulate", second_is_interrupted)
+    command = "figure", "bridging-1b", "--json"
+    status, out, err = run(*command, "--store", "parts")
+    assert (status, out) == (130, "")
+    assert "finished parts are in parts; the same command goes on" in err
+    status, out, _ = run(*command, "--store", "parts")
+    assert (status, len(calls)) == (0, 3)  # one of the two widths was there
+    status, whole, _ = run(*command)
+    found, expected = json.loads(out), json.loads(whole)
+    assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+    status, _, err = run(*command, "--store", "parts", "--seed", "1")
+    assert status == 2
+    assert "expected a run with seed = 1, got 'parts', which has seed = 0" in err
+
+
+def test_printed(run):
+    status, out, err = run("figure", "bridging-1b", "--seed", "3", "--threads", "1")
+    assert (status, err) == (0, "")
+    found = bridging.fig_1b(rng=3)
+    assert out.startswith(str(found) + "\n\nseed 3, ")
+    assert out.count("seed") == 1
+
+
+def test_files(run, tmp_path):
+    arguments = ("figure", "bridging-1b", "--plot", "1b.svg", "--json", "1b.json")
+    status, out, err = run(*arguments)
+    assert (status, err) == (0, "")
+    assert out.endswith("data: 1b.json\npicture: 1b.svg\n")
+    assert (tmp_path / "1b.svg").read_text(encoding="utf-8").count("<path") > 5
+    document = json.loads((tmp_path / "1b.json").read_text(encoding="utf-8"))
+    assert document["variables"]["law"]["data"] == bridging.fig_1b().data["law"].values.tolist()
+    assert (document["name"], document["seed"]) == ("bridging-1b", 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1b.json", "1b.svg"]
+    # What is there is not replaced unless asked, and that is known before any work.
+    for left in (arguments[:4], (*arguments[:2], *arguments[4:])):
+        status, out, err = run(*left)
+        assert (status, out) == (2, "")
+        assert "--force replaces it" in err
+    assert run(*arguments, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bridging-1b", "--json"),
+        ("--json", "bridging-1b"),
+        ("bridging-1b", "--json", "-"),
+        ("--json", "--seed", "0", "bridging-1b"),
+    ],
+)
+def test_json_without_a_file_is_printed(run, tmp_path, arguments):
+    status, out, err = run("figure", *arguments)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["findings"] == list(bridging.fig_1b().findings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_full_and_progress_are_handed_on(run, monkeypatch):
+    called = {}
+
+    def experiment(**given):
+        called.update(given)
+        given["progress"](50, 100)
+        return bridging_1b()
+
+    bridging_1b = bridging.fig_1b
+    monkeypatch.setattr(bridging, "fig_1b", experiment)
+    status, _, err = run("figure", "bridging-1b", "--full", "--progress", "--threads", "2")
+    assert status == 0
+    assert err.startswith("bnmc: % 50 of 100, about ")
+    assert (called["full"], called["rng"], called["threads"]) == (True, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "bnmc figure --list names them"),
+        (("bridging1a",), "did you mean 'bridging-1a'?"),
+        (("bridging-1b", "--seed", "-1"), "seed: got -1"),
+        (("bridging-1b", "--threads", "0"), "threads: got 0"),
+        (("bridging-1b", "--plot", "x.xyz"), "plot (by its suffix)"),
+        (("bridging-1b", "--json", "no/x.json"), "json: got 'no/x.json'"),
+        (("bridging-1b", "--json=x.txt"), "json (by its suffix)"),
+        (("bridging-1b", "--fast"), "No such option"),
+    ],
+)
+def test_bad_input(run, tmp_path, arguments, said):
+    status, out, err = run("figure", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("bnmc: error: ")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help(run):
+    status, out, _ = run("figure", "--help")
+    assert status == 0
+    assert "Example: bnmc figure bridging-1a --plot error.png" in " ".join(out.split())
+    for option in ("--list", "--full", "--seed", "--plot", "--json", "--force"):
+        assert option in out
+    assert "--install-completion" in run("--help")[1]
+
+
+def test_a_shell_completes_names():
+    asked = {
+        "_BNMC_COMPLETE": "complete_bash", "COMP_WORDS": "bnmc figure bridging-1",
+        "COMP_CWORD": "2",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "bnmc"], env={**os.environ, **asked}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["bridging-1a", "bridging-1b"]
+    assert [name for name, _ in figure._names("rates")] == ["rates"]

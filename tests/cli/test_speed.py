@@ -1,0 +1,73 @@
+"""``bnmc bench``: what it measures and prints."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bnmc.chain import Chain
+from bnmc.chain.norms import as_norm
+from bnmc.cli import speed
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+
+class TestBench:
+    def test_command(self, run):
+        small = ("bench", "--width", "40", "--batch", "4", "--seconds", "0.01", "--threads", "1")
+        status, out, err = run(*small, "--json")
+        assert (status, err) == (0, "")
+        rows = json.loads(out)["rows"]
+        assert rows[0]["speed"] == 1.0
+        # Normals of a layer: weights are 40 × 40, rows of centred samples 40 × 3.
+        for row, normals in zip(rows, (1600, 120, 120, 120), strict=True):
+            assert row["layers_per_second"] > 0
+            ratio = row["normals_per_second"] / row["layers_per_second"]
+            assert ratio == pytest.approx(normals)
+            speed = row["layers_per_second"] / rows[0]["layers_per_second"]
+            assert row["speed"] == pytest.approx(speed)
+        status, out, _ = run(*small)
+        assert status == 0
+        assert "layers a second" in out
+        assert run("bench", "--seconds", "0")[0] == 2
+
+    def test_numpy_normalises_as_the_chain_does(self):
+        seen = []
+
+        def activation(x):
+            seen.append(x)
+            return np.maximum(x, 0.0)
+
+        chain = SimpleNamespace(
+            width=50, batch=4, normalization=as_norm("batch"), activation=activation
+        )
+        speed._run_numpy(chain, 3)
+        assert len(seen) == 3
+        for x in seen:
+            np.testing.assert_allclose(x.mean(axis=1), 0.0, atol=1e-12)
+            np.testing.assert_allclose(np.square(x).mean(axis=1), 1.0)
+
+    def test_bad_arguments(self):
+        chain = Chain(50, 4)
+        with pytest.raises(ArgumentError, match="seconds"):
+            speed.layer_speeds(chain, seconds=61)
+        with pytest.raises(ArgumentTypeError, match="threads"):
+            speed.layer_speeds(chain, threads="all")
+
+    def test_progress_and_normals(self, monkeypatch):
+        told, ran = [], []
+        monkeypatch.setattr(
+            speed, "_run_bnmc", lambda *given: ran.append(given) or time.sleep(1e-4 * given[1])
+        )
+        uncentred = Chain(30, 3, "linear", norm="batch-uncentred")
+        rows = speed.layer_speeds(
+            uncentred, seconds=0.002, threads=2, progress=lambda *one: told.append(one)
+        )
+        assert told == [(k, 16) for k in range(1, 17)]
+        assert {(*one[:1], *one[2:]) for one in ran} == {
+            (uncentred, 1, 1), (uncentred, 8, 2), (uncentred, 8, 2, "float32"),
+        }  # fmt: skip
+        for row, normals in zip(rows, (900, 90, 90, 90), strict=True):
+            ratio = row["normals_per_second"] / row["layers_per_second"]
+            assert ratio == pytest.approx(normals)

@@ -1,0 +1,265 @@
+"""Steps and trajectories of the map: invariances, Jacobian, arguments, results."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from mean_field_maps import FALSE_ALARM, HOMOGENEOUS, mean_field, random_gram
+from scipy import stats
+
+import bnmc
+from bnmc import gram as gm
+from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc.chain import Chain
+from bnmc.chain.activations import Activation
+from bnmc.chain.norms import Norm
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
+from bnmc.mean_field import MeanField
+
+
+def cosine(x):
+    return math.cos(x)
+
+
+def test_rank_one_is_two_points():
+    row = np.array([3.0, -1.0, 0.0, -2.0])
+    unit = row / np.sqrt(np.mean(row**2))
+    for activation in (*HOMOGENEOUS, "tanh", "sigmoid"):
+        model = mean_field(activation, 4)
+        values = model.chain.activation(np.array([unit, -unit]))
+        step = model.step(7.0 * np.outer(row, row) + 5.0)
+        np.testing.assert_allclose(step, values.T @ values / 2, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e-3, 1e200])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_the_scale_of_G_is_not_seen(activation, factor):
+    G = random_gram(5, seed=8)
+    model = mean_field(activation, 5)
+    step, scaled = model.step(G, rng=0), model.step(factor * G, rng=0)
+    np.testing.assert_allclose(scaled, step, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+def test_samples_can_be_permuted(activation):
+    G = random_gram(6, seed=9)
+    order = np.random.default_rng(0).permutation(6)
+    model = mean_field(activation, 6)
+    step = model.step(G, rtol=1e-10, rng=0).gram
+    permuted = model.step(G[np.ix_(order, order)], rtol=1e-10, rng=1)
+    np.testing.assert_allclose(permuted, step[np.ix_(order, order)], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("activation", "n"),
+    [("relu", 5), ("relu", 10), ("abs", 4), ("linear", 6), ("tanh", 5), ("tanh", 10), ("gelu", 6)],
+)
+def test_eigenvalues_of_the_jacobian_by_finite_differences(activation, n):
+    model = mean_field(activation, n)
+    point = model.fixed_point()
+    P = np.eye(n) - 1 / n
+    d = np.arange(n) - (n - 1) / 2
+    e = np.eye(n)
+    second = np.outer(e[0] - e[1], e[2] - e[3])
+    # Central differences are off by h², and by twice the step's own error over 2h.
+    h = 1e-4 * point.b * (1 - point.c)
+    for delta, eigenvalue in zip((P * d @ P, second + second.T), point.eigenvalues, strict=True):
+        delta = delta / np.abs(delta).max()
+        plus, minus = (
+            model.step(point.gram + s * h * delta, rtol=1e-12, rng=12).gram for s in (1, -1)
+        )
+        change = P @ (plus - minus) @ P / (2 * h)
+        np.testing.assert_allclose(change, eigenvalue * delta, rtol=0, atol=1e-6)
+
+
+def test_the_scale_is_the_eigenvalue_zero():
+    model = mean_field("tanh", 4)
+    point = model.fixed_point()
+    step = model.step(1.5 * point.gram + 0.3, rtol=1e-10, rng=0)
+    np.testing.assert_allclose(step, point.gram, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_trajectory_iterates_the_step(activation):
+    G = random_gram(4, seed=25)
+    model = mean_field(activation, 4)
+    run = model.trajectory(G, 4, rtol=1e-9, rng=0)
+    assert run.gram.shape == run.stderr.shape == (5, 4, 4)
+    assert run.layers.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(run.gram[0], G)
+    assert not run.stderr[0].any()
+    for layer in range(4):
+        step = model.step(run.gram[layer], rtol=1e-9, rng=1)
+        np.testing.assert_allclose(run.gram[layer + 1], step, rtol=0, atol=1e-7)
+    np.testing.assert_array_equal(np.asarray(run), run.gram)
+
+
+def test_no_layers():
+    for activation in ("relu", "tanh"):
+        run = mean_field(activation, 3).trajectory(np.eye(3), 0)
+        np.testing.assert_array_equal(run, np.eye(3)[None])
+        assert run.error == 0.0
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+def test_trajectories_converge_at_the_rate_of_the_fixed_point(activation):
+    model = mean_field(activation, 5)
+    point = model.fixed_point()
+    run = model.trajectory(random_gram(5, seed=26), 25, rtol=1e-12, rng=0)
+    gap = gm.distance(run.gram, point.gram)
+    # What is left of the second eigenvalue, and of second order, is (λ₂/λ₁)^25 and gap[24].
+    assert gap[25] / gap[24] == pytest.approx(point.rate, abs=2e-3)
+    assert gap[25] < 1e-2 * gap[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "activation"),
+    [
+        ({}, "tanh"),
+        ({}, "relu"),
+        ({"norm": "batch-uncentred"}, "tanh"),
+        ({"norm": "none", "gain": 1.3}, "tanh"),
+        ({"eps": 0.1, "gain": 0.5}, "relu"),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_trajectories_against_simulated_chains(options, activation):
+    """40 chains of width 20 000: the mean over them is off by O(1/width), far below its error."""
+    depth, n, width = 6, 4, 20_000
+    chain = Chain(width=width, batch=n, activation=activation, **options)
+    x = np.random.default_rng(27).standard_normal((width, n)) @ np.diag([1.0, 1.5, 2.0, 3.0])
+    x[:, 1] += x[:, 0]
+    run = bnmc.simulate(chain, depth, chains=40, initial=x, rng=28)
+    field = MeanField(chain).trajectory(run.gram[0, 0], depth, rtol=1e-6, rng=29)
+    upper = np.triu_indices(n)
+    samples = run.gram[:, 1:, upper[0], upper[1]]
+    stderr = samples.std(axis=0, ddof=1) / math.sqrt(40)
+    quantile = stats.t.isf(FALSE_ALARM / 2 / stderr.size, 39)
+    error = np.abs(samples.mean(axis=0) - field.gram[1:, upper[0], upper[1]])
+    np.testing.assert_array_less(error, quantile * stderr + 10 / width * np.abs(samples[0]))
+
+
+def test_a_layer_without_variance_is_named():
+    G = [[2.0, 0.0], [0.0, 1.0]]
+    assert np.ptp(mean_field("abs", 2).step(G).gram) == 0.0
+    for activation in ("abs", cosine):
+        with pytest.raises(ZeroVarianceError, match="layer 2") as caught:
+            mean_field(activation, 2).trajectory(G, 3)
+        assert caught.value.layer == 2
+
+
+def test_overflow_is_named():
+    model = mean_field(Activation(lambda x: x * x), 2, norm="none", gain=10.0)
+    with pytest.raises(NonFiniteError, match="layer"):
+        model.trajectory(np.eye(2), 60, rtol=0.5, rng=0)
+    with pytest.raises(NonFiniteError, match="layer 1"):
+        mean_field("relu", 2, norm="none", gain=1e200).step(np.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("G", "message"),
+    [
+        (np.eye(4), "shape"),
+        (np.eye(3)[None], "shape"),
+        ([1.0, 2.0, 3.0], "shape"),
+        ([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], "symmetric"),
+        (np.diag([1.0, 1.0, -0.5]), "negative eigenvalue"),
+        (np.diag([1.0, 1.0, np.nan]), "finite"),
+        (np.diag([1.0, 1.0, np.inf]), "finite"),
+        (np.zeros((3, 3)), "samples that are not all equal"),
+        (np.full((3, 3), 0.7), "samples that are not all equal"),
+        (np.full((3, 3), 1e200), "samples that are not all equal"),
+    ],
+)
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_bad_matrices(activation, G, message):
+    model = mean_field(activation, 3)
+    with pytest.raises(ArgumentError, match=message) as caught:
+        model.step(G)
+    assert caught.value.argument == "G"
+    with pytest.raises(ArgumentError, match=message) as caught:
+        model.trajectory(G, 2)
+    assert caught.value.argument == "G0"
+
+
+def test_equal_samples_are_seen_at_the_precision_of_the_input():
+    rng = np.random.default_rng(30)
+    a = np.repeat(rng.standard_normal((1000, 1)), 3, axis=1)
+    G = gm.gram(a)
+    noise = np.triu(rng.standard_normal((3, 3)))
+    for dtype in (np.float32, np.float64):
+        rounded = (G * (1 + 0.5 * np.finfo(dtype).eps * (noise + noise.T) / 4)).astype(dtype)
+        with pytest.raises(ArgumentError, match="not all equal"):
+            mean_field("relu", 3).step(rounded)
+    # What float64 still tells apart.
+    step = mean_field("relu", 3).step(G + 1e-12 * np.diag([1.0, 2.0, 3.0]))
+    expected = mean_field("relu", 3).step(np.diag([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(step, expected, rtol=0, atol=1e-2)
+
+
+def test_zeros_without_centring():
+    with pytest.raises(ArgumentError, match="samples not all 0"):
+        mean_field("relu", 3, norm="batch-uncentred").step(np.zeros((3, 3)))
+
+
+def test_norms_over_the_features_have_no_map():
+    chain = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
+    with pytest.raises(ArgumentError, match="^norm: .*each row alone"):
+        MeanField(chain).step(np.eye(3))
+
+
+def test_bad_arguments():
+    G = np.eye(3)
+    model = mean_field("tanh", 3)
+    with pytest.raises(ArgumentError) as caught:
+        mean_field("tanh", 3, skip=0.5).step(G)
+    assert caught.value.argument == "skip"
+    for options, argument in (
+        ({"rtol": 0.0}, "rtol"),
+        ({"rtol": -1e-3}, "rtol"),
+        ({"rtol": math.nan}, "rtol"),
+        ({"max_nodes": 0}, "max_nodes"),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            model.step(G, **options)
+        assert caught.value.argument == argument
+        with pytest.raises(ArgumentError):
+            model.trajectory(G, 2, **options)
+    for depth, error in ((-1, ArgumentError), (2.0, ArgumentTypeError), ("3", ArgumentTypeError)):
+        with pytest.raises(error, match="depth"):
+            model.trajectory(G, depth)
+    for activation in ("tanh", "relu"):
+        with pytest.raises(ArgumentTypeError, match="rng"):
+            mean_field(activation, 3).step(G, rng="seed")
+    with pytest.raises(ArgumentTypeError, match="G"):
+        model.step([["a"] * 3] * 3)
+    with pytest.raises(ArgumentError, match="activation"):
+        mean_field(Activation(lambda x: math.log(x) if x > 0 else math.nan), 3).step(G)
+    with pytest.raises(ResultTooLargeError, match="depth"):
+        model.trajectory(G, 10**13)
+
+
+def test_results_are_arrays_where_arrays_are_wanted():
+    step = mean_field("relu", 3).step(np.eye(3))
+    assert np.asarray(step) is step.gram
+    assert np.array(step) is not step.gram
+    assert np.asarray(step, dtype=np.float32).dtype == np.float32
+    assert np.allclose(step, step.gram)
+    assert gm.distance(step, step.gram) == 0.0
+    assert (step - step.gram == 0.0).all()
+    with pytest.raises(AttributeError):
+        step.gram = None
+
+
+def test_results_can_be_pickled():
+    step = mean_field("tanh", 3).step(np.eye(3), rng=0)
+    again = pickle.loads(pickle.dumps(step))
+    np.testing.assert_array_equal(again, step)
+    assert again.key == step.key

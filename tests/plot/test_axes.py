@@ -1,0 +1,41 @@
+"""The style of pictures: figures, bands, intervals and ticks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bnmc import plot
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+
+@pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
+def test_columns_of_a_figure(columns: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="^columns"):
+        plot.figure(columns=columns)
+
+
+def test_bands_and_intervals_have_their_numbers():
+    ax = plot.figure()[1][0]
+    x, middle = np.array([1.0, 2.0, 4.0]), np.array([2.0, 3.0, np.nan])
+    plot.band(ax, x, middle, middle - 1, middle + 2, colour="#0072B2", label="curve")
+    corners = ax.collections[0].get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == (1.0, 5.0)
+    plot.estimates(ax, x, middle, middle - 0.5, middle + 0.25, colour="#D55E00", fmt="s")
+    (bars,) = ax.containers[0][2]
+    ends = [segment[:, 1].tolist() for segment in bars.get_segments()[:2]]
+    assert ends == [[1.5, 2.25], [2.5, 3.25]]
+    assert ax.get_legend_handles_labels()[1] == ["curve"]
+
+
+def test_plain_ticks_are_plain():
+    ax = plot.figure()[1][0]
+    ax.set(xscale="log", yscale="log", xlim=(10, 5000), ylim=(0.1, 3))
+    plot.plain_ticks(ax.xaxis, [100, 1600])
+    plot.plain_ticks(ax.yaxis)
+    ax.figure.canvas.draw()
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["100", "1600"]
+    assert {"0.2", "0.5", "1", "2"} <= {text.get_text() for text in ax.get_yticklabels()}
+    assert ax.get_xticks(minor=True).size == 0
