@@ -3,10 +3,14 @@
 import json
 
 import numpy as np
+from scipy import special
 from scipy.stats import t as student
 
 #: Probability that a two-sided check of one true statement fails.
 FALSE_ALARM = 5e-7
+
+#: Two-sided probability of a false alarm of one comparison.  No test makes more than 50 of them.
+CERTAIN = 1e-6 / 50
 
 
 def require_near(value, stderr, count, expected, bias=0.0):
@@ -56,3 +60,51 @@ def drawn(ax, values):
         and np.allclose(np.asarray(line.get_ydata(), dtype=float), values, equal_nan=True)
         for line in ax.get_lines()
     )
+
+
+def errors(found, count):
+    """Return standard errors of intervals (..., 3) of `count` networks, and how many to allow."""
+    quantiles = special.stdtrit(count - 1, [0.975, 1 - CERTAIN / 2])
+    return (found[..., 2] - found[..., 1]) / 2 / quantiles[0], float(quantiles[1])
+
+
+def reach(found):
+    """Return the error to allow for an estimate."""
+    return special.stdtrit(found.n - 1, 1 - CERTAIN / 2) * found.stderr
+
+
+def slope_error(data, name):
+    """Return the standard error of a slope from the ends of its normal interval."""
+    return float(data[f"{name}_high"] - data[f"{name}_low"]) / 2 / special.ndtri(0.975)
+
+
+def networks(start, width, layers, chains, seed):
+    """Return shares of the spectra of plain networks with drawn weights: (chains, layers, n)."""
+    generator = np.random.default_rng(seed)
+    features, n = np.shape(start)
+    x = np.broadcast_to(start, (chains, features, n))
+    found = []
+    for _ in range(layers):
+        x = generator.standard_normal((chains, width, x.shape[1])) @ x
+        x = x / np.linalg.norm(x, axis=-1, keepdims=True)
+        found.append(np.square(np.linalg.svd(x, compute_uv=False)) / width)
+    return np.stack(found, axis=1)
+
+
+def gaps(shares):
+    """Return the orthogonality gap of spectra, given by shares that sum to 1."""
+    return np.sqrt(np.sum(np.square(shares - 1 / shares.shape[-1]), axis=-1))
+
+
+def rank_bound(G):
+    """Return the lower bound r of the rank."""
+    return np.trace(G, axis1=-2, axis2=-1) ** 2 / np.square(G).sum(axis=(-2, -1))
+
+
+def relu_rate(n):
+    """Return the rate of relu in closed form, from the moments of two normals of correlation ρ."""
+    rho = -1 / (n - 1)
+    slope = (np.pi - np.arccos(rho)) / np.pi
+    J = np.sqrt(1 - rho**2) / np.pi + slope * rho
+    light = ((n - 2) * (1 - J) + n * slope / (n - 1)) / ((n + 1) * (1 - J))
+    return max(light, n / (n + 1) * slope / (1 - J))

@@ -285,7 +285,7 @@ def test_every_public_name_is_in_the_reference():
     assert not missing
     figures = {
         f"bnmc.experiments.{entry.module}.{entry.function}"
-        for entry in experiments._REGISTRY.values()
+        for entry in experiments.REGISTRY.values()
     }
     assert not figures - there
 
@@ -394,7 +394,7 @@ def test_figures_say_what_they_are():
 
 def test_experiments_document_what_they_take():
     """A decorator adds the common section on parameters to the docstring of each."""
-    for entry in experiments._REGISTRY.values():
+    for entry in experiments.REGISTRY.values():
         module = importlib.import_module(f"bnmc.experiments.{entry.module}")
         function = getattr(module, entry.function)
         sections = re.split(r"\n([A-Z][a-z]+)\n-+\n", inspect.getdoc(function))

@@ -1,4 +1,4 @@
-"""The directive ``bench``: the tables of one file of ``bench/results``, with date and machine.
+"""The directive ``bench``: shows tables of one file of ``bench/results``, with date and machine.
 
 .. bench:: 2026-11-20-simulate
    :tables: 0 2

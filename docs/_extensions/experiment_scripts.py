@@ -1,4 +1,4 @@
-"""The scripts of the gallery, one an experiment, from the docstrings of `bnmc.experiments`."""
+"""Scripts of the gallery, one per experiment, from the docstrings of `bnmc.experiments`."""
 
 import importlib
 import inspect
@@ -28,7 +28,8 @@ found = experiments.run("{name}")
 figure = found.plot(plt.figure(layout="constrained"))
 
 # %%
-# All that is drawn is in ``found.data``, an `xarray.Dataset`; here are its table and what it shows.
+# ``found.data`` is an `xarray.Dataset` with all numbers of the picture.  ``print`` shows the main
+# numbers as a table, and the findings.
 
 print(found)
 '''
@@ -37,17 +38,17 @@ HEADER = """Figures of the papers
 =====================
 
 Every simulation figure of the papers, and more, is a function of `bnmc.experiments` and a command
-(``bnmc figure --list``).  Each takes seconds as it is shown here, and the sizes of its paper with
-``full=True`` or ``--full``.  The pages below are built from the functions' docstrings; pictures and
-tables are made by ``make docs-full``, and three of them by every build.
+(``bnmc figure --list``).  With the default sizes, shown here, each takes seconds.  ``full=True`` or
+``--full`` selects the sizes of the paper.  The pages below are built from the docstrings of the
+functions.  ``make docs-full`` makes all pictures and tables; other builds make three of them.
 """
 
 
 def scripts() -> dict[str, str]:
-    """The text of each, by the name of its file."""
+    """Return the text of each script by the name of its file."""
     made = {}
     for name in experiments.names():
-        entry = experiments._REGISTRY[name]
+        entry = experiments.REGISTRY[name]
         module = importlib.import_module(f"bnmc.experiments.{entry.module}")
         text = re.split(
             r"\n(?:Parameters|Returns)\n", inspect.getdoc(getattr(module, entry.function))
@@ -60,7 +61,7 @@ def scripts() -> dict[str, str]:
 
 
 def write_scripts(folder: Path) -> None:
-    """Write them, and nothing where they are what they were."""
+    """Write the scripts to a folder.  Leave unchanged files alone, and delete all other files."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"GALLERY_HEADER.rst": HEADER, **scripts()}
     for path in folder.iterdir():

@@ -1,4 +1,4 @@
-"""Notebooks as pages, with the results that they store.  Nothing is run, nothing is fetched."""
+"""Render notebooks as pages, with their stored results.  Runs and downloads nothing."""
 
 import json
 
@@ -14,7 +14,7 @@ class NotebookParser(MystParser):
 
 
 def markdown(notebook, name):
-    """Return the text of a notebook in MyST's Markdown; a link to its file follows the title."""
+    """Return a notebook in MyST's Markdown, with a link to its file after the title."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -28,12 +28,12 @@ def markdown(notebook, name):
 
 
 def results(outputs):
-    """Yield what a cell printed, in one block, and its pictures."""
+    """Yield the printed output of a cell as one block, and then its pictures."""
     printed = "".join("".join(one["text"]) for one in outputs if one["output_type"] == "stream")
     if printed:
         yield fenced(printed, "text")
     for one in outputs:
-        if one["output_type"] != "stream":  # an error or another type of data fails here
+        if one["output_type"] != "stream":  # raises KeyError for an error or another type of data
             picture = one["data"]["image/png"].strip()
             yield f"![What the cell above draws](data:image/png;base64,{picture})"
 

@@ -18,16 +18,15 @@ import pytest
 from scipy import special
 
 import bnmc
-from bnmc.experiments import bridging
-from bnmc.experiments._common import curve
-from bnmc.experiments.bridging import common
-from bnmc.experiments.orthogonalizes import cosine as orthogonalizes_cosine
-from bnmc.experiments.orthogonalizes import gap as orthogonalizes_gap
-from bnmc.experiments.orthogonalizes.common import _Sizes
-from bnmc.experiments.rank_collapse import over_width, rank_over_depth, spectrum_over_depth
-from bnmc.experiments.rank_collapse.over_width import _Gamma
-from bnmc.experiments.rank_collapse.rank_over_depth import _Depths
-from bnmc.experiments.rank_collapse.spectrum_over_depth import _Spectrum
+from bnmc.experiments.bridging import error_over_depth
+from bnmc.experiments.bridging.common import bulk
+from bnmc.experiments.data import curve
+from bnmc.experiments.orthogonalizes import cosine as cosine_over_depth
+from bnmc.experiments.orthogonalizes import gap_over_depth, gap_over_width
+from bnmc.experiments.orthogonalizes.common import Sizes
+from bnmc.experiments.parts import Call
+from bnmc.experiments.rank_collapse import rank_over_depth, rank_over_width, spectrum_over_depth
+from bnmc.experiments.rank_collapse.ensembles import Ensemble
 
 FALSE_ALARM = 1e-6
 
@@ -57,9 +56,8 @@ def times(found, factor):
 
 
 def orthogonalizes_1(chains):
-    data = orthogonalizes_cosine._fig_1(
-        _Sizes((32,), 49, chains, batch=2), False, 1, False, None
-    ).data
+    sizes = Sizes((32,), 49, chains, batch=2)
+    data = cosine_over_depth.experiment(sizes, Call("orthogonalizes-1", rng=1)).data
     found = {}
     for layer in (10, 49):
         cosine = curve(data, "cosine")[0, layer - 1]
@@ -71,7 +69,8 @@ def orthogonalizes_1(chains):
 
 
 def orthogonalizes_2a(chains):
-    data = orthogonalizes_gap._fig_2a(_Sizes((32, 512), 50, chains), False, 2, False, None).data
+    sizes = Sizes((32, 512), 50, chains)
+    data = gap_over_depth.experiment(sizes, Call("orthogonalizes-2a", rng=2)).data
     logs = np.log(curve(data, "gap"))
     return {
         f"log V, width {width}, layer {layer}": banded(logs[row, layer - 1], chains)
@@ -83,7 +82,8 @@ def orthogonalizes_2a(chains):
 def orthogonalizes_2b(chains):
     """Theirs is divided by the number of networks, 20, before the mean over these."""
     widths = (16, 32, 64, 128, 256, 512)
-    data = orthogonalizes_gap._fig_2b(_Sizes(widths, 500, chains), False, 3, False, None).data
+    sizes = Sizes(widths, 500, chains)
+    data = gap_over_width.experiment(sizes, Call("orthogonalizes-2b", rng=3)).data
     gaps = curve(data, "gap_of_all_layers")
     return {
         f"V over 20, width {width}": times(banded(gap, chains), 1 / 20)
@@ -124,8 +124,8 @@ def rows(gram, width, generator):
 def rank_collapse_2(chains, depth):
     """Their "relu" is tanh."""
     laws = ("gaussian", "uniform")
-    sizes = _Depths(32, depth, chains, ("linear", "tanh"), laws)
-    data = rank_over_depth._fig_2(sizes, False, 5, False, None).data
+    sizes = rank_over_depth.Sizes(32, depth, chains, ("linear", "tanh"), laws)
+    data = rank_over_depth.experiment(sizes, Call("rank-collapse-2", rng=5)).data
     found = {}
     for law in laws:
         for layer in (16, 512):
@@ -142,8 +142,8 @@ def rank_collapse_2(chains, depth):
 
 
 def rank_collapse_3a(chains, rtol):
-    sizes = (_Gamma(1.0, (8, 32), chains, rtol),)
-    data = over_width._fig_3a(sizes, False, 6, False, None).data
+    sizes = (Ensemble(1.0, (8, 32), chains, rtol),)
+    data = rank_over_width.experiment(sizes, Call("rank-collapse-3a", rng=6)).data
     found = {}
     for width in (8, 32):
         one = data.sel(gamma=1.0, width=width)
@@ -153,8 +153,8 @@ def rank_collapse_3a(chains, rtol):
 
 
 def rank_collapse_3b(chains):
-    sizes = _Spectrum(50, 100, chains)
-    data = spectrum_over_depth._fig_3b(sizes, False, 7, False, None).data
+    sizes = spectrum_over_depth.Sizes(50, 100, chains)
+    data = spectrum_over_depth.experiment(sizes, Call("rank-collapse-3b", rng=7)).data
     logs = np.log(curve(data, "eigenvalue"))
     return {
         f"log eigenvalue {mode}, layer {layer}": banded(logs[layer, mode - 1], chains)
@@ -168,10 +168,8 @@ def rank_collapse_3b(chains):
 
 def bridging_1a(chains):
     """Vanilla: theirs starts from Gaussian samples, one layer after orthogonal ones."""
-    sizes = {"depth": 71, "networks": 2, "vanilla": chains, "points": 14}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(common.DEFAULT, "1a", sizes)
-        data = bridging.fig_1a(rng=8).data.sel(norm="none")
+    sizes = error_over_depth.Sizes(depth=71, networks=2, vanilla=chains, points=14)
+    data = error_over_depth.experiment(sizes, Call("bridging-1a", rng=8)).data.sel(norm="none")
     found = {}
     for layer in (11, 41, 71):
         one = data.sel(layer=layer)
@@ -313,8 +311,8 @@ def bridging_spectrum(chains):
 
 
 def spread(G, star, ratio):
-    bulk = np.linalg.eigvalsh(common._regular(G) / (star.b * (1.0 - star.c)))
-    return mean(np.square(bulk - 1.0).mean(axis=1) / ratio)
+    eigenvalues = np.linalg.eigvalsh(bulk(G) / (star.b * (1.0 - star.c)))
+    return mean(np.square(eigenvalues - 1.0).mean(axis=1) / ratio)
 
 
 # ---------------------------------------------------------------- the comparison

@@ -1,10 +1,15 @@
 """The figures of the papers and more, each as data, a table, findings and a picture.
 
-`names` lists the experiments, `describe` says what one is, `run` runs it.  They need the extra
-``xarray``, their pictures the extra ``plot``.  Each is a function of its own in
-`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse` or `beyond`, whose docstring says
-which figure it is, of which paper, and what the print gets wrong.
+`names` lists the experiments, `describe` describes one, and `run` runs it.  They need the extra
+``xarray``, and their pictures need the extra ``plot``.  Each experiment is also a function in
+`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse` or `beyond`.  Its docstring names the
+figure and the paper, the expected result, and the errors of the print.
 """
+
+# This package may import everything except the command line.  Start with `experiment.py`, the
+# result, and `parts.py`, one call.  Each figure has a file with `Sizes`, `DEFAULT` and `FULL`; the
+# public function; `experiment`, which runs it with given sizes; and then, in this order, its
+# simulation, data, table, findings and picture.
 
 from __future__ import annotations
 
@@ -16,18 +21,22 @@ from bnmc._support.arguments import choice
 
 if TYPE_CHECKING:
     from bnmc._support.progress import Progress
-    from bnmc.experiments._experiment import Experiment, Store, Table
+    from bnmc.experiments.experiment import Experiment, Table
+    from bnmc.experiments.parts import Store
 
 __all__ = ["Experiment", "Table", "describe", "names", "run"]
 
 
 class _Entry(NamedTuple):
+    """Module within this package, name of the function, and description."""
+
     module: str
     function: str
     description: str
 
 
-_REGISTRY = {
+#: The experiments by name, paper by paper.
+REGISTRY = {
     "bridging-1a": _Entry(
         "bridging", "fig_1a", "error of the mean field over depth, with and without batch norm"
     ),
@@ -97,11 +106,11 @@ def names() -> tuple[str, ...]:
     >>> names()[0]
     'bridging-1a'
     """
-    return tuple(_REGISTRY)
+    return tuple(REGISTRY)
 
 
 def describe(name: str) -> str:
-    """Say in one line what an experiment shows.
+    """Describe an experiment in one line.
 
     Parameters
     ----------
@@ -111,7 +120,7 @@ def describe(name: str) -> str:
     Raises
     ------
     UnknownNameError
-        For a name that is none of these.
+        If `name` is none of these.
 
     Examples
     --------
@@ -137,16 +146,17 @@ def run(
     name : str
         One of `names`.
     full : bool, default False
-        Whether to take the sizes of the paper; by default it takes seconds.
-    rng : optional
-        Anything `numpy.random.default_rng` takes (SPEC 7).
+        Whether to use the sizes of the paper.  The default sizes take seconds.
+    rng : optional, default 0
+        Seed or generator: anything `numpy.random.default_rng` takes (SPEC 7).
     progress : bool or callable
-        True for a bar on standard error (extra ``cli``), or a function of (done, total).
+        True shows a bar on standard error (extra ``cli``).  A function is called with (done,
+        total).
     threads : int, optional
-        All processors unless given.  Results do not depend on it.
+        Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
     store : path, optional
-        A folder for finished parts: the same call goes on after one that was interrupted, and ends
-        with the same results.
+        Folder for finished parts.  If a run was interrupted, the same call continues it and
+        returns the same results.
 
     Returns
     -------
@@ -155,13 +165,13 @@ def run(
     Raises
     ------
     UnknownNameError
-        For a name that is none of `names`.
+        If `name` is none of `names`.
     ArgumentError, ArgumentTypeError
-        For another argument that is not allowed.
+        If another argument is invalid.
     StoreMismatchError, StoreError
         If the store holds another experiment, or cannot be read or written.
     MissingExtraError
-        Without xarray.
+        If xarray is not installed.
 
     Examples
     --------
@@ -177,10 +187,10 @@ def run(
 
 
 def _entry(name: str) -> _Entry:
-    return _REGISTRY[choice("name", name, _REGISTRY)]
+    return REGISTRY[choice("name", name, REGISTRY)]
 
 
 def __getattr__(name: str) -> Any:
     if name not in ("Experiment", "Table"):
         raise AttributeError(f"module 'bnmc.experiments' has no attribute {name!r}")
-    return getattr(importlib.import_module("bnmc.experiments._experiment"), name)
+    return getattr(importlib.import_module("bnmc.experiments.experiment"), name)

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.experiments.digits."""
+"""Handwritten digits as inputs of networks, from the data sets that scikit-learn includes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ __all__ = ["digits"]
 
 
 def digits(count: int) -> NDArray[np.float64]:
-    """Return handwritten digits that scikit-learn brings along; needs the extra ``demo``.
+    """Return handwritten digits; needs the extra ``demo`` (scikit-learn).
 
     Parameters
     ----------
     count : int
-        How many images: the first 0, 1, …, 9 of the set, the second of each, and so on.  In 1
-        to 1740, so that each round is complete.
+        Number of images, in 1 to 1740.  Images come in rounds: the first image of each digit 0, 1,
+        …, 9, then the second image of each, and so on.  The limit keeps each round complete.
 
     Returns
     -------
     (64, count) ndarray of float64
         Grey values of 8 × 8 pixels in [0, 1].
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `count` is not such an integer; the message calls it "batch".
+    MissingExtraError
+        If scikit-learn is not installed.
 
     Examples
     --------

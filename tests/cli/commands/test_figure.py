@@ -10,15 +10,15 @@ import pytest
 from bnmc import experiments, simulation
 from bnmc.cli.commands import figure
 from bnmc.experiments import bridging
-from bnmc.experiments.bridging import common
+from bnmc.experiments.bridging import distance_over_width
 
-SMALL = {"widths": (400, 800), "chains": 4, "first": 41, "last": 60}
+SMALL = distance_over_width.Sizes(widths=(400, 800), chains=4, first=41, last=60)
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Make Fig. 1b of *On bridging …* a matter of seconds."""
-    monkeypatch.setitem(common.DEFAULT, "1b", SMALL)
+    monkeypatch.setattr(distance_over_width, "DEFAULT", SMALL)
 
 
 def test_list_is_a_name_and_what_it_shows_on_each_line(run):
@@ -81,8 +81,7 @@ def test_an_interrupted_figure_goes_on(run, monkeypatch):
             raise KeyboardInterrupt
         return simulate(*arguments, **named)
 
-    home = sys.modules[bridging.fig_1b.__module__]
-    monkeypatch.setattr(home, "simulate", second_is_interrupted)
+    monkeypatch.setattr(distance_over_width, "simulate", second_is_interrupted)
     command = "figure", "bridging-1b", "--json"
     status, out, err = run(*command, "--store", "parts")
     assert (status, out) == (130, "")

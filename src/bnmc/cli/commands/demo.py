@@ -19,7 +19,7 @@ from bnmc.cli.report import (
 from bnmc.cli.threads import thread_count
 
 if TYPE_CHECKING:
-    from bnmc.demo import Comparison, Settling
+    from bnmc.experiments.demonstration import DigitRuns, LinearRuns
     from bnmc.simulation.trajectory import Trajectory
 
 __all__ = ["demo"]
@@ -50,24 +50,24 @@ def demo(
     """
     require_destination("plot", plot, force=True)
     from bnmc._support.arguments import integer
-    from bnmc.demo import compare, draw, settle
+    from bnmc.experiments.demonstration import draw, simulate_digits, simulate_linear
 
     depth, chains = integer("depth", depth, low=1), integer("chains", chains, low=1)
     if threads is not None:
         threads = integer("threads", threads, low=1)
     seed, report = chosen_seed(seed), progress_report(progress, "layer")
     begun = time.perf_counter()
-    settling = settle(seed, threads=threads, progress=report)
-    _print_settling(settling)
-    comparison = compare(depth, chains, seed, threads=threads, progress=report)
+    digits = simulate_digits(seed, threads=threads, progress=report)
+    _print_digits(digits)
+    comparison = simulate_linear(depth, chains, seed, threads=threads, progress=report)
     _print_comparison(comparison)
-    save(draw(settling, comparison), plot)
+    save(draw(digits, comparison), plot)
     print(f"\nseed {seed}, threads {thread_count(threads)}, {time.perf_counter() - begun:.1f} s")
     print(f"picture: {plot}")
 
 
-def _print_settling(settling: Settling) -> None:
-    runs, stars = settling.runs, settling.stars
+def _print_digits(digits: DigitRuns) -> None:
+    runs, stars = digits.runs, digits.fixed_points
     some = next(iter(runs.values()))
     print(
         f"{some.chain.batch} handwritten digits through {some.chains} random networks of width "
@@ -93,18 +93,19 @@ def _print_settling(settling: Settling) -> None:
     print("down to the fluctuations of finite width.\n")
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(comparison: LinearRuns) -> None:
     import numpy as np
 
-    from bnmc.demo import error_propagation, vanilla_error
+    from bnmc.experiments.bridging.linear_networks import equation_6
+    from bnmc.random_matrix import vanilla_deviation
 
     normalised, vanilla = comparison.normalised, comparison.vanilla
     chain, layers = vanilla.chain, vanilla.layers
     squares = np.square(vanilla["distance"])
     rms = np.sqrt(squares.mean(axis=0))
     rms_error = squares.std(axis=0, ddof=1) / np.sqrt(vanilla.chains) / (2 * rms)
-    exact = vanilla_error(chain.width, chain.batch, layers)
-    growth = error_propagation(chain.width, layers)
+    exact = np.sqrt(vanilla_deviation(chain.width, chain.batch, layers))
+    growth = equation_6(chain.width, layers)
     print(
         f"Error of the mean field, ‖G − G*‖: linear, {chain.batch} samples, width {chain.width}, "
         f"{normalised.chains} networks with batch\nnormalization, {vanilla.chains} without\n"

@@ -1,42 +1,45 @@
-"""TODO-DOC bnmc.experiments.bridging.common.certified_mixing."""
+"""Assumption 1: certified mixing in total variation, beside the decay that the paper assumes."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import integer
-from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
-from bnmc.estimate.estimate import Estimate
-from bnmc.experiments._experiment import (
-    Experiment,
-    Parts,
-    Sources,
-    Store,
-    Table,
-    Variable,
-    axes_of,
-    dataset,
-    estimated,
-    interval,
-    label_outer,
-    sized,
-    with_parameters,
-)
-from bnmc.experiments.bridging.common import DEFAULT, FULL
-from bnmc.mean_field import MeanField
-from bnmc.mixing import contraction, tv_bound
+from bnmc.experiments.bridging.common import ACTIVATIONS
+from bnmc.experiments.data import Variable, dataset, estimated
+from bnmc.experiments.experiment import Experiment, Table, with_parameters
+from bnmc.experiments.parts import Call, Store, chosen
+from bnmc.experiments.pictures import axes_of, label_outer
+from bnmc.experiments.statistics import interval, rate_as_estimate
+from bnmc.mean_field.field import MeanField
+from bnmc.mixing import RateEstimate, TVBound, contraction, tv_bound
+from bnmc.plot.axes import COLOURS
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["certificate"]
+__all__ = ["DEFAULT", "FULL", "Sizes", "certificate", "experiment"]
+
+
+class Sizes(NamedTuple):
+    """Activations, width, pairs for the bound, pairs for the contraction, and layers."""
+
+    activations: tuple[str, ...]
+    width: int
+    replicates: int
+    pairs: int
+    depth: int
+
+
+DEFAULT = Sizes(("linear", *ACTIVATIONS), 1000, 500, 32, 40)
+FULL = DEFAULT._replace(replicates=5000)
+
+BATCH = 5
 
 
 @with_parameters
@@ -50,18 +53,19 @@ def certificate(
 ) -> Experiment:
     r"""Assumption 1: certified mixing in total variation, which the paper assumes.
 
-    Of linear, relu, tanh, sigmoid, sin, selu and celu networks of width 1000 with 5 samples that
-    start from independent normal samples: the bound of :math:`\|\mu_l - \mu_*\|_{tv}` by coupled
-    chains (`bnmc.mixing.tv_bound`), of 500 pairs (``full``: 5000), beside the assumed
-    :math:`(1-\alpha)^l`, with α = 1 − rate of the fixed point.
+    Networks of width 1000 start from 5 independent normal samples, with linear, relu, tanh,
+    sigmoid, sin, selu and celu activations.  The picture shows upper bounds of
+    :math:`\|\mu_l - \mu_*\|_{tv}`, the total-variation distance to the stationary law, from 500
+    coupled pairs of chains (`bnmc.mixing.tv_bound`; ``full``: 5000 pairs).  Beside them is the
+    assumed decay :math:`(1-\alpha)^l`, with α = 1 − rate of the fixed point.
 
-    What should be seen: the chains mix, and the bounds fall geometrically in the end.  They lie
-    above (1−α)^l, for a coupled pair needs some layers until it is near enough to meet at all: what
-    is certified is C(1−α)^l with a constant C above 1, a property of the start (and of the
-    coupling); Assumption 1 has C at most 1.  The factor of the tail is that of the meeting times,
-    measured at the layers where pairs meet; a pair that misses its chance makes it larger than
-    the chain's own rate, which `bnmc.mixing.contraction` measures and which agrees with the mean
-    field.
+    Expected: the chains mix, and in the end the bounds fall geometrically.  They lie above
+    (1−α)^l, because a coupled pair needs some layers until it is near enough to meet.  So the
+    certified decay is C(1−α)^l with a constant C above 1, which depends on the start and on the
+    coupling.  Assumption 1 has C at most 1.  The factor of the tail is that of the meeting times,
+    measured at the layers where pairs meet.  A pair that misses its chance to meet increases this
+    factor above the chain's own rate.  `bnmc.mixing.contraction` measures the chain's rate, which
+    agrees with the mean field.
 
     Returns
     -------
@@ -73,92 +77,111 @@ def certificate(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.certificate()  # doctest: +SKIP
     """
-    sizes, sources = sized("certificate", full, DEFAULT, FULL), Sources(rng)
-    n, names = 5, sizes.activations
-    processors = available_processors() if threads is None else integer("threads", threads, low=1)
-    certs, rates, measured = [], [], []
-    with (
-        Parts(
-            progress, "bridging-certificate", [4.0, 1.0] * len(names), sources, full, store
-        ) as parts,
-        ThreadPoolExecutor(processors) as pool,
-    ):
-        for name in names:
-            chain = Chain(sizes.width, n, name)
-            rates.append(MeanField(chain).fixed_point().rate)
-            certs.append(
-                parts.run(
-                    tv_bound, chain, sizes.depth, lag=sizes.depth, replicates=sizes.replicates,
-                    rng=sources.generator, executor=pool,
-                )
-            )  # fmt: skip
-            measured.append(
-                parts.run(
-                    contraction, chain, pairs=sizes.pairs, rng=sources.generator, executor=pool,
-                ).rate_estimate
-            )  # fmt: skip
-    layers = certs[0].layers
-    per = ("activation", "layer")
-    data = dataset(
-        {
-            "bound": Variable(
-                per, [cert.bound for cert in certs], "bound of the total variation distance"
-            ),
-            "bound_low": Variable(
-                per, [cert.ci[:, 0] for cert in certs], "lower end of its interval"
-            ),
-            "bound_high": Variable(
-                per, [cert.ci[:, 1] for cert in certs], "upper end of its interval"
-            ),
-            "assumed": Variable(
-                per, [rate**layers for rate in rates], "(1-α)^l, α = 1 - rate of the fixed point"
-            ),
-            "mean_field_rate": Variable(("activation",), rates, "rate of the fixed point"),
-            **estimated(
-                "tail", ("activation",), [cert.rate_estimate for cert in certs],
-                "factor of the tail of meeting times, a layer",
-            ),
-            **estimated("rate", ("activation",), measured, "contraction of coupled chains"),
-        },
-        {
-            "activation": Variable(("activation",), list(names), "activation", ""),
-            "layer": Variable(("layer",), layers, "layer"),
-        },
-        sources, full,
-        {
-            "width": sizes.width, "batch": n, "norm": "batch", "replicates": sizes.replicates,
-            "lag": sizes.depth, "initial": "gaussian", "level": certs[0].level,
-        },
-    )  # fmt: skip
-    estimates = [
-        Estimate(one.rate, one.stderr, one.ci, one.n, one.method)
-        for one in (*measured, *(cert.rate_estimate for cert in certs))
-    ]
-    rows = list(
-        zip(
-            names, rates, estimates[: len(names)], estimates[len(names) :],
-            [cert.layers_to(0.25) for cert in certs], strict=True,
-        )
-    )  # fmt: skip
-    table = Table(
+    call = Call("bridging-certificate", full, rng, progress, threads, store)
+    return experiment(chosen(DEFAULT, FULL, full), call)
+
+
+class _Certified(NamedTuple):
+    """Results for one activation: rate of the mean field, bound, and measured contraction."""
+
+    rate: float
+    bound: TVBound
+    contraction: RateEstimate
+
+
+def experiment(sizes: Sizes, call: Call) -> Experiment:
+    """Run the experiment with these sizes."""
+    found = _measure(sizes, call)
+    rows = tuple(
         (
-            "activation", "rate of the mean field", "contraction", "tail of meeting times",
-            "TV <= 1/4 from layer",
-        ),
-        tuple(rows),
+            name,
+            one.rate,
+            rate_as_estimate(one.contraction),
+            rate_as_estimate(one.bound.rate_estimate),
+            one.bound.layers_to(0.25),
+        )
+        for name, one in zip(sizes.activations, found, strict=True)
+    )
+    columns = (
+        "activation", "rate of the mean field", "contraction", "tail of meeting times",
+        "TV <= 1/4 from layer",
     )  # fmt: skip
     findings = tuple(
         f"{name}: total variation at most 1/4 from layer {layer} on (95 %); contraction by "
-        f"{interval(found)} a layer, mean field {rate:.4g}."
-        for name, rate, found, _, layer in rows
+        f"{interval(measured)} a layer, mean field {rate:.4g}."
+        for name, rate, measured, _, layer in rows
     )
-    title = "Certified mixing, beside what the paper assumes"
-    return Experiment("bridging-certificate", title, data, table, findings, _draw_certificate)
+    return Experiment(
+        call.name,
+        "Certified mixing, beside what the paper assumes",
+        _data(sizes, call, found),
+        Table(columns, rows),
+        findings,
+        _draw,
+    )
 
 
-def _draw_certificate(data: xarray.Dataset, figure: Figure) -> None:
-    from bnmc.plot.axes import COLOURS
+def _measure(sizes: Sizes, call: Call) -> list[_Certified]:
+    processors = call.processors()
+    found = []
+    with (
+        call.parts([4.0, 1.0] * len(sizes.activations)) as parts,
+        ThreadPoolExecutor(processors) as pool,
+    ):
+        for name in sizes.activations:
+            chain = Chain(sizes.width, BATCH, name)
+            rate = MeanField(chain).fixed_point().rate
+            bound = parts.run(
+                tv_bound, chain, sizes.depth, lag=sizes.depth, replicates=sizes.replicates,
+                rng=call.generator, executor=pool,
+            )  # fmt: skip
+            measured = parts.run(
+                contraction, chain, pairs=sizes.pairs, rng=call.generator, executor=pool
+            )
+            found.append(_Certified(rate, bound, measured.rate_estimate))
+    return found
 
+
+def _data(sizes: Sizes, call: Call, found: list[_Certified]) -> xarray.Dataset:
+    per, along = ("activation",), ("activation", "layer")
+    rates, bounds = [one.rate for one in found], [one.bound for one in found]
+    layers = bounds[0].layers
+    return dataset(
+        {
+            "bound": Variable(
+                along, [one.bound for one in bounds], "bound of the total variation distance"
+            ),
+            "bound_low": Variable(
+                along, [one.ci[:, 0] for one in bounds], "lower end of its interval"
+            ),
+            "bound_high": Variable(
+                along, [one.ci[:, 1] for one in bounds], "upper end of its interval"
+            ),
+            "assumed": Variable(
+                along, [rate**layers for rate in rates], "(1-α)^l, α = 1 - rate of the fixed point"
+            ),
+            "mean_field_rate": Variable(per, rates, "rate of the fixed point"),
+            **estimated(
+                "tail", per, [one.rate_estimate for one in bounds],
+                "factor of the tail of meeting times, a layer",
+            ),
+            **estimated(
+                "rate", per, [one.contraction for one in found], "contraction of coupled chains"
+            ),
+        },
+        {
+            "activation": Variable(per, list(sizes.activations), "activation", ""),
+            "layer": Variable(("layer",), layers, "layer"),
+        },
+        call,
+        {
+            "width": sizes.width, "batch": BATCH, "norm": "batch", "replicates": sizes.replicates,
+            "lag": sizes.depth, "initial": "gaussian", "level": bounds[0].level,
+        },
+    )  # fmt: skip
+
+
+def _draw(data: xarray.Dataset, figure: Figure) -> None:
     names = data["activation"].values
     columns = min(4, len(names))
     rows = -(-len(names) // columns)
@@ -190,16 +213,3 @@ def _draw_certificate(data: xarray.Dataset, figure: Figure) -> None:
     )
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
-
-
-def _share(hits: ArrayLike) -> Estimate:
-    """A proportion with its Clopper-Pearson interval."""
-    from scipy.special import betaincinv
-
-    k, count = int(np.sum(hits)), int(np.size(hits))
-    low = 0.0 if k == 0 else float(betaincinv(k, count - k + 1, 0.025))
-    high = 1.0 if k == count else float(betaincinv(k + 1, count - k, 0.975))
-    share = k / count
-    return Estimate(
-        share, float(np.sqrt(share * (1 - share) / count)), (low, high), count, "Clopper-Pearson"
-    )

@@ -1,88 +1,39 @@
-"""What the figures of this package share."""
+"""Activations, inputs and the bulk of Gram matrices: shared by several figures of the paper."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import integer
+from bnmc.chain.start import FirstLayer
 
-__all__ = ["DEFAULT", "FULL", "FloatArray", "stationary_linear"]
+__all__ = [
+    "ACTIVATIONS",
+    "FloatArray",
+    "bulk",
+    "first_layer_of_covariance",
+    "paired_samples",
+    "symmetric_root",
+]
 
 FloatArray = NDArray[np.float64]
 
 #: The activations of the paper's set F.
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "sin", "selu", "celu")
 
-#: Sizes of each experiment, and what ``full`` changes of them.
-DEFAULT: dict[str, dict[str, Any]] = {
-    "1a": {"depth": 1000, "networks": 200, "vanilla": 1000, "points": 200},
-    "1b": {"widths": (100, 200, 400, 800, 1600, 3200), "chains": 16, "first": 41, "last": 599},
-    "2": {"activations": ACTIVATIONS, "width": 500, "layer": 20, "chains": 200},
-    "poster": {
-        "activations": ("relu", "tanh"), "depth": 40, "chains": 64,
-        "widths": (100, 200, 400, 800, 1600, 3200), "batches": (4, 6, 10, 16, 25, 40),
-    },
-    "two-inputs": {
-        "activations": ("relu", "tanh"), "widths": (250, 1000, 4000), "depth": 60, "chains": 64,
-    },
-    "conditioning": {
-        "activations": ("relu", "tanh"), "widths": (200, 400, 800, 1600, 3200), "depth": 60,
-        "chains": 64,
-    },
-    "certificate": {
-        "activations": ("linear", *ACTIVATIONS), "width": 1000, "replicates": 500, "pairs": 32,
-        "depth": 40,
-    },
-}  # fmt: skip
 
-
-FULL: dict[str, dict[str, Any]] = {
-    "1a": {"depth": 3000, "networks": 1000, "vanilla": 5000},
-    "1b": {"widths": (100, 200, 500, 1000, 2000, 5000, 10000), "chains": 32},
-    "2": {"width": 1000, "chains": 1000},
-    "poster": {
-        "activations": ACTIVATIONS, "chains": 256,
-        "widths": (100, 200, 400, 800, 1600, 3200, 6400, 12800),
-    },
-    "two-inputs": {
-        "activations": ACTIVATIONS, "widths": (250, 1000, 4000, 16000), "chains": 256,
-    },
-    "conditioning": {
-        "activations": ACTIVATIONS, "chains": 256, "widths": (200, 400, 800, 1600, 3200, 6400),
-    },
-    "certificate": {"replicates": 5000},
-}  # fmt: skip
-
-
-def stationary_linear(width: int, batch: int) -> float:
-    r"""Mean square of :math:`\|G - G_*\|_F` in deep linear layers with batch normalization.
-
-    :math:`n^2 (m-1)(m+2)^2 / (4 m (m+1) d)` with m = n − 1, to leading order in 1/d: that of one
-    layer, :math:`n^2 (m-1)/(m d)`, over 1 − λ² with λ = m/(m+2).
+def bulk(matrices: FloatArray) -> FloatArray:
+    """Return the part of Gram matrices orthogonal to the vector of ones.
 
     Parameters
     ----------
-    width, batch : int
-        d >= 1 and n >= 2.
+    matrices : (..., n, n) ndarray of float64
 
     Returns
     -------
-    float
-
-    Examples
-    --------
-    >>> round(stationary_linear(1000, 10), 4)
-    0.2689
+    (..., n - 1, n - 1) ndarray of float64
+        In an orthonormal basis of the complement of the ones.
     """
-    d, m = integer("width", width, low=1), integer("batch", batch, low=2) - 1
-    return (m + 1) ** 2 * (m - 1) * (m + 2) ** 2 / (4 * m * (m + 1) * d)
-
-
-def _regular(matrices: FloatArray) -> FloatArray:
-    """The part of Gram matrices orthogonal to the ones, in n - 1 dimensions."""
     from scipy.linalg import helmert
 
     basis = helmert(matrices.shape[-1])
@@ -90,6 +41,24 @@ def _regular(matrices: FloatArray) -> FloatArray:
     return part
 
 
-def _windows(batch: int, width: int) -> list[tuple[float, float]]:
-    root = float(np.sqrt(batch / width))
-    return [(1.0 - root, 1.0 + root), ((1.0 - root) ** 2, (1.0 + root) ** 2)]
+def paired_samples(batch: int) -> FloatArray:
+    """Return the covariance of pairs of samples with correlation 0.99, shape (batch, batch)."""
+    covariance = np.eye(batch)
+    for first in range(0, batch - 1, 2):
+        covariance[first, first + 1] = covariance[first + 1, first] = 0.99
+    return covariance
+
+
+def symmetric_root(covariance: FloatArray) -> FloatArray:
+    """Return the symmetric R with R R = covariance, for a positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh(covariance)
+    root: FloatArray = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+    return root
+
+
+def first_layer_of_covariance(covariance: FloatArray) -> FirstLayer:
+    """Return inputs for which the rows of W x, x the inputs, are N(0, covariance).
+
+    Each network draws its own rows.
+    """
+    return FirstLayer(symmetric_root(covariance) * np.sqrt(len(covariance)))

@@ -1,32 +1,22 @@
-"""TODO-DOC bnmc.experiments.bridging.common.distance_over_width."""
+"""Fig. 1b: the distance from the fixed point against the width."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments._experiment import (
-    Experiment,
-    Parts,
-    Sources,
-    Store,
-    Table,
-    Variable,
-    axes_of,
-    dataset,
-    estimated,
-    interval,
-    rms,
-    sized,
-    slope,
-    with_parameters,
-)
-from bnmc.experiments.bridging.common import DEFAULT, FULL, stationary_linear
-from bnmc.mean_field import MeanField
+from bnmc.experiments.bridging.linear_networks import stationary_linear
+from bnmc.experiments.data import Variable, curve, dataset, estimated
+from bnmc.experiments.experiment import Experiment, Table, with_parameters
+from bnmc.experiments.parts import Call, Store, chosen
+from bnmc.experiments.pictures import axes_of
+from bnmc.experiments.statistics import interval, rms, slope
+from bnmc.mean_field.field import MeanField
+from bnmc.plot.axes import COLOURS, estimates, plain_ticks
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
@@ -34,7 +24,23 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["fig_1b"]
+__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_1b"]
+
+
+class Sizes(NamedTuple):
+    """Widths, networks per width, and the first and last layer of the average."""
+
+    widths: tuple[int, ...]
+    chains: int
+    first: int = 41
+    last: int = 599
+
+
+DEFAULT = Sizes((100, 200, 400, 800, 1600, 3200), 16)
+FULL = Sizes((100, 200, 500, 1000, 2000, 5000, 10000), 32)
+
+#: Batch size of the paper.
+BATCH = 10
 
 
 @with_parameters
@@ -48,16 +54,17 @@ def fig_1b(
 ) -> Experiment:
     r"""Fig. 1b: the distance from the fixed point against the width.
 
-    Linear networks with batch normalization, 10 samples; :math:`\|G_l - G_*\|_F` averaged over
-    layers 40 < l < 600, as in the paper, of 16 networks at widths 100 to 3200 (``full``: 32, to
-    10000).
+    Linear networks with batch normalization and n = 10 samples.  As in the paper,
+    :math:`\|G_l - G_*\|_F` is averaged over layers 40 < l < 600.  There are 16 networks at each
+    width d from 100 to 3200 (``full``: 32 networks, widths to 10000).
 
-    What should be seen: slope −1/2 in the width.  The dashed line of the paper, 2n/√d, lies about a
-    fifth above: with m = n − 1 the mean square is :math:`n^2(m-1)(m+2)^2/(4m(m+1)d)` to leading
-    order in 1/d, about :math:`n^3/(4d)` for large n.  So 2n/√d is neither law nor bound: from
-    n = 16 on the root mean square exceeds it, and grows as :math:`n^{3/2}/(2\sqrt d)`.  The
-    authors' notebook has tanh and sin, not centred, in the spectral norm; it compares tanh with the
-    second moment of sin, and divides the error of sin by 51.
+    Expected: the slope in the width is −1/2.  The paper's dashed line, 2n/√d, lies about a fifth
+    above the points.  With m = n − 1 the mean square is :math:`n^2(m-1)(m+2)^2/(4m(m+1)d)` to
+    leading order in 1/d, and about :math:`n^3/(4d)` for large n.  So 2n/√d is neither the law nor
+    a bound: from n = 16 on the root mean square exceeds it, and grows as
+    :math:`n^{3/2}/(2\sqrt d)`.  The authors' notebook shows tanh and sin without centring, in the
+    spectral norm; it compares tanh with the second moment of sin, and divides the error of sin by
+    51.
 
     Returns
     -------
@@ -70,19 +77,14 @@ def fig_1b(
     >>> print(bridging.fig_1b().findings[0])  # doctest: +SKIP
     Slope of the distance against width, in logs, of widths >= 4n²: -0.50...
     """
-    sizes, sources = sized("1b", full, DEFAULT, FULL), Sources(rng)
-    n, widths = 10, sizes.widths
-    star = MeanField(Chain.bn_mlp(widths[0], n, "linear")).fixed_point().gram
-    means, squares = [], []
-    with Parts(progress, "bridging-1b", widths, sources, full, store) as parts:
-        for width in widths:
-            values = parts.run(
-                simulate, Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.chains,
-                burn_in=sizes.first, rng=sources.generator, observables=Distance(star),
-                threads=threads,
-            )["distance"]  # fmt: skip
-            means.append(Estimate.from_samples(values.mean(axis=1)))
-            squares.append(rms(np.sqrt(np.square(values).mean(axis=1))))
+    call = Call("bridging-1b", full, rng, progress, threads, store)
+    return experiment(chosen(DEFAULT, FULL, full), call)
+
+
+def experiment(sizes: Sizes, call: Call) -> Experiment:
+    """Run the experiment with these sizes."""
+    n, widths = BATCH, sizes.widths
+    means, squares = _distances(sizes, call)
     law = np.sqrt([stationary_linear(width, n) for width in widths])
     printed = 2 * n / np.sqrt(widths)
     wide = [k for k, width in enumerate(widths) if width >= 4 * n**2]
@@ -96,7 +98,7 @@ def fig_1b(
             "printed": Variable(along, printed, "2n/√d, the line of the paper", unit),
         },
         {"width": Variable(along, widths, "width d", "neurons")},
-        sources, full,
+        call,
         {
             "batch": n, "activation": "linear", "norm": "batch", "networks": sizes.chains,
             "layers": [sizes.first, sizes.last], "slope": fitted.value, "slope_ci": fitted.ci,
@@ -115,23 +117,37 @@ def fig_1b(
         f"The paper's line 2n/√d is {printed[-1] / last.value:.3g} times as high.",
     )
     title = "The distance from the fixed point falls as the root of the width"
-    return Experiment("bridging-1b", title, data, table, findings, _draw_1b)
+    return Experiment(call.name, title, data, table, findings, _draw)
 
 
-def _draw_1b(data: xarray.Dataset, figure: Figure) -> None:
-    from bnmc.plot.axes import COLOURS, estimates, plain_ticks
+def _distances(sizes: Sizes, call: Call) -> tuple[list[Estimate], list[Estimate]]:
+    """Return the mean and the root mean square of the distance at each width."""
+    star = MeanField(Chain.bn_mlp(sizes.widths[0], BATCH, "linear")).fixed_point().gram
+    means, squares = [], []
+    with call.parts(sizes.widths) as parts:
+        for width in sizes.widths:
+            values = parts.run(
+                simulate, Chain.bn_mlp(width, BATCH, "linear"), sizes.last, chains=sizes.chains,
+                burn_in=sizes.first, rng=call.generator, observables=Distance(star),
+                threads=call.threads,
+            )["distance"]  # fmt: skip
+            means.append(Estimate.from_samples(values.mean(axis=1)))
+            squares.append(rms(np.sqrt(np.square(values).mean(axis=1))))
+    return means, squares
 
+
+def _draw(data: xarray.Dataset, figure: Figure) -> None:
     left, right = axes_of(figure, 2, width=5.4, height=4.4)[0]
     width, law = data["width"].values, data["law"].values
-    ends = [data[f"rms{end}"].values for end in ("", "_low", "_high")]
-    estimates(left, width, *ends, colour=COLOURS[0], label="simulated, r.m.s.")
+    found = curve(data, "rms").T
+    estimates(left, width, *found, colour=COLOURS[0], label="simulated, r.m.s.")
     left.plot(width, law, color=COLOURS[1], label="theory, to leading order in 1/d")
     left.plot(width, data["printed"], "k--", linewidth=1.2, label=r"$2n/\sqrt{d}$ (paper)")
     left.set(xscale="log", yscale="log", ylabel=r"$\|G_\ell - G_*\|_F$")
     low, high = data.attrs["slope_ci"]
     left.set_title(f"slope {data.attrs['slope']:.3f} [{low:.3f}, {high:.3f}]", loc="left")
     left.legend()
-    ratios = [np.square(end / law) for end in ends]
+    ratios = np.square(found / law)
     estimates(right, width, *ratios, colour=COLOURS[0], label="simulated, 95 % intervals")
     right.axhline(1.0, color=COLOURS[1], label="theory")
     printed = np.square(data["printed"].values / law)

@@ -1,41 +1,57 @@
-"""TODO-DOC bnmc.experiments.bridging.common.same_network."""
+"""Corollaries 2 and 4: two inputs through one network end at the same spectrum."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bnmc import gram as grams
 from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
-from bnmc.chain.start import FirstLayer
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments._experiment import (
-    Experiment,
-    Parts,
-    Sources,
-    Store,
-    Table,
-    Variable,
-    axes_of,
-    dataset,
-    estimated,
-    interval,
-    sized,
-    slope,
-    with_parameters,
+from bnmc.experiments.bridging.common import (
+    ACTIVATIONS,
+    FloatArray,
+    paired_samples,
+    symmetric_root,
 )
-from bnmc.experiments.bridging.common import DEFAULT, FULL, FloatArray
-from bnmc.mean_field import MeanField
+from bnmc.experiments.data import Variable, curve, dataset, estimated, with_band
+from bnmc.experiments.experiment import Experiment, Table, with_parameters
+from bnmc.experiments.parts import Call, Store, chosen
+from bnmc.experiments.pictures import axes_of
+from bnmc.experiments.statistics import interval, slope
+from bnmc.gram import eigenvalues, relative_deviation
+from bnmc.mean_field.field import MeanField
+from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks
 from bnmc.simulation.run import simulate
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["two_inputs"]
+__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "two_inputs"]
+
+
+class Sizes(NamedTuple):
+    """Activations, widths, layers, and networks."""
+
+    activations: tuple[str, ...]
+    widths: tuple[int, ...]
+    depth: int
+    chains: int
+
+
+DEFAULT = Sizes(("relu", "tanh"), (250, 1000, 4000), 60, 64)
+FULL = Sizes(ACTIVATIONS, (250, 1000, 4000, 16000), 60, 256)
+
+#: Batch size of each input.
+BATCH = 5
+
+#: The two differences of a pair of Gram matrices, by name, with their description.
+_DIFFERENCES = {"spectral": "Σ|λ/λ′ - 1|", "relative": "‖G⁻¹G′ - I‖, Frobenius norm"}
 
 
 @with_parameters
@@ -49,14 +65,16 @@ def two_inputs(
 ) -> Experiment:
     r"""Corollaries 2 and 4: two inputs through one network certify stability without G*.
 
-    Two independent inputs of pairs of samples with correlation 0.99, in the one, and in the other
-    of independent samples, go through the same networks, 5 samples each.  Shown are
-    :math:`\sum_i |\lambda_i/\lambda_i' - 1|` (Remark 2) and :math:`\|G_l^{-1} G_l' - I\|_F`.
+    Two independent inputs of n = 5 samples go through the same networks.  One consists of pairs of
+    samples with correlation 0.99, the other of independent samples.  The picture shows two
+    differences of their Gram matrices G and G': :math:`\sum_i |\lambda_i/\lambda_i' - 1|` of the
+    eigenvalues (Remark 2), and :math:`\|G_l^{-1} G_l' - I\|_F`.
 
-    What should be seen: both fall to a level that falls as the root of the width and does not
-    depend on depth.  The dashed line is nγ‖G*^{-1/2}‖/√d, the ε of Corollary 4, which holds with
-    probability 1 − O(t⁻²) at t times this; it has the slope, and about the size.  Corollary 4 is
-    printed without a transient part, which at layer 0 is false.
+    Expected: both differences fall to a level that does not depend on the depth.  The level falls
+    as the root of the width d.  The dashed line is ε = nγ‖G*^{-1/2}‖/√d of Corollary 4, with γ the
+    distortion of the activation.  The corollary bounds the difference by t ε with probability
+    1 − O(t⁻²).  The line has the slope of the points, and about their size.  Corollary 4 is printed
+    without a transient part, so at layer 0 it is false.
 
     Returns
     -------
@@ -68,119 +86,122 @@ def two_inputs(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.two_inputs()  # doctest: +SKIP
     """
-    sizes, sources = sized("two-inputs", full, DEFAULT, FULL), Sources(rng)
-    n, names, widths = 5, sizes.activations, sizes.widths
-    measured: dict[str, list[Any]] = {"spectral": [], "relative": []}
-    levels: dict[str, list[Any]] = {"spectral": [], "relative": []}
-    printed = []
-    with Parts(
-        progress, "bridging-two-inputs", list(widths) * len(names), sources, full, store
-    ) as parts:
-        for name in names:
-            gamma = bounds.distortion(name, n)
-            for width in widths:
-                chain = Chain(width, n, name)
-                star = MeanField(chain).fixed_point()
-                normals = sources.generator.standard_normal((2, width, n))
-                normals[0] = normals[0] @ _root(_paired(n))
-                run = parts.run(
-                    simulate, chain, sizes.depth, chains=sizes.chains, initial=normals, inputs=2,
-                    rng=sources.generator, threads=threads,
-                )  # fmt: skip
-                first, second = run["gram"][:, :, 0], run["gram"][:, :, 1]
-                ratio = grams.eigenvalues(first) / grams.eigenvalues(second)
-                both = {
-                    "spectral": np.abs(ratio - 1.0).sum(axis=-1),
-                    "relative": grams.relative_deviation(first, second),
-                }
-                for kind, values in both.items():
-                    measured[kind].append(values)
-                    deep = values[:, sizes.depth // 2 :].mean(axis=1)
-                    levels[kind].append(Estimate.from_samples(deep))
-                printed.append(
-                    float(
-                        bounds.corollary_4(
-                            width=width, batch=n, t=1.0, star=star.gram, distortion=gamma
-                        ).radius
-                    )
-                )
-    shape = (len(names), len(widths))
-    per = ("activation", "width")
-    variables: dict[str, Variable] = {}
-    slopes: dict[tuple[str, str], Estimate] = {}
-    for kind, long_name in (
-        ("spectral", "Σ|λ/λ′ - 1|"),
-        ("relative", "‖G⁻¹G′ - I‖, Frobenius norm"),
-    ):
-        stack = np.array(measured[kind]).reshape(*shape, sizes.chains, -1)
-        curve = ("activation", "width", "layer")
-        low, high = np.quantile(stack, (0.05, 0.95), axis=2)
-        variables[kind] = Variable(curve, stack.mean(axis=2), long_name)
-        variables[f"{kind}_band_low"] = Variable(curve, low, "5 % of networks")
-        variables[f"{kind}_band_high"] = Variable(curve, high, "95 % of networks")
-        rows = [levels[kind][k : k + len(widths)] for k in range(0, len(printed), len(widths))]
-        variables |= estimated(f"{kind}_level", per, rows, f"mean over deep layers of {long_name}")
-        for name, row in zip(names, rows, strict=True):
-            slopes[kind, name] = slope(widths, row)
-    variables["epsilon"] = Variable(
-        per, np.reshape(printed, shape), "ε of Corollary 4, nγ‖G*^(-1/2)‖/√d"
-    )
-    data = dataset(
-        variables,
-        {
-            "activation": Variable(("activation",), list(names), "activation", ""),
-            "width": Variable(("width",), widths, "width d", "neurons"),
-            "layer": Variable(("layer",), run.layers, "layer"),
-        },
-        sources, full,
-        {
-            "batch": n, "norm": "batch", "networks": sizes.chains,
-            "initial": "pairs of samples of correlation 0.99, and independent samples",
-        },
-    )  # fmt: skip
+    call = Call("bridging-two-inputs", full, rng, progress, threads, store)
+    return experiment(chosen(DEFAULT, FULL, full), call)
+
+
+class _Measured(NamedTuple):
+    """Recorded layers, differences by name, and ε of Corollary 4.
+
+    Differences have the shape (activations, widths, networks, layers), and ε (activations, widths).
+    """
+
+    layers: NDArray[np.int64]
+    differences: dict[str, FloatArray]
+    epsilon: FloatArray
+
+
+def experiment(sizes: Sizes, call: Call) -> Experiment:
+    """Run the experiment with these sizes."""
+    names, widths = sizes.activations, sizes.widths
+    measured = _measure(sizes, call)
+    levels = {
+        kind: [
+            [
+                Estimate.from_samples(one[:, sizes.depth // 2 :].mean(axis=1))
+                for one in of_activation
+            ]
+            for of_activation in values
+        ]
+        for kind, values in measured.differences.items()
+    }
     table = Table(
         ("activation", "width", "Σ|λ/λ′ - 1|", "‖G⁻¹G′ - I‖", "ε of Corollary 4"),
         tuple(
             (
                 name,
                 width,
-                levels["spectral"][i * len(widths) + j],
-                levels["relative"][i * len(widths) + j],
-                printed[i * len(widths) + j],
+                levels["spectral"][i][j],
+                levels["relative"][i][j],
+                float(measured.epsilon[i, j]),
             )
             for i, name in enumerate(names)
             for j, width in enumerate(widths)
         ),
     )
     findings = tuple(
-        f"{name}: slopes of the levels in the width {interval(slopes['spectral', name])} (spectra) "
-        f"and {interval(slopes['relative', name])} (matrices); theory, for large "
+        f"{name}: slopes of the levels in the width {interval(slope(widths, spectral))} (spectra) "
+        f"and {interval(slope(widths, relative))} (matrices); theory, for large "
         "widths: -1/2."
-        for name in names
+        for name, spectral, relative in zip(
+            names, levels["spectral"], levels["relative"], strict=True
+        )
     )
     title = "Two inputs to one network end at one spectrum, up to the root of the width"
-    return Experiment("bridging-two-inputs", title, data, table, findings, _draw_two_inputs)
+    data = _data(sizes, call, measured, levels)
+    return Experiment(call.name, title, data, table, findings, _draw)
 
 
-def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
+def _measure(sizes: Sizes, call: Call) -> _Measured:
+    differences: dict[str, list[list[FloatArray]]] = {kind: [] for kind in _DIFFERENCES}
+    epsilon = np.empty((len(sizes.activations), len(sizes.widths)))
+    with call.parts(list(sizes.widths) * len(sizes.activations)) as parts:
+        for i, name in enumerate(sizes.activations):
+            gamma = bounds.distortion(name, BATCH)
+            of_widths: dict[str, list[FloatArray]] = {kind: [] for kind in _DIFFERENCES}
+            for j, width in enumerate(sizes.widths):
+                chain = Chain(width, BATCH, name)
+                star = MeanField(chain).fixed_point()
+                normals = call.generator.standard_normal((2, width, BATCH))
+                normals[0] = normals[0] @ symmetric_root(paired_samples(BATCH))
+                run = parts.run(
+                    simulate, chain, sizes.depth, chains=sizes.chains, initial=normals, inputs=2,
+                    rng=call.generator, threads=call.threads,
+                )  # fmt: skip
+                first, second = run["gram"][:, :, 0], run["gram"][:, :, 1]
+                ratio = eigenvalues(first) / eigenvalues(second)
+                of_widths["spectral"].append(np.abs(ratio - 1.0).sum(axis=-1))
+                of_widths["relative"].append(relative_deviation(first, second))
+                epsilon[i, j] = bounds.corollary_4(
+                    width=width, batch=BATCH, t=1.0, star=star.gram, distortion=gamma
+                ).radius
+            for kind, values in of_widths.items():
+                differences[kind].append(values)
+    stacked = {kind: np.array(values) for kind, values in differences.items()}
+    return _Measured(run.layers, stacked, epsilon)
 
-    from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks
 
+def _data(
+    sizes: Sizes, call: Call, measured: _Measured, levels: dict[str, list[list[Estimate]]]
+) -> xarray.Dataset:
+    per = ("activation", "width")
+    variables: dict[str, Variable] = {}
+    for kind, long_name in _DIFFERENCES.items():
+        values = measured.differences[kind]
+        variables |= with_band(kind, (*per, "layer"), values, 2, long_name)
+        variables |= estimated(
+            f"{kind}_level", per, levels[kind], f"mean over deep layers of {long_name}"
+        )
+    variables["epsilon"] = Variable(per, measured.epsilon, "ε of Corollary 4, nγ‖G*^(-1/2)‖/√d")
+    return dataset(
+        variables,
+        {
+            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
+            "width": Variable(("width",), sizes.widths, "width d", "neurons"),
+            "layer": Variable(("layer",), measured.layers, "layer"),
+        },
+        call,
+        {
+            "batch": BATCH, "norm": "batch", "networks": sizes.chains,
+            "initial": "pairs of samples of correlation 0.99, and independent samples",
+        },
+    )  # fmt: skip
+
+
+def _draw(data: xarray.Dataset, figure: Figure) -> None:
     left, *levels = axes_of(figure, 3, width=4.6, height=4.2)[0]
-    name = str(data["activation"].values[0])
-    one = data.sel(activation=name)
-    layers, widths = data["layer"].values, data["width"].values
-    # Not those of the activations beside it.
-    shades = colormaps["viridis"](np.linspace(0.0, 0.85, len(widths)))
-    for colour, width in zip(map(to_hex, shades), widths, strict=True):
-        part = one.sel(width=width)
-        curve = [part[f"spectral{end}"] for end in ("", "_band_low", "_band_high")]
-        band(left, layers, *curve, colour=colour, label=f"d = {width}")
-    left.set(yscale="log", xlabel="layer", ylabel=r"$\Sigma_i\, |\lambda_i/\lambda_i' - 1|$")
-    left.set_title(f"{name}, mean and 90 % of {data.attrs['networks']} networks", loc="left")
-    left.legend()
+    _draw_depth(left, data)
+    widths = data["width"].values
     panels = (
         ("spectral", r"deep layers, $\Sigma_i\, |\lambda_i/\lambda_i' - 1|$"),
         ("relative", r"deep layers, $\|G_\ell^{-1} G_\ell' - I\|_F$"),
@@ -188,8 +209,8 @@ def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
     for ax, (kind, title) in zip(levels, panels, strict=True):
         for colour, label in zip(COLOURS, data["activation"].values, strict=False):
             part = data.sel(activation=label)
-            curve = [part[f"{kind}_level{end}"] for end in ("", "_low", "_high")]
-            estimates(ax, widths, *curve, colour=colour, fmt="o-", label=label)
+            found = curve(part, f"{kind}_level").T
+            estimates(ax, widths, *found, colour=colour, fmt="o-", label=label)
             if kind == "relative":
                 ax.plot(widths, part["epsilon"], "--", color=colour, linewidth=1.2)
         ax.set(xscale="log", yscale="log", xlabel="width $d$")
@@ -203,20 +224,18 @@ def _draw_two_inputs(data: xarray.Dataset, figure: Figure) -> None:
     figure.suptitle(f"Two inputs through the same networks, n = {data.attrs['batch']}")
 
 
-def _root(covariance: FloatArray) -> FloatArray:
-    values, vectors = np.linalg.eigh(covariance)
-    root: FloatArray = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-    return root
+def _draw_depth(ax: Axes, data: xarray.Dataset) -> None:
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
-
-def _rows_of(covariance: FloatArray) -> FirstLayer:
-    """A start whose rows are N(0, covariance), drawn anew for each network."""
-    return FirstLayer(_root(covariance) * np.sqrt(len(covariance)))
-
-
-def _paired(batch: int) -> FloatArray:
-    """Covariance of pairs of samples with correlation 0.99."""
-    covariance = np.eye(batch)
-    for first in range(0, batch - 1, 2):
-        covariance[first, first + 1] = covariance[first + 1, first] = 0.99
-    return covariance
+    name = str(data["activation"].values[0])
+    one = data.sel(activation=name)
+    layers, widths = data["layer"].values, data["width"].values
+    # Other colours than the panels beside it, where a colour is an activation.
+    shades = colormaps["viridis"](np.linspace(0.0, 0.85, len(widths)))
+    for colour, width in zip(map(to_hex, shades), widths, strict=True):
+        found = curve(one.sel(width=width), "spectral", "_band").T
+        band(ax, layers, *found, colour=colour, label=f"d = {width}")
+    ax.set(yscale="log", xlabel="layer", ylabel=r"$\Sigma_i\, |\lambda_i/\lambda_i' - 1|$")
+    ax.set_title(f"{name}, mean and 90 % of {data.attrs['networks']} networks", loc="left")
+    ax.legend()

@@ -1,8 +1,8 @@
-"""TODO-DOC bnmc.experiments.bridging.common.spectra."""
+"""Fig. 2: the spectrum of the Gram matrix beside the Marchenko-Pastur law, for six activations."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,24 +10,20 @@ from numpy.typing import NDArray
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments._experiment import (
-    Experiment,
-    Parts,
-    Sources,
-    Store,
-    Table,
-    Variable,
-    axes_of,
-    dataset,
-    estimated,
-    interval,
-    label_outer,
-    sized,
-    with_parameters,
+from bnmc.experiments.bridging.common import (
+    ACTIVATIONS,
+    FloatArray,
+    bulk,
+    first_layer_of_covariance,
 )
-from bnmc.experiments.bridging.common import DEFAULT, FULL, FloatArray, _regular
-from bnmc.experiments.bridging.same_network import _rows_of
-from bnmc.mean_field import FixedPoint, MeanField
+from bnmc.experiments.data import Variable, dataset, estimated
+from bnmc.experiments.experiment import Experiment, Table, with_parameters
+from bnmc.experiments.parts import Call, Store, chosen
+from bnmc.experiments.pictures import axes_of, label_outer
+from bnmc.experiments.statistics import interval
+from bnmc.mean_field import FixedPoint
+from bnmc.mean_field.field import MeanField
+from bnmc.plot.axes import COLOURS
 from bnmc.random_matrix import MarchenkoPastur
 from bnmc.simulation.run import simulate
 
@@ -35,7 +31,26 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["fig_2"]
+__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_2", "stationary_spread"]
+
+
+class Sizes(NamedTuple):
+    """Activations, width, the deep layer to look at, and networks."""
+
+    activations: tuple[str, ...]
+    width: int
+    layer: int
+    chains: int
+
+
+DEFAULT = Sizes(ACTIVATIONS, 500, 20, 200)
+FULL = Sizes(ACTIVATIONS, 1000, 20, 1000)
+
+#: Batch size of the paper.
+BATCH = 20
+
+#: Bins of the singular values.
+_EDGES = np.linspace(0.4, 1.6, 61)
 
 
 @with_parameters
@@ -47,92 +62,58 @@ def fig_2(
     threads: int | None = None,
     store: Store = None,
 ) -> Experiment:
-    r"""Fig. 2 a–f: the spectrum of six activations, and what its width really is.
+    r"""Fig. 2 a–f: the spectrum of G for six activations, and its width in theory.
 
-    Singular values of the activations, :math:`\sqrt{\lambda_i/\mu}` with the :math:`\lambda_i` the
-    n − 1 eigenvalues of G_20 orthogonal to the ones and μ = b*(1−c*), for relu, tanh, sigmoid, sin,
-    selu and celu; n = 20, width 500, 200 networks (``full``: width 1000, 1000 networks).  Beside
-    them the same of a single layer whose pre-activations are drawn with rows N(0, G*): the input
-    of all layers here, so that layer 0 of a run is that single layer.
+    The picture shows densities of the singular values :math:`\sqrt{\lambda_i/\mu}`.  The
+    :math:`\lambda_i` are the n − 1 eigenvalues of :math:`G_{20}` orthogonal to the ones, and
+    μ = b*(1−c*).  Activations are relu, tanh, sigmoid, sin, selu and celu; n = 20, width d = 500,
+    200 networks (``full``: width 1000, 1000 networks).  Beside layer 20 is one single layer whose
+    pre-activations have rows N(0, G*).  All networks start from such rows, so layer 0 of a run is
+    that single layer.
 
-    What should be seen: the single layer has about the Marchenko–Pastur law of ratio n/d, a little
-    narrower: its variance over n/d is exactly (n−2)/n for linear networks, and .89 to .95 for
-    these.  Layer 20 has not: it is wider.  Fluctuations of former layers add up, in the two sectors
-    of traceless symmetric matrices by the factor :math:`1/(1-\lambda^2)`, with λ_L and λ_M the
-    eigenvalues of the mean-field map.  The table has the variance over n/d, which is 1 for
-    Marchenko–Pastur, and that prediction, made of the measured fluctuation of the single layer.
+    Expected: the single layer nearly follows the Marchenko–Pastur law of ratio n/d, but is a little
+    narrower.  Its variance over n/d is exactly (n−2)/n for linear networks, and .89 to .95 for
+    these activations.  Layer 20 is wider, because the fluctuations of former layers add up.  In the
+    two sectors of traceless symmetric matrices the sum is the factor :math:`1/(1-\lambda^2)`, with
+    λ_L and λ_M the eigenvalues of the mean-field map.  The table shows the variance over n/d, which
+    is 1 for Marchenko–Pastur, and the prediction for deep layers: the measured fluctuation of the
+    single layer times these factors.
 
-    The paper says that the stationary spectrum "accurately follows" Marchenko–Pastur; it is the
-    fluctuation of one step that does, about.  The authors' notebook draws the density of
-    eigenvalues over singular values, and those of W times activations, a layer of fluctuation
-    wider: the variance over n/d is 5.5 (tanh) and 3.4 (relu).  Paper and poster take layers 10 and
-    20.
+    The paper says that the stationary spectrum "accurately follows" Marchenko–Pastur.  Only the
+    fluctuation of one layer does, approximately.  The authors' notebook draws the density of
+    eigenvalues over singular values.  It uses eigenvalues of W times activations, which have one
+    more layer of fluctuations: their variance over n/d is 5.5 (tanh) and 3.4 (relu).  Paper and
+    poster show layers 10 and 20.
 
     Returns
     -------
     Experiment
-        Densities by ``activation``, ``which`` ("one step", "deep") and ``bin``.
+        Densities by ``activation``, ``which`` ("one step", "layer 20") and ``bin``.
 
     Examples
     --------
     >>> from bnmc.experiments import bridging
     >>> found = bridging.fig_2()  # doctest: +SKIP
     """
-    sizes, sources = sized("2", full, DEFAULT, FULL), Sources(rng)
-    n, width, names = 20, sizes.width, sizes.activations
-    spectra, rows, predictions = [], [], []
-    with Parts(progress, "bridging-2", [1.0] * len(names), sources, full, store) as parts:
-        for name in names:
-            chain = Chain(width, n, name)
-            star = MeanField(chain).fixed_point()
-            matrices = parts.run(
-                simulate, chain, sizes.layer, chains=sizes.chains, initial=_rows_of(star.gram),
-                every=sizes.layer, rng=sources.generator, threads=threads,
-            )["gram"]  # fmt: skip
-            level = star.b * (1.0 - star.c)
-            bulk = _regular(matrices) / level
-            predictions.append(_amplified(bulk[:, 0], star, n / width))
-            values = np.linalg.eigvalsh(bulk)
-            spectra.append(values)
-            rows.append([_spread(values[:, which], n / width) for which in (0, 1)])
-    edges = np.linspace(0.4, 1.6, 61)
-    densities = np.array(
-        [
-            [_density(np.sqrt(np.maximum(values[:, which], 0.0)), edges) for which in (0, 1)]
-            for values in spectra
-        ]
-    )
-    middle = (edges[1:] + edges[:-1]) / 2
-    law = MarchenkoPastur(n / width).singular_values.pdf(middle)
-    kinds = ("one step", f"layer {sizes.layer}")
-    per = ("activation", "which")
-    data = dataset(
-        {
-            "density": Variable(
-                (*per, "bin"), densities[:, :, 0], "density of the singular values"
-            ),
-            "density_low": Variable((*per, "bin"), densities[:, :, 1], "lower end of its interval"),
-            "density_high": Variable(
-                (*per, "bin"), densities[:, :, 2], "upper end of its interval"
-            ),
-            "marchenko_pastur": Variable(("bin",), law, "density of the law of Marchenko-Pastur"),
-            **estimated("variance", per, rows, "variance of eigenvalues over n/d"),
-            **estimated(
-                "predicted", ("activation",), predictions,
-                "its stationary value, of one step and the mean field",
-            ),
-        },
-        {
-            "activation": Variable(("activation",), list(names), "activation", ""),
-            "which": Variable(("which",), list(kinds), "layer", ""),
-            "bin": Variable(("bin",), middle, "singular value over √(b*(1-c*))"),
-        },
-        sources, full,
-        {
-            "width": width, "batch": n, "norm": "batch", "layer": sizes.layer,
-            "networks": sizes.chains, "initial": "rows N(0, G*)",
-        },
-    )  # fmt: skip
+    call = Call("bridging-2", full, rng, progress, threads, store)
+    return experiment(chosen(DEFAULT, FULL, full), call)
+
+
+class _Spectra(NamedTuple):
+    """Results by activation, at layer 0 and at the deep layer.
+
+    Eigenvalues of the bulk are divided by μ and have the shape (networks, 2, n - 1).  Variances are
+    divided by n/d.  Predictions are those of the variance in deep layers.
+    """
+
+    eigenvalues: list[NDArray[np.floating[Any]]]
+    variances: list[list[Estimate]]
+    predictions: list[Estimate]
+
+
+def experiment(sizes: Sizes, call: Call) -> Experiment:
+    """Run the experiment with these sizes."""
+    found = _measure(sizes, call)
     table = Table(
         (
             "activation", "one step: variance d/n", f"layer {sizes.layer}: variance d/n",
@@ -140,25 +121,140 @@ def fig_2(
         ),
         tuple(
             (name, *row, predicted, 1.0)
-            for name, row, predicted in zip(names, rows, predictions, strict=True)
+            for name, row, predicted in zip(
+                sizes.activations, found.variances, found.predictions, strict=True
+            )
         ),
     )  # fmt: skip
     findings = (
         *(
-            f"{name}: the variance of the bulk is {interval(row[0])} times that of "
-            f"Marchenko-Pastur in one step, and {interval(row[1])} at layer {sizes.layer}; "
+            f"{name}: the variance of the bulk is {interval(first)} times that of "
+            f"Marchenko-Pastur in one step, and {interval(deep)} at layer {sizes.layer}; "
             f"predicted: {interval(predicted)}."
-            for name, row, predicted in zip(names, rows, predictions, strict=True)
+            for name, first, deep, predicted, _ in table.rows
         ),
-        f"Of linear networks it is (n - 2)/n = {(n - 2) / n:.4g} in one step, exactly.",
+        f"Of linear networks it is (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step, exactly.",
     )
     title = "One layer about follows Marchenko-Pastur; the stationary spectrum is wider"
-    return Experiment("bridging-2", title, data, table, findings, _draw_2)
+    return Experiment(call.name, title, _data(sizes, call, found), table, findings, _draw)
 
 
-def _draw_2(data: xarray.Dataset, figure: Figure) -> None:
-    from bnmc.plot.axes import COLOURS
+def _measure(sizes: Sizes, call: Call) -> _Spectra:
+    found = _Spectra([], [], [])
+    ratio = BATCH / sizes.width
+    with call.parts([1.0] * len(sizes.activations)) as parts:
+        for name in sizes.activations:
+            chain = Chain(sizes.width, BATCH, name)
+            star = MeanField(chain).fixed_point()
+            matrices = parts.run(
+                simulate, chain, sizes.layer, chains=sizes.chains,
+                initial=first_layer_of_covariance(star.gram), every=sizes.layer,
+                rng=call.generator, threads=call.threads,
+            )["gram"]  # fmt: skip
+            relative = bulk(matrices) / (star.b * (1.0 - star.c))
+            eigenvalues = np.linalg.eigvalsh(relative)
+            found.eigenvalues.append(eigenvalues)
+            found.variances.append([_spread(eigenvalues[:, which], ratio) for which in (0, 1)])
+            found.predictions.append(stationary_spread(relative[:, 0], star, ratio))
+    return found
 
+
+def _spread(eigenvalues: NDArray[np.floating[Any]], ratio: float) -> Estimate:
+    """Return the variance of eigenvalues relative to their mean, over the ratio n/d.
+
+    Eigenvalues have the shape (networks, n - 1); the mean is over all of them.
+    """
+    relative = eigenvalues / eigenvalues.mean()
+    return Estimate.from_samples(np.square(relative - 1.0).mean(axis=1) / ratio)
+
+
+def stationary_spread(single: FloatArray, star: FixedPoint, ratio: float) -> Estimate:
+    """Predict the stationary variance of the bulk from matrices of one layer, by linear response.
+
+    Traceless symmetric matrices have two sectors: matrices P diag(v) P, P the projector orthogonal
+    to the ones, and the rest.  In the sector with eigenvalue λ of the mean-field map, the
+    stationary variance is 1/(1 - λ²) times that of one layer.  The next layer forgets the trace.
+
+    Parameters
+    ----------
+    single : (networks, n - 1, n - 1) ndarray of float64
+        Bulks of Gram matrices, one layer after rows N(0, G*).
+    star : FixedPoint
+        Fixed point G* of the mean field.
+    ratio : float
+        n/d.
+
+    Returns
+    -------
+    Estimate
+        Variance over n/d, relative to the squared mean eigenvalue.
+    """
+    from scipy.linalg import helmert
+
+    m = single.shape[-1]
+    n = m + 1
+    deviation = single / (np.trace(single, axis1=1, axis2=2).mean() / m) - np.eye(m)
+    trace = np.trace(deviation, axis1=1, axis2=2)
+    traceless = deviation - (trace / m)[:, None, None] * np.eye(m)
+    basis = helmert(n)
+    diagonal = np.einsum("ai,cab,bi->ci", basis, traceless, basis)
+    # If v sums to 0, the diagonal of P diag(v) P is (1 - 2/n) v.
+    light = n / (n - 2) * np.square(diagonal).sum(axis=1)
+    rest = np.square(traceless).sum(axis=(1, 2)) - light
+    slow, fast = np.abs(np.asarray(star.eigenvalues[:2], dtype=np.float64))
+    total = trace**2 / m + light / (1.0 - slow**2) + rest / (1.0 - fast**2)
+    return Estimate.from_samples(total / m / ratio, method="linear response")
+
+
+def _data(sizes: Sizes, call: Call, found: _Spectra) -> xarray.Dataset:
+    densities = np.array(
+        [
+            [_density(np.sqrt(np.maximum(values[:, which], 0.0))) for which in (0, 1)]
+            for values in found.eigenvalues
+        ]
+    )
+    middle = (_EDGES[1:] + _EDGES[:-1]) / 2
+    law = MarchenkoPastur(BATCH / sizes.width).singular_values.pdf(middle)
+    per = ("activation", "which")
+    axes = (*per, "bin")
+    return dataset(
+        {
+            "density": Variable(axes, densities[:, :, 0], "density of the singular values"),
+            "density_low": Variable(axes, densities[:, :, 1], "lower end of its interval"),
+            "density_high": Variable(axes, densities[:, :, 2], "upper end of its interval"),
+            "marchenko_pastur": Variable(("bin",), law, "density of the law of Marchenko-Pastur"),
+            **estimated("variance", per, found.variances, "variance of eigenvalues over n/d"),
+            **estimated(
+                "predicted", ("activation",), found.predictions,
+                "its stationary value, of one step and the mean field",
+            ),
+        },
+        {
+            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
+            "which": Variable(("which",), ["one step", f"layer {sizes.layer}"], "layer", ""),
+            "bin": Variable(("bin",), middle, "singular value over √(b*(1-c*))"),
+        },
+        call,
+        {
+            "width": sizes.width, "batch": BATCH, "norm": "batch", "layer": sizes.layer,
+            "networks": sizes.chains, "initial": "rows N(0, G*)",
+        },
+    )  # fmt: skip
+
+
+def _density(values: NDArray[np.floating[Any]]) -> FloatArray:
+    """Return the density of values (networks, n - 1) in the bins, and its interval: (3, bins).
+
+    Eigenvalues of one network depend on each other, so each network is one sample.
+    """
+    counts = np.array([np.histogram(row, _EDGES)[0] for row in values])
+    shares = counts / (values.shape[1] * np.diff(_EDGES))
+    reach = 1.96 * shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
+    mean = shares.mean(axis=0)
+    return np.array([mean, np.maximum(mean - reach, 0.0), mean + reach])
+
+
+def _draw(data: xarray.Dataset, figure: Figure) -> None:
     names = data["activation"].values
     columns = min(3, len(names))
     rows = -(-len(names) // columns)
@@ -185,44 +281,3 @@ def _draw_2(data: xarray.Dataset, figure: Figure) -> None:
     )
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
-
-
-def _spread(eigenvalues: NDArray[np.floating[Any]], ratio: float) -> Estimate:
-    """Variance of eigenvalues (networks, n - 1) about their common mean, over it and over n/d."""
-    relative = eigenvalues / eigenvalues.mean()
-    return Estimate.from_samples(np.square(relative - 1.0).mean(axis=1) / ratio)
-
-
-def _amplified(single: FloatArray, star: FixedPoint, ratio: float) -> Estimate:
-    """Predict the stationary variance of the bulk, over n/d, from matrices of a step.
-
-    A deviation lasts: in each of the sectors of traceless symmetric matrices, those of P diag(v) P
-    and the rest, variances are 1/(1 - λ²) times those of a step.  The trace is forgotten at once.
-    """
-    from scipy.linalg import helmert
-
-    m = single.shape[-1]
-    n = m + 1
-    deviation = single / (np.trace(single, axis1=1, axis2=2).mean() / m) - np.eye(m)
-    trace = np.trace(deviation, axis1=1, axis2=2)
-    traceless = deviation - (trace / m)[:, None, None] * np.eye(m)
-    basis = helmert(n)
-    diagonal = np.einsum("ai,cab,bi->ci", basis, traceless, basis)
-    # P diag(v) P has the diagonal (1 - 2/n) v where v sums to 0.
-    light = n / (n - 2) * np.square(diagonal).sum(axis=1)
-    rest = np.square(traceless).sum(axis=(1, 2)) - light
-    slow, fast = np.abs(np.asarray(star.eigenvalues[:2], dtype=np.float64))
-    total = trace**2 / m + light / (1.0 - slow**2) + rest / (1.0 - fast**2)
-    return Estimate.from_samples(total / m / ratio, method="linear response")
-
-
-def _density(values: FloatArray, edges: FloatArray) -> FloatArray:
-    """Density of values (networks, n - 1) in bins with an interval, (3, bins).
-
-    Eigenvalues of one network are not independent, networks are: each is one sample.
-    """
-    counts = np.array([np.histogram(row, edges)[0] for row in values])
-    shares = counts / (values.shape[1] * np.diff(edges))
-    reach = 1.96 * shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
-    mean = shares.mean(axis=0)
-    return np.array([mean, np.maximum(mean - reach, 0.0), mean + reach])

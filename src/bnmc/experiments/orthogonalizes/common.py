@@ -1,29 +1,37 @@
-"""What the figures of this package share."""
+"""Sizes, nearly collinear inputs and the law of the stationary gap: shared by several figures."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
-from bnmc.bounds import orthogonalizes as bounds
+from bnmc.bounds.orthogonalizes import stationary_squared_gap
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
-from bnmc.estimate.estimate import Estimate
-from bnmc.experiments._common import LEVEL
-from bnmc.experiments._experiment import Sources
+from bnmc.experiments.parts import Call
 from bnmc.simulation.run import simulate
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["Float64Array"]
+__all__ = [
+    "SMALL_SINGULAR_VALUE",
+    "Float64Array",
+    "Sizes",
+    "collinear_samples",
+    "gap_of_spectrum",
+    "run_from_collinear",
+    "stationary_mean_gap",
+    "traceless_dimensions",
+]
 
 Float64Array = NDArray[np.float64]
 
 
-class _Sizes(NamedTuple):
-    """Sizes of a figure."""
+class Sizes(NamedTuple):
+    """Widths, layers, networks per width, and batch size."""
 
     widths: tuple[int, ...]
     layers: int
@@ -31,54 +39,45 @@ class _Sizes(NamedTuple):
     batch: int = 4
 
 
-#: The small singular values of the nearly collinear inputs of Fig. 2.
-_TINY = 1e-6
+#: All singular values of the nearly collinear inputs except the largest, which is 1.
+SMALL_SINGULAR_VALUE = 1e-6
 
 
-def _collinear(n: int) -> Float64Array:
-    return np.diag([1.0] + [_TINY] * (n - 1))
+def collinear_samples(batch: int) -> Float64Array:
+    """Return nearly collinear inputs, shape (batch, batch), by their singular values."""
+    return np.diag([1.0] + [SMALL_SINGULAR_VALUE] * (batch - 1))
 
 
-def _run(
-    d: int, n: int, sizes: _Sizes, sources: Sources, threads: int | None, observables: str, *,
-    progress: Progress,
-) -> Trajectory:  # fmt: skip
+def run_from_collinear(
+    width: int, sizes: Sizes, call: Call, observables: str, *, progress: Progress
+) -> Trajectory:
+    """Simulate ``sizes.layers`` layers of linear networks from nearly collinear inputs."""
     return simulate(
-        Chain.bn_linear(d, n), sizes.layers - 1, chains=sizes.chains,
-        initial=FirstLayer(_collinear(n)), observables=observables, rng=sources.generator,
-        threads=threads, progress=progress,
+        Chain.bn_linear(width, sizes.batch), sizes.layers - 1, chains=sizes.chains,
+        initial=FirstLayer(collinear_samples(sizes.batch)), observables=observables,
+        rng=call.generator, threads=call.threads, progress=progress,
     )  # fmt: skip
 
 
-def _gap(eigenvalues: Float64Array) -> Float64Array:
-    """V of the eigenvalues of Gram matrices."""
+def gap_of_spectrum(eigenvalues: Float64Array) -> Float64Array:
+    """Return the orthogonality gap V of Gram matrices with these eigenvalues, the last axis."""
     shares = eigenvalues / eigenvalues.sum(axis=-1, keepdims=True)
     gap: Float64Array = np.linalg.norm(shares - 1 / shares.shape[-1], axis=-1)
     return gap
 
 
-def _wide_gaps(n: int, layers: int) -> Float64Array:
-    """V of the chain of infinite width from the nearly collinear input, layer by layer."""
-    shares = np.square(np.diag(_collinear(n)))
-    found = []
-    for _ in range(layers):
-        shares = bounds.expected_shares(shares)
-        found.append(float(_gap(shares)))
-    return np.array(found)
-
-
-def _freedom(batch: int) -> int:
+def traceless_dimensions(batch: int) -> int:
+    """Return the dimension of the traceless symmetric matrices, (n − 1)(n + 2)/2."""
     return (batch - 1) * (batch + 2) // 2
 
 
-#: Batch of Fig. 6.
-_SAMPLES = 4
+def stationary_mean_gap(width: int, batch: int) -> float:
+    """Return the stationary mean of V, to leading order in 1/d.
 
-
-def _estimate(interval: Float64Array, count: int) -> Estimate:
-    """The estimate of a mean and its interval."""
-    from scipy.special import stdtrit
-
-    mean, low, high = (float(end) for end in interval)
-    stderr = (high - low) / 2 / float(stdtrit(count - 1, (1 + LEVEL) / 2))
-    return Estimate(mean, stderr, (low, high), count, "mean over networks", LEVEL)
+    In the stationary law ``HᵀH − I/n`` is normal, and its law is invariant under rotations of the
+    samples.  So V is a multiple of a χ variable with m degrees of freedom, m the dimension of the
+    traceless symmetric matrices.
+    """
+    m = traceless_dimensions(batch)
+    ratio = math.exp(math.lgamma((m + 1) / 2) - math.lgamma(m / 2)) * math.sqrt(2 / m)
+    return math.sqrt(float(stationary_squared_gap(width, batch))) * ratio

@@ -1,0 +1,160 @@
+"""`Experiment` and `Table`: the result of an experiment, as data, text, JSON and a picture."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from bnmc._support.extras import import_extra
+from bnmc._support.json import plain
+from bnmc._support.text import text_table
+from bnmc.estimate.estimate import Estimate
+
+if TYPE_CHECKING:
+    import xarray
+    from matplotlib.figure import Figure
+
+__all__ = ["Experiment", "Table", "with_parameters"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table; ``print`` shows it aligned.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Names of the columns, with units if the numbers have any.
+    rows : tuple of tuple
+        Cells: a string, a number, an `Estimate`, or None for an empty cell.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def cells(self) -> list[list[str]]:
+        """Return the rows as text: an estimate with its interval."""
+        return [[_text(cell) for cell in row] for row in self.rows]
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Return one dict per row, made of values that JSON has."""
+        return [
+            {name: plain(cell) for name, cell in zip(self.columns, row, strict=True)}
+            for row in self.rows
+        ]
+
+    def __str__(self) -> str:
+        return text_table(self.columns, self.cells())
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """The result of an experiment; ``print`` shows its table and its findings.
+
+    Attributes
+    ----------
+    name : str
+        One of `bnmc.experiments.names`.
+    title : str
+        Title of the picture.
+    data : xarray.Dataset
+        All numbers of the picture.  Variables have a ``long_name`` and ``units``.  Attributes tell
+        how to repeat the run: ``seed`` (for ``rng=int(seed)``), settings and version.
+    table : Table
+        The main numbers.
+    findings : tuple of str
+        Results in sentences: measured numbers, their intervals, and the theory.
+    """
+
+    name: str
+    title: str
+    data: xarray.Dataset
+    table: Table
+    findings: tuple[str, ...]
+    draw: Callable[[xarray.Dataset, Figure], None] = field(repr=False)
+
+    def plot(self, figure: Figure | None = None) -> Figure:
+        """Draw the experiment.
+
+        Parameters
+        ----------
+        figure : matplotlib.figure.Figure or SubFigure, optional
+            Figure to draw on.  Default: a new one.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            ``.savefig("name.png")`` writes a file.
+
+        Raises
+        ------
+        MissingExtraError
+            If Matplotlib (extra ``plot``) is not installed.
+        """
+        if figure is None:
+            made = import_extra("matplotlib.figure", "plot").Figure(layout="constrained", dpi=150)
+            figure = made
+        self.draw(self.data, figure)
+        return figure
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as strings, finite numbers, lists and dicts, for JSON.
+
+        An infinite number becomes the string "Infinity" or "-Infinity", which `float` reads.  NaN
+        becomes None.
+        """
+        document: dict[str, Any] = self.data.to_dict()
+        return {
+            "name": self.name,
+            "title": self.title,
+            "attributes": plain(document["attrs"]),
+            "table": self.table.to_dict(),
+            "findings": list(self.findings),
+            "coordinates": plain(document["coords"]),
+            "variables": plain(document["data_vars"]),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, "", str(self.table), "", *self.findings])
+
+
+_Run = TypeVar("_Run", bound=Callable[..., Experiment])
+
+#: The section of the docstring that all experiments have.
+_PARAMETERS = """\
+Parameters
+----------
+full : bool, default False
+    Whether to use the sizes of the paper, or larger ones.  The default sizes take seconds.
+rng : optional, default 0
+    Seed or generator: anything `numpy.random.default_rng` takes (SPEC 7).
+progress : bool or callable
+    True shows a bar on standard error (extra ``cli``).  A function is called with (done, total).
+threads : int, optional
+    Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
+store : path, optional
+    Folder for finished parts.  If a run was interrupted, the same call continues it and returns
+    the same results.
+
+"""
+
+
+def with_parameters(run: _Run) -> _Run:
+    """Insert the section "Parameters", which all experiments share, into a docstring."""
+    about, returns, rest = inspect.cleandoc(run.__doc__ or "").partition("Returns\n-------\n")
+    run.__doc__ = about + _PARAMETERS + returns + rest
+    return run
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, Estimate):
+        return f"{cell.value:.5g} [{cell.ci[0]:.5g}, {cell.ci[1]:.5g}]"
+    if isinstance(cell, (float, np.floating)):
+        return f"{cell:.5g}"
+    return str(cell)

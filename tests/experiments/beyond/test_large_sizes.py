@@ -1,0 +1,58 @@
+"""Large widths and batches beside the laws of linear networks."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, require_near, require_sound, stderr_of
+from numpy.testing import assert_allclose
+
+from bnmc.experiments.beyond import large_sizes
+from bnmc.experiments.parts import Call
+
+SIZES = large_sizes.Sizes(
+    widths=(1000, 10000, 100000),
+    chains=8,
+    layers=30,
+    batches=(8, 64),
+    width=2048,
+    networks=16,
+    deep=1,
+)
+
+
+class TestScale:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls):
+        return large_sizes.experiment(SIZES, Call("scale"))
+
+    def test_slopes_and_laws(self, found):
+        data, n = found.data, 4
+        errors = stderr_of(data, "distance", 8)
+        law = np.sqrt(16 * 2 * 25 / (4 * 3 * 4 * data["width"].values))
+        assert_allclose(data["law"], law)
+        for k, width in enumerate(data["width"].values):
+            level = float(data["distance"][0, k])
+            require_near(level, errors[0, k], 8, law[k], (n**2 / width + 1e-6) * law[k])
+        values = data["distance"].values
+        slope = np.log(values[:, -1] / values[:, 0]) / np.log(100)
+        error = np.hypot(*(errors / values)[:, [0, -1]].T) / np.log(100)
+        for k in range(2):
+            require_near(slope[k], error[k], 8, -0.5, 0.02 / np.log(100))
+
+    def test_batches(self, found):
+        one = found.data.sel(large="linear")
+        n = one["batch"].values.astype(float)
+        exact = n * np.sqrt((n - 2) / ((n - 1) * 2048))
+        assert_allclose(one["one_step_law"], exact)
+        errors = stderr_of(one, "one_step", 16)
+        for k in range(2):
+            require_near(float(one["one_step"][k]), errors[k], 16, exact[k])
+        assert (found.data["deeper"] > found.data["one_step"]).all()
+        assert (found.data["speed"] > 0).all()
+        assert (found.data["pace"] > 0).all()
+
+    def test_picture(self, found):
+        left, middle, right = require_sound(found, "scale").axes
+        assert drawn(left, found.data["law"])
+        assert drawn(middle, found.data["one_step_law"])
+        assert drawn(right, found.data["pace"][1])

@@ -1,0 +1,75 @@
+"""Stability of the fixed point beside the closed form of relu."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, relu_rate, require_near, require_sound
+from numpy.testing import assert_allclose
+
+from bnmc import mean_field
+from bnmc.errors import NotMixing
+from bnmc.experiments.beyond import stability
+from bnmc.experiments.parts import Call
+
+SIZES = stability.Sizes(
+    activations=("relu", "silu"),
+    batches=(8, 24, 32),
+    measured=("relu",),
+    at=(4, 8),
+    width=1000,
+    pairs=16,
+)
+
+
+class TestAtlas:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls):
+        return stability.experiment(SIZES, Call("stability-atlas", threads=2))
+
+    def test_rates_and_where_they_cross(self, found):
+        data = found.data
+        assert_allclose(
+            data["rate"].sel(activation="relu"), [relu_rate(n) for n in (8, 24, 32)], rtol=1e-6
+        )
+        assert data["unstable_from"].values.tolist() == [0, 26]
+        assert_allclose(data["rate"], np.maximum(abs(data["lambda_L"]), abs(data["lambda_M"])))
+        assert [row[-1] for row in found.table.rows] == [None, 26]
+        assert "silu from 26" in found.findings[0]
+
+    def test_rates_rise_with_the_batch_but_for_those_of_sin(self):
+        batches = [4, 8, 16, 17, 18, 32, 64]
+        for entry in mean_field.atlas(
+            ("linear", "relu", "tanh", "sigmoid", "sin", "gelu"), batches
+        ):
+            if entry.activation == "sin":
+                assert np.argmax(entry.rates) == 3
+                assert entry.rates[3] == pytest.approx(0.866, abs=5e-4)
+            else:
+                assert (np.diff(entry.rates) > 0).all()
+
+    def test_measured_contraction(self, found):
+        one = found.data.sel(measured="relu")
+        errors = (one["contraction_high"] - one["contraction_low"]).values / (2 * 2.13)
+        for k, n in enumerate((4, 8)):
+            # Finite width: measured .0011 at n = 8, d = 1000.
+            require_near(float(one["contraction"][k]), errors[k], 16, relu_rate(n), 5.0 / 1000)
+
+    def test_picture(self, found):
+        figure = require_sound(found, "stability-atlas")
+        left, right = figure.axes[:2]
+        assert drawn(right, found.data["rate"].sel(activation="silu"))
+        assert_allclose(left.images[0].get_array(), found.data["rate"])
+        (bar,) = left.get_lines()  # silu, between 24 and 32
+        assert_allclose(bar.get_xdata(), 1.5)
+        assert_allclose(bar.get_ydata(), [0.5, 1.5])
+
+
+def test_chains_that_do_not_meet_are_said_to(monkeypatch):
+    def contraction(*_, **__):
+        raise NotMixing("0 of 16 pairs met", None, 0.01, 0.0)
+
+    monkeypatch.setattr(stability, "contraction", contraction)
+    found = stability.experiment(SIZES, Call("stability-atlas"))
+    assert np.isnan(found.data["contraction"]).all()
+    assert "relu, batch 4: the pairs did not meet" in found.findings[1]
+    require_sound(found, "stability-atlas")

@@ -1,0 +1,56 @@
+"""Fig. 1a beside the exact growth and the level of linear networks."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, require_near, require_sound, stderr_of
+from numpy.testing import assert_allclose
+
+from bnmc.experiments import bridging
+from bnmc.experiments.bridging import error_over_depth
+from bnmc.experiments.parts import Call
+
+SIZES = error_over_depth.Sizes(depth=200, networks=100, vanilla=400, points=50)
+
+
+class TestFig1a:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls):
+        return error_over_depth.experiment(SIZES, Call("bridging-1a"))
+
+    def test_vanilla_grows_as_the_exact_formula(self, found):
+        n, d = 5, 1000
+        layers = found.data["layer"].values.astype(float)
+        square = n * (n + 2) / 3 * (1 + 2 / d) ** layers - n * (n - 1) / 3 * (1 - 1 / d) ** layers
+        one = found.data.sel(norm="none")
+        assert_allclose(one["exact"], np.sqrt(square - n), rtol=1e-10)
+        errors = stderr_of(one, "rms", 400)
+        for k in (0, 5, 20, -1):
+            require_near(float(one["rms"][k]), errors[k], 400, float(one["exact"][k]))
+        assert_allclose(found.data["equation_6"], np.sqrt(35 / 3) * np.exp(layers / d))
+        assert_allclose(found.data["bound"], np.exp(1.5 * n * layers / d))
+
+    def test_batch_norm_stays_at_its_level(self, found):
+        one = found.data.sel(norm="batch")
+        level = np.sqrt(bridging.stationary_linear(1000, 5))
+        # m = 4: n² (m-1) (m+2)² / (4 m (m+1) d)
+        assert level == pytest.approx(np.sqrt(25 * 3 * 36 / (4 * 4 * 5 * 1000)))
+        errors = stderr_of(one, "rms", 100)
+        # Corrections are of order n/d, transients are gone from layer 10 on.
+        bias = 5 / 1000 * level
+        for k in range(10, len(errors), 10):
+            require_near(float(one["rms"][k]), errors[k], 100, level, bias)
+        error = float(stderr_of(found.data, "level", 100))
+        assert error < 0.01 * level
+        require_near(float(found.data["level"]), error, 100, level, bias)
+        assert (one["band_low"] < one["mean"]).all()
+        assert (one["mean"] < one["band_high"]).all()
+
+    def test_picture(self, found):
+        figure = require_sound(found, "bridging-1a")
+        (ax,) = figure.axes
+        for norm in ("batch", "none"):
+            assert drawn(ax, found.data["mean"].sel(norm=norm))
+            assert drawn(ax, found.data["exact"].sel(norm=norm))
+        assert ax.get_yscale() == "log"
+        assert len(ax.collections) == 2

@@ -1,0 +1,59 @@
+"""The poster's figure beside the mean field and its theorem."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, require_near, require_sound, stderr_of
+from numpy.testing import assert_allclose
+
+import bnmc
+from bnmc.experiments.bridging import poster_distances
+from bnmc.experiments.parts import Call
+
+SIZES = poster_distances.Sizes(
+    activations=("relu",), depth=24, chains=48, widths=(200, 800, 3200), batches=(4, 8, 16)
+)
+
+
+class TestPoster:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls):
+        return poster_distances.experiment(SIZES, Call("bridging-poster"))
+
+    def test_depth_follows_the_mean_field(self, found):
+        one = found.data.sel(activation="relu")
+        errors = stderr_of(one, "by_depth", 48)
+        level = float(one["by_depth"][-1])
+        for k in range(4):
+            field = float(one["mean_field"][k])
+            # |E‖D + Δ‖ - ‖D‖| <= E‖Δ‖²/(2‖D‖) + ‖EΔ‖, both of the order of level²; 1 % is that
+            # of the quadrature.
+            bias = 2 * level**2 / field + 0.01 * field
+            require_near(float(one["by_depth"][k]), errors[k], 48, field, bias)
+        assert level < 0.25 * float(one["by_depth"][0])
+
+    def test_width_and_batch(self, found):
+        (row,) = found.table.rows
+        slope = row[3]
+        # Corrections of order 1/d at width 200 are a few percent, over a factor of 16 in width.
+        require_near(slope.value, slope.stderr, 10**6, -0.5, 0.06 / np.log(16))
+        one = found.data.sel(activation="relu")
+        assert (np.diff(one["by_batch"]) > 0).all()
+
+    def test_theorem(self, found):
+        star = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fixed_point()
+        values = np.linalg.eigvalsh(star.gram)
+        l = found.data["layer"].values  # noqa: E741
+        alpha = 1 - star.rate
+        radius = values[-1] / values[0] * star.rate ** (l / 2)
+        radius += 10 * np.sqrt(np.log(100) / (1000 * alpha))
+        assert_allclose(found.data["theorem_by_depth"][0], radius, rtol=1e-6)
+        assert "above all measured means" in found.findings[-1]
+
+    def test_picture(self, found):
+        figure = require_sound(found, "bridging-poster")
+        one = found.data.sel(activation="relu")
+        for ax, kind in zip(figure.axes, ("depth", "width", "batch"), strict=True):
+            assert drawn(ax, one[f"theorem_by_{kind}"])
+        assert drawn(figure.axes[0], one["by_depth"])
+        assert drawn(figure.axes[0], one["mean_field"])

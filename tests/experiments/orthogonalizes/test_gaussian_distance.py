@@ -1,0 +1,49 @@
+"""Corollary 3 beside theory and plain NumPy networks.
+
+Intervals of 95 % are widened to `CERTAIN`, where all comparisons of a test together fail with
+probability at most 1e-6 if the theory holds.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from experiment_checks import CERTAIN, errors, networks, reach, slope_error
+from scipy import special
+
+from bnmc.experiments.data import curve
+from bnmc.experiments.orthogonalizes import gaussian_distance
+
+
+class TestWasserstein:
+    def test_the_plateau_has_its_closed_form_and_slope_minus_one(self, wasserstein):
+        for width, _, found, theory, _ in wasserstein.table.rows:
+            closed = 3 * 6**2 / (16 * 5 * width)
+            assert theory == pytest.approx(closed, rel=1e-12)
+            assert abs(found.value - closed) <= reach(found) + closed * 8 / width
+        slope = float(wasserstein.data.slope)
+        stderr = slope_error(wasserstein.data, "slope")
+        bent = math.log1p(8 / 32) / math.log(2**10)
+        assert abs(slope + 1) <= special.stdtrit(19, 1 - CERTAIN / 2) * stderr + bent
+
+    def test_it_decays_as_the_chain_of_infinite_width_does(self, wasserstein):
+        found = curve(wasserstein.data, "distance")[-1, :8]
+        theory = wasserstein.data.theory.values[-1, :8]
+        error, allowed = errors(found, 20)
+        assert np.all(np.abs(found[:, 0] - theory) <= allowed * error + 0.02 * theory)
+        wide = gaussian_distance.distances_at_infinite_width(4, 20)
+        assert wide[-1] / wide[-2] == pytest.approx((4 / 6) ** 2, abs=2 * math.sqrt(wide[-2]))
+
+    def test_the_bounds_bound_it(self, wasserstein):
+        data = wasserstein.data
+        there = np.isfinite(data.distance.values)
+        assert np.all(data.distance.values[there] <= data.lemma_2.values[there])
+        assert np.all(data.lemma_2.values[there] <= data.corollary_3.values[there])
+
+    def test_narrow_networks_agree_with_plain_ones(self, wasserstein):
+        start = np.diag(np.sqrt([1.0, 0.2, 0.2, 0.2]))
+        shares = networks(start, 32, 40, 200, seed=14)
+        plain = np.square(np.sqrt(shares) - 0.5).sum(axis=-1)[:, 20:].mean(axis=1)
+        found = wasserstein.table.rows[0][2]
+        error = plain.std(ddof=1) / math.sqrt(len(plain))
+        assert abs(found.value - plain.mean()) <= reach(found) * (1 + error / found.stderr)

@@ -1,0 +1,106 @@
+"""Fig. 6 beside theory and plain NumPy networks.
+
+Intervals of 95 % are widened to `CERTAIN`, where all comparisons of a test together fail with
+probability at most 1e-6 if the theory holds.
+"""
+
+import math
+
+import numpy as np
+from experiment_checks import CERTAIN, errors, slope_error
+from scipy import special
+
+from bnmc.experiments.data import curve
+from bnmc.experiments.orthogonalizes import other_activations
+from bnmc.experiments.parts import Call
+
+
+class TestFig6:
+    def test_linear_networks_have_the_closed_form(self, fig_6):
+        found = curve(fig_6.data, "deviation")[0]
+        error, allowed = errors(found, 32)
+        theory = fig_6.data.linear_theory.values
+        chi = math.exp(special.gammaln(5) - special.gammaln(4.5)) / math.sqrt(4.5)
+        widths = fig_6.data.width.values
+        closed = 4 * chi * np.sqrt(3 * 6**2 / (4 * 4 * 5 * widths))
+        np.testing.assert_allclose(theory, closed, rtol=1e-12)
+        assert np.all(np.abs(found[:, 0] - theory) <= allowed * error + theory * 4 / widths)
+
+    def test_every_activation_keeps_to_its_mean_to_order_one_over_root_d(self, fig_6):
+        allowed = special.stdtrit(31, 1 - CERTAIN / 2)  # errors are those of 32 networks
+        for name in fig_6.data.activation.values:
+            one = fig_6.data.sel(activation=name)
+            # As in Fig. 2b, with an excess of up to 8/d from width 64 on.
+            bent = math.log1p(8 / 64) / math.log(16)
+            assert abs(float(one.slope) + 0.5) <= allowed * slope_error(one, "slope") + bent
+
+    def test_the_table_has_the_deviations_with_their_intervals(self, fig_6):
+        found = curve(fig_6.data, "deviation").reshape(-1, 3)
+        for (name, width, one, known, count), of_data in zip(fig_6.table.rows, found, strict=True):
+            np.testing.assert_array_equal((one.value, *one.ci), of_data)
+            theory = fig_6.data.linear_theory.sel(width=width)
+            assert known == (float(theory) if name == "linear" else None)
+            assert count == one.n == fig_6.data.alive.sel(activation=name, width=width)
+
+    def test_means_are_the_fixed_points_to_order_1_over_d(self, fig_6):
+        linear = fig_6.data.mean_gram.sel(activation="linear", width=1024).values
+        relu = fig_6.data.mean_gram.sel(activation="relu", width=1024).values
+        # An entry has a standard deviation of .05 at most, so its mean over 32 networks one of
+        # .009, however long layers remember; 5.5 of these are allowed.
+        np.testing.assert_allclose(linear, np.eye(4), atol=0.05)
+        c = 0.4796748154548388  # c = E relu relu of unit normals with correlation c, solved apart
+        np.testing.assert_allclose(relu, 0.5 * (c + (1 - c) * np.eye(4)), atol=0.05)
+
+    def test_activations_see_rows_of_length_1(self):
+        """Beside plain networks; the two differ by less than 4 % or the test fails."""
+        sizes = other_activations.Sizes(other_activations.PUBLISHED[2:3], (32, 64), 100, 200)
+        data = other_activations.experiment(sizes, Call("orthogonalizes-6", rng=7)).data.sel(
+            activation="tanh(x/2)"
+        )
+        rng = np.random.default_rng(18)
+        x = rng.standard_normal((200, 32, 4))
+        matrices = []
+        for layer in range(201):
+            a = np.tanh(x / np.linalg.norm(x, axis=-1, keepdims=True))
+            if layer >= 100:
+                matrices.append(np.swapaxes(a, -1, -2) @ a / 32)
+            x = rng.standard_normal((200, 32, 32)) @ a
+        plain = np.stack(matrices, axis=1)
+        plain = np.linalg.norm(plain - plain.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
+        found = curve(data, "deviation")[0]
+        error, allowed = errors(found, 200)
+        spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
+        assert allowed * spread < 0.04 * plain.mean()
+        assert abs(found[0] - plain.mean()) <= allowed * spread
+
+    def test_networks_that_lost_a_sample_are_left_out(self):
+        """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
+        sizes = other_activations.Sizes(other_activations.PUBLISHED[1:2], (14, 32), 300, 500)
+        data = other_activations.experiment(sizes, Call("orthogonalizes-6", rng=6)).data.sel(
+            activation="relu"
+        )
+        lost = 500 - data.alive.values
+        assert lost[1] == 0
+
+        rng = np.random.default_rng(16)
+        x = rng.standard_normal((1000, 14, 4))
+        matrices = []
+        for layer in range(601):
+            x = x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True))
+            positive = np.maximum(x, 0.0)
+            if layer >= 300:
+                matrices.append(np.swapaxes(positive, -1, -2) @ positive / 14)
+            x = rng.standard_normal((1000, 14, 14)) @ positive
+        alive = np.einsum("cii->ci", matrices[-1]).min(axis=1) > 0
+        # Both counts are binomial; two-sided, by the normal law.
+        share = (lost[0] + (~alive).sum()) / 1500
+        spread = math.sqrt(share * (1 - share) * (1 / 500 + 1 / 1000))
+        assert 0.08 < share < 0.2
+        assert abs(lost[0] / 500 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread
+
+        kept = np.stack(matrices, axis=1)[alive]
+        plain = np.linalg.norm(kept - kept.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
+        found = curve(data, "deviation")[0]
+        error, allowed = errors(found, int(data.alive[0]))
+        spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
+        assert abs(found[0] - plain.mean()) <= allowed * spread

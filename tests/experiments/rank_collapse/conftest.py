@@ -1,0 +1,72 @@
+"""Each figure, run once for all tests.  Seeds are fixed."""
+
+import math
+
+import numpy as np
+import pytest
+from oracle import simulate as plain_networks
+
+import bnmc
+from bnmc.experiments.parts import Call
+from bnmc.experiments.rank_collapse import (
+    centred_or_not,
+    norm_over_width,
+    rank_over_depth,
+    rank_over_width,
+    regularity_over_width,
+    spectrum_over_depth,
+    vanilla_collapse,
+)
+from bnmc.experiments.rank_collapse.ensembles import Ensemble
+
+ENSEMBLES = Ensemble(math.inf, (8, 16, 32), 32), Ensemble(1.0, (8, 16), 16, 0.03)
+
+
+@pytest.fixture(scope="session")
+def fig_2():
+    return rank_over_depth.experiment(
+        rank_over_depth.Sizes(16, 2048, 24), Call("rank-collapse-2", rng=1)
+    )
+
+
+@pytest.fixture(scope="session")
+def fig_3a():
+    return rank_over_width.experiment(ENSEMBLES, Call("rank-collapse-3a", rng=2))
+
+
+@pytest.fixture(scope="session")
+def fig_8():
+    return regularity_over_width.experiment(ENSEMBLES, Call("rank-collapse-8", rng=2))
+
+
+@pytest.fixture(scope="session")
+def fig_9():
+    return norm_over_width.experiment(ENSEMBLES, Call("rank-collapse-9", rng=2))
+
+
+@pytest.fixture(scope="session")
+def fig_3b():
+    return spectrum_over_depth.experiment(
+        spectrum_over_depth.Sizes(20, 150, 64, shown=4), Call("rank-collapse-3b", rng=3)
+    )
+
+
+@pytest.fixture(scope="session")
+def lemma_3():
+    return vanilla_collapse.experiment(
+        vanilla_collapse.Sizes(16, 0.25, 256, 96, 200), Call("rank-collapse-lemma-3", rng=4)
+    )
+
+
+@pytest.fixture(scope="session")
+def centring():
+    return centred_or_not.experiment(
+        centred_or_not.Sizes(64, 8, 160, 100), Call("rank-collapse-centring", rng=5)
+    )
+
+
+@pytest.fixture(scope="session")
+def plain():
+    """M of plain networks without skip connection, width and batch 8, settled: (networks, …)."""
+    chain = bnmc.Chain.bn_residual(8, 8, gamma=math.inf)
+    return plain_networks(chain, 160, 400, np.random.default_rng(21))[:, 80:]

@@ -1,0 +1,31 @@
+"""Fig. 3b: the start, and the return of lost directions.
+
+Intervals of 95 % are widened to `CERTAIN`, where all comparisons of a test together fail with
+probability at most 1e-6 if the theory holds.
+"""
+
+import numpy as np
+import pytest
+from experiment_checks import errors
+
+from bnmc.experiments.data import curve
+
+
+class TestFig3b:
+    def test_the_start_is_nearly_of_rank_one(self, fig_3b):
+        found = fig_3b.data.eigenvalue.values[0]
+        assert found[0] == pytest.approx(20, rel=1e-9)
+        # Noise of 5e-7 of the rest has singular values up to 2 √20 times that, over √20.
+        assert np.all(found[1:] < (2 * 5e-7 * 1.5) ** 2 * 20)
+        assert fig_3b.data.rank_bound.values[0] == pytest.approx(1, abs=1e-9)
+
+    def test_small_eigenvalues_rise_while_the_largest_falls(self, fig_3b):
+        found = fig_3b.data.eigenvalue.values
+        assert found[0, 1] < 1e-10 < 1 < found[10, 1]
+        assert found[10, 0] < found[0, 0]
+
+    def test_the_start_is_forgotten(self, fig_3b):
+        last = np.log(curve(fig_3b.data, "eigenvalue")[-1])
+        settled = np.log(curve(fig_3b.data, "settled"))
+        (error, allowed), (other, _) = errors(last, 64), errors(settled, 64)
+        assert np.all(np.abs(last[:, 0] - settled[:, 0]) <= allowed * np.hypot(error, other))

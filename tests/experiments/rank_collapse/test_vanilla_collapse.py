@@ -1,0 +1,53 @@
+"""Lemma 3 beside its exact law.
+
+Intervals of 95 % are widened to `CERTAIN`, where all comparisons of a test together fail with
+probability at most 1e-6 if the theory holds.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from experiment_checks import errors
+from scipy import special
+
+from bnmc.experiments.data import curve
+
+
+class TestLemma3:
+    def test_angles_follow_the_exact_law_at_every_layer(self, lemma_3):
+        layers = lemma_3.data.angle_layer.values
+        found = curve(lemma_3.data, "log_squared_sine")
+        plain_pace = special.digamma(15 / 2) - special.digamma(16 / 2)
+        # With a residual branch: volumes of one and two columns of I + γW, by simulation.
+        rng = np.random.default_rng(24)
+        columns = 0.25 * rng.standard_normal((200_000, 16, 2)) + np.eye(16, 2)
+        gram = columns.swapaxes(1, 2) @ columns
+        logs = np.log(np.linalg.det(gram)) - np.log(gram[:, 0, 0]) - np.log(gram[:, 1, 1])
+        for case, pace, uncertain in (
+            (0, plain_pace, 0.0),
+            (2, logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))),
+        ):
+            error, allowed = errors(found[case], 200)
+            away = np.abs(found[case, :, 0] - pace * layers)
+            assert np.all(away <= allowed * np.hypot(error, uncertain * layers) + 1e-12)
+
+    def test_the_theory_is_drawn(self, lemma_3):
+        pace = special.digamma(15 / 2) - special.digamma(16 / 2)
+        assert float(lemma_3.data.pace_in_theory[0]) == pytest.approx(pace, rel=1e-10)
+
+    def test_a_finding_says_the_change_with_its_sign(self, lemma_3):
+        for finding, row in zip(lemma_3.findings, lemma_3.table.rows, strict=True):
+            assert row[1].value < 0
+            assert f"changes by {row[1].value:.3g} [" in finding
+
+    def test_every_network_collapses_the_residual_ones_later(self, lemma_3):
+        excess = curve(lemma_3.data, "excess_rank")
+        assert np.all(excess[:, 0, 0] == pytest.approx(15))
+        assert np.all(excess[:, -1, 2] < 1e-4)
+        logs = np.log(excess[:, -1])
+        error, _ = errors(logs, 200)
+        allowed = special.stdtrit(199, 1 - 1e-6 / 2)  # of two comparisons
+        for plain_case, residual in ((0, 2), (1, 3)):
+            later = logs[residual, 0] - logs[plain_case, 0]
+            assert later > allowed * math.hypot(error[residual], error[plain_case])

@@ -1,0 +1,106 @@
+"""The names of the experiments, and running one by its name."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import bnmc
+import bnmc._support.extras
+import bnmc.chain.activations
+from bnmc import experiments
+from bnmc.errors import (
+    ArgumentTypeError,
+    MissingExtraError,
+    UnknownNameError,
+)
+from bnmc.experiments.experiment import Experiment, Table
+
+
+class TestRegistry:
+    def test_every_name_has_a_documented_function(self):
+        assert len(set(experiments.names())) == len(experiments.names()) == 22
+        for name in experiments.names():
+            entry = experiments.REGISTRY[name]
+            function = getattr(
+                importlib.import_module(f"bnmc.experiments.{entry.module}"), entry.function
+            )
+            assert list(inspect.signature(function).parameters) == [
+                "full", "rng", "progress", "threads", "store",
+            ]  # fmt: skip
+            assert "Returns\n" in inspect.getdoc(function), name
+            assert experiments.describe(name) == entry.description
+            assert "\n" not in entry.description
+            assert len(name) + len(entry.description) < 98
+
+    def test_an_unknown_name_is_told_the_nearest(self):
+        for ask in (experiments.describe, experiments.run):
+            with pytest.raises(UnknownNameError) as caught:
+                ask("bridging1a")
+            assert caught.value.suggestion == "bridging-1a"
+            assert caught.value.known == experiments.names()
+
+    def test_run_hands_everything_on(self, monkeypatch):
+        called = {}
+        module = importlib.import_module("bnmc.experiments.beyond")
+        monkeypatch.setattr(module, "scale", lambda **given: called.update(given) or "done")
+        report = print
+        given = {"full": True, "rng": 5, "progress": report, "threads": 1, "store": "folder"}
+        assert experiments.run("scale", **given) == "done"
+        assert called == given
+
+    def test_names_cost_no_heavy_import(self):
+        script = (
+            "import sys; from bnmc import experiments; experiments.names()\n"
+            "experiments.describe('rates')\n"
+            "heavy = {'xarray', 'matplotlib', 'numba', 'bnmc.experiments.bridging'}\n"
+            "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", script], check=True)
+
+    def test_classes_are_found_when_asked_for(self):
+        assert experiments.Experiment is Experiment
+        assert experiments.Table is Table
+        with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+            experiments.Nothing  # noqa: B018
+        assert bnmc.experiments is experiments
+
+    @pytest.mark.parametrize("name", ["bridging-1a", "stability-atlas"])
+    def test_without_xarray_nothing_is_run(self, name, monkeypatch):
+        monkeypatch.setitem(sys.modules, "xarray", None)
+        with pytest.raises(MissingExtraError, match="bnmc.xarray."):
+            experiments.run(name)
+
+    @pytest.mark.parametrize(
+        ("given", "error"),
+        [
+            ({"full": 1}, ArgumentTypeError),
+            ({"rng": "x"}, ArgumentTypeError),
+            ({"rng": -1}, ArgumentTypeError),
+            ({"progress": "yes"}, ArgumentTypeError),
+        ],
+    )
+    def test_bad_arguments(self, given, error):
+        with pytest.raises(error):
+            experiments.run("bridging-1b", **given)
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_a_public_function_chooses_sizes(name, monkeypatch):
+    seen = []
+
+    def record(sizes, call):
+        seen.append((sizes, call.name, call.full, call.sources.seed, call.threads, call.store))
+
+    entry = experiments.REGISTRY[name]
+    package = importlib.import_module(f"bnmc.experiments.{entry.module}")
+    function = getattr(package, entry.function)
+    module = importlib.import_module(function.__module__)
+    monkeypatch.setattr(module, "experiment", record)
+    for full, sizes in ((False, module.DEFAULT), (True, module.FULL)):
+        function(full=full, rng=3, threads=2, store="folder")
+        assert seen[-1] == (sizes, name, full, 3, 2, "folder")
+    with pytest.raises(ArgumentTypeError, match="full"):
+        function(full="yes")

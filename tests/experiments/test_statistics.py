@@ -1,0 +1,51 @@
+"""Slopes, root mean squares and shares beside other ways to compute them."""
+
+import numpy as np
+import pytest
+
+from bnmc import Estimate
+from bnmc.experiments.statistics import interval, proportion, rms, slope
+
+
+class TestStatistics:
+    def test_slope_is_weighted_least_squares(self):
+        rng = np.random.default_rng(0)
+        x, errors = np.array([1.0, 3.0, 10.0, 50.0]), np.array([0.02, 0.01, 0.05, 0.03])
+        y = 2.0 * x**-0.5 * np.exp(errors * rng.standard_normal(4))
+        estimates = [Estimate(v, v * e, (0.0, 9.0), 9, "x") for v, e in zip(y, errors, strict=True)]
+        found = slope(x, estimates)
+        design = np.stack([np.ones(4), np.log(x)], axis=1) / errors[:, None]
+        covariance = np.linalg.inv(design.T @ design)
+        expected = covariance @ design.T @ (np.log(y) / errors)
+        assert found.value == pytest.approx(expected[1], rel=1e-12)
+        assert found.stderr == pytest.approx(covariance[1, 1] ** 0.5, rel=1e-12)
+        assert found.ci[1] - found.ci[0] == pytest.approx(2 * 1.959964 * found.stderr, rel=1e-6)
+
+    def test_rms(self):
+        found = rms([3.0, 4.0, 5.0])
+        assert found.value == pytest.approx((50 / 3) ** 0.5)
+        mean = Estimate.from_samples([9.0, 16.0, 25.0])
+        assert found.stderr == pytest.approx(mean.stderr / (2 * found.value))
+        assert found.ci == (0.0, pytest.approx(mean.ci[1] ** 0.5))
+        assert rms([0.0, 0.0]).stderr == 0.0
+
+    @pytest.mark.parametrize(
+        ("value", "low", "high", "text"),
+        [
+            (0.123456, 0.1, 0.2, "0.123 [0.1, 0.2]"),
+            (0.123456, 0.12345, 0.12346, "0.123456 [0.12345, 0.12346]"),
+            (2.0, 2.0, 2.0, "2 [2, 2]"),
+            (0.0, 0.0, 0.05, "0 [0, 0.05]"),
+        ],
+    )
+    def test_intervals_in_words(self, value, low, high, text):
+        assert interval(Estimate(value, 0.0, (low, high), 3, "x")) == text
+
+    def test_shares_have_exact_intervals(self):
+        from scipy.stats import binomtest
+
+        for hits in (0, 3, 20):
+            found = proportion(np.arange(20) < hits)
+            exact = binomtest(hits, 20).proportion_ci(method="exact")
+            assert found.value == hits / 20
+            np.testing.assert_allclose(found.ci, exact, rtol=1e-9)
