@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.regularity.ergodic.ensembles."""
+"""Ensembles of chains whose layers are measured: fused linear chains, and all others."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Float64Array = NDArray[np.float64]
 #: 2 to 3 layers for α and 2 to 6 for r, at widths 4 to 32.
 PACE = 4
 
-#: Layers of a call of a kernel, after which dead directions are left out.
+#: Layers per call of a kernel; dead directions are dropped after each call.
 ROUND_LAYERS = 32
 
-#: The share of the trace below which a direction is dead, if it is so in all lanes.
+#: Share of the trace below which a direction is dead, if this holds in all lanes.
 DEAD = 1e-20
 _MOMENTS = ("squared_norm", "cubes", "squares")
 
@@ -41,30 +41,31 @@ class Ensemble(Protocol):
     def measured(
         self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
     ) -> Mapping[str, Float64Array]:
-        """Go through slots * every layers; measure the last of every `every`.
+        """Go through slots * every layers, and measure one layer in `every`.
 
-        Returns sums over the measured layers, (chains,), by name; with `tau` those of ranks too.
+        Returns sums over the measured layers, (chains,), by name; with `tau` also sums of ranks.
         """
         ...
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing that is known of the start stands in the way of an estimate."""
+    def has_forgotten_start(self) -> bool:
+        """Whether the number of directions at the start has no influence any more."""
         ...
 
 
 def is_fused(chain: Chain) -> bool:
+    """Return whether a chain has kernels of its own: linear, Gaussian, without skip connection."""
     linear = chain.activation.name == "linear" and chain.activation.builtin
     return linear and chain.is_gaussian and chain.skip == 0.0
 
 
 class FusedEnsemble:
-    """Linear chains without a skip connection: kernels of their own, in groups of lanes."""
+    """Linear chains without a skip connection, by kernels that take a group of chains at a time."""
 
     def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
         self.chains = chains
-        # Rows that are centred have no part along the ones: all is in the space orthogonal to them.
-        dimensions = chain.batch - 1 if chain.norm == "batch" else chain.batch
+        # Centred rows are orthogonal to the ones.
+        dimensions = chain.normalization.dimensions(chain.batch)
         self.most = min(chain.width, dimensions)
         self.rank = min(self.most, 3 * math.ceil(math.sqrt(chain.width)) + 8)
         count = -(-chains // kernels.LANES)
@@ -84,12 +85,12 @@ class FusedEnsemble:
         }
 
     @property
-    def settled(self) -> bool:
+    def has_forgotten_start(self) -> bool:
         return self.rank == self.most or all(group.order < self.rank for group in self.groups)
 
 
 class _Group:
-    """Chains side by side, a lane each; of their Gram matrices only the spectrum is meant."""
+    """Chains side by side, one per lane.  Only the spectrum of their Gram matrices has a meaning."""
 
     def __init__(self, chain: Chain, rank: int, number: int, key: int) -> None:
         self.chain = chain
@@ -100,7 +101,7 @@ class _Group:
         self.gram = np.repeat(np.eye(rank), kernels.LANES)
 
     def measured(self, every: int, slots: int, tau: float | None) -> dict[str, Float64Array]:
-        """As of an ensemble."""
+        """Go through layers and measure some of them, as an ensemble."""
         chain, order, lanes = self.chain, self.order, kernels.LANES
         shape = kernels.Shape(
             chain.width, order, chain.batch, chain.batch * chain.eps / chain.gain**2
@@ -118,7 +119,7 @@ class _Group:
         return _summed(moments, grams.reshape(-1, order, order, lanes), chain, tau)
 
     def _bury(self) -> None:
-        """Leave out the last directions, sorted as they are, where they are dead in every lane."""
+        """Drop the last directions, which are sorted by size, if they are dead in every lane."""
         matrices = self.gram.reshape(self.order, self.order, kernels.LANES)
         sizes = np.einsum("iil->il", matrices)
         shares = (sizes / sizes.sum(axis=0)).max(axis=1)
@@ -127,7 +128,7 @@ class _Group:
 
 
 class SimulatedEnsemble:
-    """All other chains: `bnmc.simulate` takes them on, and the rows of measured layers are kept."""
+    """All other chains: `simulate` takes them through layers, and a replay makes their rows."""
 
     def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
         self.chain = chain
@@ -149,7 +150,7 @@ class SimulatedEnsemble:
         return sums
 
     @property
-    def settled(self) -> bool:
+    def has_forgotten_start(self) -> bool:
         return True
 
     def _taken(self, state: State, layers: int) -> State:
@@ -163,7 +164,7 @@ class SimulatedEnsemble:
         if self.chain.skip != 0.0:
             kept: Float64Array = self.state.arrays["x"][:, :, : self.chain.width]
             return kept
-        # The states of these chains have no rows, so the rows of the next layer are made.
+        # These states have no rows, so the rows of the next layer are made.
         replay = Replay(self.state)
         return np.stack(list(pool.map(replay.representation, range(self.chains))))
 
@@ -188,13 +189,13 @@ class SimulatedEnsemble:
 def _summed(
     moments: Float64Array, grams: Float64Array, chain: Chain, tau: float | None
 ) -> dict[str, Float64Array]:
-    """Sums over slots of moments, (slots, 3, lanes), and of ranks, if tau is given."""
+    """Return sums over slots of moments, (slots, 3, lanes), and of ranks if tau is given."""
     sums = dict(zip(_MOMENTS, moments.sum(axis=0), strict=True))
     if tau is not None:
         order = grams.shape[1]
         matrices = np.moveaxis(grams, -1, 1)
         sums["rank_bound"] = gram.rank_bound(matrices).sum(axis=0)
-        # A threshold is in units of the batch, which here has been rotated into fewer samples.
+        # The threshold is in units of the batch, here rotated into fewer samples.
         soft_ranks = gram.soft_rank(matrices, tau * chain.batch / order, width=chain.width)
         sums["soft_rank"] = soft_ranks.sum(axis=0).astype(np.float64)
     return sums

@@ -1,4 +1,4 @@
-"""TODO-DOC bnmc.regularity.ergodic.laws."""
+"""The exact law of one layer of a linear chain without a skip connection."""
 
 from __future__ import annotations
 

@@ -8,4 +8,6 @@ GPU modules compile the same source.  Three habits make the compiled loops vecto
 * integer arithmetic that may wrap is done in 64 bits and masked, because NumPy scalars warn where
   machine words wrap;
 * conditions are conditional expressions without side effects, which compilers turn into selects.
+
+The package imports NumPy alone.  Read `philox.py` and `normal.py` first.
 """

@@ -1,0 +1,175 @@
+"""An ensemble on its way through the layers, until its averages are precise enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from bnmc._support.arguments import integer, real
+from bnmc._support.keys import draw_key
+from bnmc._support.machine import available_processors
+from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.estimate.estimate import Estimate
+from bnmc.regularity.ensembles import (
+    PACE,
+    ROUND_LAYERS,
+    Ensemble,
+    Float64Array,
+    FusedEnsemble,
+    SimulatedEnsemble,
+    is_fused,
+)
+from bnmc.regularity.results import QUANTITIES, Averages
+from bnmc.simulation.engine.state import MOST_CHAINS
+
+__all__ = ["ErgodicRun"]
+
+#: Burn-in in units of the measured layers, over the square root of the smaller side of x, for a
+#: target of 1 %.  At layer 24 √d, α is 0.2 % below its limit at width 4 and at most 0.15 % at
+#: widths 8 to 64; the difference falls at least like 1/depth.
+BURN_IN, BURN_IN_RTOL = 6, 0.01
+
+
+class ErgodicRun:
+    """An ensemble and the averages over its layers.
+
+    The arguments are those of `constant`, and the threshold `tau` of the soft rank, or None.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        rng: Any,
+        rtol: float,
+        chains: int,
+        depth: int,
+        burn_in: int | None,
+        threads: int | None,
+        progress: bool | Progress,
+        tau: float | None,
+    ) -> None:
+        as_chain(chain)
+        if chain.normalization.axis != "batch":
+            allowed = "a chain with norm 'batch' or 'batch-uncentred'"
+            raise ArgumentError("chain", chain, allowed, "M has no unit diagonal without")
+        self.chain = chain
+        self.tau = tau
+        self.chains = integer("chains", chains, low=2, high=MOST_CHAINS)
+        self.depth = integer("depth", depth, low=4, high=2**32 - 1)
+        self.rtol = real("rtol", rtol, above=0.0)
+        # With a skip connection a layer changes the directions of rows by about gain/skip.
+        pace = PACE * (1 + min(abs(chain.skip / chain.gain), 1e6) ** 2)
+        if burn_in is None:
+            scale = math.sqrt(min(chain.width, chain.batch)) * max(1.0, BURN_IN_RTOL / self.rtol)
+            self.burn_in = math.ceil(min(BURN_IN * pace * scale, 1e18))
+            if self.burn_in > self.depth // 2:
+                allowed = f"at least {2 * self.burn_in} for this chain and rtol"
+                raise ArgumentError("depth", depth, allowed, "or a burn_in of your own")
+        else:
+            self.burn_in = integer("burn_in", burn_in, low=2, high=self.depth // 2)
+        self.every = min(math.ceil(pace), self.burn_in // 2)
+        self.threads = (
+            available_processors() if threads is None else integer("threads", threads, low=1)
+        )
+        self.progress = as_progress(progress)
+        kind = FusedEnsemble if is_fused(chain) else SimulatedEnsemble
+        self.ensemble: Ensemble = kind(chain, self.chains, draw_key(rng), self.threads)
+        self.layer = 0
+
+    def constant(self) -> Estimate:
+        """Go through layers until the standard error of α meets the target."""
+        for found, reason in self._tries(("alpha",)):
+            if not reason:
+                return found["alpha"]
+        raise PartialEstimateError(reason, found["alpha"])
+
+    def averages(self) -> Averages:
+        """Go through layers until all standard errors meet the target."""
+        assert self.tau is not None
+        for found, reason in self._tries(QUANTITIES):
+            quantities = {name: found[name] for name in QUANTITIES}
+            result = Averages(self.chain, self.layers, **quantities, tau=self.tau)
+            if not reason:
+                return result
+        raise PartialEstimateError(reason, result)
+
+    def _tries(self, judged: tuple[str, ...]) -> Iterator[tuple[dict[str, Estimate], str]]:
+        """Yield estimates from more and more layers with the reason to go on, until `depth`."""
+        with (
+            Reporter(self.progress, "regularity", "layers") as report,
+            ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
+        ):
+            total = self.burn_in + self._length(self.burn_in)
+            for layers in _rounds(self.burn_in, ROUND_LAYERS):
+                self.ensemble.measured(pool, layers, 1, None)
+                self._moved(layers, total, report)
+            # Each try begins at the end of the try before.
+            while total <= self.depth:
+                self.layers = self.layer + 1, total
+                half = (total - self.layer) // 2
+                halves = [self._half(half, pool, total, report) for _ in range(2)]
+                yield self._judge(halves, judged)
+                total = self.layer + self._length(self.layer)
+
+    def _length(self, before: int) -> int:
+        """Return the number of layers to measure after `before` ones: two halves of whole slots."""
+        return before // (2 * self.every) * 2 * self.every
+
+    def _half(
+        self, layers: int, pool: ThreadPoolExecutor, total: int, report: Progress
+    ) -> dict[str, Float64Array]:
+        """Go through half of the layers of a try; return the averages of each chain by name."""
+        sums: dict[str, Float64Array] = {}
+        slots = layers // self.every
+        for part in _rounds(slots, max(1, ROUND_LAYERS // self.every)):
+            for name, values in self.ensemble.measured(pool, self.every, part, self.tau).items():
+                sums[name] = sums.get(name, 0.0) + values
+            self._moved(part * self.every, total, report)
+        return {name: values / slots for name, values in sums.items()}
+
+    def _moved(self, layers: int, total: int, report: Progress) -> None:
+        self.layer += layers
+        report(self.layer, total)
+
+    def _judge(
+        self, halves: list[dict[str, Float64Array]], judged: tuple[str, ...]
+    ) -> tuple[dict[str, Estimate], str]:
+        """Estimate everything; say in words what is wrong with what is judged, if anything is."""
+        samples = {name: np.stack([half[name] for half in halves]) for name in halves[0]}
+        samples["alpha"] = _ratio(samples["squares"], samples["cubes"])
+        first, last = self.layers
+        method = f"ergodic averages of {self.chains} chains over layers {first} to {last}"
+        found, lacks = {}, []
+        for name, values in samples.items():
+            found[name] = mean = Estimate.from_samples(values.mean(axis=0), method=method)
+            drift = Estimate.from_samples(values[1] - values[0])
+            if name not in judged:
+                continue
+            target = self.rtol * abs(mean.value)
+            if mean.stderr > target:
+                lacks.append(f"{name} has a standard error of {mean.stderr:.2g} > {target:.2g}")
+            if abs(drift.value) > max(target / 3, 3 * drift.stderr):
+                lacks.append(f"{name} still drifts, by {drift}")
+        if not self.ensemble.has_forgotten_start:
+            lacks.append("the rank of the start has not yet fallen")
+        return found, f"after {self.layer} layers: {', '.join(lacks)}" if lacks else ""
+
+
+def _ratio(numerators: Float64Array, denominators: Float64Array) -> Float64Array:
+    """Samples, (halves, chains), whose mean is the ratio of the means (the delta method)."""
+    mean = denominators.mean()
+    ratio = numerators.mean() / mean
+    samples: Float64Array = ratio + (numerators - ratio * denominators) / mean
+    return samples
+
+
+def _rounds(total: int, most: int) -> Iterator[int]:
+    """Cut a number into parts of at most so many."""
+    for first in range(0, total, most):
+        yield min(most, total - first)
