@@ -22,7 +22,8 @@ import pytest
 import bnmc
 from bnmc import simulation
 from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.workers import Workers, as_executor, ranges, run_tasks
+from bnmc._support.splits import ranges
+from bnmc._support.workers import Workers, as_executor, run_tasks
 from bnmc.errors import ArgumentTypeError, BnmcError, NotMixing, WorkersLostError, ZeroVarianceError
 from bnmc.invariant import expectation
 from bnmc.invariant.certified_sample import sample

@@ -150,7 +150,7 @@ def test_lemma_7_vanishes_under_the_invariant_law_of_small_gamma():
         burn_in, every = round(12 / gamma**2), 40
         slots = 2 * burn_in // every
         with ThreadPoolExecutor(1) as pool:
-            ensemble = ensembles._Simulated(chain, chains, 3, 1)
+            ensemble = ensembles.SimulatedEnsemble(chain, chains, 3, 1)
             ensemble.measured(pool, burn_in, 1, None)
             sums = ensemble.measured(pool, every, slots, None)
         norm, cubes, squares = (sums[q] / slots for q in ("squared_norm", "cubes", "squares"))
@@ -331,8 +331,8 @@ def test_moments_are_those_of_M():
 def test_a_direction_that_stays_comes_back_however_small_it_got():
     """Of four directions at d = 8 the last is below 1e-14 of the trace at times, never for good."""
     with ThreadPoolExecutor(1) as pool:
-        ensemble = ensembles._Fused(bnmc.Chain.bn_linear(8, 8), 64, 1, 1)
-        assert ensemble.settled  # since it starts with all there are
+        ensemble = ensembles.FusedEnsemble(bnmc.Chain.bn_linear(8, 8), 64, 1, 1)
+        assert ensemble.has_forgotten_start  # since it starts with all there are
         shares = []
         for _ in range(1500):
             ensemble.measured(pool, 32, 1, None)
@@ -553,6 +553,6 @@ def test_other_bad_arguments(monkeypatch):
         regularity.one_step_second_moment([[math.nan]])
     with pytest.raises(ArgumentError, match=r"H: got \(3,\)"):
         regularity.one_step_second_moment([1.0, 2.0, 3.0])
-    monkeypatch.setattr(regularity, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(ensembles, "available_memory", lambda: 10_000)
     with pytest.raises(ResultTooLargeError, match="chain: the result needs"):
         regularity.constant(bnmc.Chain.bn_linear(4, 4))

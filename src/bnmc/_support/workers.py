@@ -18,10 +18,9 @@ from concurrent.futures import (
 from typing import Any, Self, TypeVar
 
 from bnmc._support.machine import available_processors
-from bnmc._support.splits import ranges as ranges
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
-__all__ = ["Workers", "as_executor", "ranges", "received", "run_tasks", "sendable", "shares_memory"]
+__all__ = ["Workers", "as_executor", "received", "run_tasks", "sendable", "shares_memory"]
 
 T = TypeVar("T")
 

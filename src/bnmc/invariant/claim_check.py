@@ -14,7 +14,7 @@ from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_memory
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.workers import ranges
+from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import integer, real
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter
-from bnmc._support.workers import ranges, run_tasks, sendable, shares_memory
+from bnmc._support.splits import ranges
+from bnmc._support.workers import run_tasks, sendable, shares_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
@@ -20,7 +22,7 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.coupling import MOST_LAG, PILOT_REPLICATES, CoupledPairs
 from bnmc.mixing.meetings import not_mixing
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
-from bnmc.simulation.engine.state import MOST_CHAINS, Frames
+from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
 
 __all__ = ["expectation"]

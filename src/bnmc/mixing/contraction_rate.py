@@ -15,7 +15,8 @@ from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.workers import as_executor, ranges, run_tasks
+from bnmc._support.splits import ranges
+from bnmc._support.workers import as_executor, run_tasks
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import NotMixing

@@ -11,7 +11,8 @@ from bnmc._support.arguments import choice, integer
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.workers import as_executor, ranges, run_tasks
+from bnmc._support.splits import ranges
+from bnmc._support.workers import as_executor, run_tasks
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import ArgumentError, BackendError

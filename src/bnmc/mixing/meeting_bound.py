@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import integer, real
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
@@ -17,7 +18,6 @@ from bnmc.mixing.coupling import MOST_LAG, PILOT_REPLICATES, CoupledPairs
 from bnmc.mixing.meetings import excess_means, not_mixing, survival, tail_rate
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import Meetings
-from bnmc.simulation.engine.state import MOST_CHAINS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,9 +26,10 @@ burn-in, and the ensemble goes through as many layers again.
 
 Linear chains with Gaussian weights and no skip connection (γ = ∞) have their own kernels, which use
 the non-zero spectrum of M alone.  A chain of width d keeps about √(2d) directions; all others
-shrink to zero exponentially fast.  The chain starts with 3√d + 8 directions, or with all if these are
-fewer.  An estimate counts only if one direction has died in every chain, so the number at the start
-has no influence.  A direction is dropped if it is below 1e-20 of the trace in all of 32 chains.
+shrink to zero exponentially fast.  The chain starts with 3√d + 8 directions, or with all if these
+are fewer.  An estimate counts only if one direction has died in every chain, so the number at the
+start has no influence.  A direction is dropped if it is below 1e-20 of the trace in all of 32
+chains.
 
 Smaller directions can grow again.  They cannot in a float64 Gram matrix of a fixed basis, which
 loses a direction at 1e-14 of the trace: at d = 8, one chain in twenty loses its fourth direction

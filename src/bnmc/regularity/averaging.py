@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
@@ -26,7 +27,6 @@ from bnmc.regularity.ensembles import (
     is_fused,
 )
 from bnmc.regularity.results import QUANTITIES, Averages
-from bnmc.simulation.engine.state import MOST_CHAINS
 
 __all__ = ["ErgodicRun"]
 

@@ -90,7 +90,7 @@ class FusedEnsemble:
 
 
 class _Group:
-    """Chains side by side, one per lane.  Only the spectrum of their Gram matrices has a meaning."""
+    """Chains side by side, one per lane, of which only the spectra are simulated."""
 
     def __init__(self, chain: Chain, rank: int, number: int, key: int) -> None:
         self.chain = chain

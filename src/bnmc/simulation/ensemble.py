@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._support.arguments import choice, integer
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ROWS
+from bnmc._support.arguments import choice, integer, precision
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer, shape_of
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.choice import SAMPLERS, choose_sampler
-from bnmc.simulation.engine.state import MOST_CHAINS, MOST_ROWS, State
+from bnmc.simulation.engine.state import State
 
 __all__ = ["Ensemble", "ensemble_of"]
 
@@ -79,10 +80,10 @@ def ensemble_of(
 ) -> Ensemble:
     """Return the chains that the arguments of `simulate` mean, or raise."""
     choice("sampler", sampler, SAMPLER_NAMES)
-    precision = _precision(dtype)
+    name = precision(dtype)
     if isinstance(initial, State):
-        return _continued(chain, initial, chains, inputs, rng, sampler, precision)
-    return _started(chain, initial, chains, inputs, sampler, precision)
+        return _continued(chain, initial, chains, inputs, rng, sampler, name)
+    return _started(chain, initial, chains, inputs, sampler, name)
 
 
 def _continued(
@@ -126,13 +127,3 @@ def _started(
     if path != "factor" and chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
     return Ensemble(chain, path, chains, inputs, dtype)
-
-
-def _precision(dtype: Any) -> str:
-    try:
-        name = np.dtype(dtype).name
-    except MemoryError:
-        raise
-    except Exception as error:  # a foreign object may raise anything
-        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
-    return choice("dtype", name, ("float64", "float32"))

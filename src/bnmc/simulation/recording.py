@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import choice, integer, items, result_array
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.machine import available_memory
@@ -148,7 +149,7 @@ def recording_of(
     """Return what the arguments of `simulate` ask to record, or raise."""
     axes = _reduced_axes(reduce)
     functions = as_observables(observables, ensemble.inputs is not None)
-    step = min(integer("every", every, low=1), 2**32)
+    step = min(integer("every", every, low=1), MOST_LAYERS)
     first = ensemble.first_layer + integer("burn_in", burn_in, low=0, high=depth)
     recorded = Recorded(first, step, ensemble.first_layer + depth)
     on_device = isinstance(out, Mapping) and any(map(is_device_array, out.values()))

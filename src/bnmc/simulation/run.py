@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import integer
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain, as_chain
@@ -177,7 +178,7 @@ def simulate(
     (30, 40)
     """
     as_chain(chain)
-    depth = integer("depth", depth, low=0, high=2**32 - 1)
+    depth = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
     execution = execution_of(
         backend=backend, threads=threads, executor=executor, store=store, timeout=timeout,
         progress=progress,

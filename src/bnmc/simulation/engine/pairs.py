@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, pairs, rows
 from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
-from bnmc.simulation.engine.state import MOST_ROWS
 
 __all__ = [
     "APART",

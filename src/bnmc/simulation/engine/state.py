@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ROWS
 from bnmc.chain.chain import Chain
 
-__all__ = ["MOST_CHAINS", "MOST_ROWS", "Frames", "Measure", "State"]
+__all__ = ["Frames", "Measure", "State"]
 
 
 class Measure(NamedTuple):
-    """A number that kernels can take of a Gram matrix; see `_kernels.core.measures`."""
+    """A number that kernels compute from a Gram matrix; see `_kernels.scalar.measures`."""
 
     kind: int
     star: NDArray[np.float64] | None = None

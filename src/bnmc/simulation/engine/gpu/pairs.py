@@ -16,8 +16,7 @@ from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
-from bnmc._support.splits import even_ranges
-from bnmc._support.workers import ranges
+from bnmc._support.splits import even_ranges, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
