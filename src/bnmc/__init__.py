@@ -1,11 +1,12 @@
 """The Markov chain of a deep random network with batch normalization.
 
-A `Chain` says which Markov chain, `simulate` runs an ensemble of it through depth, a `Trajectory`
-holds what was recorded.  `MeanField` is the limit of infinite width, `mixing` says how fast a chain
-forgets, `invariant` what it settles into, `regularity` and `bounds` have the quantities and the
-inequalities of the papers, `random_matrix` and `gram` functions of matrices, `experiments` the
-figures.  `kernels` is for compiled code of your own, `testing` for tests of your own layers.  Names
-are imported when they are first used, so importing the package costs nothing.
+A `Chain` specifies a network, `simulate` runs an ensemble of networks through depth, and a
+`Trajectory` holds the recorded layers.  `MeanField` is the limit of infinite width.  `mixing`
+estimates rates of convergence to the stationary law, and `invariant` computes and tests that law.
+`regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
+and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
+code, and `testing` the tests of your own layers.  A name is imported when it is first used, so
+importing the package costs nothing.
 """
 
 from __future__ import annotations

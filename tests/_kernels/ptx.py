@@ -29,7 +29,7 @@ KERNELS = {
     "layers-64-float32": ("layers", 64, "float32", DRAWN, (90,)),
     "observe-10-float32": ("observe", 10, "float32", DRAWN, BOTH),
     "renew-10-float64": ("renew", 10, "float64", DRAWN, BOTH),
-    "settle-10-float32": ("settle", 10, "float32", MULTIPLIED, BOTH),
+    "rescale-10-float32": ("rescale", 10, "float32", MULTIPLIED, BOTH),
     "rows-10-float32": ("rows", 10, "float32", DRAWN, BOTH),
     "rows-16-float32-weights": ("rows", 16, "float32", MULTIPLIED, BOTH),
     "rows-10-float32-given": ("rows", 10, "float32", GIVEN, BOTH),
@@ -66,7 +66,7 @@ def signature(kernel, dtype):
         return types.void(array(double, 4), array(double, 2))
     if kernel == "observe":
         return types.void(grams, *recorded)
-    if kernel == "settle":
+    if kernel == "rescale":
         rows = array(number, 3), array(number, 4)
         return types.void(grams, *rows, array(whole, 1), record, whole, whole, whole, status)
     if kernel == "layers":

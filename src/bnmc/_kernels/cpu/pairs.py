@@ -78,7 +78,7 @@ def coupled_layers(
     alone : int
         Up to this layer, the lag, the chain ahead moves alone.
     until : int
-        Pairs that have met go on, as one, up to this layer.
+        Pairs that have met continue as one chain up to this layer.
     threshold : float64
         A maximal coupling is tried where the logarithm of p'/p has at most this standard deviation.
     record : (replicates, layers or 0, 2, columns, columns) float64

@@ -15,7 +15,7 @@ from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
 from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
 from bnmc._kernels.gpu.rows import row_functions
 from bnmc._kernels.gpu.shape import DRAWN, Shape, Spec, shape_of
-from bnmc._kernels.gpu.state import observe_kernel, settle_kernel
+from bnmc._kernels.gpu.state import observe_kernel, rescale_kernel
 from bnmc._kernels.gpu.sums import sum_functions
 from bnmc._kernels.scalar.codes import NORM_NONE
 
@@ -31,7 +31,7 @@ class Kernels(NamedTuple):
     #: no skip connection.
     couple: Any
     observe: Any
-    settle: Any
+    rescale: Any
     renew: Any
 
 
@@ -65,6 +65,6 @@ def kernels_of(spec: Spec) -> Kernels:
         ),
         couple=couple,
         observe=observe_kernel(shape, block, gram, record_layer),
-        settle=settle_kernel(shape),
+        rescale=rescale_kernel(shape),
         renew=renew_kernel(shape),
     )

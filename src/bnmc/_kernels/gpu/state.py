@@ -30,13 +30,13 @@ def observe_kernel(shape: Shape, block: Block, gram: Gram, record_layer: Any) ->
     return observe
 
 
-def settle_kernel(shape: Shape) -> Any:
-    """Return the kernel `settle`."""
+def rescale_kernel(shape: Shape) -> Any:
+    """Return the kernel `rescale`."""
     columns, number, threads = shape.spec.columns, shape.spec.number, shape.threads
     skipped, kept_rows = shape.spec.skipped, shape.spec.kept
 
     @kernel(most_registers(shape))
-    def settle(grams, xs, kept, exponents, record, first, last, most, status):
+    def rescale(grams, xs, kept, exponents, record, first, last, most, status):
         """Divide the state of each chain by a power of 2; see `simulation.engine.precision`.
 
         grams, xs, kept : (chains, columns, columns), (chains, ...), (chains, ...)
@@ -83,4 +83,4 @@ def settle_kernel(shape: Shape) -> Any:
         if t == 0:
             exponents[chain] += 2 * half
 
-    return settle
+    return rescale

@@ -214,7 +214,7 @@ class GpuSampler(ScaledSampler):
         stay = self._nothing(4, "float64") if self.results is None else self.results
         first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
         launch(
-            self.kernels.settle, self.chains, self.kernels.shape.threads, 0, self.stream,
+            self.kernels.rescale, self.chains, self.kernels.shape.threads, 0, self.stream,
             self.grams, self.xs, self.activations, self._exponents, stay, first, last,
             EXPONENT_OF_STATE, status,
         )  # fmt: skip
