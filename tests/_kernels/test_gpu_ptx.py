@@ -34,7 +34,7 @@ def test_every_kernel_compiles(ptx):
     files = sorted(path.name for path in ptx.iterdir())
     for capability in (80, 90):
         compiled = {name.split("-")[0] for name in files if name.endswith(f".{capability}.ptx")}
-        assert compiled == {"couple", "layers", "observe", "renew", "rows", "settle"}
+        assert compiled == {"couple", "layers", "observe", "renew", "rescale", "rows"}
         for source in ("rows-10-float32", "rows-10-float32-given", "rows-16-float32-weights"):
             assert f"{source}.{capability}.ptx" in files
     for name in files:
