@@ -26,7 +26,7 @@ from bnmc.experiments.orthogonalizes import gap_over_depth, gap_over_width
 from bnmc.experiments.orthogonalizes.common import Sizes
 from bnmc.experiments.parts import Call
 from bnmc.experiments.rank_collapse import rank_over_depth, rank_over_width, spectrum_over_depth
-from bnmc.experiments.rank_collapse.ensembles import Ensemble
+from bnmc.experiments.rank_collapse.ensembles import EnsembleSizes
 
 FALSE_ALARM = 1e-6
 
@@ -142,7 +142,7 @@ def rank_collapse_2(chains, depth):
 
 
 def rank_collapse_3a(chains, rtol):
-    sizes = (Ensemble(1.0, (8, 32), chains, rtol),)
+    sizes = (EnsembleSizes(1.0, (8, 32), chains, rtol),)
     data = rank_over_width.experiment(sizes, Call("rank-collapse-3a", rng=6)).data
     found = {}
     for width in (8, 32):

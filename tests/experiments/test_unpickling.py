@@ -36,7 +36,7 @@ KINDS = {
     ),
     "rank-collapse-8": (
         regularity_over_width,
-        (ensembles.Ensemble(math.inf, (8, 16), 8),),
+        (ensembles.EnsembleSizes(math.inf, (8, 16), 8),),
         (ensembles, "figures"),
     ),
     "rates": (

@@ -35,7 +35,7 @@ from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["Ensemble", "print_report", "run_ensemble", "write_files"]
+__all__ = ["FinishedRun", "print_report", "run_ensemble", "write_files"]
 
 #: The largest size of values in memory, in bytes. Larger runs keep means and variances only.
 MOST_BYTES = 1 << 28
@@ -55,7 +55,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class FinishedRun:
     """A run of ``bnmc simulate``, and the facts that its report needs.
 
     Attributes
@@ -117,7 +117,7 @@ class Ensemble:
         }  # fmt: skip
 
 
-def run_ensemble(settings: dict[str, Any]) -> Ensemble:
+def run_ensemble(settings: dict[str, Any]) -> FinishedRun:
     """Run the networks that the options of ``bnmc simulate`` specify.
 
     Parameters
@@ -127,7 +127,7 @@ def run_ensemble(settings: dict[str, Any]) -> Ensemble:
 
     Returns
     -------
-    Ensemble
+    FinishedRun
 
     Raises
     ------
@@ -153,14 +153,14 @@ def run_ensemble(settings: dict[str, Any]) -> Ensemble:
             f"layer took it there (--width {x.shape[0]} does without)",
             file=sys.stderr,
         )
-    return Ensemble(
+    return FinishedRun(
         settings=settings, source=source, features=x.shape[0], samples=x.shape[1],
         has_first_layer=has_first_layer, reference=reference, seed=seed, run=run,
         interrupted=interrupted, seconds=seconds,
     )  # fmt: skip
 
 
-def write_files(done: Ensemble) -> list[Exception]:
+def write_files(done: FinishedRun) -> list[Exception]:
     """Write the run and its picture, if the options say so; return the errors of writing."""
     output, plot = done.settings["output"], done.settings["plot"]
     gram = done.reference.gram
@@ -177,7 +177,7 @@ def write_files(done: Ensemble) -> list[Exception]:
     return failures
 
 
-def print_report(done: Ensemble) -> None:
+def print_report(done: FinishedRun) -> None:
     """Print the run as a table, or as a JSON document with ``--json``."""
     table = _table(done.run)
     if done.settings["as_json"]:
@@ -279,7 +279,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _document(done: Ensemble, table: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(done: FinishedRun, table: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "bnmc": __version__,
         "settings": {name: done.settings[name] for name in _SETTINGS},

@@ -20,9 +20,9 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.regularity.ensembles import (
     PACE,
     ROUND_LAYERS,
-    Ensemble,
     Float64Array,
     FusedEnsemble,
+    MeasuredEnsemble,
     SimulatedEnsemble,
     is_fused,
 )
@@ -79,7 +79,7 @@ class ErgodicRun:
         )
         self.progress = as_progress(progress)
         kind = FusedEnsemble if is_fused(chain) else SimulatedEnsemble
-        self.ensemble: Ensemble = kind(chain, self.chains, draw_key(rng), self.threads)
+        self.ensemble: MeasuredEnsemble = kind(chain, self.chains, draw_key(rng), self.threads)
         self.layer = 0
 
     def constant(self) -> Estimate:

@@ -35,7 +35,7 @@ DEAD = 1e-20
 _MOMENTS = ("squared_norm", "cubes", "squares")
 
 
-class Ensemble(Protocol):
+class MeasuredEnsemble(Protocol):
     """Independent chains, at some layer."""
 
     def measured(

@@ -17,9 +17,9 @@ from bnmc.experiments.rank_collapse import (
     spectrum_over_depth,
     vanilla_collapse,
 )
-from bnmc.experiments.rank_collapse.ensembles import Ensemble
+from bnmc.experiments.rank_collapse.ensembles import EnsembleSizes
 
-ENSEMBLES = Ensemble(math.inf, (8, 16, 32), 32), Ensemble(1.0, (8, 16), 16, 0.03)
+ENSEMBLES = EnsembleSizes(math.inf, (8, 16, 32), 32), EnsembleSizes(1.0, (8, 16), 16, 0.03)
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT",
     "FULL",
-    "Ensemble",
+    "EnsembleSizes",
     "all_widths",
     "dataset_of",
     "draw_widths",
@@ -35,7 +35,7 @@ __all__ = [
 Float64Array = NDArray[np.float64]
 
 
-class Ensemble(NamedTuple):
+class EnsembleSizes(NamedTuple):
     """Sizes at one γ: widths, networks, target of the relative standard error, and most layers."""
 
     gamma: float
@@ -46,19 +46,19 @@ class Ensemble(NamedTuple):
 
 
 DEFAULT = (
-    Ensemble(math.inf, (8, 16, 32, 64, 128), 64),
-    Ensemble(1.0, (8, 16, 32), 16, 0.03),
-    Ensemble(0.1, (8, 16), 8, 0.03),
+    EnsembleSizes(math.inf, (8, 16, 32, 64, 128), 64),
+    EnsembleSizes(1.0, (8, 16, 32), 16, 0.03),
+    EnsembleSizes(0.1, (8, 16), 8, 0.03),
 )
 FULL = (
-    Ensemble(math.inf, (8, 16, 32, 64, 128, 256), 64),
-    Ensemble(1.0, (8, 16, 32, 64, 128), 16),
-    Ensemble(0.1, (8, 16, 32, 64), 16, 0.02, 10**6),
-    Ensemble(0.01, (8, 16, 32), 8, 0.03, 10**7),
+    EnsembleSizes(math.inf, (8, 16, 32, 64, 128, 256), 64),
+    EnsembleSizes(1.0, (8, 16, 32, 64, 128), 16),
+    EnsembleSizes(0.1, (8, 16, 32, 64), 16, 0.02, 10**6),
+    EnsembleSizes(0.01, (8, 16, 32), 8, 0.03, 10**7),
 )
 
 
-def measure(ensembles: tuple[Ensemble, ...], call: Call) -> list[Figures]:
+def measure(ensembles: tuple[EnsembleSizes, ...], call: Call) -> list[Figures]:
     """Average over the stationary law at each γ and width."""
     costs = [
         one.chains * sum(d**1.5 * (d + 30) for d in one.widths) * (1 + one.gamma**-2)
@@ -96,7 +96,7 @@ def slope_in_width(found: Figures, name: str) -> Estimate:
 
 def dataset_of(
     found: list[Figures],
-    ensembles: tuple[Ensemble, ...],
+    ensembles: tuple[EnsembleSizes, ...],
     names: dict[str, str],
     call: Call,
     others: dict[str, Variable],

@@ -15,7 +15,7 @@ from bnmc.experiments.pictures import axes_of, label_widths, logarithmic
 from bnmc.experiments.rank_collapse.ensembles import (
     DEFAULT,
     FULL,
-    Ensemble,
+    EnsembleSizes,
     all_widths,
     dataset_of,
     draw_widths,
@@ -66,7 +66,7 @@ def fig_9(
     return experiment(chosen(DEFAULT, FULL, full), call)
 
 
-def experiment(ensembles: tuple[Ensemble, ...], call: Call) -> Experiment:
+def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
     """Run the experiment with these sizes."""
     found = measure(ensembles, call)
     slopes = [slope_in_width(one, "squared_norm") for one in found]

@@ -11,7 +11,7 @@ from bnmc.experiments.pictures import axes_of, label_widths
 from bnmc.experiments.rank_collapse.ensembles import (
     DEFAULT,
     FULL,
-    Ensemble,
+    EnsembleSizes,
     dataset_of,
     draw_widths,
     gamma_name,
@@ -60,7 +60,7 @@ def fig_8(
     return experiment(chosen(DEFAULT, FULL, full), call)
 
 
-def experiment(ensembles: tuple[Ensemble, ...], call: Call) -> Experiment:
+def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
     """Run the experiment with these sizes."""
     found = measure(ensembles, call)
     data = dataset_of(found, ensembles, {"alpha": "regularity constant"}, call, {})
