@@ -33,3 +33,7 @@ def test_heads_without_rows():
 def test_a_row_of_another_length_raises():
     with pytest.raises(ValueError, match="zip"):
         text_table(["layer", "gap"], [["1"]])
+
+
+def test_a_table_of_one_column():
+    assert text_table(["norm"], [["batch"], ["none"]]) == "norm\nbatch\nnone"

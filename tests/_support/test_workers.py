@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import simulation
 from bnmc._support.progress import Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor, run_tasks
@@ -30,7 +29,7 @@ from bnmc.invariant.certified_sample import sample
 from bnmc.mixing import coupling
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.meeting_bound import tv_bound
-from bnmc.simulation import tiles
+from bnmc.simulation import plan, tiles
 
 # The package has a function of the same name.
 contraction_module = importlib.import_module("bnmc.mixing.contraction_rate")
@@ -270,7 +269,7 @@ def test_bits_do_not_depend_on_how_a_run_is_cut(name, part, block, monkeypatch):
     def grid_of(chains, recorded, *_):
         return tiles.Grid(chains, recorded, part, block)
 
-    monkeypatch.setattr(simulation, "grid_of", grid_of)
+    monkeypatch.setattr(plan, "grid_of", grid_of)
     expected = run(chain, **options)
     with ThreadPoolExecutor(3) as pool:
         assert_same_run(run(chain, **options, executor=pool), expected)
@@ -379,7 +378,7 @@ def test_how_many_workers_an_executor_has():
 
 
 def test_a_limit_of_time_with_an_executor(monkeypatch):
-    monkeypatch.setattr(simulation, "grid_of", lambda chains, recorded, *_: tiles.Grid(
+    monkeypatch.setattr(plan, "grid_of", lambda chains, recorded, *_: tiles.Grid(
         chains, recorded, 3, 100
     ))  # fmt: skip
     with ThreadPoolExecutor(2) as pool:

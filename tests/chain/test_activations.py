@@ -445,7 +445,7 @@ def test_a_spawned_process_agrees():
 
 SOURCE = """
 import math, numpy as np, numba
-from bnmc.activations import Activation
+from bnmc.chain.activations import Activation
 table = np.arange(3.0)
 names = ("a", "b")
 @numba.njit

@@ -310,7 +310,7 @@ def test_bits_do_not_depend_on_the_device():
     # Three tiles: of a block each, of two blocks, and of one that is the chain's.
     runs = [run(1, 100), run(1, 1), run(2, 1)]
     assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
-    with mock.patch("bnmc._gpu_samplers.MOST_RANGES", 2):
+    with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_RANGES", 2):
         # Two ranges, of a block each and of one for both.
         ranges = [run(1, 1), run(2, 1)]
         # Where shared memory has room for the sums of one of them.
@@ -352,13 +352,13 @@ def test_chains_that_are_divided_among_devices():
     options = {"backend": "cuda", "sampler": "conditional"}
     for initial in (start, start[0], "gaussian"):
         whole = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
-        with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+        with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
             parts = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
         assert np.array_equal(whole.gram, parts.gram)
         for name, values in whole.final_state.arrays.items():
             assert np.array_equal(values, parts.final_state.arrays[name]), name
     more = simulate(chain, 1, initial=whole.final_state, **options)
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+    with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
         again = simulate(
             chain, 1, initial=parts.final_state, observables="orthogonality_gap", **options
         )
@@ -373,7 +373,7 @@ def test_a_device_names_the_chain_that_fails():
     bad = np.random.default_rng(8).standard_normal((3, 16, 2))
     bad[2] = 1e200
     with (
-        mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]),
+        mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]),
         pytest.raises(NonFiniteError) as error,
     ):
         simulate(chain, 1, initial=bad, backend="cuda")
@@ -451,7 +451,7 @@ def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
     chain = Chain(12, 2, "leaky_relu", norm="none", gain=2.0**100)
     options = {"rng": 5, "chains": 2, "backend": "cuda"}
     full = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+    with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
         run = simulate(chain, 8, observables=["rank_bound", "orthogonality_gap"], **options)
         again = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
     for name in IN_LOGARITHMS:
@@ -686,7 +686,7 @@ def test_shared_memory_does_not_suffice():
 def test_out_of_memory():
     chain = Chain(20, 2, "tanh", weights="uniform")
     with (
-        mock.patch("bnmc.simulation.engine.gpu.samplers.free_memory", return_value=1000),
+        mock.patch("bnmc.simulation.engine.gpu.arrays.free_memory", return_value=1000),
         pytest.raises(ResultTooLargeError, match="fewer chains"),
     ):
         simulate(chain, 1, chains=10, backend="cuda")
@@ -811,7 +811,7 @@ def test_a_start_of_one_device_for_several(as_host_array):
     x = np.random.default_rng(3).standard_normal((3, 16, 2))
     for start in (x, x[0]):
         one = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
-        with mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]):
+        with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
             several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
         assert np.array_equal(one.gram, several.gram)
         with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 2):
@@ -860,7 +860,7 @@ def test_results_stay_on_the_device(as_host_array):
         expected = simulate(chain, 3, burn_in=burn_in, **options)
         given = ByDLPack(np.zeros(expected.gram.shape))
         with (
-            mock.patch("bnmc.simulation.engine.gpu.samplers.devices", return_value=[0, 0]),
+            mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]),
             mock.patch("bnmc.simulation.segment.TASK_SECONDS", 1e-12),
         ):
             run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
@@ -1053,7 +1053,7 @@ def test_pairs_that_a_device_has_no_memory_for():
     chain = Chain(20, 2, "tanh")
     options = {"lag": 1, "replicates": 2, "rng": 0, "backend": "cuda"}
     with (
-        mock.patch("bnmc.simulation.engine.gpu.samplers.free_memory", return_value=100),
+        mock.patch("bnmc.simulation.engine.gpu.arrays.free_memory", return_value=100),
         pytest.raises(ResultTooLargeError, match="replicates.*fewer pairs"),
     ):
         tv_bound(chain, 2, **options)

@@ -37,9 +37,9 @@ def reference(norm, sigma, start, skip, depth, rng):
 def test_a_norm_over_the_features_is_a_value(norm, skip):
     # Means of 3 entries and of their squares.
     start = np.random.default_rng(1).standard_normal((6, 2))
-    chain = Chain(6, 2, "relu", norm=norm, skip=skip)
+    chain = Chain(6, 2, "tanh", norm=norm, skip=skip)
     run = bnmc.simulate(chain, 2, chains=NETWORKS, initial=start, rng=2)
-    expected = reference(norm, FORMULAS["relu"], start, skip, 2, np.random.default_rng(3))
+    expected = reference(norm, FORMULAS["tanh"], start, skip, 2, np.random.default_rng(3))
     for power in (1, 2):
         for i, j in ((0, 0), (0, 1), (1, 1)):
             mine, other = run.gram[:, -1, i, j] ** power, expected[:, i, j] ** power

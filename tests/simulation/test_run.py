@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from bnmc import Activation, Chain, FirstLayer, simulate, simulation
+from bnmc import Activation, Chain, FirstLayer, simulate
 from bnmc.errors import ZeroVarianceError
-from bnmc.simulation import segment
+from bnmc.simulation import plan, segment
 
 SLOPE = 0.01
 
@@ -379,7 +379,7 @@ def test_all_bits_of_the_key_matter():
     keys = [0, 1, 1 << 31, 1 << 32, 1 << 63]
     runs = []
     for key in keys:
-        with mock.patch.object(simulation, "draw_key", return_value=key):
+        with mock.patch.object(plan, "draw_key", return_value=key):
             runs.append(simulate(PLAIN, 1, rng=0).gram)
     for one, other in itertools.combinations(runs, 2):
         assert not np.array_equal(one, other)

@@ -17,7 +17,6 @@ import xarray as xr
 import zarr
 
 import bnmc
-from bnmc import simulation
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,8 +25,9 @@ from bnmc.errors import (
     StoreInUseError,
     StoreMismatchError,
 )
+from bnmc.simulation import plan, recording
 from bnmc.simulation import tiles as simulation_tiles
-from bnmc.simulation.store import journal, store
+from bnmc.simulation.store import journal, reading, store
 
 RELU = bnmc.Chain(30, 4, "relu")
 #: One run of each sampler's state: Gram matrices, rows as well, activations, Wishart factors.
@@ -50,7 +50,7 @@ def small_tiles(monkeypatch):
     def grid_of(chains, recorded, parts, seconds, size, of_tile):
         return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
 
-    monkeypatch.setattr(simulation, "grid_of", grid_of)
+    monkeypatch.setattr(plan, "grid_of", grid_of)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ class Died(BaseException):
 def dying(after, method="append"):
     """Let a run die after so many tiles were entered in the journal, or right before one is."""
     count = 0
-    original = getattr(journal._Journal, method)
+    original = getattr(journal.Journal, method)
 
     def dies(self, entry):
         nonlocal count
@@ -92,7 +92,7 @@ def dying(after, method="append"):
             raise Died
         original(self, entry)
 
-    return mock.patch.object(journal._Journal, method, dies)
+    return mock.patch.object(journal.Journal, method, dies)
 
 
 def counted():
@@ -158,7 +158,7 @@ def test_without_a_seed_the_store_has_it(path):
 
 def test_a_limit_of_time_returns_what_is_finished(path):
     expected = run()
-    with mock.patch.object(simulation, "Stop", return_value=StopAfter(4)):
+    with mock.patch.object(plan, "Stop", return_value=StopAfter(4)):
         partial = run(store=path, timeout=1.0, threads=1)
     assert not partial.complete
     assert 0 < len(partial.layers) < len(expected.layers)
@@ -369,8 +369,8 @@ def test_metadata_that_make_no_sense(content, path):
 
 SCRIPT = """
 import sys, bnmc
-from bnmc import simulation
-simulation.STORED_TILE_SECONDS = 0.05
+from bnmc.simulation import plan
+plan.STORED_TILE_SECONDS = 0.05
 def report(done, total):
     print(done, flush=True)
 bnmc.simulate(
@@ -459,14 +459,14 @@ def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
     stored = run(store=path)
     # What a result would take does not count, as it never is in memory.
     size = stored.gram.nbytes
-    monkeypatch.setattr(store, "available_memory", lambda: size - 1)
+    monkeypatch.setattr(reading, "available_memory", lambda: size - 1)
     with pytest.raises(ResultTooLargeError, match="to_xarray"):
         stored["gram"]
     assert stored.to_xarray()["gram"][0, -1].shape == (4, 4)
     with pytest.raises(KeyError):
         stored.observables["other"]
     assert (len(stored.observables), list(stored.observables)) == (1, ["gram"])
-    monkeypatch.setattr(simulation, "available_memory", lambda: 50_000)
+    monkeypatch.setattr(recording, "available_memory", lambda: 50_000)
     with pytest.raises(ResultTooLargeError, match="store="):
         run(depth=1000)
     run(depth=1000, store=path.with_name("long.zarr"))

@@ -51,7 +51,7 @@ def text_table(
     lines = [list(heads), *map(list, rows)]
     columns = zip(*lines, strict=True)
     widths = [max(least_width, *map(len, column)) for column in columns]
-    signs = align.ljust(len(widths), align[-1])
+    signs = align.ljust(len(widths), align[-1])[: len(widths)]
     return "\n".join(
         gap.join(
             f"{cell:{sign}{width}}" for cell, sign, width in zip(line, signs, widths, strict=True)
