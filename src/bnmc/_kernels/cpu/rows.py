@@ -128,21 +128,6 @@ def activation(sigma: Sigma, dtype: str) -> Any:
 
 
 @kernel
-def measure_block(law, first_row, count, x, block, means, scales):
-    """Add the skip connection to a block of W a, and write means and scales of its rows.
-
-    The block holds `count` rows from `first_row` on.  Returns a row of the block without variance,
-    or -1.
-    """
-    rows = (count + GROUP - 1) // GROUP * GROUP
-    if law.skip != 0.0:
-        add_columns(law.skip, x, first_row, law.columns, rows, block)
-    # Padding rows may lack variance, which would end the normalization of the others.
-    repeat_first_row(block, law.columns, count, rows)
-    return measure_rows(block, rows, law, means, scales)
-
-
-@kernel
 def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
     """Turn the rows W a of a block into activations; return a row without variance, or -1.
 
@@ -152,7 +137,11 @@ def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
     The activations are written to `kept`, of the same shape, unless that has no rows.
     """
     rows = (count + GROUP - 1) // GROUP * GROUP
-    degenerate = measure_block(law, first_row, count, x, block, means, scales)
+    if law.skip != 0.0:
+        add_columns(law.skip, x, first_row, law.columns, rows, block)
+    # Padding rows may lack variance, which would end the normalization of the others.
+    repeat_first_row(block, law.columns, count, rows)
+    degenerate = measure_rows(block, rows, law, means, scales)
     if degenerate >= 0:
         return first_row + degenerate
     if law.skip != 0.0:
@@ -218,34 +207,6 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
 
 
 @kernel
-def drawn_law(law):
-    """Return the law of rows that are drawn given a Gram matrix.
-
-    Rows that are drawn with the covariance P G P have mean zero already.  With a skip connection
-    rounding would add up in the mean, so it is subtracted there.
-    """
-    centred = law.norm == NORM_CENTRED and law.skip == 0.0
-    norm = NORM_UNCENTRED if centred else law.norm
-    return Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
-
-
-@kernel
-def draw_block(law, first_row, rows, draw, block, factor, regular):
-    """Draw `rows` rows of W a, from `first_row` on, given the factor of their covariance."""
-    k = 0
-    while k < law.columns:
-        end = k + 1
-        while end < law.columns and regular[end] == regular[k]:
-            end += 1
-        if regular[k]:
-            fill_normals(block, k, k, end - k, first_row, rows, draw)
-        else:
-            clear_rows(block, k, end, 0, rows)
-        k = end
-    multiply_triangular(factor, law.columns, block, rows)
-
-
-@kernel
 def draw_rows(
     sigma, law, x, kept, first_row, last_row, draw, block, means, scales, partial, sums, factor,
     regular,
@@ -257,27 +218,30 @@ def draw_rows(
     of each at every call, which a small layer feels.
     """
     sums[:] = 0.0
-    law = drawn_law(law)
+    # Rows with the covariance P G P have mean zero already.  With a skip connection rounding would
+    # add up in the mean, so it is subtracted there.
+    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    norm = NORM_UNCENTRED if centred else law.norm
+    law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_block(law, start, rows, draw, block, factor, regular)
+        k = 0
+        while k < law.columns:
+            end = k + 1
+            while end < law.columns and regular[end] == regular[k]:
+                end += 1
+            if regular[k]:
+                fill_normals(block, k, k, end - k, start, rows, draw)
+            else:
+                clear_rows(block, k, end, 0, rows)
+            k = end
+        multiply_triangular(factor, law.columns, block, rows)
         degenerate = finish_block(sigma, law, start, count, x, kept, block, means, scales)
         if degenerate >= 0:
             return degenerate
         add_gram(block, law.columns, rows, partial, sums)
     return -1
-
-
-@kernel
-def multiply_block(law, weights, given, a, first_row, rows, draw, block, tile):
-    """Write `rows` rows of gain W a, from `first_row` on, to a block; W exists a tile at a time."""
-    clear_rows(block, 0, law.columns, 0, rows)
-    for element in range(0, law.width, TILE):
-        depth = min(TILE, law.width - element)
-        fill_weights(weights, given, tile, element, depth, first_row, rows, draw)
-        add_product(a, element, law.columns, tile, depth, block, rows)
-    scale_columns(block.dtype.type(law.gain / np.sqrt(law.width)), law.columns, rows, block)
 
 
 @kernel
@@ -291,10 +255,16 @@ def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_r
     block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
     means, scales = work.means, work.scales
     sums[:] = 0.0
+    scale = block.dtype.type(law.gain / np.sqrt(law.width))
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        multiply_block(law, weights, given, a, start, rows, draw, block, tile)
+        clear_rows(block, 0, law.columns, 0, rows)
+        for element in range(0, law.width, TILE):
+            depth = min(TILE, law.width - element)
+            fill_weights(weights, given, tile, element, depth, start, rows, draw)
+            add_product(a, element, law.columns, tile, depth, block, rows)
+        scale_columns(scale, law.columns, rows, block)
         degenerate = finish_block(sigma, law, start, count, x, following, block, means, scales)
         if degenerate >= 0:
             return degenerate

@@ -8,16 +8,20 @@ and its weights from the key alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory, numbers
-from bnmc._kernels.cpu import replay as kernels
+from bnmc._kernels.cpu import layers, memory, numbers
+from bnmc._kernels.cpu import rows as rows_kernels
 from bnmc._kernels.scalar import codes
+from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import sigma_of
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
@@ -48,28 +52,26 @@ class Replay:
         ZeroVarianceError
             If a row of h has no variance.
         """
-        sampler, width = self.sampler, self.sampler.chain.width
-        out = memory.aligned_zeros((sampler.columns, memory.stride(width)), sampler.dtype)
+        sampler = self.sampler
         if isinstance(sampler, WeightsSampler):
+            out = _room(sampler, sampler.dtype)
             degenerate = self._multiplied(sampler, index, out)
         else:
-            dtype, draw, work = sampler.factorised(index, self.layer)
-            out = out.astype(dtype, copy=False)
-            x = sampler.rows_of_x(index, dtype)
-            degenerate = kernels.drawn_representation(sampler.law, x, draw, work, out)
+            out, degenerate = _drawn(sampler, index, self.layer, sampler.law)
         if degenerate >= 0:
             raise ZeroVarianceError(index, self.layer, degenerate)
-        return out[:, :width]
+        return out[:, : sampler.chain.width]
 
     def _multiplied(self, sampler: WeightsSampler, index: int, out: FloatArray) -> int:
         """Write the representation by weights; return a row without variance, or -1."""
-        a, x = sampler.activations[index, (self.layer + 1) % 2], sampler.rows_of_x(index)
+        a, x = sampler.activations[index, (self.layer + 1) % 2], sampler.rows_of_x(index).copy()
         draw = sampler.addressed(self.layer, codes.STREAM_WEIGHTS, index)
-        for panel, first in enumerate(range(0, sampler.chain.width, sampler.panel)):
-            last = min(first + sampler.panel, sampler.chain.width)
-            degenerate: int = kernels.multiplied_representation(
-                sampler.law, sampler.weight_code, sampler.given(index, self.layer, panel), first,
-                last, a, x, draw, sampler.work(), out,
+        sums = np.zeros((sampler.panels, sampler.work().sums.size))
+        for panel in range(sampler.panels):
+            degenerate: int = layers.multiply_panels(
+                _identity(sampler.dtype), sampler.law, sampler.weight_code,
+                sampler.given(index, self.layer, panel), a, x, out, panel, panel + 1,
+                sampler.panel, draw, sampler.work(), sums,
             )  # fmt: skip
             if degenerate >= 0:
                 return degenerate
@@ -86,18 +88,42 @@ def hidden_panels(
     Parameters
     ----------
     sampler : ConditionalSampler
-        Whose state is that of layer - 1.
+        Its state is that of layer - 1.
     index : int
-        Which of its chains.
+        Number of one of its chains.
     layer : int
     """
-    dtype, draw, work = sampler.factorised(index, layer)
-    x = sampler.rows_of_x(index, dtype)
+    rows, _ = _drawn(sampler, index, layer, sampler.law._replace(norm=codes.NORM_NONE))
     for first in range(0, sampler.chain.width, sampler.panel):
-        last = min(first + sampler.panel, sampler.chain.width)
-        out = np.zeros((sampler.columns, memory.stride(last - first)), dtype)
-        kernels.drawn_rows(sampler.law, x, first, last, draw, work, out)
-        yield first, out[:, : last - first]
+        yield first, rows[:, first : min(first + sampler.panel, sampler.chain.width)]
+
+
+def _drawn(
+    sampler: ConditionalSampler, index: int, layer: int, law: codes.Law
+) -> tuple[FloatArray, int]:
+    """Return all rows of N(h), normalized as `law` says, and a row without variance or -1.
+
+    The kernels of a run keep the activations of rows.  With the identity as activation these are
+    the rows themselves, with the bits that they had in the run.
+    """
+    dtype, draw, work = sampler.factorised(index, layer)
+    out = _room(sampler, dtype)
+    x = sampler.rows_of_x(index, dtype).copy()
+    sums = np.zeros((sampler.panels, work.sums.size))
+    degenerate: int = layers.draw_panels(
+        _identity(dtype), law, x, out, 0, sampler.panels, sampler.panel, draw, work, sums
+    )
+    return out, degenerate
+
+
+def _room(sampler: RowSampler, dtype: np.dtype[Any]) -> FloatArray:
+    """Return an array for all rows of one chain, (columns, width up to whole blocks)."""
+    return memory.aligned_zeros((sampler.columns, memory.stride(sampler.chain.width)), dtype)
+
+
+def _identity(dtype: np.dtype[Any]) -> Any:
+    """Return the identity as kernels take an activation."""
+    return rows_kernels.activation(sigma_of(Activation.named("linear")), dtype.name)
 
 
 def weights_of_layer(
