@@ -8,7 +8,7 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["law_of", "raise_stopped", "sigma_of"]
+__all__ = ["law_of", "law_of_start", "raise_stopped", "sigma_of"]
 
 
 def sigma_of(activation: Activation) -> Sigma:
@@ -36,6 +36,14 @@ def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
         chain.gain,
         chain.eps,
     )
+
+
+def law_of_start(law: codes.Law) -> codes.Law:
+    """Return the law of a layer 0 that is drawn given its covariance, as if that were G.
+
+    Layer 0 uses gain 1.  Its skip connection has no effect, as x is zero before it.
+    """
+    return law._replace(gain=1.0)
 
 
 def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:

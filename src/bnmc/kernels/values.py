@@ -15,8 +15,8 @@ from bnmc._kernels.scalar.codes import GIVEN, Law
 from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.compiled import law_of, sigma_of
-from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
+from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
@@ -267,10 +267,8 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
     """
     if status == OK:
         return
-    if status == ZERO_VARIANCE:
-        raise ZeroVarianceError(chain, layer, failed_row(work))
-    if status == NOT_FINITE:
-        raise NonFiniteError(chain, layer, "Gram matrix")
+    if status in (ZERO_VARIANCE, NOT_FINITE):
+        raise_stopped(status, chain, layer, failed_row(work))
     allowed = {
         UNRESOLVED: "a float64 workspace from this layer on, for pivots that float32 loses",
         BAD_ARGUMENT: "arrays of the shapes that the function documents, and a valid law",

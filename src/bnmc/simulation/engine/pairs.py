@@ -12,7 +12,7 @@ from bnmc._kernels.cpu import memory, pairs, rows
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
@@ -148,8 +148,7 @@ class Pairs:
             for _ in range(2):
                 self._renew(a.T @ a / self.chain.width)
             return
-        # Layer 0 is drawn as if its covariance were the Gram matrix of a layer -1, with gain 1.
-        law = self._law._replace(gain=1.0)
+        law = law_of_start(self._law)
         for stream in (codes.STREAM_START, codes.STREAM_ROWS):
             self._renew(start.matrix)
             self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc.chain.compiled import law_of_start
 from bnmc.chain.start import Covariance
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.conditional import ConditionalSampler
@@ -43,7 +44,7 @@ class PassesSampler(ConditionalSampler):
 
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
         self.grams[first:last] = start.matrix
-        law, self.law = self.law, self.law._replace(gain=1.0)
+        law, self.law = self.law, law_of_start(self.law)
         for index in range(first, last):
             self._one_layer(index, 0)
         self.law = law

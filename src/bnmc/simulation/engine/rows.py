@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import layers, memory
 from bnmc._kernels.scalar import codes
 from bnmc._support.splits import even_ranges
-from bnmc.chain.compiled import raise_stopped
+from bnmc.chain.compiled import law_of_start, raise_stopped
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import in_range, least_pivots, rescale
@@ -100,8 +100,7 @@ class RowSampler(ScaledSampler):
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
         """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
-        # Layer 0 uses gain 1 and no skip: x is zero.
-        law = self.law._replace(gain=1.0)
+        law = law_of_start(self.law)
         self._draw(law, first, last, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)))
 
     def _draw(

@@ -30,6 +30,7 @@ from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, 
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import law_of_start
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
@@ -175,8 +176,7 @@ class GpuSampler(ScaledSampler):
             self.grams.copy_to_device(
                 np.broadcast_to(start.matrix, self.grams.shape).astype(np.float64)
             )
-            # Layer 0 uses gain 1 and no skip: x is zero.
-            law = self.law._replace(gain=1.0)
+            law = law_of_start(self.law)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
             self._rows(GIVEN, self.law, 0, self.chains, 0, start.array)
