@@ -10,6 +10,8 @@ import bnmc
 from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import Norm
+from bnmc.simulation.engine.passes import PassesSampler
+from bnmc.simulation.engine.replay import hidden_panels
 
 # A toy norm over the features needs no more than this value.
 RMS = Norm("toy-rms", NORM_NONE, "features", centred=False)
@@ -45,6 +47,23 @@ def test_a_norm_over_the_features_is_a_value(norm, skip):
             mine, other = run.gram[:, -1, i, j] ** power, expected[:, i, j] ** power
             error = math.sqrt((mine.var() + other.var()) / NETWORKS)
             assert abs(mine.mean() - other.mean()) <= normal_threshold(6) * error
+
+
+@pytest.mark.parametrize("norm", [RMS, GROUPS])
+def test_a_layer_is_the_norm_of_the_rows_that_are_made_again(norm):
+    # With eps the norm sees the scale of the rows.
+    chain = Chain(1500, 3, "tanh", norm=norm, gain=0.7, eps=0.5)
+    state = bnmc.simulate(chain, 2, rng=4).final_state
+    sampler = PassesSampler(chain, 1, None, "float64", state.key)
+    sampler.take(state)
+    h = np.concatenate([rows for _, rows in hidden_panels(sampler, 0, 3)], axis=1).T
+    a = np.tanh(norm(h, 0.5))
+    following = bnmc.simulate(chain, 1, initial=state).gram[0, -1]
+    np.testing.assert_allclose(following, a.T @ a / 1500, rtol=1e-11)
+    # The rows have the covariance of the state: gain² G, not a multiple of it.
+    covariance = 0.7**2 * state.arrays["gram"][0]
+    spread = math.sqrt(2.0 / 1500) * covariance.diagonal().max()
+    assert np.abs(h.T @ h / 1500 - covariance).max() <= normal_threshold(9) * spread
 
 
 def test_several_passes_see_the_same_rows_however_the_run_is_divided():
