@@ -39,6 +39,8 @@ class Estimate:
         Name of the method, in words.
     level : float, default 0.95
         Probability with which intervals of this method cover the truth, in (0, 1).
+    assumes : tuple of str, default ()
+        What has to hold for the interval to have that probability, in sentences.
 
     Raises
     ------
@@ -62,6 +64,7 @@ class Estimate:
     n: int
     method: str
     level: float = 0.95
+    assumes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not (isinstance(self.ci, tuple | list) and len(self.ci) == 2):
@@ -78,6 +81,7 @@ class Estimate:
             "ci": (low, high),
             "n": integer("n", self.n, low=1),
             "level": real("level", self.level, above=0, below=1),
+            "assumes": _sentences(self.assumes),
         }
         for field, content in canonical.items():
             object.__setattr__(self, field, content)
@@ -164,8 +168,11 @@ class Estimate:
         return abs(self.value - value) <= sigmas * math.hypot(self.stderr, stderr)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for a JSON document: value, stderr, ci, level and n."""
-        return {name: getattr(self, name) for name in ("value", "stderr", "ci", "level", "n")}
+        """Return the fields for a JSON document: value, stderr, ci, level, n, and any assumes."""
+        names = ["value", "stderr", "ci", "level", "n"]
+        if self.assumes:
+            names.append("assumes")
+        return {name: getattr(self, name) for name in names}
 
     def __str__(self) -> str:
         """Value and standard error, to two digits of the standard error."""
@@ -176,6 +183,13 @@ class Estimate:
         if spec:
             return f"{self.value:{spec}} ± {self.stderr:{spec}}"
         return _with_two_digits_of_error(self.value, self.stderr)
+
+
+def _sentences(assumes: object) -> tuple[str, ...]:
+    """Return the assumptions as a tuple, or raise if they are no sequence of strings."""
+    if not isinstance(assumes, tuple | list) or not all(isinstance(one, str) for one in assumes):
+        raise ArgumentTypeError("assumes", assumes, "a tuple of strings")
+    return tuple(assumes)
 
 
 def _with_two_digits_of_error(value: float, stderr: float) -> str:

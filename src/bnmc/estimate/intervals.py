@@ -6,9 +6,12 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["clopper_pearson", "half_width", "jackknife", "mean_interval"]
+__all__ = ["bounded_mean_interval", "clopper_pearson", "half_width", "jackknife", "mean_interval"]
+
+#: Halvings of an interval of length 1, down to the resolution of float64.
+_BISECTIONS = 60
 
 # Functions import SciPy's special functions locally, because SciPy is slow to import.
 
@@ -70,6 +73,61 @@ def mean_interval(values: NDArray[np.int64], quantile: float) -> tuple[float, fl
     shift = max(0.0, skewness) * (1.0 + 2.0 * t * t) / (6.0 * math.sqrt(count))
     stderr = spread / math.sqrt(count)
     return mean - t * stderr, mean + (t + shift) * stderr
+
+
+def bounded_mean_interval(mean: ArrayLike, count: int, level: float) -> NDArray[np.float64]:
+    r"""Return intervals for the mean of a law on [0, 1], whatever the law.
+
+    The ends are the solutions μ, below and above the sample mean m, of
+
+    .. math:: n \left(m \log\frac{m}{\mu} + (1 - m) \log\frac{1 - m}{1 - \mu}\right)
+        = \log\frac{2}{1 - \text{level}}.
+
+    By Theorem 1 of Hoeffding (*Probability inequalities for sums of bounded random variables*,
+    1963), either end misses the mean with probability at most (1 − level)/2.
+
+    Parameters
+    ----------
+    mean : (...) array_like
+        Sample means m, in [0, 1].
+    count : int
+        Number n of independent samples in each mean, >= 1.
+    level : float
+        Lower bound of the probability with which an interval covers the mean, in (0, 1).
+
+    Returns
+    -------
+    (..., 2) ndarray of float64
+        Lower and upper ends, in [0, 1].
+
+    Examples
+    --------
+    >>> bounded_mean_interval([0.0, 0.5], 100, 0.95).round(4)
+    array([[0.    , 0.0362],
+           [0.3667, 0.6333]])
+    """
+    found = np.clip(np.asarray(mean, dtype=np.float64), 0.0, 1.0)
+    allowed = math.log(2.0 / (1.0 - level)) / count
+    low, high = np.zeros(found.shape), np.ones(found.shape)
+    inside_low, inside_high = found.copy(), found.copy()
+    # The divergence grows monotonically away from m, so 60 bisections find both ends outwards: the
+    # ends that are returned are never inside of the solutions.
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + inside_low)
+        beyond = _divergence(found, middle) > allowed
+        low, inside_low = np.where(beyond, middle, low), np.where(beyond, inside_low, middle)
+        middle = 0.5 * (high + inside_high)
+        beyond = _divergence(found, middle) > allowed
+        high, inside_high = np.where(beyond, middle, high), np.where(beyond, inside_high, middle)
+    return np.stack([low, high], axis=-1)
+
+
+def _divergence(m: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the divergence of Bernoulli(μ) from Bernoulli(m), inf where it is."""
+    from scipy.special import rel_entr
+
+    divergence: NDArray[np.float64] = rel_entr(m, mu) + rel_entr(1.0 - m, 1.0 - mu)
+    return divergence
 
 
 def clopper_pearson(

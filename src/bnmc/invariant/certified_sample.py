@@ -18,10 +18,14 @@ from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import PartialEstimateError
-from bnmc.mixing.meeting_bound import MOST_DEPTH, TVBound, tv_bound
+from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
 from bnmc.simulation.run import simulate
 
 __all__ = ["InvariantSample", "sample"]
+
+#: Pairs of the certificate, as a multiple of those with which `tolerance` can be certified if all
+#: pairs meet early.
+SPARE = 1.25
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class InvariantSample:
     layer : int
         The layer of the draws.
     tolerance : float
-        Upper bound of the total-variation distance of their law from the stationary law, at the
-        level of `certificate`.
+        Upper bound of the total-variation distance of their law from the law that
+        ``certificate.law`` names, at the level of `certificate`.
     certificate : TVBound
         The bound of each layer.
     key : int
@@ -50,6 +54,11 @@ class InvariantSample:
     tolerance: float
     certificate: TVBound
     key: int = field(repr=False)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What has to hold for draws near the stationary law: those of `certificate`."""
+        return self.certificate.assumes
 
     def preactivations(self) -> NDArray[np.float64]:
         """Draw the pre-normalization state h of the next layer for each Gram matrix.
@@ -74,6 +83,7 @@ def sample(
     size: int,
     tolerance: float = 0.01,
     *,
+    tail_probability: float | None = None,
     initial: str | ArrayLike | FirstLayer = "gaussian",
     rng: Any = None,
     level: float = 0.95,
@@ -90,9 +100,9 @@ def sample(
     size : int
         Number of draws, >= 1.
     tolerance : float, default 0.01
-        Largest total-variation distance, in [1e-6, 1).  The certificate uses 8/tolerance pairs, at
-        least 200.
-    initial, rng, level, max_layers, executor, progress
+        Largest total-variation distance, in [1e-6, 1).  At level 0.95 the certificate uses
+        19/tolerance pairs, at least 200.
+    tail_probability, initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
     Returns
@@ -112,7 +122,9 @@ def sample(
     -----
     First, `bnmc.mixing.tv_bound` computes a certificate from separate random numbers.  Each draw is
     then a chain of its own, simulated to the first layer at which the upper end of the confidence
-    interval of the bound is at most `tolerance`.
+    interval of the bound is at most `tolerance`.  The upper end does not increase with the layer,
+    so choosing the layer by it keeps the level.  The certificate is of the quasi-stationary law,
+    which is the stationary law under the conditions of `InvariantSample.assumes`.
 
     Examples
     --------
@@ -124,13 +136,15 @@ def sample(
     """
     size = integer("size", size, low=1)
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
+    level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     executor = as_executor(executor)
     generator = np.random.default_rng(draw_key(rng))
-    replicates = max(200, math.ceil(8.0 / tolerance))
+    needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / tolerance
+    replicates = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
         chain, min(max_layers, MOST_DEPTH), replicates=replicates, initial=initial,
-        rng=generator, level=level, max_layers=max_layers, executor=executor, progress=progress,
+        tail_probability=tail_probability, rng=generator, level=level, max_layers=max_layers, executor=executor, progress=progress,
     )  # fmt: skip
     layer = certificate.layers_to(tolerance)
     if layer is None:

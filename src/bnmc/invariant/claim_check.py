@@ -125,8 +125,9 @@ def check(
     the least one times their number (Bonferroni).  Verdicts are those of Holm's method at level
     `alpha`.
 
-    The tests use the central limit theorem, and the draws of the library have the stationary law
-    only within `tolerance`.  The table shows the percentage of failing reports on correct chains
+    The tests use the central limit theorem, and the draws of the library have the quasi-stationary
+    law of their certificate only within `tolerance`.  `CheckReport.assumes` says when it is the
+    stationary law.  The table shows the percentage of failing reports on correct chains
     with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
 
     ================================================== ======= ===== ===== =====
@@ -206,6 +207,7 @@ def check(
         chain, step, ahead, generator, rounding_of(0.0 if samples is None else samples)
     )
     source = "given"
+    assumes: tuple[str, ...] = ()
     if given is None:
 
         def draw(**initial: Any) -> InvariantSample:
@@ -217,7 +219,9 @@ def check(
         _require_memory(chain, size)
         drawn = draw()
         given = drawn.preactivations()
-        source = f"of layer {drawn.layer}, within {drawn.tolerance:g} of the invariant law"
+        law = drawn.certificate.law
+        source = f"of layer {drawn.layer}, within {drawn.tolerance:g} of the {law} law"
+        assumes = drawn.assumes
         found.is_of_last = step is not None
         if step is None:
             other = draw(initial=near_a_line(chain, generator))
@@ -229,7 +233,9 @@ def check(
         for first, last in ranges(len(given), block):
             found.add(given[first:last], first)
             report(last, len(given))
-    return CheckReport(chain, judged(found.claims(), alpha), alpha, len(given), source, key)
+    return CheckReport(
+        chain, judged(found.claims(), alpha), alpha, len(given), source, key, assumes
+    )
 
 
 def _require_law(chain: Chain, is_own: bool) -> None:

@@ -29,6 +29,9 @@ class CheckReport:
         Source of the samples, in words.
     key : int
         The 64-bit key of all random numbers.
+    assumes : tuple of str
+        For samples that `bnmc.invariant.sample` drew, what has to hold for their law to be near the
+        stationary law; empty for given samples.
     """
 
     chain: Chain
@@ -37,6 +40,7 @@ class CheckReport:
     size: int
     source: str
     key: int = field(repr=False)
+    assumes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -57,6 +61,7 @@ class CheckReport:
             "alpha": self.alpha,
             "ok": self.ok,
             "key": self.key,
+            "assumes": list(self.assumes),
             "rows": [
                 {**asdict(row), "interval": row.interval and list(row.interval)}
                 for row in self.rows
@@ -73,6 +78,7 @@ class CheckReport:
                 table,
                 f"{count - len(self.failures)} of {count} claims that were tested hold, at "
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
+                *self.assumes,
             ]
         )
 

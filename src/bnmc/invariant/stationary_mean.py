@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import integer, real
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter
@@ -19,7 +19,9 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
-from bnmc.mixing.coupling import MOST_LAG, PILOT_REPLICATES, CoupledPairs
+from bnmc.mixing.absorption import absorption_probability
+from bnmc.mixing.assumptions import SHOWN_HORIZON, assumptions
+from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
 from bnmc.mixing.meetings import not_mixing
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
@@ -71,7 +73,9 @@ def expectation(
     Returns
     -------
     Estimate
-        Student's interval over replicates; ``n`` is their number.
+        Student's interval over replicates; ``n`` is their number.  ``assumes`` says what has to
+        hold for the mean to be that of the stationary law: R replicates do not show wells and
+        absorbing states that are rarer than about 1/R.
 
     Raises
     ------
@@ -79,7 +83,8 @@ def expectation(
         For an argument that is not allowed, and for an `f` whose value is not one number.
     NotMixing
         As `bnmc.mixing.tv_bound`.  A replicate whose pair does not meet has no estimate, and the
-        mean over the other replicates is biased.
+        mean over the other replicates is biased.  Also if chains from `initial` and from another
+        start do not meet.
 
     Notes
     -----
@@ -102,7 +107,7 @@ def expectation(
     observable = _as_number(f, chain)
     if not shares_memory(coupled.executor):
         sendable("f", f, f)
-    replicates = integer("replicates", replicates, low=2, high=MOST_CHAINS - PILOT_REPLICATES)
+    replicates = integer("replicates", replicates, low=2, high=MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     if burn_in is None or length is None or lag is None:
         typical = coupled.choose_lag(replicates)
@@ -112,6 +117,13 @@ def expectation(
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
     lag = integer("lag", lag, low=1, high=MOST_LAG)
+    crossed = coupled.cross_starts(replicates)
+    events = coupled.absorbing_events(lag, replicates)
+    absorbed = absorption_probability(events, SHOWN_HORIZON)
+    assumes = assumptions(
+        replicates=replicates, horizon=max(lag, last), tail_probability=None, crossed_starts=crossed,
+        absorbing_events=events, absorbed=absorbed,
+    )  # fmt: skip
     processors = available_processors()
     tasks = [
         (chain, coupled.start, lag, a, b, coupled.key, first, last, max_layers,
@@ -133,7 +145,8 @@ def expectation(
     if not np.isfinite(values).all():
         value = float(values[~np.isfinite(values)][0])
         raise ArgumentError("f", value, "a function whose values are finite")
-    return Estimate.from_samples(values, level=level, method="coupled chains, unbiased")
+    found = Estimate.from_samples(values, level=level, method="coupled chains, unbiased")
+    return replace(found, assumes=assumes)
 
 
 def _as_number(f: object, chain: Chain) -> Observable:

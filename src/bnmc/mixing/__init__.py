@@ -3,27 +3,34 @@
 Each estimator has a file, and so has the result that it returns.  The package may import
 `mean_field`, `simulation` and lower levels.  Read `rate.py` first: `RateEstimate` is the result
 that all estimators share.  `coupling.py` runs coupled pairs, `meetings.py` evaluates their meeting
-times, and `meeting_bound.py` makes the bound.  The estimators that read a run stand on `series.py`,
+times, and `meeting_bound.py` makes the bound.  `starts.py` has the other starts whose chains must
+meet, `absorption.py` the events that no coupling shows, and `assumptions.py` what remains.  The estimators that read a run stand on `series.py`,
 `stretches.py` and `symmetry.py`.
 """
 
 from __future__ import annotations
 
+from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
 from bnmc.mixing.contraction_rate import Contraction, contraction
 from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
+from bnmc.mixing.lagged_distance import LaggedDistance
 from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation, relaxation
 from bnmc.mixing.same_network import TwoInputs, two_inputs
+from bnmc.mixing.starts import CrossedStart
 
 __all__ = [
+    "AbsorbingEvent",
     "Autocorrelation",
     "ChapmanKolmogorov",
     "Comparison",
     "ComparisonRow",
     "Contraction",
+    "CrossedStart",
+    "LaggedDistance",
     "RateEstimate",
     "Relaxation",
     "Spectrum",

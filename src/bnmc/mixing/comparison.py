@@ -23,7 +23,7 @@ from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.implied_timescales import spectral
-from bnmc.mixing.meeting_bound import tv_bound
+from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
 from bnmc.mixing.symmetry import contrast, slowest_sector
@@ -65,7 +65,7 @@ class ComparisonRow:
     estimate : RateEstimate or None
         The estimate; None if there is none.
     note : str
-        The reason why there is no estimate; otherwise empty.
+        The reason why there is no estimate, or what limits it; otherwise empty.
     """
 
     name: str
@@ -263,10 +263,7 @@ def compare(
             "contraction",
             lambda: contraction(chain, pairs=pairs, rng=seeds[0], **shared).rate_estimate,
         ),
-        _row(
-            "tv_bound",
-            lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared).rate_estimate,
-        ),
+        _bound_row(lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared)),
     ]
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
@@ -281,6 +278,19 @@ def _row(name: str, estimate: Callable[[], RateEstimate]) -> ComparisonRow:
         return ComparisonRow(name, estimate())
     except BnmcError as error:
         return ComparisonRow(name, None, str(error))
+
+
+def _bound_row(bound: Callable[[], TVBound]) -> ComparisonRow:
+    """Return the row of `tv_bound`, with known absorbing states as a note."""
+    try:
+        found = bound()
+    except BnmcError as error:
+        return ComparisonRow("tv_bound", None, str(error))
+    note = ""
+    if found.absorbing_events:
+        events = " ".join(event.description for event in found.absorbing_events)
+        note = f"rate of the {found.law} law, as there are absorbing states. {events}"
+    return ComparisonRow("tv_bound", found.rate_estimate, note)
 
 
 def _from_runs(

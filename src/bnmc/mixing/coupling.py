@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import choice, integer
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
@@ -14,12 +15,20 @@ from bnmc._support.progress import Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import as_executor, run_tasks
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.start import Covariance, Representation, prepare
-from bnmc.errors import ArgumentError, BackendError
+from bnmc.chain.start import prepare
+from bnmc.errors import (
+    ArgumentError,
+    BackendError,
+    NonFiniteError,
+    NotMixing,
+    ZeroVarianceError,
+)
+from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events
 from bnmc.mixing.meetings import not_mixing
-from bnmc.simulation.engine.pairs import Meetings, joined, meet, require_coupling
+from bnmc.mixing.starts import CrossedStart, Start, other_starts
+from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet, require_coupling
 
-__all__ = ["MOST_LAG", "PILOT_REPLICATES", "CoupledPairs"]
+__all__ = ["MOST_LAG", "MOST_REPLICATES", "CoupledPairs"]
 
 #: Number of pairs of the pilot run, and its lag.
 PILOT_REPLICATES, PILOT_LAG = 32, 16
@@ -29,6 +38,16 @@ LAG_QUANTILE = 0.9
 
 #: Largest lag.
 MOST_LAG = 2**20
+
+#: Number of pairs for each other start, and the lag of these pairs: with a lag of one layer, a
+#: chain that alternates between two states does not meet itself.
+CROSSED_REPLICATES, CROSSED_LAG = 32, 1
+
+#: Number of states in which the probabilities of absorbing events are averaged.
+STATES = 256
+
+#: Largest number of replicates: pilot and crossed pairs have numbers beyond it.
+MOST_REPLICATES = MOST_CHAINS - PILOT_REPLICATES - 16 * CROSSED_REPLICATES
 
 #: Size of a task of one thread: layers times numbers of a layer.
 TASK_NUMBERS = 5e8
@@ -44,7 +63,7 @@ class CoupledPairs:
 
     Attributes
     ----------
-    start : Covariance or Representation
+    start : Start
         Prepared law of layer 0.
     key : int
         The 64-bit key of all random numbers.
@@ -73,7 +92,7 @@ class CoupledPairs:
         self.executor = as_executor(executor)
         self.progress = as_progress(progress)
         chain.activation.check()
-        self.start: Covariance | Representation = prepare(chain, initial, 1, None)
+        self.start: Start = prepare(chain, initial, 1, None)
         self.key = draw_key(rng)
 
     def choose_lag(self, first: int) -> int:
@@ -97,9 +116,64 @@ class CoupledPairs:
             raise not_mixing(meetings, self.max_layers, None)
         return int(lag)
 
-    def run(self, lag: int, first: int, last: int) -> Meetings:
-        """Run pairs ``first:last`` until they meet; each task runs a range of them."""
-        if self.backend == "cuda":
+    def cross_starts(self, replicates: int, partial: object = None) -> tuple[CrossedStart, ...]:
+        """Let chains from the given start meet chains from other starts.
+
+        Parameters
+        ----------
+        replicates : int
+            Number of the replicates, whose random numbers are not used again.
+        partial : object
+            The estimate so far, for the error.
+
+        Raises
+        ------
+        NotMixing
+            If a pair does not meet.  Then the law of deep layers depends on the start.
+        """
+        crossed = []
+        first = replicates + PILOT_REPLICATES
+        for name, behind in other_starts(self.chain, self.start).items():
+            last = first + min(CROSSED_REPLICATES, replicates)
+            try:
+                meetings = self.run(CROSSED_LAG, first, last, behind)
+            except (ZeroVarianceError, NonFiniteError) as error:
+                raise NotMixing(
+                    f"coupled with chains from {name}, a chain stopped: {error}", partial,
+                    math.nan, math.nan,
+                ) from error  # fmt: skip
+            if (meetings.layers < 0).any():
+                found = not_mixing(meetings, self.max_layers, None)
+                raise NotMixing(
+                    f"the law of deep layers depends on the start: with chains from {name}, "
+                    f"{found.reason}", partial, found.exponent, found.pivot_trend,
+                )  # fmt: skip
+            crossed.append(CrossedStart(name, meetings.layers - CROSSED_LAG))
+            first += CROSSED_REPLICATES
+        return tuple(crossed)
+
+    def absorbing_events(self, layer: int, replicates: int) -> tuple[AbsorbingEvent, ...]:
+        """Return the known absorbing events of the chain, in states near a layer.
+
+        Parameters
+        ----------
+        layer : int
+            The layer of the states, >= 1.
+        replicates : int
+            Number of the replicates: the states are those of the first chains of some of them.
+        """
+        count = min(STATES, replicates)
+        pairs = Pairs(self.chain, self.start, layer, 0, count, self.key)
+        pairs.advance(layer)
+        return absorbing_events(self.chain, pairs.grams[:, 0])
+
+    def run(self, lag: int, first: int, last: int, behind: Start | None = None) -> Meetings:
+        """Run pairs ``first:last`` until they meet; each task runs a range of them.
+
+        The chains behind begin at `behind`, by default at the given start.  Pairs of two starts run
+        on the CPU: they are few.
+        """
+        if self.backend == "cuda" and behind is None:
             from bnmc.simulation.engine.gpu.pairs import meet_on_devices
 
             return meet_on_devices(
@@ -110,7 +184,7 @@ class CoupledPairs:
         size = int(np.clip(TASK_NUMBERS / numbers, 1, max(1, (last - first) // (4 * processors))))
         tasks = [
             (self.chain, self.start, lag, first + a, first + b, self.key, self.max_layers,
-             min(1, b - a) if a == 0 else 0)
+             min(1, b - a) if a == 0 else 0, Pairs, behind)
             for a, b in ranges(last - first, size)
         ]  # fmt: skip
         with Reporter(self.progress, "coupling", "tasks") as report:

@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import integer, real
 from bnmc._support.progress import Progress
+from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
-from bnmc.mixing.coupling import MOST_LAG, PILOT_REPLICATES, CoupledPairs
-from bnmc.mixing.meetings import excess_means, not_mixing, survival, tail_rate
+from bnmc.errors import ArgumentError
+from bnmc.mixing.absorption import AbsorbingEvent, absorption_probability
+from bnmc.mixing.assumptions import SHOWN_HORIZON, assumptions
+from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
+from bnmc.mixing.lagged_distance import LaggedDistance, shown_layers
+from bnmc.mixing.meetings import (
+    capped_intervals,
+    excess_means,
+    not_mixing,
+    survival,
+    tail_rate,
+)
 from bnmc.mixing.rate import RateEstimate
+from bnmc.mixing.starts import CrossedStart
 from bnmc.simulation.engine.pairs import Meetings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MOST_DEPTH", "TVBound", "tv_bound"]
+__all__ = ["HORIZON_LAGS", "MOST_DEPTH", "TVBound", "tv_bound"]
 
 #: Largest depth of a bound: the result holds a few numbers for each layer.
 MOST_DEPTH = 2**20
 
+#: Default horizon, in lags.
+HORIZON_LAGS = 4
+
 
 @dataclass(frozen=True)
 class TVBound:
-    """Upper bounds of the distance ‖μ_l − μ*‖_tv for each layer l; ``print`` shows a table.
+    r"""Upper bounds of the distance ‖μ_l − μ*‖_tv for each layer l; ``print`` shows a table.
 
     Attributes
     ----------
@@ -42,7 +57,7 @@ class TVBound:
     stderr : (depth + 1,) ndarray of float64
         Standard errors of these means.
     ci : (depth + 1, 2) ndarray of float64
-        Confidence intervals of E J_l, for each layer separately; see Notes.
+        Confidence intervals of E min(J_l, horizon/lag), for each layer separately; see Notes.
     survival : (depth + 1,) ndarray of float64
         Share of the replicates that have not met l layers after the coupling began.
     survival_ci : (depth + 1, 2) ndarray of float64
@@ -55,10 +70,21 @@ class TVBound:
         layer of its run.
     lag : int
         Layers by which one chain of a pair is ahead of the other.
+    horizon : int
+        Layers over which `ci` holds without an assumption; a multiple of the lag.
+    tail_probability : float or None
+        The caller's upper bound of the probability that a pair waits longer than `horizon` layers.
+    crossed_starts : tuple of CrossedStart
+        Other starts, with the waiting times of pairs of a chain from there and a chain from the
+        given start.
+    absorbing_events : tuple of AbsorbingEvent
+        Known events that end in states that the chain never leaves, with their probability per
+        layer.
     rate_estimate : RateEstimate
         Factor by which P(τ > t) decreases per layer t, beyond the median of τ.  Far in the tail it
         is at least the rate of the chain, which `bnmc.mixing.contraction` estimates.  For chains
-        whose pairs meet within a few layers it may be smaller.
+        whose pairs meet within a few layers it may be smaller.  Its interval assumes that the
+        times beyond the median are nearly geometric.
     tries, refusals : int
         Number of maximal couplings that were tried, and that failed.
     unmet : int
@@ -71,17 +97,20 @@ class TVBound:
 
     Notes
     -----
-    J_l is unbounded, so an interval for its mean needs an assumption.  Let c be the commonest value
-    of J_l (0 in deep layers).
+    Three statements follow from the same meeting times.
 
-    If at least 100 replicates have another value, the interval is Student's, by the central limit
-    theorem.  Its upper end includes the next-order term in the skewness of J_l (Hall, *On the
-    removal of skewness by transformation*, 1992).
+    1. ‖μ_l − μ_{l+lag}‖_tv ≤ P(τ − lag > l), for every chain.  `lagged` has its exact intervals.
+    2. ‖μ_l − μ_{l+m}‖_tv ≤ E min(J_l, k) for each multiple m ≤ k·lag of the lag, for every chain.
+       As min(J_l, k)/k is in [0, 1], Hoeffding's inequality gives the intervals `ci` for
+       k = horizon/lag, whatever the law of τ.  `over` returns upper ends for other horizons.
+    3. ‖μ_l − μ*‖_tv ≤ E J_l.  J_l is unbounded: an event of probability ε that keeps a pair apart
+       for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
+       compared with 1/R.  So no interval for E J_l holds for every chain.
 
-    Otherwise, E J_l = c + P(J_l > c) E[J_l − c | J_l > c] − P(J_l < c) E[c − J_l | J_l < c].  Both
-    probabilities have Clopper–Pearson intervals.  The first conditional mean is at least 1; its
-    upper end is Student's, or 1/(1 − rate^lag) at the upper end of the rate, its value for a
-    geometric tail of τ, if that is larger.  The second lies between 1 and c.
+    The bound of statement 2 is a distance from the *quasi-stationary* law: the law that the chain
+    keeps for the horizon.  It is the stationary law if rarer events can be excluded.  `assumes`
+    says in words what that means for this result, and `law` is "stationary" only if the caller
+    excludes them by ``tail_probability=0``.
     """
 
     layers: NDArray[np.int64]
@@ -93,12 +122,42 @@ class TVBound:
     survival_band: float
     meeting_times: NDArray[np.int64]
     lag: int
+    horizon: int
+    tail_probability: float | None
+    crossed_starts: tuple[CrossedStart, ...]
+    absorbing_events: tuple[AbsorbingEvent, ...]
     rate_estimate: RateEstimate
     tries: int
     refusals: int
     unmet: int
     level: float
     key: int = field(repr=False)
+
+    @property
+    def lagged(self) -> LaggedDistance:
+        """The bound of ‖μ_l − μ_{l+lag}‖_tv, which assumes nothing."""
+        return LaggedDistance(
+            self.layers, self.survival, self.survival_ci, self.survival_band, self.lag,
+            self.replicates, self.level,
+        )  # fmt: skip
+
+    @property
+    def law(self) -> str:
+        """The law whose distance `ci` bounds: "quasi-stationary" or "stationary"."""
+        excluded = self.tail_probability == 0.0 and not self.absorbing_events
+        return "stationary" if excluded else "quasi-stationary"
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What has to hold for the quasi-stationary law to be the stationary law, in sentences."""
+        return assumptions(
+            replicates=self.replicates,
+            horizon=self.horizon,
+            tail_probability=self.tail_probability,
+            crossed_starts=self.crossed_starts,
+            absorbing_events=self.absorbing_events,
+            absorbed=self.absorbed(SHOWN_HORIZON),
+        )
 
     @property
     def rate(self) -> float:
@@ -115,6 +174,54 @@ class TVBound:
         """Number of pairs."""
         return len(self.meeting_times)
 
+    def over(self, layers: float) -> NDArray[np.float64]:
+        """Return upper ends of the distance of layer l from the next layers, for another horizon.
+
+        Parameters
+        ----------
+        layers : float
+            Horizon in layers, > 0; infinite only with ``tail_probability=0``.
+
+        Returns
+        -------
+        (depth + 1,) ndarray of float64
+            Upper ends, at the level of `ci`, of E min(J_l, k) with k = ⌈layers/lag⌉.  Beyond
+            `horizon` each lag adds `tail_probability`, if the caller stated it, and about
+            log(2/(1 − level))/replicates otherwise.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `layers` is not such a number.
+        """
+        layers = real("layers", layers, above=0.0, finite=False)
+        if math.isinf(layers):
+            if self.tail_probability != 0.0:
+                raise ArgumentError("layers", layers, "a finite number unless tail_probability=0")
+            return self.ci[:, 1].copy()
+        lags, known = math.ceil(layers / self.lag), self.horizon // self.lag
+        if lags > known and self.tail_probability is not None:
+            further: NDArray[np.float64] = self.ci[:, 1] + (lags - known) * self.tail_probability
+            return further
+        waited, depth = self.meeting_times - self.lag, int(self.layers[-1])
+        return capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
+
+    def absorbed(self, layers: int) -> float:
+        """Return an upper bound of the probability of an absorbing event within some layers.
+
+        Parameters
+        ----------
+        layers : int
+            Number of layers, >= 0.
+
+        Returns
+        -------
+        float
+            The number of layers times the sum of the probabilities of `absorbing_events`, each with
+            three standard errors; at most 1.
+        """
+        return absorption_probability(self.absorbing_events, integer("layers", layers, low=0))
+
     def layers_to(self, tolerance: float) -> int | None:
         """Return the first layer whose interval ends at or below `tolerance`; None if none does."""
         below = np.flatnonzero(self.ci[:, 1] <= real("tolerance", tolerance, above=0.0))
@@ -128,6 +235,15 @@ class TVBound:
             **{name: getattr(self, name).tolist() for name in arrays},
             "survival_band": self.survival_band,
             "lag": self.lag,
+            "horizon": self.horizon,
+            "law": self.law,
+            "assumes": list(self.assumes),
+            "tail_probability": self.tail_probability,
+            "lagged": self.lagged.to_dict(),
+            "crossed_starts": {
+                crossed.name: crossed.waiting_times.tolist() for crossed in self.crossed_starts
+            },
+            "absorbing_events": [asdict(event) for event in self.absorbing_events],
             "rate": {"rate": rate.rate, "stderr": rate.stderr, "ci": list(rate.ci), "n": rate.n},
             "tries": self.tries,
             "refusals": self.refusals,
@@ -137,22 +253,23 @@ class TVBound:
         }
 
     def __str__(self) -> str:
-        """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
-        depth = int(self.layers[-1])
-        shown = sorted({0, depth} | {2**k for k in range(depth.bit_length()) if 2**k < depth})
-        interval = f"{100 * self.level:g} % interval"
-        lines = [
-            f"Total variation distance from the invariant law, at most; {self.replicates} pairs, "
-            f"lag {self.lag}",
-            "(1 or more says nothing; it falls in steps that are a lag apart)",
-            f"{'layer':>7}  {'bound':>9}  {interval:>20}",
+        """The exact bound, the bound of the distance from the law, and what it assumes."""
+        rows = [
+            (str(layer), f"{self.bound[layer]:.4g}", "[{:.4g}, {:.4g}]".format(*self.ci[layer]))
+            for layer in shown_layers(int(self.layers[-1]))
         ]
-        for layer in shown:
-            low, high = self.ci[layer]
-            lines.append(f"{layer:>7}  {self.bound[layer]:>9.4g}  {f'[{low:.4g}, {high:.4g}]':>20}")
+        heads = ("layer", "bound", f"{100 * self.level:g} % interval")
+        lines = [
+            str(self.lagged),
+            f"Total variation distance from the {self.law} law, at most; intervals for a horizon "
+            f"of {self.horizon} layers",
+            "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
+            text_table(heads, rows, align=">>>"),
+        ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")
-        return "\n".join([*lines, f"rate {self.rate_estimate}"])
+        lines.append(f"rate {self.rate_estimate}")
+        return "\n".join([*lines, *self.assumes])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Draw the bound against the layer on a logarithmic axis, in the band of its intervals.
@@ -191,7 +308,7 @@ class TVBound:
         ax.axhline(1.0, color="grey", linewidth=0.8, linestyle="--")
         shown = max(least, 0.5 * float(low.min())) if low.min() > 0.0 else least
         ax.set_ylim(shown, 2.0 * max(1.0, float(self.bound[0])))
-        ax.set_title(f"Distance from the invariant law, at most: {self.replicates} pairs")
+        ax.set_title(f"Distance from the {self.law} law, at most: {self.replicates} pairs")
         ax.set_xlabel(r"layer $\ell$")
         ax.set_ylabel(r"bound of $\|\mu_\ell - \mu_*\|_{tv}$")
         ax.legend()
@@ -204,6 +321,8 @@ def tv_bound(
     *,
     lag: int | None = None,
     replicates: int = 1000,
+    horizon: int | None = None,
+    tail_probability: float | None = None,
     initial: str | ArrayLike | FirstLayer = "gaussian",
     rng: Any = None,
     level: float = 0.95,
@@ -215,7 +334,8 @@ def tv_bound(
     r"""Bound the total-variation distance of the law of each layer from the stationary law.
 
     Two copies of the chain, one ahead of the other by a lag, are coupled so that they meet and stay
-    equal.  The law of the meeting times bounds the distance.
+    equal.  The law of the meeting times bounds the distance.  Chains from other starts must meet
+    chains from the given start, too.
 
     Parameters
     ----------
@@ -229,6 +349,14 @@ def tv_bound(
         one lag after the coupling begins.
     replicates : int, default 1000
         Number of pairs, >= 2.
+    horizon : int, optional
+        Layers over which the intervals hold without an assumption, >= the lag; rounded down to a
+        multiple of the lag.  By default 4 lags.  The upper ends of deep layers are about
+        log(2/(1 − level)) horizon/(lag replicates).
+    tail_probability : float, optional
+        Upper bound of the probability that a pair waits longer than `horizon` layers, in [0, 1), if
+        you can state one.  It extends the bound to longer horizons (`TVBound.over`); 0 extends it
+        to the stationary law.
     initial : str, array_like or FirstLayer, default "gaussian"
         Law of layer 0, as in `bnmc.simulate`: one batch for all chains, or a named law.
     rng : optional
@@ -258,6 +386,10 @@ def tv_bound(
     NotMixing
         If pairs do not meet within `max_layers`, or a Gram matrix loses rank.  Gram matrices of
         linear chains do so if the width is small compared with n²/2, for a batch of n.
+        Also if a chain from `initial` does not meet one from another start: independent samples,
+        samples near a line, one sample that stands out, a block of samples that nearly coincide,
+        the batch in another order, and the same start one layer behind.  Then the law of deep
+        layers depends on the start.
         ``partial`` is the `TVBound` with the pairs that have met (None if the pilot failed),
         ``exponent`` the contraction exponent, and ``pivot_trend`` the change of log10 of the least
         pivot per layer.
@@ -271,7 +403,8 @@ def tv_bound(
     Let X be ahead of Y by L layers, both with the chain's law, and let τ be the first layer t with
     X_t = Y_{t−L}; from there on they stay equal.  Then
 
-    .. math:: \|\mu_l - \mu_*\|_{tv} \le E \max(0, \lceil (\tau - L - l)/L \rceil)
+    .. math:: \|\mu_l - \mu_{l+L}\|_{tv} \le P(\tau - L > l), \qquad
+        \|\mu_l - \mu_*\|_{tv} \le E \max(0, \lceil (\tau - L - l)/L \rceil)
 
     (Biswas, Jacob and Vanetti, *Estimating convergence of Markov chains with L-lag couplings*,
     2019).  Here μ_l is the law of x_l, the normalized representation, given the law of x_0.  The
@@ -281,6 +414,10 @@ def tv_bound(
     mean).  Once the covariances are close, a maximal coupling of the two laws of d rows makes the
     copies equal with high probability.
 
+    The first inequality needs no assumption.  The second bounds the distance from the stationary
+    law by a mean that R pairs cannot estimate if rare events dominate it: see `TVBound`.  To make a
+    statement about a horizon of H layers without an assumption, choose ``lag=H``.
+
     Examples
     --------
     >>> import bnmc
@@ -288,40 +425,68 @@ def tv_bound(
     >>> cert = bnmc.mixing.tv_bound(chain, depth=30, replicates=200, rng=0)
     >>> bool(cert.bound[0] > cert.bound[10] >= cert.bound[30])
     True
+    >>> cert.law, cert.horizon == 4 * cert.lag
+    ('quasi-stationary', True)
     """
     pairs = CoupledPairs(chain, initial, rng, max_layers, executor, progress, backend)
     depth = integer("depth", depth, low=0, high=MOST_DEPTH)
-    replicates = integer("replicates", replicates, low=2, high=MOST_CHAINS - PILOT_REPLICATES)
+    replicates = integer("replicates", replicates, low=2, high=MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
-    lag = pairs.choose_lag(replicates) if lag is None else integer("lag", lag, low=1, high=MOST_LAG)
+    if lag is not None:
+        lag = integer("lag", lag, low=1, high=MOST_LAG)
+    if horizon is not None:
+        horizon = integer("horizon", horizon, low=1 if lag is None else lag)
+    if tail_probability is not None:
+        tail_probability = real("tail_probability", tail_probability, low=0.0, below=1.0)
+    if lag is None:
+        lag = pairs.choose_lag(replicates)
+        if horizon is not None:
+            lag = min(lag, horizon)
+    lags = HORIZON_LAGS if horizon is None else horizon // lag
     meetings = pairs.run(lag, 0, replicates)
-    cert = _summary(meetings, lag, depth, pairs.max_layers, level, pairs.key)
+    cert = _summary(
+        meetings, lag, depth, lags, tail_probability, pairs.max_layers, level, pairs.key
+    )
     if cert.unmet:
         raise not_mixing(meetings, pairs.max_layers, cert)
-    return cert
+    return replace(
+        cert,
+        crossed_starts=pairs.cross_starts(replicates, cert),
+        absorbing_events=pairs.absorbing_events(lag, replicates),
+    )
 
 
 def _summary(
-    meetings: Meetings, lag: int, depth: int, max_layers: int, level: float, key: int
+    meetings: Meetings,
+    lag: int,
+    depth: int,
+    lags: int,
+    tail_probability: float | None,
+    max_layers: int,
+    level: float,
+    key: int,
 ) -> TVBound:
     """Return the bound; a pair that has not met counts with the last layer of its run."""
     met = meetings.layers >= 0
     times = np.where(met, meetings.layers, lag + max_layers)
     waited = times - lag
-    rate = tail_rate(waited, level)
-    bound, stderr, ci = excess_means(waited, lag, depth, rate)
+    bound, stderr = excess_means(waited, lag, depth)
     share, share_ci, band = survival(waited, depth, level)
     return TVBound(
         layers=np.arange(depth + 1),
         bound=bound,
         stderr=stderr,
-        ci=ci,
+        ci=capped_intervals(waited, lag, depth, lags, level),
         survival=share,
         survival_ci=share_ci,
         survival_band=band,
         meeting_times=times,
         lag=lag,
-        rate_estimate=rate,
+        horizon=lags * lag,
+        tail_probability=tail_probability,
+        crossed_starts=(),
+        absorbing_events=(),
+        rate_estimate=tail_rate(waited, level),
         tries=int(meetings.tries.sum()),
         refusals=int(meetings.refusals.sum()),
         unmet=int(np.count_nonzero(~met)),

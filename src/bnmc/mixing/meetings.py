@@ -12,21 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc.errors import NotMixing
-from bnmc.estimate.intervals import clopper_pearson, mean_interval
+from bnmc.estimate.intervals import bounded_mean_interval, clopper_pearson, mean_interval
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import Meetings
 
-__all__ = ["excess_means", "not_mixing", "survival", "tail_rate"]
+__all__ = ["capped_intervals", "excess_means", "not_mixing", "survival", "tail_rate"]
 
 FloatArray = NDArray[np.float64]
 
-#: Fewest values other than the commonest for an interval by the central limit theorem.
-ENOUGH = 100
 
-
-def excess_means(
-    waited: NDArray[np.int64], lag: int, depth: int, rate: RateEstimate
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+def excess_means(waited: NDArray[np.int64], lag: int, depth: int) -> tuple[FloatArray, FloatArray]:
     """Return the means of J_l = max(0, ⌈(waiting time − l)/lag⌉), which bound the distance.
 
     Parameters
@@ -36,36 +31,45 @@ def excess_means(
     lag : int
     depth : int
         The last layer l.
-    rate : RateEstimate
-        Rate of the tail of the waiting times; its level is that of the intervals.
 
     Returns
     -------
     mean, stderr : (depth + 1,) ndarray of float64
-    ci : (depth + 1, 2) ndarray of float64
-        See the Notes of `bnmc.mixing.TVBound`.
     """
-    replicates, quantile = len(waited), 0.5 + rate.level / 2
-    layers = np.arange(depth + 1)
-    mean, stderr, low, high, commonest, above, below, most_above = np.zeros((8, depth + 1))
-    for layer in layers[layers < waited.max()]:
+    mean, stderr = np.zeros((2, depth + 1))
+    for layer in range(min(depth + 1, int(waited.max()))):
         excess = np.maximum(0, -((layer - waited) // lag))
         mean[layer] = excess.mean()
-        stderr[layer] = excess.std(ddof=1) / math.sqrt(replicates)
-        low[layer], high[layer] = mean_interval(excess, quantile)
-        common = commonest[layer] = np.bincount(excess).argmax()
-        more = excess[excess > common] - common
-        above[layer], below[layer] = more.size, np.count_nonzero(excess < common)
-        if more.size > 1:
-            most_above[layer] = mean_interval(more, quantile)[1]
+        stderr[layer] = excess.std(ddof=1) / math.sqrt(len(waited))
+    return mean, stderr
 
-    if_geometric = 1.0 / (1.0 - rate.ci[1] ** lag) if rate.ci[1] < 1.0 else math.inf
-    most_above = np.maximum(most_above, if_geometric)
-    more_ci, less_ci = (clopper_pearson(k, replicates, rate.level) for k in (above, below))
-    rare = above + below < ENOUGH
-    low = np.where(rare, commonest + more_ci[:, 0] - commonest * less_ci[:, 1], low)
-    high = np.where(rare, commonest + more_ci[:, 1] * most_above - less_ci[:, 0], high)
-    return mean, stderr, np.stack([np.maximum(low, 0.0), high], axis=1)
+
+def capped_intervals(
+    waited: NDArray[np.int64], lag: int, depth: int, lags: int, level: float
+) -> FloatArray:
+    """Return intervals for the means of min(J_l, lags), which hold for every law of the times.
+
+    min(J_l, lags)/lags is in [0, 1], so `bounded_mean_interval` applies.  The ends do not increase
+    with l.
+
+    Parameters
+    ----------
+    waited, lag, depth
+        As in `excess_means`.
+    lags : int
+        The cap, >= 1.
+    level : float
+        Level of each interval, in (0, 1).
+
+    Returns
+    -------
+    (depth + 1, 2) ndarray of float64
+    """
+    share = np.zeros(depth + 1)
+    for layer in range(min(depth + 1, int(waited.max()))):
+        excess = np.clip(-((layer - waited) // lag), 0, lags)
+        share[layer] = excess.mean() / lags
+    return lags * bounded_mean_interval(share, len(waited), level)
 
 
 def survival(
@@ -91,7 +95,8 @@ def survival(
 def tail_rate(waited: NDArray[np.int64], level: float) -> RateEstimate:
     """Return the rate of the geometric law with the mean of the waiting times beyond the median.
 
-    If k waiting times exceed the median u, the excess e = τ − lag − u >= 1 has mean 1/(1 − rate).
+    The interval assumes that these times are nearly geometric.  It does not cover a small share of
+    much slower pairs.  If k waiting times exceed the median u, the excess e = τ − lag − u >= 1 has mean 1/(1 − rate).
     For k deaths in Σe layers the exact interval is that of the negative binomial law.  A maximal
     coupling that fails costs another contraction, which spreads the times more than a geometric
     law: the interval therefore also covers the interval for the mean of e.

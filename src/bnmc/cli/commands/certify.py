@@ -27,6 +27,17 @@ def certify(
         int | None,
         typer.Option(help="Layers by which one of a pair is ahead; chosen unless given."),
     ] = None,
+    horizon: Annotated[
+        int | None,
+        typer.Option(help="Layers over which intervals hold without assumption [default: 4 lags]"),
+    ] = None,
+    tail_probability: Annotated[
+        float | None,
+        typer.Option(
+            help="Upper bound of the probability that a pair waits longer than the horizon, if "
+            "you can state one; 0 extends the bound to the stationary law."
+        ),
+    ] = None,
     seed: options.Seed = None,
     threads: options.Threads = None,
     plot: options.Plot = None,
@@ -34,9 +45,10 @@ def certify(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Bound how far each layer is from the invariant law.
+    """Bound the total variation distance of each layer from the stationary law.
 
-    The bound is of the distance in total variation, by coupled chains.
+    Coupled chains give the bound. The first table holds without assumption; the output states what
+    the second one assumes.
 
     Layer 0 has independent Gaussian samples; bnmc.mixing.tv_bound takes any other start.
 
@@ -53,7 +65,8 @@ def certify(
     seed = chosen_seed(seed)
     with thread_pool(threads) as pool:
         found = tv_bound(
-            chain, depth, lag=lag, replicates=replicates, rng=seed, executor=pool,
+            chain, depth, lag=lag, replicates=replicates, horizon=horizon,
+            tail_probability=tail_probability, rng=seed, executor=pool,
             progress=progress_report(progress),
         )  # fmt: skip
     if as_json:

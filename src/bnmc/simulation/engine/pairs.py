@@ -105,6 +105,8 @@ class Pairs:
         The 64-bit key of all random numbers.
     threshold : float
         See `THRESHOLD`.
+    behind : Covariance or Representation, optional
+        Law of layer 0 of the chain behind, if it is not `start`.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Pairs:
         last: int,
         key: int,
         threshold: float = THRESHOLD,
+        behind: Covariance | Representation | None = None,
     ) -> None:
         n, count = chain.batch, last - first
         self.chain, self.lag, self.first = chain, lag, first
@@ -136,22 +139,24 @@ class Pairs:
             sums=np.zeros_like(self._works[0].sums),
         )
         self._allocate()
-        self._begin(start)
+        self._begin(start, start if behind is None else behind)
 
     def _allocate(self) -> None:
         """Make the Gram matrices of all pairs."""
         self.grams = np.zeros((len(self.met), 2, self.chain.batch, self.chain.batch))
 
-    def _begin(self, start: Covariance | Representation) -> None:
-        if isinstance(start, Representation):
-            a = start.a[0]
-            for _ in range(2):
-                self._renew(a.T @ a / self.chain.width)
-            return
+    def _begin(
+        self, ahead: Covariance | Representation, behind: Covariance | Representation
+    ) -> None:
+        """Draw layer 0 of the chains behind, then that of the chains ahead."""
         law = law_of_start(self._law)
-        for stream in (codes.STREAM_START, codes.STREAM_ROWS):
-            self._renew(start.matrix)
-            self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
+        for start, stream in ((behind, codes.STREAM_START), (ahead, codes.STREAM_ROWS)):
+            if isinstance(start, Representation):
+                a = start.a[0]
+                self._renew(a.T @ a / self.chain.width)
+            else:
+                self._renew(start.matrix)
+                self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
         self._check()
 
     def _renew(self, matrix: NDArray[np.float64]) -> None:
@@ -230,9 +235,10 @@ def meet(
     most_layers: int,
     traced: int = 0,
     kind: type[Pairs] = Pairs,
+    behind: Covariance | Representation | None = None,
 ) -> Meetings:
     """Let pairs meet, within at most `most_layers` layers together."""
-    pairs = kind(chain, start, lag, first, last, key)
+    pairs = kind(chain, start, lag, first, last, key, behind=behind)
     traces: list[NDArray[np.float64]] = [np.zeros((traced, 0, 2))]
     end = lag + most_layers
     while pairs.layer < end and pairs.waiting.any():

@@ -1,0 +1,78 @@
+"""The assumptions of a bound of the distance from the stationary law, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bnmc.mixing.absorption import AbsorbingEvent
+from bnmc.mixing.starts import CrossedStart
+
+__all__ = ["SHOWN_HORIZON", "assumptions"]
+
+#: Layers for which the probability of absorption is stated.
+SHOWN_HORIZON = 10_000
+
+
+def assumptions(
+    *,
+    replicates: int,
+    horizon: int,
+    tail_probability: float | None,
+    crossed_starts: Sequence[CrossedStart],
+    absorbing_events: Sequence[AbsorbingEvent],
+    absorbed: float,
+) -> tuple[str, ...]:
+    """Return the conditions under which a quasi-stationary law is the stationary law.
+
+    Parameters
+    ----------
+    replicates : int
+        Number of pairs.
+    horizon : int
+        Layers over which the bound holds without an assumption.
+    tail_probability : float or None
+        As in `bnmc.mixing.tv_bound`.
+    crossed_starts, absorbing_events
+        As in `bnmc.mixing.TVBound`.
+    absorbed : float
+        Upper bound of the probability of an absorbing event within `SHOWN_HORIZON` layers.
+
+    Returns
+    -------
+    tuple of str
+    """
+    found = [_on_rare_events(replicates, horizon, tail_probability)]
+    if crossed_starts:
+        names = "; ".join(crossed.name for crossed in crossed_starts)
+        found.append(
+            f"Other starts: {len(crossed_starts[0].waiting_times)} pairs each met from {names}. "
+            "A set of states that no chain from these starts enters is invisible."
+        )
+    if absorbing_events:
+        events = " ".join(
+            f"{event.description} Probability per layer: {event.probability:.3g}"
+            + (f" ± {event.stderr:.1g}." if event.stderr else ".")
+            for event in absorbing_events
+        )
+        found.append(
+            f"Absorbing states: {events} The bound is of the law given that this does not happen. "
+            f"Within {SHOWN_HORIZON} layers it happens with probability at most {absorbed:.3g}, "
+            "which adds to the distance. The stationary law is that of absorbed networks."
+        )
+    return tuple(found)
+
+
+def _on_rare_events(replicates: int, horizon: int, tail_probability: float | None) -> str:
+    """Return the sentence on events that too few pairs show."""
+    if tail_probability is None:
+        return (
+            f"Assumed for the stationary law: no well and no absorbing state that a chain enters "
+            f"or leaves with a probability below about 1/{replicates} in {horizon} layers. Such "
+            f"events are invisible to {replicates} pairs."
+        )
+    if tail_probability == 0.0:
+        return f"Stated by the caller: no pair waits longer than {horizon} layers."
+    return (
+        f"Stated by the caller: a pair waits longer than {horizon} layers with probability at most "
+        f"{tail_probability:g}. This adds to the distance for every lag beyond the horizon."
+    )

@@ -1,0 +1,88 @@
+"""`LaggedDistance`: the distance of two layers that are a lag apart, without any assumption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.arguments import real
+from bnmc._support.text import text_table
+
+__all__ = ["LaggedDistance", "shown_layers"]
+
+
+@dataclass(frozen=True)
+class LaggedDistance:
+    r"""Upper bounds of ‖μ_l − μ_{l+lag}‖_tv for each layer l; ``print`` shows a table.
+
+    A pair that has met by layer l + lag of the chain ahead is one state with both laws, so
+
+    .. math:: \|\mu_l - \mu_{l + L}\|_{tv} \le P(\tau - L > l)
+
+    holds for every chain, start and lag L, without an assumption.  The probability is that of a
+    binomial count, so its intervals are exact.  The statement does not compare μ_l with the
+    stationary law: a chain that leaves a set of states once in 10⁶ layers has nearly equal laws at
+    layers l and l + L for a long time.
+
+    Attributes
+    ----------
+    layers : (depth + 1,) ndarray of int
+        0 to depth.
+    bound : (depth + 1,) ndarray of float64
+        Share of the pairs that have not met l layers after the coupling began.
+    ci : (depth + 1, 2) ndarray of float64
+        Clopper–Pearson intervals of P(τ − lag > l), for each layer separately.
+    band : float
+        Half width of a confidence band for all layers simultaneously (Dvoretzky, Kiefer and
+        Wolfowitz, with Massart's constant).
+    lag : int
+        Layers between the two laws.
+    replicates : int
+        Number of pairs.
+    level : float
+        Level of the intervals and of the band.
+    """
+
+    layers: NDArray[np.int64]
+    bound: NDArray[np.float64]
+    ci: NDArray[np.float64]
+    band: float
+    lag: int
+    replicates: int
+    level: float
+
+    def layers_to(self, tolerance: float) -> int | None:
+        """Return the first layer whose interval ends at or below `tolerance`; None if none does."""
+        below = np.flatnonzero(self.ci[:, 1] <= real("tolerance", tolerance, above=0.0))
+        return int(self.layers[below[0]]) if below.size else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as numbers and lists, for `json.dumps`."""
+        return {
+            "lag": self.lag,
+            "bound": self.bound.tolist(),
+            "ci": self.ci.tolist(),
+            "band": self.band,
+        }
+
+    def __str__(self) -> str:
+        """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
+        rows = [
+            (str(layer), f"{self.bound[layer]:.4g}", "[{:.4g}, {:.4g}]".format(*self.ci[layer]))
+            for layer in shown_layers(int(self.layers[-1]))
+        ]
+        table = text_table(
+            ("layer", "bound", f"{100 * self.level:g} % interval"), rows, align=">>>"
+        )
+        return (
+            f"Total variation distance of layers l and l + {self.lag}, at most; "
+            f"{self.replicates} pairs, no assumption\n{table}"
+        )
+
+
+def shown_layers(depth: int) -> list[int]:
+    """Return the layers of a table: 0, the powers of 2, and `depth`."""
+    return sorted({0, depth} | {2**k for k in range(depth.bit_length()) if 2**k < depth})
