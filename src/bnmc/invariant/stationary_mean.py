@@ -145,8 +145,8 @@ def expectation(
     if not np.isfinite(values).all():
         value = float(values[~np.isfinite(values)][0])
         raise ArgumentError("f", value, "a function whose values are finite")
-    found = Estimate.from_samples(values, level=level, method="coupled chains, unbiased")
-    return replace(found, assumes=assumes)
+    mean = Estimate.from_samples(values, level=level, method="coupled chains, unbiased")
+    return replace(mean, assumes=assumes)
 
 
 def _as_number(f: object, chain: Chain) -> Observable:

@@ -96,7 +96,9 @@ def tail_rate(waited: NDArray[np.int64], level: float) -> RateEstimate:
     """Return the rate of the geometric law with the mean of the waiting times beyond the median.
 
     The interval assumes that these times are nearly geometric.  It does not cover a small share of
-    much slower pairs.  If k waiting times exceed the median u, the excess e = τ − lag − u >= 1 has mean 1/(1 − rate).
+    much slower pairs.
+
+    If k waiting times exceed the median u, the excess e = τ − lag − u >= 1 has mean 1/(1 − rate).
     For k deaths in Σe layers the exact interval is that of the negative binomial law.  A maximal
     coupling that fails costs another contraction, which spreads the times more than a geometric
     law: the interval therefore also covers the interval for the mean of e.
