@@ -19,8 +19,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
-from bnmc.mixing.absorption import absorption_probability
-from bnmc.mixing.assumptions import SHOWN_HORIZON, assumptions
+from bnmc.mixing.assumptions import assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
 from bnmc.mixing.meetings import not_mixing
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
@@ -119,10 +118,9 @@ def expectation(
     lag = integer("lag", lag, low=1, high=MOST_LAG)
     crossed = coupled.cross_starts(replicates)
     events = coupled.absorbing_events(lag, replicates)
-    absorbed = absorption_probability(events, SHOWN_HORIZON)
     assumes = assumptions(
         replicates=replicates, horizon=max(lag, last), tail_probability=None, crossed_starts=crossed,
-        absorbing_events=events, absorbed=absorbed,
+        absorbing_events=events,
     )  # fmt: skip
     processors = available_processors()
     tasks = [

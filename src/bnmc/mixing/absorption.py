@@ -35,22 +35,3 @@ def absorbing_events(chain: Chain, grams: NDArray[np.float64]) -> tuple[Absorbin
                 ),
             )
     return ()
-
-
-def absorption_probability(events: tuple[AbsorbingEvent, ...], layers: int) -> float:
-    """Return an upper bound of the probability of an absorbing event within some layers.
-
-    Parameters
-    ----------
-    events : tuple of AbsorbingEvent
-    layers : int
-        Number of layers, >= 0.
-
-    Returns
-    -------
-    float
-        The number of layers times the sum of the probabilities, each with three standard errors; at
-        most 1.
-    """
-    per_layer = sum(event.probability + 3.0 * event.stderr for event in events)
-    return min(1.0, layers * per_layer)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.starts import CrossedStart
 
-__all__ = ["SHOWN_HORIZON", "assumptions"]
+__all__ = ["SHOWN_HORIZON", "absorption_probability", "assumptions"]
 
 #: Layers for which the probability of absorption is stated.
 SHOWN_HORIZON = 10_000
@@ -20,7 +20,6 @@ def assumptions(
     tail_probability: float | None,
     crossed_starts: Sequence[CrossedStart],
     absorbing_events: Sequence[AbsorbingEvent],
-    absorbed: float,
 ) -> tuple[str, ...]:
     """Return the conditions under which a quasi-stationary law is the stationary law.
 
@@ -34,8 +33,6 @@ def assumptions(
         As in `bnmc.mixing.tv_bound`.
     crossed_starts, absorbing_events
         As in `bnmc.mixing.TVBound`.
-    absorbed : float
-        Upper bound of the probability of an absorbing event within `SHOWN_HORIZON` layers.
 
     Returns
     -------
@@ -49,6 +46,7 @@ def assumptions(
             "A set of states that no chain from these starts enters is invisible."
         )
     if absorbing_events:
+        absorbed = absorption_probability(absorbing_events, SHOWN_HORIZON)
         events = " ".join(
             f"{event.description} Probability per layer: {event.probability:.3g}"
             + (f" ± {event.stderr:.1g}." if event.stderr else ".")
@@ -60,6 +58,25 @@ def assumptions(
             "which adds to the distance. The stationary law is that of absorbed networks."
         )
     return tuple(found)
+
+
+def absorption_probability(events: Sequence[AbsorbingEvent], layers: int) -> float:
+    """Return an upper bound of the probability of an absorbing event within some layers.
+
+    Parameters
+    ----------
+    events : sequence of AbsorbingEvent
+    layers : int
+        Number of layers, >= 0.
+
+    Returns
+    -------
+    float
+        The number of layers times the sum of the probabilities, each with three standard errors; at
+        most 1.
+    """
+    per_layer = sum(event.probability + 3.0 * event.stderr for event in events)
+    return min(1.0, layers * per_layer)
 
 
 def _on_rare_events(replicates: int, horizon: int, tail_probability: float | None) -> str:

@@ -16,8 +16,8 @@ from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
-from bnmc.mixing.absorption import AbsorbingEvent, absorption_probability
-from bnmc.mixing.assumptions import SHOWN_HORIZON, assumptions
+from bnmc.mixing.absorption import AbsorbingEvent
+from bnmc.mixing.assumptions import absorption_probability, assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
 from bnmc.mixing.lagged_distance import LaggedDistance, shown_layers
 from bnmc.mixing.meetings import (
@@ -156,7 +156,6 @@ class TVBound:
             tail_probability=self.tail_probability,
             crossed_starts=self.crossed_starts,
             absorbing_events=self.absorbing_events,
-            absorbed=self.absorbed(SHOWN_HORIZON),
         )
 
     @property
