@@ -1,17 +1,92 @@
-"""Stub."""
+"""Absorbing events of a chain: rare layers after which samples stay dead or equal.
+
+If an activation is constant on an interval, all d activations of a sample may lie on this flat
+piece.  The layer then loses information, and some losses are permanent.  Their probabilities per
+layer are of the order of q^d for some q < 1, so runs of moderate length miss them.  This file
+computes them.  `flat_pieces.py` finds the flat pieces, `activation_shape.py` the symmetries of an
+activation, and `row_patterns.py` the probabilities.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
-from bnmc.chain.chain import Chain
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._support.arguments import finite_array
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.errors import ArgumentError
+from bnmc.mixing.activation_shape import ActivationShape, activation_shape
+from bnmc.mixing.flat_pieces import FlatPieces, flat_pieces
+from bnmc.mixing.row_patterns import OrthantRows, SampledRows
+from bnmc.simulation.engine.pairs import require_coupling
 
 __all__ = ["AbsorbingEvent", "absorbing_events"]
+
+Float64Array = NDArray[np.float64]
+
+#: Events of a smaller probability per layer are left out.
+LEAST_PROBABILITY = 1e-30
+
+#: Two samples are equal if the variance of their difference is at most this part of the sum of
+#: their variances.  Rounding of a Gram matrix is of the order of 1e-16.
+EQUAL = 1e-12
+
+_DEAD = (
+    "dead sample",
+    "All activations of a sample are 0; they stay 0 in all later layers.",
+)
+_COINCIDING = (
+    "coinciding samples",
+    "The activations of two samples are equal in all rows; they stay equal in all later layers.",
+)
+_OPPOSITE = (
+    "opposite samples",
+    "The activations of two samples are opposite in all rows; they stay opposite in all later "
+    "layers.",
+)
+_OPPOSITE_EVEN = (
+    "opposite samples",
+    "The activations of two samples are opposite in all rows; they coincide in all later layers.",
+)
+_COLLINEAR = (
+    "collinear samples",
+    "The activations of two samples have the same positive ratio in all rows; their correlation "
+    "stays 1 in all later layers.",
+)
+_RANK_ONE = (
+    "one active row",
+    "The activations are 0 in all rows but one; the Gram matrix has rank 1 in all later layers.",
+)
+_BALANCED = (
+    "balanced pairs",
+    "In each row, the activations of all pairs of a partition of the batch have the same sum; the "
+    "two samples of each pair stay opposite in all later layers.",
+)
 
 
 @dataclass(frozen=True)
 class AbsorbingEvent:
-    """An event."""
+    """An event of one layer that restricts all later layers.
+
+    Attributes
+    ----------
+    name : str
+        For example "dead sample".
+    description : str
+        One sentence.
+    probability : float
+        Probability per layer, summed over all samples or pairs of samples (union bound), at most 1.
+        If `is_bound`, an upper bound for every state.  Otherwise the mean over the given states.
+    stderr : float
+        Standard error of the mean over the given states; 0.0 if `is_bound`, and infinite if only
+        one of the given states was not yet absorbed.
+    is_bound : bool
+        Whether `probability` holds for every state.
+    """
 
     name: str
     description: str
@@ -20,18 +95,160 @@ class AbsorbingEvent:
     is_bound: bool
 
 
-def absorbing_events(chain: Chain, grams: NDArray[np.float64]) -> tuple[AbsorbingEvent, ...]:
-    """Stub."""
-    if chain.activation.name == "relu" and not chain.normalization.centred:
-        p = chain.batch * 2.0**-chain.width
-        if p > 1e-30:
-            return (
-                AbsorbingEvent(
-                    "dead sample",
-                    "All activations of a sample are 0; they stay 0 in all later layers.",
-                    p,
-                    0.0,
-                    True,
-                ),
-            )
-    return ()
+def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ...]:
+    r"""Compute the probabilities per layer of the known absorbing events of a chain.
+
+    Parameters
+    ----------
+    chain : Chain
+        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+    grams : (states, n, n) array_like
+        At least two Gram matrices of the chain, from independent replicates: the rows of the next
+        layer are i.i.d. N(0, G).  States that are already absorbed are left out of the means.
+
+    Returns
+    -------
+    tuple of AbsorbingEvent
+        The most probable event first.  Events with a probability below 1e-30 per layer are left
+        out.  Empty if the activation has no flat piece.  If all states are absorbed already, one
+        event with probability 1.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed.
+
+    Notes
+    -----
+    A flat piece is an interval on which σ is constant.  With d rows, a row x = N(h), h ~ N(0, G),
+    and activations a = σ(x), the events are:
+
+    ================== ======================================== ==============================
+    name               event                                    condition
+    ================== ======================================== ==============================
+    dead sample        :math:`a_i = 0` in all rows              uncentred; σ(0) = 0
+    coinciding samples :math:`a_i = a_j` in all rows            none
+    opposite samples   :math:`a_i = -a_j` in all rows           uncentred; σ odd or even
+    collinear samples  :math:`a_i = c a_j` in all rows, c > 0   uncentred; σ homogeneous for x > 0
+                                                                and for x < 0
+    one active row     a = 0 in d − 1 rows                      uncentred; σ = 0 on one side of 0
+                                                                and of one sign on the other
+    balanced pairs     :math:`a_i + a_j` is the same for all    centred; σ odd up to a constant
+                       pairs of a partition of the batch
+    ================== ======================================== ==============================
+
+    Each event is permanent: a linear relation between the activations of two samples holds for h
+    in the next layer, N preserves it, and σ preserves it under the condition in the table.
+    Centring preserves equality.  It does not preserve 0, so a dead sample revives if rows are
+    centred.  If all samples die, or coincide under the centred norm, the next layer raises
+    `ZeroVarianceError`.
+
+    If the flat pieces begin at 0, as those of relu and of step functions do, the probability of a
+    pair has a closed form, with ρ the correlation of the two samples under G, or under PGP for
+    centred rows (P projects out the mean):
+
+    .. math:: P(h_i \le 0, h_j \le 0) = \frac14 + \frac{\arcsin \rho}{2\pi}.
+
+    Otherwise rows are drawn, with a fixed key.
+
+    Not covered: partitions into pairs of a batch of more than 8; the loss of rank by rows that are
+    proportional to one another, where the table does not contain it; events that take several
+    layers; flat pieces shorter than the range of x over 1000, unless both ends are declared as
+    kinks; functions that are constant by rounding only, such as tanh beyond 19.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bnmc
+    >>> chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
+    >>> run = bnmc.simulate(chain, 20, chains=100, rng=0)
+    >>> for event in absorbing_events(chain, run.gram[:, -1]):
+    ...     print(f"{event.name}: {event.probability:.2g} per layer")
+    dead sample: 3.1e-05 per layer
+    collinear samples: ...e-0... per layer
+    """
+    require_coupling(as_chain(chain))
+    n = chain.batch
+    covariance = finite_array("grams", grams, shape=("states", n, n)).astype(np.float64)
+    if len(covariance) < 2:
+        raise ArgumentError("grams", covariance.shape, "at least two states")
+    if chain.normalization.dimensions(n) == 1:
+        return _of_two_values(chain)
+    reach = math.sqrt(chain.normalization.dimensions(n))
+    pieces = flat_pieces(chain.activation, reach)
+    if not len(pieces):
+        return ()
+    shape = activation_shape(chain.activation, reach)
+    if chain.normalization.hides_common_part:
+        covariance = covariance - covariance.mean(axis=1, keepdims=True)
+        covariance -= covariance.mean(axis=2, keepdims=True)
+    alive = covariance[~_absorbed(chain, shape, covariance)]
+    if not len(alive):
+        return (AbsorbingEvent("absorbed", "All given states are absorbed.", 1.0, 0.0, True),)
+    found = [event for event in _events(chain, pieces, shape, alive)
+             if event.probability >= LEAST_PROBABILITY]  # fmt: skip
+    return tuple(sorted(found, key=lambda event: -event.probability))
+
+
+def _of_two_values(chain: Chain) -> tuple[AbsorbingEvent, ...]:
+    """Return the events of a centred batch of two: x is (1, −1) or (−1, 1) in every row."""
+    above, below = chain.activation(np.array([1.0, -1.0]))
+    if above != below:
+        return ()
+    return (AbsorbingEvent(*_COINCIDING, 1.0, 0.0, True),)
+
+
+def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) -> NDArray[np.bool_]:
+    """Return which states are absorbed already, (states,)."""
+    variance = np.einsum("sii->si", covariance)
+    i, j = np.triu_indices(covariance.shape[-1], 1)
+    mixed = covariance[:, i, j]
+    total = variance[:, i] + variance[:, j]
+    equal = total - 2.0 * mixed <= EQUAL * total
+    absorbed: NDArray[np.bool_] = equal.any(axis=1)
+    if chain.normalization.hides_common_part:
+        return absorbed
+    collinear = np.sqrt(variance[:, i] * variance[:, j]) * (1.0 - EQUAL) <= np.abs(mixed)
+    if shape.degree is not None or shape.is_one_sided:
+        equal |= collinear & (mixed > 0.0)
+    if shape.is_odd or shape.is_even:
+        equal |= total + 2.0 * mixed <= EQUAL * total
+    dead = variance <= EQUAL**2 * variance.max(axis=1, keepdims=True)
+    absorbed = equal.any(axis=1) | (dead.any(axis=1) & shape.is_zero_at_zero)
+    return absorbed
+
+
+def _events(
+    chain: Chain, pieces: FlatPieces, shape: ActivationShape, covariance: Float64Array
+) -> Iterator[AbsorbingEvent]:
+    signs = OrthantRows(covariance, pieces, chain.width) if pieces.depends_on_signs else None
+    sampled = None
+    rows = signs or (sampled := SampledRows(covariance, pieces, chain))
+    centred = chain.normalization.hides_common_part
+    dies = bool((pieces.value == 0.0).any()) and shape.is_zero_at_zero and not centred
+    if dies:
+        yield _mean(_DEAD, rows.zero(), is_bound=signs is not None)
+    # If 0 is the only flat value, samples that coincide are dead.
+    if not dies or pieces.value.any():
+        yield _mean(_COINCIDING, rows.equal())
+    if centred:
+        if shape.is_odd_about_centre:
+            drawn = sampled or SampledRows(covariance, pieces, chain)
+            yield _mean(_BALANCED, drawn.balanced(shape.is_centred_at_zero))
+        return
+    if (shape.is_odd or shape.is_even) and pieces.value.any():
+        yield _mean(_OPPOSITE if shape.is_odd else _OPPOSITE_EVEN, rows.opposite())
+    if signs and shape.degree == 0.0 and shape.above * shape.below > 0.0:
+        yield _mean(_COLLINEAR, signs.separated())
+    if signs and shape.degree and shape.is_one_sided:
+        yield _mean(_COLLINEAR, signs.one_active())
+    elif shape.is_one_sided and shape.degree is None:
+        drawn = sampled or SampledRows(covariance, pieces, chain)
+        yield _mean(_RANK_ONE, drawn.one_active())
+
+
+def _mean(kind: tuple[str, str], sums: Float64Array, is_bound: bool = False) -> AbsorbingEvent:
+    """Return an event from its union bound in each state."""
+    sums = np.minimum(sums, 1.0)
+    stderr = float(sums.std(ddof=1) / math.sqrt(len(sums))) if len(sums) > 1 else math.inf
+    return AbsorbingEvent(*kind, float(sums.mean()), 0.0 if is_bound else stderr, is_bound)
