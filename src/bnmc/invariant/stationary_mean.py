@@ -119,9 +119,12 @@ def expectation(
     crossed = coupled.cross_starts(replicates)
     events = coupled.absorbing_events(lag, replicates)
     assumes = assumptions(
-        replicates=replicates, horizon=max(lag, last), tail_probability=None, crossed_starts=crossed,
+        replicates=replicates,
+        horizon=max(lag, last),
+        tail_probability=None,
+        crossed_starts=crossed,
         absorbing_events=events,
-    )  # fmt: skip
+    )
     processors = available_processors()
     tasks = [
         (chain, coupled.start, lag, a, b, coupled.key, first, last, max_layers,

@@ -3,9 +3,10 @@
 Each estimator has a file, and so has the result that it returns.  The package may import
 `mean_field`, `simulation` and lower levels.  Read `rate.py` first: `RateEstimate` is the result
 that all estimators share.  `coupling.py` runs coupled pairs, `meetings.py` evaluates their meeting
-times, and `meeting_bound.py` makes the bound.  `starts.py` has the other starts whose chains must
-meet, `absorption.py` the events that no coupling shows, and `assumptions.py` what remains.  The estimators that read a run stand on `series.py`,
-`stretches.py` and `symmetry.py`.
+times, and `meeting_bound.py` makes the bound.  `starts.py` has the other starts from which chains
+must meet, `absorption.py` the probabilities of rare absorbing events, and `assumptions.py` the
+conditions that remain.  The estimators that read a run stand on `series.py`, `stretches.py` and
+`symmetry.py`.
 """
 
 from __future__ import annotations
