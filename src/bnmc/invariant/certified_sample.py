@@ -101,7 +101,7 @@ def sample(
         Number of draws, >= 1.
     tolerance : float, default 0.01
         Largest total-variation distance, in [1e-6, 1).  At level 0.95 the certificate uses
-        19/tolerance pairs, at least 200.
+        9.3/tolerance pairs, at least 200.
     tail_probability, initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
@@ -144,7 +144,8 @@ def sample(
     replicates = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
         chain, min(max_layers, MOST_DEPTH), replicates=replicates, initial=initial,
-        tail_probability=tail_probability, rng=generator, level=level, max_layers=max_layers, executor=executor, progress=progress,
+        tail_probability=tail_probability, rng=generator, level=level, max_layers=max_layers,
+        executor=executor, progress=progress,
     )  # fmt: skip
     layer = certificate.layers_to(tolerance)
     if layer is None:

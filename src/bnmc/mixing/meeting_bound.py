@@ -40,7 +40,7 @@ __all__ = ["HORIZON_LAGS", "MOST_DEPTH", "TVBound", "tv_bound"]
 MOST_DEPTH = 2**20
 
 #: Default horizon, in lags.
-HORIZON_LAGS = 4
+HORIZON_LAGS = 2
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,7 @@ def tv_bound(
         Number of pairs, >= 2.
     horizon : int, optional
         Layers over which the intervals hold without an assumption, >= the lag; rounded down to a
-        multiple of the lag.  By default 4 lags.  The upper ends of deep layers are about
+        multiple of the lag.  By default 2 lags.  The upper ends of deep layers are about
         log(2/(1 − level)) horizon/(lag replicates).
     tail_probability : float, optional
         Upper bound of the probability that a pair waits longer than `horizon` layers, in [0, 1), if
@@ -424,7 +424,7 @@ def tv_bound(
     >>> cert = bnmc.mixing.tv_bound(chain, depth=30, replicates=200, rng=0)
     >>> bool(cert.bound[0] > cert.bound[10] >= cert.bound[30])
     True
-    >>> cert.law, cert.horizon == 4 * cert.lag
+    >>> cert.law, cert.horizon == 2 * cert.lag
     ('quasi-stationary', True)
     """
     pairs = CoupledPairs(chain, initial, rng, max_layers, executor, progress, backend)

@@ -29,7 +29,7 @@ def certify(
     ] = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="Layers over which intervals hold without assumption [default: 4 lags]"),
+        typer.Option(help="Layers over which intervals hold without assumption [default: 2 lags]"),
     ] = None,
     tail_probability: Annotated[
         float | None,
