@@ -66,7 +66,7 @@ def test_format_specification_applies_to_both_numbers():
 
 def test_fields_are_canonical():
     made = estimate(np.float32(0.5), np.float64(1), ci=[0, math.inf], n=np.int64(3))
-    assert dataclasses.astuple(made) == (0.5, 1.0, (0.0, math.inf), 3, "test", 0.95)
+    assert dataclasses.astuple(made) == (0.5, 1.0, (0.0, math.inf), 3, "test", 0.95, ())
     assert type(made.value) is type(made.stderr) is float
     assert type(made.n) is int
     assert type(made.ci) is tuple

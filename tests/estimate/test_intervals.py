@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bnmc.estimate.intervals import clopper_pearson, half_width, jackknife, mean_interval
+from bnmc.estimate.intervals import (
+    bounded_mean_interval,
+    clopper_pearson,
+    half_width,
+    jackknife,
+    mean_interval,
+)
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
@@ -15,6 +21,35 @@ def test_clopper_pearson_against_scipy(count, level):
     for k, interval in zip(successes, intervals, strict=True):
         expected = stats.binomtest(int(k), count).proportion_ci(level, "exact")
         assert interval == pytest.approx([expected.low, expected.high], rel=1e-9)
+
+
+def test_ends_of_the_interval_for_a_bounded_mean_solve_its_equation():
+    level, count = 0.9, 50
+    for m in (0.02, 0.3, 0.5, 0.97):
+        for mu in bounded_mean_interval(m, count, level):
+            divergence = m * np.log(m / mu) + (1 - m) * np.log((1 - m) / (1 - mu))
+            assert count * divergence == pytest.approx(np.log(20.0), rel=1e-9)
+    # At the ends of [0, 1] the equation is n log(1 − μ) = −log(2/(1 − level)).
+    end = 1.0 - 20.0 ** (-1.0 / count)
+    expected = [[0.0, end], [1.0 - end, 1.0]]
+    np.testing.assert_allclose(bounded_mean_interval([0.0, 1.0], count, level), expected, rtol=1e-9)
+    assert bounded_mean_interval(np.zeros((2, 3)), 5, 0.5).shape == (2, 3, 2)
+
+
+@pytest.mark.parametrize("count", [2, 10, 200])
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_each_end_for_a_bounded_mean_misses_at_most_half_of_the_rest(count, level):
+    # Exactly, by summation over a binomial law: by Hoeffding's proof no law on [0, 1] is worse for
+    # the bound that the interval inverts.
+    successes = np.arange(count + 1)
+    low, high = bounded_mean_interval(successes / count, count, level).T
+    worst = 0.0
+    for probability in np.linspace(0.0, 1.0, 101):
+        law = stats.binom(count, probability).pmf(successes)
+        worst = max(worst, law[low > probability].sum(), law[high < probability].sum())
+    assert worst <= 0.5 * (1.0 - level)
+    # Both ends do miss: the interval is not vacuous.
+    assert worst > 0.02 * (1.0 - level)
 
 
 def test_half_width_is_that_of_students_interval():

@@ -7,7 +7,7 @@ import pytest
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.invariant import sample
+from bnmc.invariant import certified_sample, sample
 
 RELU = bnmc.Chain(20, 3, "relu")
 
@@ -19,7 +19,8 @@ def test_draws_have_the_invariant_law():
     drawn = sample(RELU, 4000, tolerance=0.02, initial=line, rng=0)
     assert drawn.gram.shape == (4000, 3, 3)
     assert drawn.certificate.layers_to(0.02) == drawn.layer
-    assert drawn.certificate.replicates == 400
+    assert drawn.certificate.replicates == math.ceil(1.25 * 2 * math.log(40.0) / 0.02)
+    assert drawn.assumes == drawn.certificate.assumes != ()
     truth = bnmc.simulate(RELU, 60, chains=4000, rng=1, burn_in=60).gram[:, -1]
     # Kolmogorov-Smirnov, with Massart's bound for both samples: a false alarm in 1e-6.
     allowed = 2.0 * math.sqrt(math.log(4.0 * 3 / 1e-6) / (2.0 * 4000)) + 0.02
@@ -46,10 +47,11 @@ def test_preactivations_are_normal_rows_given_the_gram_matrix():
     assert (np.abs(z.T @ z / count - np.eye(3)) < allowed).all()
 
 
-def test_no_layer_is_certified_at_too_high_a_level():
+def test_too_few_pairs_certify_no_layer(monkeypatch):
+    monkeypatch.setattr(certified_sample, "SPARE", 0.1)
     with pytest.raises(PartialEstimateError, match="certified") as raised:
-        sample(RELU, 3, tolerance=0.01, level=1.0 - 1e-9, rng=0)
-    assert raised.value.partial.replicates == 800
+        sample(RELU, 3, tolerance=0.001, rng=0)
+    assert raised.value.partial.replicates == math.ceil(0.1 * 2 * math.log(40.0) / 0.001)
 
 
 @pytest.mark.parametrize(

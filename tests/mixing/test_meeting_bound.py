@@ -8,6 +8,7 @@ import pytest
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
+from bnmc.estimate.intervals import bounded_mean_interval
 from bnmc.mixing import meeting_bound
 from bnmc.mixing.meeting_bound import tv_bound
 
@@ -78,13 +79,23 @@ def test_layers_to_a_tolerance():
 def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
     lines = str(cert).splitlines()
-    assert lines[0].endswith("200 pairs, lag 3")
-    assert [int(line.split()[0]) for line in lines[3:-1]] == [0, 1, 2, 4, 8, 16, 20]
-    assert float(lines[3].split()[1]) == pytest.approx(cert.bound[0], rel=1e-3)
-    assert lines[-1].startswith("rate 0.")
+    assert lines[:9] == str(cert.lagged).splitlines()
+    assert lines[9].startswith("Total variation distance from the quasi-stationary law, at most")
+    assert lines[9].endswith("horizon of 6 layers")
+    rows = [line.split() for line in lines[12:19]]
+    assert [int(row[0]) for row in rows] == [0, 1, 2, 4, 8, 16, 20]
+    assert float(rows[0][1]) == pytest.approx(cert.bound[0], rel=1e-3)
+    assert lines[19].startswith("rate 0.")
+    assert tuple(lines[20:]) == cert.assumes
+    # The last one is that two samples may die in one layer, with probability 3 · 3⁻²⁰.
+    assert len(cert.assumes) == 3
     content = json.loads(json.dumps(cert.to_dict()))
     assert content["bound"] == cert.bound.tolist()
     assert content["rate"]["ci"] == list(cert.rate_estimate.ci)
+    assert content["assumes"] == list(cert.assumes)
+    assert (content["law"], content["horizon"]) == ("quasi-stationary", 6)
+    assert len(content["crossed_starts"]["samples near a line"]) == 32
+    assert content["lagged"] == cert.lagged.to_dict()
     ax = cert.plot()
     line, one = ax.get_lines()
     np.testing.assert_array_equal(line.get_ydata(), cert.bound[cert.bound > 0])
@@ -95,6 +106,69 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
         "mean, in steps of the lag of 3 layers", "95 % intervals",
     ]  # fmt: skip
     assert cert.plot(ax=ax) is ax
+
+
+def test_a_horizon_caps_the_mean_and_adds_to_the_interval():
+    certs = [
+        tv_bound(RELU, 40, lag=4, replicates=300, horizon=horizon, rng=1) for horizon in (4, 11, 20)
+    ]
+    waited = certs[0].meeting_times - 4
+    for lags, cert in zip((1, 2, 5), certs, strict=True):
+        assert cert.horizon == 4 * lags
+        capped = np.clip(np.ceil((waited - 3) / 4), 0, lags).mean()
+        np.testing.assert_allclose(
+            cert.ci[3], lags * bounded_mean_interval(capped / lags, 300, 0.95), rtol=1e-9
+        )
+        # No pair of 300 is apart in deep layers: Hoeffding's bound for each lag of the horizon.
+        assert cert.ci[40, 1] == pytest.approx(lags * (1.0 - 40.0 ** (-1.0 / 300.0)), rel=1e-9)
+        for other in certs:
+            np.testing.assert_allclose(cert.over(other.horizon), other.ci[:, 1], rtol=1e-12)
+    assert certs[0].over(4.5)[40] == certs[1].ci[40, 1]
+
+
+def test_what_the_caller_excludes_extends_the_horizon():
+    tanh = bnmc.Chain(20, 3, "tanh")
+    options = {"lag": 4, "replicates": 300, "rng": 1}
+    stated = tv_bound(tanh, 40, tail_probability=1e-6, **options)
+    assert stated.law == "quasi-stationary"
+    # 10⁴ layers are 2500 lags, of which the horizon has 2.
+    expected = stated.ci[:, 1] + 2498 * 1e-6
+    np.testing.assert_allclose(stated.over(10_000), expected, rtol=1e-12)
+    with pytest.raises(ArgumentError, match="layers"):
+        stated.over(math.inf)
+    excluded = tv_bound(tanh, 40, tail_probability=0.0, **options)
+    assert excluded.law == "stationary"
+    np.testing.assert_array_equal(excluded.over(math.inf), excluded.ci[:, 1])
+    assert "from the stationary law" in str(excluded)
+    with pytest.raises(ArgumentError, match="layers"):
+        excluded.over(0.0)
+
+
+def test_a_chain_that_dies_rarely_is_certified_for_a_horizon_only():
+    # A sample whose 16 activations are all 0 stays dead: 2 · 2⁻¹⁶ a layer, and by layer 40,000 of
+    # two networks in three.
+    chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
+    cert = tv_bound(chain, 60, replicates=400, tail_probability=0.0, rng=0)
+    dead = next(event for event in cert.absorbing_events if event.name == "dead sample")
+    assert dead.probability == 2.0**-15
+    assert cert.law == "quasi-stationary"
+    assert cert.absorbed(10_000) >= 0.305
+    assert cert.absorbed(0) == 0.0
+    assert "Absorbing states: All activations of a sample are 0" in str(cert)
+    assert cert.to_dict()["absorbing_events"][0]["name"] in str([*cert.absorbing_events])
+
+
+def test_a_step_function_is_certified_for_a_horizon_only():
+    # From some layer on, two samples coincide: by layer 20,000 in half of the networks.
+    step = bnmc.Activation(lambda x: 1.0 if x > 0.0 else 0.0, kinks=(0.0,), name="step")
+    chain = bnmc.Chain(60, 2, step, norm="batch-uncentred")
+    try:
+        cert = tv_bound(chain, 40, replicates=200, rng=0)
+    except NotMixing:
+        return
+    assert cert.law == "quasi-stationary"
+    assert "coinciding samples" in {event.name for event in cert.absorbing_events}
+    assert 0.03 < cert.absorbed(20_000) <= 1.0
 
 
 def test_what_has_been_met_comes_with_the_error():
@@ -123,6 +197,10 @@ def test_what_has_been_met_comes_with_the_error():
         ({"replicates": 1}, ArgumentError, "replicates"),
         ({"lag": 0}, ArgumentError, "lag"),
         ({"level": 1.0}, ArgumentError, "level"),
+        ({"lag": 5, "horizon": 4}, ArgumentError, "horizon"),
+        ({"horizon": 0}, ArgumentError, "horizon"),
+        ({"tail_probability": -0.1}, ArgumentError, "tail_probability"),
+        ({"tail_probability": 1.0}, ArgumentError, "tail_probability"),
         ({"max_layers": 0}, ArgumentError, "max_layers"),
         ({"initial": "nowhere"}, ArgumentError, "initial"),
         ({"executor": 3}, ArgumentTypeError, "executor"),

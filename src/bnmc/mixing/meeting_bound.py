@@ -34,7 +34,7 @@ from bnmc.simulation.engine.pairs import Meetings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["HORIZON_LAGS", "MOST_DEPTH", "TVBound", "tv_bound"]
+__all__ = ["HORIZON_LAGS", "MOST_DEPTH", "TVBound", "summary", "tv_bound"]
 
 #: Largest depth of a bound: the result holds a few numbers for each layer.
 MOST_DEPTH = 2**20
@@ -443,9 +443,7 @@ def tv_bound(
             lag = min(lag, horizon)
     lags = HORIZON_LAGS if horizon is None else horizon // lag
     meetings = pairs.run(lag, 0, replicates)
-    cert = _summary(
-        meetings, lag, depth, lags, tail_probability, pairs.max_layers, level, pairs.key
-    )
+    cert = summary(meetings, lag, depth, lags, tail_probability, pairs.max_layers, level, pairs.key)
     if cert.unmet:
         raise not_mixing(meetings, pairs.max_layers, cert)
     return replace(
@@ -455,7 +453,7 @@ def tv_bound(
     )
 
 
-def _summary(
+def summary(
     meetings: Meetings,
     lag: int,
     depth: int,
@@ -465,7 +463,7 @@ def _summary(
     level: float,
     key: int,
 ) -> TVBound:
-    """Return the bound; a pair that has not met counts with the last layer of its run."""
+    """Return the bound from meetings; a pair that has not met counts with its last layer."""
     met = meetings.layers >= 0
     times = np.where(met, meetings.layers, lag + max_layers)
     waited = times - lag

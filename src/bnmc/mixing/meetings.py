@@ -65,11 +65,11 @@ def capped_intervals(
     -------
     (depth + 1, 2) ndarray of float64
     """
-    share = np.zeros(depth + 1)
-    for layer in range(min(depth + 1, int(waited.max()))):
-        excess = np.clip(-((layer - waited) // lag), 0, lags)
-        share[layer] = excess.mean() / lags
-    return lags * bounded_mean_interval(share, len(waited), level)
+    ordered = np.sort(waited)
+    times = np.arange(depth + 1)[:, None] + lag * np.arange(lags)
+    # min(J_l, lags) counts the times l, l + lag, … at which a pair has not met.
+    apart = len(waited) - np.searchsorted(ordered, times, side="right")
+    return lags * bounded_mean_interval(apart.mean(axis=1) / len(waited), len(waited), level)
 
 
 def survival(

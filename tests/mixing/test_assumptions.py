@@ -1,0 +1,47 @@
+"""The assumptions of a bound, in sentences with their numbers."""
+
+import numpy as np
+import pytest
+
+from bnmc.mixing.absorption import AbsorbingEvent
+from bnmc.mixing.assumptions import absorption_probability, assumptions
+from bnmc.mixing.starts import CrossedStart
+
+BOUND = AbsorbingEvent("dead sample", "It is dead.", 1e-6, 0.0, True)
+MEAN = AbsorbingEvent("coinciding samples", "They coincide.", 2e-6, 1e-6, False)
+
+
+def said(tail_probability=None, crossed_starts=(), absorbing_events=()):
+    return assumptions(
+        replicates=500, horizon=40, tail_probability=tail_probability,
+        crossed_starts=crossed_starts, absorbing_events=absorbing_events,
+    )  # fmt: skip
+
+
+def test_rare_events_are_invisible_unless_the_caller_excludes_them():
+    (sentence,) = said()
+    assert "below about 1/500 in 40 layers" in sentence
+    assert "invisible to 500 pairs" in sentence
+    assert said(0.0) == ("Stated by the caller: no pair waits longer than 40 layers.",)
+    (sentence,) = said(1e-5)
+    assert "longer than 40 layers with probability at most 1e-05" in sentence
+
+
+def test_other_starts_are_named():
+    crossed = [CrossedStart(name, np.arange(32)) for name in ("a line", "a block")]
+    assert "32 pairs each met from a line; a block." in said(crossed_starts=crossed)[1]
+
+
+def test_absorbing_events_come_with_their_probability():
+    sentence = said(absorbing_events=[BOUND, MEAN])[1]
+    assert "It is dead. Probability per layer: 1e-06." in sentence
+    assert "They coincide. Probability per layer: 2e-06 ± 1e-06." in sentence
+    # 10⁴ (1e-6 + 2e-6 + 3e-6).
+    assert "Within 10000 layers it happens with probability at most 0.06" in sentence
+
+
+def test_the_probability_of_absorption_adds_up_to_at_most_one():
+    assert absorption_probability([], 10**9) == 0.0
+    assert absorption_probability([BOUND], 1000) == pytest.approx(1e-3)
+    assert absorption_probability([BOUND, MEAN], 1000) == pytest.approx(6e-3)
+    assert absorption_probability([BOUND], 10**7) == 1.0
