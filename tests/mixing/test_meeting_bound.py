@@ -80,13 +80,14 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
     lines = str(cert).splitlines()
     assert lines[:9] == str(cert.lagged).splitlines()
-    assert lines[9].startswith("Total variation distance from the quasi-stationary law, at most")
-    assert lines[9].endswith("horizon of 6 layers")
-    rows = [line.split() for line in lines[12:19]]
+    assert lines[9] == ""
+    assert lines[10].startswith("Total variation distance from the quasi-stationary law, at most")
+    assert lines[10].endswith("horizon of 6 layers")
+    rows = [line.split() for line in lines[13:20]]
     assert [int(row[0]) for row in rows] == [0, 1, 2, 4, 8, 16, 20]
     assert float(rows[0][1]) == pytest.approx(cert.bound[0], rel=1e-3)
-    assert lines[19].startswith("rate 0.")
-    assert tuple(lines[20:]) == cert.assumes
+    assert lines[20].startswith("rate 0.")
+    assert tuple(lines[22:]) == cert.assumes
     # The last one is that two samples may die in one layer, with probability 3 · 3⁻²⁰.
     assert len(cert.assumes) == 3
     content = json.loads(json.dumps(cert.to_dict()))

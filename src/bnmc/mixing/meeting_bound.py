@@ -260,6 +260,7 @@ class TVBound:
         heads = ("layer", "bound", f"{100 * self.level:g} % interval")
         lines = [
             str(self.lagged),
+            "",
             f"Total variation distance from the {self.law} law, at most; intervals for a horizon "
             f"of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
@@ -267,7 +268,7 @@ class TVBound:
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")
-        lines.append(f"rate {self.rate_estimate}")
+        lines += [f"rate {self.rate_estimate}", ""]
         return "\n".join([*lines, *self.assumes])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
