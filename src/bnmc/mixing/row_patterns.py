@@ -49,7 +49,7 @@ class OrthantRows:
         self.values = pieces.value
         self.zeros = int((pieces.value == 0.0).sum())
         self.samples = np.full(states, float(batch))
-        scale = np.sqrt(np.einsum("sii->si", covariance))
+        scale = np.sqrt(np.maximum(np.einsum("sii->si", covariance), 0.0))
         i, j = np.triu_indices(batch, 1)
         product = scale[:, i] * scale[:, j]
         correlation = covariance[:, i, j] / np.where(product > 0.0, product, 1.0)
@@ -163,7 +163,6 @@ class SampledRows:
         i, j = (np.append(k, np.arange(batch)) for k in self._indices())  # and with itself
         sums = dict(zip(zip(i.tolist(), j.tolist(), strict=True), self._sum_labels(i, j),
                         strict=True))  # fmt: skip
-
         return self._sum(
             _agree([sums[pair] for pair in pairs]) for pairs in _partitions(list(range(batch)))
         )
