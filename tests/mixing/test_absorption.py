@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from numpy_chains import after, network, normalised
+from numpy_chains import network, normalised
 from oracle import FALSE_ALARM
 from scipy import stats
 
@@ -151,7 +151,7 @@ def test_events_of_the_next_layer_have_their_probabilities(sigma, width, batch, 
     function = FORMULAS[sigma]
     forward = network(function, rng, weights="normal", centred=centred)
     x = rng.standard_normal((1500, width, batch))
-    for _ in range(2):
+    for _ in range(0 if sigma is doubled else 2):  # it absorbs within a few layers
         a = function(normalised(x, centred=centred))
         x = forward(x[alive(a, centred)])
     a = function(normalised(x, centred=centred))
@@ -195,8 +195,7 @@ def test_events_are_permanent(sigma, width, batch, norm, happens, after_it):
     rng, centred = np.random.default_rng(5), norm == CENTRED
     function = FORMULAS[sigma]
     forward = network(function, rng, weights="normal", centred=centred)
-    x = after(forward, rng.standard_normal((300, width, batch)), 1)
-    x = np.concatenate([x] * 40)
+    x = rng.standard_normal((15_000, width, batch))
     x = forward(x[~rowless(function(normalised(x, centred=centred)), centred)])
     a = function(normalised(x, centred=centred))
     x = x[happens(a).any(axis=1) & ~rowless(a, centred)]
