@@ -285,6 +285,25 @@ def test_a_centred_batch_of_two_has_two_values():
     assert (event.name, event.probability, event.is_bound) == ("coinciding samples", 1.0, True)
 
 
+@pytest.mark.parametrize("sigma", ["relu", shrink])
+def test_centred_rows_do_not_see_the_common_part(sigma):
+    rng = np.random.default_rng(8)
+    factor = rng.standard_normal((50, 6, 3))
+    common = rng.standard_normal((50, 6, 1)) * [1.0, 1.0, 1.0]
+    chain = bnmc.Chain(4, 3, sigma)
+    one, two = (absorbing_events(chain, grams_of(a)) for a in (factor, factor + common))
+    assert len(one) == len(two) > 0
+    for first, second in zip(one, two, strict=True):
+        assert first.name == second.name
+        assert first.probability == pytest.approx(second.probability, rel=1e-9)
+
+
+def test_the_sum_over_pairs_is_at_most_one():
+    nearly = np.stack([np.eye(6) * 1e-9 + 1.0] * 3)
+    events = absorbing_events(bnmc.Chain(2, 6, step, norm=UNCENTRED), nearly)
+    assert [event.probability for event in events] == [1.0, 1.0]
+
+
 def test_absorbed_states_are_left_out():
     mixed = np.array([[1.0, 0.3], [0.3, 1.0]])
     states = {
@@ -300,10 +319,13 @@ def test_absorbed_states_are_left_out():
         (event,) = absorbing_events(chain, [state, state])
         assert (event.name, event.probability, event.is_bound) == ("absorbed", 1.0, True)
     assert [e.stderr for e in absorbing_events(chain, [mixed, state])] == [0.0, math.inf]
-    opposite_states = [[[1.0, -1.0], [-1.0, 1.0]]] * 2
+    opposite_states = [[[1.0, -1.0, 0.2], [-1.0, 1.0, -0.2], [0.2, -0.2, 1.0]]] * 2
     for sigma in (sign, far):
-        (event,) = absorbing_events(bnmc.Chain(8, 2, sigma, norm=UNCENTRED), opposite_states)
+        (event,) = absorbing_events(bnmc.Chain(8, 3, sigma, norm=UNCENTRED), opposite_states)
         assert event.name == "absorbed"
+    collinear_states = [[[1.0, 2.0, 0.2], [2.0, 4.0, 0.4], [0.2, 0.4, 1.0]]] * 2
+    (event,) = absorbing_events(bnmc.Chain(8, 3, "relu", norm=UNCENTRED), collinear_states)
+    assert event.name == "absorbed"
     v = np.array([1.0, 2.0, -3.0])
     odd = bnmc.Chain(8, 3, shrink, norm=UNCENTRED)
     (event,) = absorbing_events(odd, [np.outer(v, v)] * 2)

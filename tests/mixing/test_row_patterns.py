@@ -63,6 +63,7 @@ def test_counts_become_unbiased_probabilities():
     chain = bnmc.Chain(3, 4, "relu")
     drawn = SampledRows(covariances(2, 4, True), THREE, chain)
     drawn.labels, drawn.rows = drawn.labels[:, :, :12].copy(), 12
+    drawn.labels[:, :, :4] = 1  # all samples are 0
     a = np.append(THREE.values, np.nan)[drawn.labels].transpose(1, 2, 0)  # (states, rows, n)
     sets = list(itertools.combinations(range(12), 3))
     pairs = list(itertools.combinations(range(4), 2))
@@ -105,3 +106,15 @@ def test_wide_layers_use_the_power_of_the_share():
     assert drawn.zero() == pytest.approx((share**200_000).sum(axis=0))
     both = (drawn.labels == 0).all(axis=0).mean(axis=-1)
     assert drawn.one_active() == pytest.approx(2e5 * (1 - both) * both**199_999)
+
+
+def test_gain_and_eps_scale_the_rows():
+    given = covariances(20, 3, False)
+    options = {"norm": "batch-uncentred", "eps": 0.5}
+    plain = SampledRows(given, THREE, bnmc.Chain(2, 3, "relu", **options))
+    gain = SampledRows(given / 4.0, THREE, bnmc.Chain(2, 3, "relu", gain=2.0, **options))
+    assert (plain.labels == gain.labels).all()
+    # x = h / sqrt(mean h² + eps) is near 0 for large eps.
+    small = SampledRows(given, THREE, bnmc.Chain(2, 3, "relu", norm="batch-uncentred", eps=1e6))
+    assert small.zero() == pytest.approx([3.0] * 20)
+    assert small.opposite() == pytest.approx([3.0] * 20)
