@@ -170,7 +170,7 @@ class SampledRows:
     def _sum_labels(self, i: NDArray[np.intp], j: NDArray[np.intp]) -> NDArray[np.int16]:
         """Return labels of the sums of pairs, (pairs, states, rows); −1 where one is not flat."""
         sums = self.values[:, None] + self.values
-        unit = 1e-12 * float(np.abs(self.values).max())
+        unit = 1e-12 * float(np.abs(self.values).max()) or 1.0
         label = np.unique(np.round(sums / unit), return_inverse=True)[1]
         table = np.full((len(sums) + 1, len(sums) + 1), -1, np.int16)
         table[:-1, :-1] = label.reshape(sums.shape)
