@@ -35,6 +35,9 @@ LEAST_PROBABILITY = 1e-30
 #: their variances.  Rounding of a Gram matrix is of the order of 1e-16.
 EQUAL = 1e-12
 
+#: Numbers of one temporary array, at most.
+PART = 1_000_000
+
 _DEAD = (
     "dead sample",
     "All activations of a sample are 0; they stay 0 in all later layers.",
@@ -131,8 +134,9 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     opposite samples   :math:`a_i = -a_j` in all rows           uncentred; σ odd or even
     collinear samples  :math:`a_i = c a_j` in all rows, c > 0   uncentred; σ homogeneous for x > 0
                                                                 and for x < 0
-    one active row     a = 0 in d − 1 rows                      uncentred; σ = 0 on one side of 0
-                                                                and of one sign on the other
+    one active row     a = 0 in d − 1 rows                      uncentred; σ odd, even, or 0 on one
+                                                                side of 0 and of one sign on the
+                                                                other
     balanced pairs     :math:`a_i + a_j` is the same for all    centred; σ odd up to a constant
                        pairs of a partition of the batch
     ================== ======================================== ==============================
@@ -151,10 +155,15 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
 
     Otherwise rows are drawn, with a fixed key.
 
-    Not covered: partitions into pairs of a batch of more than 8; the loss of rank by rows that are
-    proportional to one another, where the table does not contain it; events that take several
-    layers; flat pieces shorter than the range of x over 1000, unless both ends are declared as
-    kinks; functions that are constant by rounding only, such as tanh beyond 19.
+    Not covered:
+
+    - the event "balanced pairs" of a batch of more than 8;
+    - a Gram matrix of rank 1 whose rows are proportional without the events of the table, which
+      needs an activation with two flat values of different size, neither of them 0;
+    - convergence to an absorbing set over many layers, by contraction, as of linear chains of small
+      width;
+    - flat pieces shorter than 1/1000 of the range of x, unless both ends are declared as kinks;
+    - functions that are constant by rounding only, such as tanh beyond 19.
 
     Examples
     --------
@@ -182,7 +191,10 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     if chain.normalization.hides_common_part:
         covariance = covariance - covariance.mean(axis=1, keepdims=True)
         covariance -= covariance.mean(axis=2, keepdims=True)
-    alive = covariance[~_absorbed(chain, shape, covariance)]
+    size = 1 + PART // n**2
+    absorbed = [_absorbed(chain, shape, covariance[first : first + size])
+                for first in range(0, len(covariance), size)]  # fmt: skip
+    alive = covariance[~np.concatenate(absorbed)]
     if not len(alive):
         return (AbsorbingEvent("absorbed", "All given states are absorbed.", 1.0, 0.0, True),)
     found = [event for event in _events(chain, pieces, shape, alive)
@@ -200,21 +212,30 @@ def _of_two_values(chain: Chain) -> tuple[AbsorbingEvent, ...]:
 
 def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) -> NDArray[np.bool_]:
     """Return which states are absorbed already, (states,)."""
-    variance = np.einsum("sii->si", covariance)
-    i, j = np.triu_indices(covariance.shape[-1], 1)
-    mixed = covariance[:, i, j]
-    total = variance[:, i] + variance[:, j]
-    equal = total - 2.0 * mixed <= EQUAL * total
-    absorbed: NDArray[np.bool_] = equal.any(axis=1)
+    variance = np.maximum(np.einsum("sii->si", covariance), 0.0)
+    total = variance[:, :, None] + variance[:, None, :]
+    other = ~np.eye(covariance.shape[-1], dtype=np.bool_)
+    equal = (total - 2.0 * covariance <= EQUAL * total) & other
+    zero = variance <= EQUAL**2 * variance.max(axis=1, keepdims=True)
+    opposite = total + 2.0 * covariance <= EQUAL * total
+    absorbed: NDArray[np.bool_] = equal.any(axis=(1, 2))
     if chain.normalization.hides_common_part:
+        if shape.is_odd_about_centre:
+            alone = zero[:, :, None] & ~other & shape.is_centred_at_zero
+            absorbed |= ((opposite & other) | alone).any(axis=2).all(axis=1)
         return absorbed
-    collinear = np.sqrt(variance[:, i] * variance[:, j]) * (1.0 - EQUAL) <= np.abs(mixed)
-    if shape.degree is not None or shape.is_one_sided:
-        equal |= collinear & (mixed > 0.0)
-    if shape.is_odd or shape.is_even:
-        equal |= total + 2.0 * mixed <= EQUAL * total
-    dead = variance <= EQUAL**2 * variance.max(axis=1, keepdims=True)
-    absorbed = equal.any(axis=1) | (dead.any(axis=1) & shape.is_zero_at_zero)
+    if shape.is_zero_at_zero:
+        absorbed |= zero.any(axis=1)
+    if shape.has_parity:
+        absorbed |= (opposite & other).any(axis=(1, 2))
+    scale = np.sqrt(variance)
+    product = scale[:, :, None] * scale[:, None, :]
+    collinear = product * (1.0 - EQUAL) <= covariance
+    if shape.degree is not None:
+        absorbed |= (collinear & other).any(axis=(1, 2))
+    if shape.preserves_lines:
+        signed = product * (1.0 - EQUAL) <= np.abs(covariance) if shape.has_parity else collinear
+        absorbed |= signed.all(axis=(1, 2))
     return absorbed
 
 
@@ -236,13 +257,13 @@ def _events(
             drawn = sampled or SampledRows(covariance, pieces, chain)
             yield _mean(_BALANCED, drawn.balanced(shape.is_centred_at_zero))
         return
-    if (shape.is_odd or shape.is_even) and pieces.value.any():
+    if shape.has_parity and pieces.value.any():
         yield _mean(_OPPOSITE if shape.is_odd else _OPPOSITE_EVEN, rows.opposite())
     if signs and shape.degree == 0.0 and shape.above * shape.below > 0.0:
         yield _mean(_COLLINEAR, signs.separated())
     if signs and shape.degree and shape.is_one_sided:
         yield _mean(_COLLINEAR, signs.one_active())
-    elif shape.is_one_sided and shape.degree is None:
+    elif shape.preserves_lines and shape.degree is None and (pieces.value == 0.0).any():
         drawn = sampled or SampledRows(covariance, pieces, chain)
         yield _mean(_RANK_ONE, drawn.one_active())
 

@@ -48,6 +48,20 @@ class ActivationShape:
     below: float
     is_one_sided: bool
 
+    @property
+    def has_parity(self) -> bool:
+        """Whether σ is odd or even."""
+        return self.is_odd or self.is_even
+
+    @property
+    def preserves_lines(self) -> bool:
+        """Whether uncentred Gram matrices of rank 1 stay of rank 1.
+
+        If G = v vᵀ, all rows are multiples of v, and N takes them to u or −u with u = N(v).  So
+        σ(u) and σ(−u) must be proportional.
+        """
+        return self.has_parity or self.is_one_sided
+
 
 def activation_shape(activation: Activation, reach: float) -> ActivationShape:
     """Return the symmetries of an activation, tested at points of [−reach, reach].

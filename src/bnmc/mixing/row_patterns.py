@@ -49,7 +49,7 @@ class OrthantRows:
         self.values = pieces.value
         self.zeros = int((pieces.value == 0.0).sum())
         self.samples = np.full(states, float(batch))
-        scale = np.sqrt(np.einsum("sii->si", covariance))
+        scale = np.sqrt(np.maximum(np.einsum("sii->si", covariance), 0.0))
         i, j = np.triu_indices(batch, 1)
         product = scale[:, i] * scale[:, j]
         correlation = covariance[:, i, j] / np.where(product > 0.0, product, 1.0)
@@ -163,7 +163,6 @@ class SampledRows:
         i, j = (np.append(k, np.arange(batch)) for k in self._indices())  # and with itself
         sums = dict(zip(zip(i.tolist(), j.tolist(), strict=True), self._sum_labels(i, j),
                         strict=True))  # fmt: skip
-
         return self._sum(
             _agree([sums[pair] for pair in pairs]) for pairs in _partitions(list(range(batch)))
         )
@@ -171,7 +170,7 @@ class SampledRows:
     def _sum_labels(self, i: NDArray[np.intp], j: NDArray[np.intp]) -> NDArray[np.int16]:
         """Return labels of the sums of pairs, (pairs, states, rows); −1 where one is not flat."""
         sums = self.values[:, None] + self.values
-        unit = 1e-12 * float(np.abs(self.values).max())
+        unit = 1e-12 * float(np.abs(self.values).max()) or 1.0
         label = np.unique(np.round(sums / unit), return_inverse=True)[1]
         table = np.full((len(sums) + 1, len(sums) + 1), -1, np.int16)
         table[:-1, :-1] = label.reshape(sums.shape)
