@@ -7,20 +7,56 @@ import scipy.stats
 import bnmc
 from bnmc.chain.start import prepare
 from bnmc.errors import NotMixing, ZeroVarianceError
-from bnmc.mean_field import block_symmetric
+from bnmc.mean_field import block_symmetric, partial_collapse
 from bnmc.mixing import coupling
 from bnmc.mixing.meeting_bound import tv_bound
 from bnmc.mixing.starts import other_starts
 
 RELU = bnmc.Chain(20, 3, "relu")
 
+SIGN = bnmc.Activation(lambda x: 1.0 if x > 0.0 else -1.0, kinks=(0.0,), name="sign")
+CLIP = bnmc.Activation(lambda x: min(max(x, -0.5), 0.5), kinks=(-0.5, 0.5), name="clip")
+LATE = bnmc.Activation(lambda x: max(x - 1.0, 0.0), kinks=(1.0,), name="late relu")
+EXP = bnmc.Activation(np.exp, name="exp")
 
-def outlier(width, batch, rng):
-    """A batch near the attractor of abs at which the first sample stands out."""
-    (point, *_) = block_symmetric("abs", batch)
-    values, vectors = np.linalg.eigh(point.gram)
-    root = (vectors * np.sqrt(values.clip(0.0))) @ vectors.T
-    return point, rng.standard_normal((width, batch)) @ root
+
+def near(gram, width, noise=0.0):
+    """A batch whose rows have nearly this covariance."""
+    rng = np.random.default_rng(3)
+    values, vectors = np.linalg.eigh(gram)
+    rows = rng.standard_normal((width, len(gram)))
+    x = rows @ (vectors * np.sqrt(values.clip(0.0))) @ vectors.T
+    return x + noise * rng.standard_normal(x.shape)
+
+
+#: Chains with several wells or absorbing states, and starts in or near one of these.
+METASTABLE = {
+    "all rows of one sign": lambda: (bnmc.Chain(40, 2, SIGN, norm="batch-uncentred"), "gaussian"),
+    "dead samples": lambda: (bnmc.Chain(10, 3, "relu", norm="batch-uncentred"), "gaussian"),
+    "two dead samples": lambda: (bnmc.Chain(8, 3, "relu"), "gaussian"),
+    "both ends flat": lambda: (bnmc.Chain(10, 2, CLIP, norm="batch-uncentred"), "gaussian"),
+    "a wide flat piece": lambda: (bnmc.Chain(30, 3, LATE, norm="batch-uncentred"), "gaussian"),
+    "rank is lost": lambda: (bnmc.Chain(16, 7, "linear"), "gaussian"),
+    "one abs sample": lambda: (
+        bnmc.Chain(600, 20, "abs"), near(block_symmetric("abs", 20)[0].gram, 600),
+    ),
+    "one silu sample": lambda: (
+        bnmc.Chain(600, 26, "silu"), near(block_symmetric("silu", 26)[0].gram, 600),
+    ),
+    "silu samples that collapse": lambda: (
+        bnmc.Chain(400, 32, "silu"),
+        near(partial_collapse("silu", 32, distinct=10)[0].gram, 400, 1e-3),
+    ),
+    "exp samples that collapse": lambda: (
+        bnmc.Chain(400, 10, EXP), near(partial_collapse(EXP, 10, distinct=3)[0].gram, 400, 1e-3),
+    ),
+}  # fmt: skip
+
+
+def outlier():
+    """The attractor of abs at which the first sample stands out, and a batch near it."""
+    (point, *_) = block_symmetric("abs", 20)
+    return point, near(point.gram, 600)
 
 
 def test_the_lag_is_chosen_so_that_most_pairs_meet_within_it():
@@ -39,28 +75,40 @@ def test_pairs_that_mostly_do_not_meet_end_the_pilot():
 
 
 def test_wells_are_found_from_other_starts():
-    # abs, batch 24: the batch stays near an attractor at which G_00 is 7.50, and in another order at
-    # one at which G_00 is 0.72. Pairs that start alike meet within 60 layers.
-    point, x = outlier(1000, 24, np.random.default_rng(0))
-    chain = bnmc.Chain(1000, 24, "abs")
+    # abs, batch 20: the batch stays near an attractor at which its first sample stands out, and in
+    # another order near one at which G_00 is small. Pairs that start alike meet.
+    point, x = outlier()
+    chain = bnmc.Chain(600, 20, "abs")
     for start, expected in ((x, point.diagonal[0]), (x[:, ::-1], point.diagonal[1])):
         run = bnmc.simulate(chain, 60, chains=4, initial=start, rng=1, burn_in=60)
-        assert abs(run.gram[:, -1, 0, 0].mean() / expected - 1.0) < 0.1
+        assert abs(run.gram[:, -1, 0, 0].mean() / expected - 1.0) < 0.15
         with pytest.raises(NotMixing, match="depends on the start: with chains from") as raised:
-            tv_bound(chain, 60, replicates=40, initial=start, max_layers=100, rng=2)
+            tv_bound(chain, 60, replicates=16, initial=start, max_layers=100, rng=2)
         partial = raised.value.partial
-        assert partial.layers_to(0.5) is not None
+        assert partial.unmet == 0
         assert partial.crossed_starts == ()
-        with pytest.raises(NotMixing, match="depends on the start"):
-            bnmc.invariant.expectation(
-                chain, lambda G: G[0, 0], replicates=40, initial=start, max_layers=100, rng=2
-            )
+    with pytest.raises(NotMixing, match="depends on the start"):
+        bnmc.invariant.expectation(
+            chain, lambda G: G[0, 0], replicates=16, initial=x, max_layers=100, rng=2
+        )
+
+
+@pytest.mark.parametrize("name", METASTABLE)
+def test_metastable_chains_are_refused_or_certified_with_what_they_may_do(name):
+    chain, start = METASTABLE[name]()
+    try:
+        cert = tv_bound(chain, 60, replicates=64, initial=start, max_layers=100, rng=0)
+    except NotMixing:
+        return
+    assert name == "two dead samples"
+    assert cert.law == "quasi-stationary"
+    assert cert.absorbed(10_000) > 0.05
 
 
 @pytest.mark.parametrize("order", ["reverse", "shifted"])
 def test_another_order_of_a_batch_is_another_start(order, monkeypatch):
     # With the orders alone: the well of a batch is not that of its permutation.
-    _, x = outlier(1000, 24, np.random.default_rng(0))
+    _, x = outlier()
 
     def only_orders(chain, start):
         found = other_starts(chain, start)
@@ -68,7 +116,7 @@ def test_another_order_of_a_batch_is_another_start(order, monkeypatch):
 
     monkeypatch.setattr(coupling, "other_starts", only_orders)
     with pytest.raises(NotMixing, match="the batch"):
-        tv_bound(bnmc.Chain(1000, 24, "abs"), 60, replicates=40, initial=x, max_layers=100, rng=2)
+        tv_bound(bnmc.Chain(600, 20, "abs"), 60, replicates=16, initial=x, max_layers=100, rng=2)
 
 
 def test_an_alternating_chain_does_not_meet_itself_one_layer_behind(monkeypatch):
