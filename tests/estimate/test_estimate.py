@@ -73,6 +73,16 @@ def test_fields_are_canonical():
     assert hash(made) == hash(pickle.loads(pickle.dumps(made)))
 
 
+def test_assumptions_are_sentences():
+    made = estimate(assumes=["No wells."])
+    assert made.assumes == ("No wells.",)
+    assert made.as_json()["assumes"] == ("No wells.",)
+    assert "assumes" not in estimate().as_json()
+    for wrong in ("No wells.", [1], None):
+        with pytest.raises(ArgumentTypeError, match="assumes"):
+            estimate(assumes=wrong)
+
+
 def test_it_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         estimate().value = 2.0

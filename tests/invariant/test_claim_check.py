@@ -542,3 +542,17 @@ def test_states_that_tell_nothing_are_no_failure():
     assert row_of(report, "invariance: trace of G").p_value == 1.0
     for row in report.rows:
         assert all(math.isfinite(x) for x in (row.statistic, row.stderr or 0, row.p_value or 0))
+
+
+def test_a_report_on_a_chain_that_dies_rarely_says_so():
+    # At width 20 a sample dies with probability 2⁻²⁰ a layer: no test on draws can show it.
+    chain = bnmc.Chain(20, 2, "relu", norm="batch-uncentred")
+    report = check(chain, size=200, tolerance=0.05, rng=0)
+    assert "of the quasi-stationary law" in report.source
+    assert any("All activations of a sample are 0" in one for one in report.assumes)
+    assert str(report).endswith(report.assumes[-1])
+    assert report.to_dict()["assumes"] == list(report.assumes)
+
+
+def test_a_report_on_given_samples_assumes_nothing(samples):
+    assert check(RELU, samples=samples, rng=0).assumes == ()

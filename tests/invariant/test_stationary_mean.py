@@ -140,3 +140,12 @@ def test_a_chain_that_loses_rank_has_no_expectation():
             replicates=4, rng=0,
         )  # fmt: skip
     assert raised.value.partial is None
+
+
+def test_a_mean_says_what_it_assumes():
+    chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
+    found = expectation(chain, "orthogonality_gap", replicates=50, burn_in=9, length=40, rng=0)
+    assert "1/50 in 48 layers" in found.assumes[0]
+    assert "samples near a line" in found.assumes[1]
+    assert "All activations of a sample are 0" in found.assumes[2]
+    assert found.as_json()["assumes"] == found.assumes

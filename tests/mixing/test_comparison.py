@@ -75,6 +75,15 @@ def test_what_is_not_defined_is_noted():
     assert found.plot().get_legend() is None
 
 
+def test_absorbing_states_are_noted():
+    chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
+    found = compare(chain, rng=0, chains=5, replicates=50, pairs=2)
+    notes = {row.name: row.note for row in found.rows}
+    assert "quasi-stationary" in notes["tv_bound"]
+    assert "All activations of a sample are 0" in notes["tv_bound"]
+    assert found["tv_bound"].rate < 1.0
+
+
 def test_a_chain_that_does_not_mix_has_a_table_that_says_so():
     found = compare(bnmc.Chain(25, 10, "linear"), rng=0, chains=5)
     notes = {row.name: row.note for row in found.rows}

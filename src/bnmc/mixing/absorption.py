@@ -24,7 +24,7 @@ from bnmc.mixing.flat_pieces import FlatPieces, flat_pieces
 from bnmc.mixing.row_patterns import OrthantRows, SampledRows
 from bnmc.simulation.engine.pairs import require_coupling
 
-__all__ = ["AbsorbingEvent", "absorbing_events"]
+__all__ = ["AbsorbingEvent", "absorbing_events", "may_be_absorbed"]
 
 Float64Array = NDArray[np.float64]
 
@@ -200,6 +200,23 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     found = [event for event in _events(chain, pieces, shape, alive)
              if event.probability >= LEAST_PROBABILITY]  # fmt: skip
     return tuple(sorted(found, key=lambda event: -event.probability))
+
+
+def may_be_absorbed(chain: Chain) -> bool:
+    """Return whether `absorbing_events` can find an event, whatever the states.
+
+    Parameters
+    ----------
+    chain : Chain
+        As in `absorbing_events`.
+
+    Returns
+    -------
+    bool
+        False if the activation has no flat piece on the range of x.
+    """
+    dimensions = chain.normalization.dimensions(chain.batch)
+    return dimensions == 1 or len(flat_pieces(chain.activation, math.sqrt(dimensions))) > 0
 
 
 def _of_two_values(chain: Chain) -> tuple[AbsorbingEvent, ...]:

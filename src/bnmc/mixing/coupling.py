@@ -23,7 +23,7 @@ from bnmc.errors import (
     NotMixing,
     ZeroVarianceError,
 )
-from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events
+from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
 from bnmc.mixing.meetings import not_mixing
 from bnmc.mixing.starts import CrossedStart, Start, other_starts
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet, require_coupling
@@ -162,6 +162,8 @@ class CoupledPairs:
         replicates : int
             Number of the replicates: the states are those of the first chains of some of them.
         """
+        if not may_be_absorbed(self.chain):
+            return ()
         count = min(STATES, replicates)
         pairs = Pairs(self.chain, self.start, layer, 0, count, self.key)
         pairs.advance(layer)

@@ -21,6 +21,18 @@ def test_certify(run, document_of, tmp_path):
     assert run(*arguments, "--plot", "cert.svg", "--force")[0] == 0
 
 
+def test_a_horizon_and_what_the_caller_excludes(document_of):
+    small = "--activation", "tanh", "--depth", "8", "--replicates", "50", "--seed", "3"
+    options = "--lag", "4", "--horizon", "12", "--tail-probability", "0"
+    found = document_of("certify", *CHAIN, *small, *options)
+    cert = bnmc.mixing.tv_bound(
+        bnmc.Chain(40, 4, "tanh"), 8, replicates=50, lag=4, horizon=12, tail_probability=0.0, rng=3
+    )
+    assert (found["law"], found["horizon"], found["tail_probability"]) == ("stationary", 12, 0.0)
+    assert found["ci"] == cert.ci.tolist()
+    assert found["assumes"] == list(cert.assumes)
+
+
 def test_a_chain_that_does_not_mix_has_a_status_of_its_own(run):
     status, out, err = run(
         "certify", "--width", "25", "--batch", "10", "--activation", "linear", "--seed", "1"
