@@ -4,7 +4,8 @@ Each estimator has a file, and so has the result that it returns.  The package m
 `mean_field`, `simulation` and lower levels.  Read `rate.py` first: `RateEstimate` is the result
 that all estimators share.  `coupling.py` runs coupled pairs, `meetings.py` evaluates their meeting
 times, and `meeting_bound.py` makes the bound.  The estimators that read a run stand on `series.py`,
-`stretches.py` and `symmetry.py`.
+`stretches.py` and `symmetry.py`.  `absorption.py` computes the probabilities of permanent events
+that are too rare for a run.
 """
 
 from __future__ import annotations
