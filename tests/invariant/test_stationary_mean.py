@@ -11,6 +11,7 @@ import pytest
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.invariant import expectation
+from bnmc.mixing import coupling
 
 # The package has a function of the same name.
 EXPECTATION = importlib.import_module("bnmc.invariant.stationary_mean")
@@ -90,6 +91,11 @@ def test_the_interval_covers(monkeypatch):
     # 20 % too small, a share of 89 %, is missed with probability 0.004.
     monkeypatch.setattr(EXPECTATION, "available_processors", lambda: 1)
     monkeypatch.setattr(EXPECTATION, "BLOCK_LAYERS", 12)
+    # Neither of these enters the interval.
+    monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, replicates: ())
+    monkeypatch.setattr(
+        coupling.CoupledPairs, "absorbing_events", lambda self, layer, replicates: ()
+    )
     truth, _ = long_run(RELU, lambda grams: grams[:, 0, 1], chains=100_000)
     f = bnmc.Observable(lambda gram: gram[0, 1], name="entry")
     covered = []
@@ -126,7 +132,8 @@ def test_bad_input_to_expectation(options, error, said):
         expectation(**(given | {"rng": 0} | options))
 
 
-def test_pairs_that_do_not_meet_have_no_expectation():
+def test_pairs_that_do_not_meet_have_no_expectation(monkeypatch):
+    monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, replicates: ())
     with pytest.raises(NotMixing, match="biased") as raised:
         expectation(RELU, np.trace, burn_in=1, length=2, lag=2, replicates=50, max_layers=2, rng=0)
     assert raised.value.partial is None

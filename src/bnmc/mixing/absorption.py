@@ -141,10 +141,10 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
                        pairs of a partition of the batch
     ================== ======================================== ==============================
 
-    Each event is permanent: a linear relation between the activations of two samples holds for h
-    in the next layer, N preserves it, and σ preserves it under the condition in the table.
-    Centring preserves equality.  It does not preserve 0, so a dead sample revives if rows are
-    centred.  If all samples die, or coincide under the centred norm, the next layer raises
+    In exact arithmetic each event is permanent: a linear relation between the activations of two
+    samples holds for h in the next layer, N preserves it, and σ preserves it under the condition in
+    the table.  Centring preserves equality.  It does not preserve 0, so a dead sample revives if
+    rows are centred.  If all samples die, or coincide under the centred norm, the next layer raises
     `ZeroVarianceError`.
 
     If the flat pieces begin at 0, as those of relu and of step functions do, the probability of a
@@ -153,7 +153,8 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
 
     .. math:: P(h_i \le 0, h_j \le 0) = \frac14 + \frac{\arcsin \rho}{2\pi}.
 
-    Otherwise rows are drawn, with a fixed key.
+    Otherwise 1024 rows or more are drawn for each of some states, with a fixed key.  The estimate
+    is unbiased for widths up to 65536, and too large on average for larger widths.
 
     Not covered:
 
