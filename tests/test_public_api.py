@@ -98,9 +98,9 @@ PUBLIC = {
         "atlas block_symmetric limit partial_collapse plot_stability stability"
     ),
     "bnmc.mixing": (
-        "Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction RateEstimate "
-        "Relaxation Spectrum TVBound TwoInputs autocorrelation compare contraction relaxation "
-        "spectral tv_bound two_inputs"
+        "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "
+        "CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound TwoInputs "
+        "autocorrelation compare contraction relaxation spectral tv_bound two_inputs"
     ),
     "bnmc.plot": (
         "COLOURS LABELS band estimates figure overview plain_ticks spectrum style trajectory"

@@ -45,9 +45,9 @@ def certify(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Bound the total variation distance of each layer from the stationary law.
+    """Bound the distance of each layer from the stationary law.
 
-    Coupled chains give the bound. The first table holds without assumption; the output states what
+    The distance is total variation; coupled chains bound it. The first table holds without assumption; the output states what
     the second one assumes.
 
     Layer 0 has independent Gaussian samples; bnmc.mixing.tv_bound takes any other start.
