@@ -47,8 +47,8 @@ def certify(
 ) -> None:
     """Bound the distance of each layer from the stationary law.
 
-    The distance is total variation; coupled chains bound it. The first table holds without assumption; the output states what
-    the second one assumes.
+    The distance is total variation; coupled chains bound it. The first table holds without
+    assumption. The output states what the second one assumes.
 
     Layer 0 has independent Gaussian samples; bnmc.mixing.tv_bound takes any other start.
 
