@@ -87,7 +87,7 @@ def add_false_alarms(report: Report, seeds: int) -> None:
         least = np.zeros(seeds)
         for seed in range(seeds):
             stages = levels(network(chain, options, seed), chain, seed, rows_of)
-            least[seed] = min(level for _, level in stages)
+            least[seed] = min(level for _, level, _ in stages)
         counts = [int(np.count_nonzero(least <= alpha)) for alpha in ALPHAS]
         rows.append([name, seeds, *(100.0 * count / seeds for count in counts)])
         report.samples[name] = least.tolist()
@@ -137,13 +137,16 @@ def network(chain: bnmc.Chain, options: dict[str, Any], seed: int) -> Any:
 
 def found_after(step: Any, chain: bnmc.Chain, seed: int) -> int | None:
     """Return the calls until a step fails, without its explanation, or None if it passes."""
-    return next((calls for calls, level in levels(step, chain, seed) if level <= ALPHA), None)
+    return next((calls for calls, level, _ in levels(step, chain, seed) if level <= ALPHA), None)
 
 
 def levels(
     step: Any, chain: bnmc.Chain, seed: int, rows: int | None = None
-) -> Iterator[tuple[int, float]]:
-    """Yield, for each stage, the calls so far and the least alpha at which the step fails."""
+) -> Iterator[tuple[int, float, str]]:
+    """Yield, for each stage, the calls so far and the least alpha at which the step fails.
+
+    The third part is the name of the clearest failure.
+    """
     from bnmc._claims.evidence import judged
     from bnmc.testing import assert_same_law
     from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
@@ -153,5 +156,6 @@ def levels(
         rows = inspect.signature(assert_same_law).parameters["rows"].default
     stages = list(numbers_of_calls(chain, rows))
     for calls in stages:
-        adjusted = min(float(row.adjusted or 0.0) for row in judged(test.claims_after(calls), 0.5))
-        yield test.step.calls, len(stages) * adjusted
+        rows_of = judged(test.claims_after(calls), 0.5)
+        clearest = min(rows_of, key=lambda row: (float(row.adjusted or 0.0), row.p_value or 0.0))
+        yield test.step.calls, len(stages) * float(clearest.adjusted or 0.0), clearest.claim

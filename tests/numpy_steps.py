@@ -63,6 +63,18 @@ def all_but_first(law):
     return drawn
 
 
+class SameUpToSigns:
+    """One matrix at all calls, each row with a random sign."""
+
+    def __init__(self):
+        self.weights = None
+
+    def __call__(self, rng, shape):
+        if self.weights is None:
+            self.weights = rng.standard_normal(shape)
+        return rng.choice([-1.0, 1.0], (shape[0], 1)) * self.weights
+
+
 def unit_rows(rng, shape):
     rows = rng.standard_normal(shape)
     return np.sqrt(shape[1]) * rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -84,6 +96,7 @@ LAWS = {
     "paired 0.3": paired(0.3),
     "paired 0.7": paired(0.7),
     "mirrored": mirrored,
+    "same up to signs": SameUpToSigns,
     "all but first uniform": all_but_first("uniform"),
     "all but first rademacher": all_but_first("rademacher"),
     "unit rows": unit_rows,
@@ -117,6 +130,8 @@ class Network:
         self.norm = lambda h: norm(h, **options)
         self.scale, self.skip, self.bias, self.width = scale, skip, bias, width
         self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS[weights], 0
+        if isinstance(self.law, type):
+            self.law = self.law()
         self.pool = [self.draw() for _ in range(pool)]
         self.reused, self.last = reused, None
 

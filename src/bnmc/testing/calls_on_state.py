@@ -122,7 +122,7 @@ class CallsOnState:
         if len(self._readers):
             self.readings.append((z @ self._readers.T).ravel())
         self.common += float(np.square(z.sum(axis=1)).sum()) / d
-        self.sequence.add(z)
+        self.sequence.add(z, norms)
         self.row_pairs.add(z)
         self.call_pairs.add(z)
 

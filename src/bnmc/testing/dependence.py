@@ -52,10 +52,9 @@ class Products:
     product: float = 0.0
     norm: float = 0.0
 
-    def add(self, first: FloatArray, second: FloatArray) -> None:
-        """Add pairs (first[i], second[i]), (..., rank) each."""
+    def add(self, first: FloatArray, second: FloatArray, norms: FloatArray) -> None:
+        """Add pairs (first[i], second[i]), (..., rank) each, and |first[i]|²."""
         inner = np.einsum("...i,...i->...", first, second)
-        norms = np.einsum("...i,...i->...", first, first)
         u = inner / np.sqrt(np.maximum(norms, _LEAST))
         self.count += u.size
         self.total += float(u.sum())
@@ -95,22 +94,24 @@ class RowSequence:
         known = {1, 2, width // 2, -(-width // 2), width}
         self.lags = {lag: Products() for lag in sorted(known) if 0 < lag <= width}
         self.orders, self.calls = Products(), Products()
-        self._last = np.zeros((0, width, rank))
+        self._last, self._last_norms = np.zeros((0, width, rank)), np.zeros((0, width))
 
-    def add(self, z: FloatArray) -> None:
-        """Add the next calls, (calls, width, rank)."""
+    def add(self, z: FloatArray, norms: FloatArray) -> None:
+        """Add the next calls, (calls, width, rank), and the squared norms of their rows."""
         width, rank = z.shape[1:]
         joined = np.concatenate([self._last, z])
-        rows, seen = joined.reshape(-1, rank), self._last.size // rank
+        joined_norms = np.concatenate([self._last_norms, norms])
+        rows, squares, seen = joined.reshape(-1, rank), joined_norms.ravel(), len(self._last)
         for lag, products in self.lags.items():
-            start = max(0, seen - lag)
-            products.add(rows[start:-lag], rows[start + lag :])
+            start = max(0, seen * width - lag)
+            products.add(rows[start:-lag], rows[start + lag :], squares[start:-lag])
         whole = joined.reshape(len(joined), -1)
-        self.calls.add(whole[:-1], whole[1:])
+        self.calls.add(whole[:-1], whole[1:], joined_norms[:-1].sum(axis=1))
         if width > 1:
-            ordered = z[:, self.generator.permutation(width)]
-            self.orders.add(ordered[:, :-1], ordered[:, 1:])
-        self._last = z[-1:]
+            order = self.generator.permutation(width)
+            ordered = z[:, order]
+            self.orders.add(ordered[:, :-1], ordered[:, 1:], norms[:, order[:-1]])
+        self._last, self._last_norms = z[-1:], norms[-1:]
 
 
 class RowPairs:

@@ -201,7 +201,9 @@ def _chi2_tails(
 
 
 def _chi2_below(value: FloatArray, degrees: int) -> FloatArray:
-    return _chi2_tails(value, degrees)[0]
+    from scipy.special import chdtr
+
+    return np.asarray(chdtr(degrees, value))
 
 
 def _normal_below(value: FloatArray) -> FloatArray:
