@@ -89,8 +89,8 @@ def _rows_apart(chain: Chain, generator: np.random.Generator) -> FloatArray:
             a = Layer.of(chain, h[None], 0).a[0, places[: count + 1]]
         except ZeroVarianceError:
             continue
-        unit = a / np.maximum(np.linalg.norm(a, axis=1, keepdims=True), _LEAST)
-        distance = float(np.linalg.svd(unit, compute_uv=False)[-1]) if len(a) <= n else 0.0
+        sizes = np.linalg.svd(a, compute_uv=False)
+        distance = float(sizes[-1] / max(sizes[0], _LEAST)) if len(a) <= n else 0.0
         if distance > furthest:
             best, furthest = h, distance
     return best
