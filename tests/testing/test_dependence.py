@@ -46,6 +46,19 @@ def test_products_of_rows_are_those_of_the_formula(width, blocks):
     assert sequence.calls.square == pytest.approx(sum(one**2 for one in u), rel=1e-10)
 
 
+def test_products_in_random_orders_are_those_of_the_formula():
+    z, norms = drawn(6, 5, 3)
+    found, generator, u = added(z, norms, 5, 3, (0, 2, 6)).orders, np.random.default_rng(1), []
+    for first, last in ((0, 2), (2, 6)):
+        order = generator.permutation(5)
+        for call in z[first:last]:
+            u += [call[b] @ call[a] / math.sqrt(call[a] @ call[a])
+                  for a, b in itertools.pairwise(order)]  # fmt: skip
+    assert found.count == len(u) == 24
+    assert found.total == pytest.approx(sum(u), rel=1e-10)
+    assert found.square == pytest.approx(sum(one**2 for one in u), rel=1e-10)
+
+
 def test_a_random_order_pairs_all_rows_of_a_call_once():
     """Neighbours are orthogonal in any order if the rows are, and equal if the rows are."""
     z = np.broadcast_to(np.eye(6), (4, 6, 6)).copy()
