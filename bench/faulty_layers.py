@@ -16,7 +16,7 @@ import bnmc
 from bench.report import Cell, Floor, Report, Table
 from bench.same_law import ALPHA, levels, network
 
-#: Seeds for each width; quick runs leave out width 1000 and rows beyond the default.
+#: Seeds for each width; quick runs leave out width 1000.
 SEEDS, QUICK_SEEDS = {20: 10, 200: 6, 1000: 2}, {20: 4, 200: 2}
 ROWS, BATCH = 2**14, 5
 
@@ -55,10 +55,10 @@ HIDDEN = {
 
 #: Fault, width, batch, rows and seeds: what larger numbers and batches find.
 LARGER = (
-    ("rows of W normalized", 1000, 20, 2**14, 2),
-    ("rows of W normalized", 1000, 5, 2**18, 1),
-    ("Frobenius norm of W normalized", 200, 20, 2**18, 1),
+    ("Frobenius norm of W normalized", 200, 20, 2**18, 2),
+    ("rows of W normalized", 1000, 20, 2**16, 2),
     ("Student's t, 100 degrees of freedom", 200, 5, 2**18, 1),
+    ("rows of W normalized", 1000, 5, 2**18, 1),
 )
 
 
@@ -76,15 +76,19 @@ def benchmark(*, quick: bool) -> Report:
                 report.floors.append(Floor(f"share found at width {width}: {fault}", share, 1.0))
         title = f"Width {width}, batch {BATCH}, rows {ROWS}, alpha {ALPHA:g}"
         report.tables.append(Table(title, HEADERS, rows))
-    if not quick:
-        rows = []
-        for fault, width, batch, least, seeds in LARGER:
-            name = f"width {width}, batch {batch}, rows {least}: {fault}"
-            row = found(report, fault, width, batch, least, seeds)
-            rows.append([name, *row[1:]])
-            share = float(row[2]) / float(row[1])  # type: ignore[arg-type]
-            report.floors.append(Floor(f"share found at {name}", share, 1.0))
-        report.tables.append(Table("Larger batches and more rows", HEADERS, rows))
+    return report
+
+
+def larger(*, quick: bool) -> Report:
+    """Count the calls until larger batches and more rows find what the default does not."""
+    report, rows = Report("faults-larger"), []
+    for fault, width, batch, least, seeds in LARGER[: 1 if quick else None]:
+        name = f"width {width}, batch {batch}, rows {least}: {fault}"
+        row = found(report, fault, width, batch, least, seeds)
+        rows.append([name, *row[1:]])
+        share = float(row[2]) / float(row[1])  # type: ignore[arg-type]
+        report.floors.append(Floor(f"share found at {name}", share, 1.0))
+    report.tables.append(Table("Larger batches and more rows", HEADERS, rows))
     return report
 
 
