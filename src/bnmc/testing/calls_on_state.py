@@ -24,6 +24,12 @@ FloatArray = NDArray[np.float64]
 #: variance, for so many columns at most.
 LEVERAGE, _COLUMNS = 0.99, 4
 
+#: Largest share of the variance that counts as amplified rounding errors.
+_MOST_NULL = 1e-3
+
+#: Least divisor.
+_LEAST = 1e-300
+
 
 class CallsOnState:
     """Sums over the calls of a step on one state.
@@ -81,7 +87,9 @@ class CallsOnState:
         self.name, self.layer = name, layer
         values, vectors = np.linalg.eigh(layer.gram[0])
         n = values.size
-        self._null = float(null_variance(values, rounding))
+        amplified = rounding * math.sqrt(1.0 + _amplification(layer))
+        most = max(float(null_variance(values, rounding)), _MOST_NULL * float(values[-1]))
+        self._null = min(float(null_variance(values, amplified)), most)
         regular = values > self._null
         self._outside = vectors[:, ~regular]
         self._whiten = vectors[:, regular] / np.sqrt(values[regular])
@@ -146,6 +154,18 @@ class CallsOnState:
     def numbers(self) -> int:
         """Number of entries of Z in all calls."""
         return self.calls * self.total.size
+
+
+def _amplification(layer: Layer) -> float:
+    """Return the mean square factor by which the norm amplifies rounding errors of the state.
+
+    A row whose mean is large beside its standard deviation loses digits when the mean is
+    subtracted: an error of u · max |h| in h becomes one of u · max |h|/std in x.
+    """
+    y, x = layer.y[0], layer.x[0]
+    before, after = y.std(axis=1), x.std(axis=1)
+    factors = np.abs(y).max(axis=1) * np.divide(after, before, np.zeros(len(y)), where=before > 0.0)
+    return float(np.square(factors).mean() / max(float(np.square(x).mean()), _LEAST))
 
 
 def _readers(rows: FloatArray) -> FloatArray:

@@ -161,7 +161,32 @@ def assert_same_law(
     linear, uncentred, width 12, batch 12          33     4     1
     =========================================== ===== ===== =====
 
-    @@POWER@@
+    The following mistakes were made in a layer of width 20, batch 5 and relu, and tested at `alpha`
+    1e-6.  Each was found in all of 40 repetitions, and explained within 3 s.  The table shows the
+    number of calls before the explanation, in the median and at most
+    (``python -m bench testing --quick``):
+
+    ============================================ ====== =======
+    mistake                                      median at most
+    ============================================ ====== =======
+    eps 1e-5; evaluation mode; no centring           26      26
+    running statistics, momentum 0.1                 26      26
+    ddof 1                                           42      74
+    activation tanh; leaky relu, slope 0.01          26      26
+    variance 2/width; Linear of PyTorch              26      26
+    skip connection 0.1                              26      26
+    variance 4 % off                                522    1034
+    uniform weights                                  42      74
+    uniform weights, width 10 and batch 3           266     266
+    normal weights, truncated at ±2                 138     138
+    orthogonal weights                               26      26
+    one W at all calls                               26      26
+    seven W in turn                                  42      74
+    rows correlated by 0.2, or alike in pairs        26      26
+    ============================================ ====== =======
+
+    The documentation page on tests has a table of faults whose signs vary, of laws near the normal
+    law, and of normalized weights, for widths 20, 200 and 1000, and a list of what stays invisible.
 
     A scale that is 1 % off was found with 16384 rows at width 20, but missed for the linear chain
     of width 10 and batch 3, which needs more rows.
