@@ -22,6 +22,13 @@ BENCHMARKS = {
     "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),
     "embedding": ("bench.embedding", "benchmark", "calls from njit and C, and compiling them"),
     "testing": ("bench.same_law", "benchmark", "assert_same_law: false alarms, power, time"),
+    "false-alarms": ("bench.same_law", "false_alarms", "assert_same_law: right layers that fail"),
+    "faults": ("bench.faulty_layers", "benchmark", "assert_same_law: wrong layers by width"),
+    "faults-larger": (
+        "bench.faulty_layers",
+        "larger",
+        "assert_same_law: larger batches, more rows",
+    ),
     "reliability": ("bench.reliability", "benchmark", "kills, damage, hostile calls, long runs"),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }

@@ -19,7 +19,7 @@ import numpy as np
 import bnmc
 from bench.report import Cell, Floor, Report, Table
 
-SEEDS, QUICK_SEEDS = 1000, 40
+SEEDS, QUICK_SEEDS, FEW_ROWS = 1000, 40, 64
 ALPHAS = (0.05, 0.01, 0.001)
 #: Largest time to explain a mistake, in seconds, and smallest allowed p-value of a count of false
 #: alarms, for tests that are exact.
@@ -78,18 +78,32 @@ def benchmark(*, quick: bool) -> Report:
     return report
 
 
-def add_false_alarms(report: Report, seeds: int) -> None:
-    """Add the percentage of right steps that fail at each alpha."""
+def false_alarms(*, quick: bool) -> Report:
+    """Count false alarms of the exact tests alone, with few rows: many repetitions in minutes."""
+    report = Report("false-alarms")
+    add_false_alarms(report, QUICK_SEEDS if quick else SEEDS, rows=FEW_ROWS, gaussian=True)
+    return report
+
+
+def add_false_alarms(
+    report: Report, seeds: int, rows: int | None = None, gaussian: bool = False
+) -> None:
+    """Add the percentage of right steps that fail at each alpha.
+
+    `rows` replaces the numbers of rows of the table; `gaussian` leaves out other weights.
+    """
     from scipy.stats import binom
 
-    rows: list[list[Cell]] = []
+    table: list[list[Cell]] = []
     for name, (chain, options, rows_of) in RIGHT.items():
+        if gaussian and not chain.is_gaussian:
+            continue
         least = np.zeros(seeds)
         for seed in range(seeds):
-            stages = levels(network(chain, options, seed), chain, seed, rows_of)
-            least[seed] = min(level for _, level in stages)
+            stages = levels(network(chain, options, seed), chain, seed, rows or rows_of)
+            least[seed] = min(level for _, level, _ in stages)
         counts = [int(np.count_nonzero(least <= alpha)) for alpha in ALPHAS]
-        rows.append([name, seeds, *(100.0 * count / seeds for count in counts)])
+        table.append([name, seeds, *(100.0 * count / seeds for count in counts)])
         report.samples[name] = least.tolist()
         if chain.is_gaussian:  # otherwise alpha is asymptotic, by the central limit theorem
             p = min(
@@ -98,7 +112,7 @@ def add_false_alarms(report: Report, seeds: int) -> None:
             )
             report.floors.append(Floor(f"p-value of the false alarms of {name}", p, LEAST_P))
     headers = ["right step", "seeds", *(f"% at {100 * alpha:g} %" for alpha in ALPHAS)]
-    report.tables.append(Table("Right steps that fail", headers, rows))
+    report.tables.append(Table("Right steps that fail", headers, table))
 
 
 def add_findings(report: Report, seeds: int) -> None:
@@ -137,13 +151,16 @@ def network(chain: bnmc.Chain, options: dict[str, Any], seed: int) -> Any:
 
 def found_after(step: Any, chain: bnmc.Chain, seed: int) -> int | None:
     """Return the calls until a step fails, without its explanation, or None if it passes."""
-    return next((calls for calls, level in levels(step, chain, seed) if level <= ALPHA), None)
+    return next((calls for calls, level, _ in levels(step, chain, seed) if level <= ALPHA), None)
 
 
 def levels(
     step: Any, chain: bnmc.Chain, seed: int, rows: int | None = None
-) -> Iterator[tuple[int, float]]:
-    """Yield, for each stage, the calls so far and the least alpha at which the step fails."""
+) -> Iterator[tuple[int, float, str]]:
+    """Yield, for each stage, the calls so far and the least alpha at which the step fails.
+
+    The third part is the name of the clearest failure.
+    """
     from bnmc._claims.evidence import judged
     from bnmc.testing import assert_same_law
     from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
@@ -153,5 +170,6 @@ def levels(
         rows = inspect.signature(assert_same_law).parameters["rows"].default
     stages = list(numbers_of_calls(chain, rows))
     for calls in stages:
-        adjusted = min(float(row.adjusted or 0.0) for row in judged(test.claims_after(calls), 0.5))
-        yield test.step.calls, len(stages) * adjusted
+        rows_of = judged(test.claims_after(calls), 0.5)
+        clearest = min(rows_of, key=lambda row: (float(row.adjusted or 0.0), row.p_value or 0.0))
+        yield test.step.calls, len(stages) * float(clearest.adjusted or 0.0), clearest.claim

@@ -31,7 +31,80 @@ def truncated(rng, shape):
     return numbers / stats.truncnorm.std(-2.0, 2.0)
 
 
+def paired(correlation):
+    """Rows 2j and 2j + 1 correlated by +c for even j and by −c for odd j."""
+
+    def law(rng, shape):
+        rows = rng.standard_normal(shape)
+        odd = rows[1::2].copy()
+        signs = np.where(np.arange(len(odd)) % 2, -1.0, 1.0)[:, None]
+        common = correlation * signs * rows[0::2][: len(odd)]
+        rows[1::2] = common + np.sqrt(1.0 - correlation**2) * odd
+        return rows
+
+    return law
+
+
+def mirrored(rng, shape):
+    """The second half of the rows equal to the first, up to signs drawn anew."""
+    first = rng.standard_normal((-(-shape[0] // 2), shape[1]))
+    signs = rng.choice([-1.0, 1.0], (shape[0] // 2, 1))
+    return np.vstack([first, signs * first[: shape[0] // 2]])
+
+
+def all_but_first(law):
+    """A Gaussian first column; the others of another law."""
+
+    def drawn(rng, shape):
+        weights = LAWS[law](rng, shape)
+        weights[:, 0] = rng.standard_normal(shape[0])
+        return weights
+
+    return drawn
+
+
+class SameUpToSigns:
+    """One matrix at all calls, each row with a random sign."""
+
+    def __init__(self):
+        self.weights = None
+
+    def __call__(self, rng, shape):
+        if self.weights is None:
+            self.weights = rng.standard_normal(shape)
+        return rng.choice([-1.0, 1.0], (shape[0], 1)) * self.weights
+
+
+def unit_rows(rng, shape):
+    rows = rng.standard_normal(shape)
+    return np.sqrt(shape[1]) * rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def unit_frobenius(rng, shape):
+    weights = rng.standard_normal(shape)
+    return np.sqrt(weights.size) * weights / np.linalg.norm(weights)
+
+
+def student(degrees):
+    def law(rng, shape):
+        return rng.standard_t(degrees, shape) * np.sqrt((degrees - 2) / degrees)
+
+    return law
+
+
 LAWS = {
+    "paired 0.3": paired(0.3),
+    "paired 0.7": paired(0.7),
+    "mirrored": mirrored,
+    "same up to signs": SameUpToSigns,
+    "all but first uniform": all_but_first("uniform"),
+    "all but first rademacher": all_but_first("rademacher"),
+    "unit rows": unit_rows,
+    "unit Frobenius": unit_frobenius,
+    "student 10": student(10),
+    "student 30": student(30),
+    "student 100": student(100),
+    "float16": lambda rng, shape: rng.standard_normal(shape).astype(np.float16).astype(float),
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
     "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape),
     "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
@@ -45,11 +118,11 @@ LAWS = {
 
 
 class Network:
-    """h -> skip N(h) + scale W σ(N(h)), with W drawn anew, or one of a few."""
+    """h -> skip N(h) + scale W σ(N(h)), with W drawn anew, or one of a few, or the last one."""
 
     def __init__(
         self, width=20, sigma="relu", *, weights="gaussian", scale=1.0, skip=0.0, pool=0,
-        bias=0.0, norm=normalised, momentum=0.0, seed=1, **options,
+        bias=0.0, norm=normalised, momentum=0.0, reused=0, seed=1, **options,
     ):  # fmt: skip
         self.sigma = FORMULAS.get(sigma, sigma)
         if momentum:
@@ -57,14 +130,27 @@ class Network:
         self.norm = lambda h: norm(h, **options)
         self.scale, self.skip, self.bias, self.width = scale, skip, bias, width
         self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS[weights], 0
+        if isinstance(self.law, type):
+            self.law = self.law()
         self.pool = [self.draw() for _ in range(pool)]
+        self.reused, self.last = reused, None
 
     def draw(self):
         return self.law(self.rng, (self.width, self.width)) / np.sqrt(self.width)
 
+    def next_weights(self):
+        """New weights, but at every second call the last ones with a random sign, if `reused`.
+
+        1 and 2 choose between even and odd calls.
+        """
+        if self.reused and self.calls % 2 == self.reused - 1 and self.last is not None:
+            return self.rng.choice([-1.0, 1.0]) * self.last
+        self.last = self.draw()
+        return self.last
+
     def __call__(self, h):
         self.calls += 1
-        weights = self.pool[self.calls % len(self.pool)] if self.pool else self.draw()
+        weights = self.pool[self.calls % len(self.pool)] if self.pool else self.next_weights()
         x = self.norm(h)
         bias = self.bias * LAWS["uniform"](self.rng, (self.width, 1)) / np.sqrt(self.width)
         return self.skip * x + self.scale * (weights @ self.sigma(x) + bias)

@@ -1,13 +1,14 @@
 """`assert_same_law`: right steps pass, and each common mistake is found and named.
 
 The layers here are NumPy, written from their formulas. Seeds are fixed; a right step fails with
-probability 1e-6 at most, by `alpha`, and mistakes are those that are found in every one of a
-thousand repetitions.
+probability 1e-6 at most, by `alpha`. `python -m bench testing` and `python -m bench faults` count
+the repetitions in which mistakes are found.
 """
 
 import pickle
 import re
 import time
+import types
 
 import numpy as np
 import pytest
@@ -16,12 +17,13 @@ from oracle import FALSE_ALARM, FORMULAS
 from scipy import stats
 
 import bnmc
-from bnmc._claims.evidence import judged
+from bnmc._claims.evidence import Claim, judged
 from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.testing import (
     LawMismatch,
     assert_same_law,
+    same_law,
 )
 from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
 
@@ -98,6 +100,34 @@ def test_false_alarms_are_as_rare_as_promised():
     assert np.count_nonzero(least <= 0.2) >= stats.binom.ppf(FALSE_ALARM, least.size, 0.1)
 
 
+class Fixed:
+    """A test whose only claim has a given p-value after each number of calls, and 1 at others."""
+
+    def __init__(self, p_values):
+        self.p_values, self.states = p_values, []
+        self.step = types.SimpleNamespace(calls=0)
+
+    def claims_after(self, calls):
+        return [Claim("fixed", 0.0, 0.0, None, p_value=self.p_values.get(calls, 1.0))]
+
+
+def test_each_stage_has_its_share_of_alpha(monkeypatch):
+    """The shares add up to alpha: p-values just above one pass, and one just below it fails."""
+    stages, alpha = list(numbers_of_calls(RELU, 2**14)), 0.03
+    assert len(stages) == 10
+    share = alpha / 10
+    monkeypatch.setattr(same_law, "explained", lambda *arguments: ())
+
+    def outcome(p_values):
+        monkeypatch.setattr(same_law, "SequentialTest", lambda *arguments: Fixed(p_values))
+        assert_same_law(abs, RELU, rng=0, alpha=alpha)
+
+    outcome(dict.fromkeys(stages, share * (1 + 1e-9)))
+    for calls in stages:
+        with pytest.raises(LawMismatch):
+            outcome({calls: share * (1 - 1e-9)})
+
+
 # ---------------------------------------------------------------- mistakes
 
 
@@ -119,10 +149,20 @@ MISTAKES = {
     "one W": ({"pool": 1}, r"calls share their weights \(correlation 1.000\)"),
     "two W in turn": ({"pool": 2}, "weights come back"),
     "seven W in turn": ({"pool": 7}, "weights come back"),
-    "twin rows": ({"weights": "twins"}, "rows depend on each other.* neighbours 1$"),
+    "twin rows": ({"weights": "twins"}, "rows depend on each other.* neighbours 0.5$"),
     "correlated rows": ({"weights": "correlated"}, r"rows depend on each other.*0\.2"),
     "skip connection": ({"skip": 0.1}, r"the skip connection is 0\.[01]\d*, not 0"),
     "bias": ({"bias": 1.0}, "a bias, with the variance of the weights"),
+    "paired rows, 0.3": ({"weights": "paired 0.3"}, r"rows depend .* have correlation -?0\.3"),
+    "paired rows, 0.7": ({"weights": "paired 0.7"}, r"rows depend .* have correlation -?0\.7"),
+    "second half of rows": ({"weights": "mirrored"}, r"rows depend .*r \+ 10 have mean squared"),
+    "last W, even calls": ({"reused": 1}, r"calls share their weights up to signs .*±1\.000"),
+    "last W, odd calls": ({"reused": 2}, r"calls share their weights up to signs .*±1\.000"),
+    "signs of rows": ({"weights": "same up to signs"}, r"up to signs: a row has mean squared"),
+    "normalized rows": ({"weights": "unit rows"}, r"= 0\.9091 if the rows of W are normalized"),
+    "normalized W": ({"weights": "unit Frobenius"}, r"is the Frobenius norm of W normalized\?"),
+    "Student, 10": ({"weights": "student 10"}, r"Student's t with about (8|9|1\d) degrees"),
+    "Student, 30": ({"weights": "student 30"}, r"Student's t with about [23]\d degrees"),
     "2 %": ({"scale": 1.02}, "scaled by 1.02|scaled by 1.01"),
 }
 
@@ -139,6 +179,26 @@ def test_a_mistake_is_found_and_named(mistake):
 
 
 @pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"weights": "paired 0.3"}, r"rows r and r \+ 1 have mean squared correlation 0\.0[345]"),
+        ({"weights": "mirrored"}, r"rows r and r \+ 100 have mean squared correlation 0\.5"),
+        ({"reused": 1}, "calls share their weights up to signs"),
+        ({"reused": 2}, "calls share their weights up to signs"),
+        ({"weights": "all but first uniform"}, "weights are not Gaussian"),
+        ({"weights": "all but first rademacher"}, "weights are not Gaussian"),
+        ({"weights": "unit rows"}, r"= 0\.9901 if the rows of W are normalized"),
+        ({"weights": "student 10"}, "Student's t with about (8|9|1[0-3]) degrees"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_wide_layers(options, words):
+    """Signs that cancel, columns that are not the first, norms of vectors of 200 weights."""
+    (cause,) = mismatch(Network(200, **options), bnmc.Chain(200, 5, "relu")).causes
+    assert re.search(words, cause)
+
+
+@pytest.mark.parametrize(
     ("chain", "options", "words"),
     [
         (bnmc.Chain(10, 3, "relu"), {"weights": "uniform"}, "not Gaussian: uniform"),
@@ -150,6 +210,12 @@ def test_a_mistake_is_found_and_named(mistake):
         (bnmc.Chain(10, 4, "tanh", norm="none"), {}, "rows are centred"),
         (bnmc.Chain(10, 4, "tanh"), {"ddof": 1}, "ddof = 1"),
         (bnmc.Chain(10, 4, "linear"), {"centred": False}, "without being centred"),
+        (bnmc.Chain(20, 5, "tanh"), {"scale": (5 / 4) ** 0.5}, r"1\.11\d\d: sqrt\(n/\(n-1\)\) for"),
+        (
+            bnmc.Chain(20, 5, "tanh"),
+            {"scale": (4 / 5) ** 0.5},
+            r"0\.8\d\d\d: sqrt\(\(n-1\)/n\) for",
+        ),
         (bnmc.Chain(200, 10, "tanh"), {"eps": 1e-5, "scale": 2**0.5}, "(?s)eps = .*Kaiming"),
     ],
     ids=str,
@@ -194,6 +260,18 @@ def test_parts_in_another_order_are_named(sigma, last, eps):
 
     (cause,) = mismatch(step, chain).causes
     assert f"the step ends with the {last}" in cause
+
+
+def test_a_final_normalization_is_known_for_every_divisor():
+    """With ddof 1 and a batch of 3, rows have mean square 2/3."""
+    chain, rng = bnmc.Chain(30, 3, "sigmoid"), np.random.default_rng(2)
+
+    def step(h):
+        weights = rng.standard_normal((30, 30)) / np.sqrt(30)
+        return normalised(weights @ FORMULAS["sigmoid"](h), ddof=1)
+
+    (cause,) = mismatch(step, chain).causes
+    assert "the step ends with the normalization" in cause
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.3, 100.0])

@@ -61,6 +61,16 @@ def test_a_kind_of_batch_is_what_it_says(kind):
     check()
 
 
+def test_duplicated_samples_are_not_only_zeros():
+    """One pair of equal samples, and no sample of which nothing is left."""
+
+    def is_a_case(h):
+        different = len(np.unique(h, axis=1).T)
+        return np.abs(h).max(axis=0).min() > 0.0 and different == h.shape[1] - 1
+
+    occurs(batches(4, st.integers(3, 6), kinds=("duplicated",)), is_a_case)
+
+
 def test_nearly_collinear_samples_span_nearly_a_line():
     def is_a_case(h):
         s = np.linalg.svd(h, compute_uv=False)

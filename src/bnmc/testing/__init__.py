@@ -6,8 +6,9 @@ not.  `chains`, `batches`, `gram_matrices` and `activations` are Hypothesis stra
 peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
 
 The package may import `_claims`, `chain` and lower levels, but neither `invariant` nor `mixing`.
-Read `same_law.py` first.  `sequential_test.py` calls the step, `exact_tests.py` tests the sums of
-`calls_on_state.py`, and `explanation.py` finds the causes with `faults.py`.
+Read `same_law.py` first.  `sequential_test.py` calls the step on the states of `tried_states.py`,
+and `exact_tests.py` tests the sums of `calls_on_state.py` and `dependence.py`, with the bounds of
+`spread_tests.py`.  `explanation.py` finds the causes, with `faults.py` for wrong covariances.
 """
 
 from bnmc.testing import examples

@@ -14,13 +14,21 @@ from numpy.typing import NDArray
 
 from bnmc._claims.claims import null_variance
 from bnmc._claims.layer import Layer
+from bnmc.testing.dependence import CallPairs, RowPairs, RowSequence, compared_rows
 
 __all__ = ["CallsOnState"]
 
 FloatArray = NDArray[np.float64]
 
-#: A weight is read off a coordinate of Z if it has at least this share of the variance.
-LEVERAGE = 0.99
+#: Weights of a column are read off a direction of Z if they have at least this share of its
+#: variance, for so many columns at most.
+LEVERAGE, _COLUMNS = 0.99, 4
+
+#: Largest share of the variance that counts as amplified rounding errors.
+_MOST_NULL = 1e-3
+
+#: Least divisor.
+_LEAST = 1e-300
 
 
 class CallsOnState:
@@ -34,6 +42,8 @@ class CallsOnState:
         The state, as one sample.
     rounding : float
         Unit of rounding of the values that the step returns.
+    generator : numpy.random.Generator, optional
+        For the places and orders that are compared; by default of seed 0.
 
     Attributes
     ----------
@@ -58,29 +68,34 @@ class CallsOnState:
     last : (width, batch) ndarray
         R in the last call.
     energies, norms, readings : list of ndarray
-        |Z|² of calls, |Z_r|² of rows, and √width times single weights if these can be read off.
+        |Z|² of calls, |Z_r|² of rows, and √width times single weights, if these can be read off.
     common : float
         Σ |Σ_r Z_r|²/width over calls.
-    neighbours, pairs : (float, float)
-        Σ ⟨A, B⟩ and Σ |A|², for A and B rows 2j and 2j + 1 of a call, or calls 2k and 2k + 1.
+    sequence : RowSequence
+        Products of rows and of calls in their order.
+    row_pairs, call_pairs : RowPairs, CallPairs
+        Products of all pairs of rows, and of all pairs of calls.
     """
 
-    def __init__(self, name: str, layer: Layer, rounding: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        layer: Layer,
+        rounding: float,
+        generator: np.random.Generator | None = None,
+    ) -> None:
         self.name, self.layer = name, layer
         values, vectors = np.linalg.eigh(layer.gram[0])
         n = values.size
-        self._null = float(null_variance(values, rounding))
+        amplified = rounding * math.sqrt(1.0 + _amplification(layer))
+        most = max(float(null_variance(values, rounding)), _MOST_NULL * float(values[-1]))
+        self._null = min(float(null_variance(values, amplified)), most)
         regular = values > self._null
         self._outside = vectors[:, ~regular]
         self._whiten = vectors[:, regular] / np.sqrt(values[regular])
         self.rank = int(regular.sum())
         d = layer.x.shape[1]
-        whitened = self.whitened(layer.a[0])
-        leverage = np.square(whitened).sum(axis=1) / d
-        largest = int(leverage.argmax())
-        self._reader = None
-        if leverage[largest] >= LEVERAGE:
-            self._reader = whitened[largest] / math.sqrt(d * leverage[largest])
+        self._readers = _readers(self.whitened(layer.a[0]) / math.sqrt(d))
         self.shift = self.whitened(layer.x[0])
         self.calls, self.outside, self.common = 0, 0.0, 0.0
         self.total = np.zeros((d, self.rank))
@@ -90,7 +105,10 @@ class CallsOnState:
         self.energies: list[FloatArray] = []
         self.norms: list[FloatArray] = []
         self.readings: list[FloatArray] = []
-        self.neighbours = self.pairs = (0.0, 0.0)
+        generator = np.random.default_rng(0) if generator is None else generator
+        self.sequence = RowSequence(d, self.rank, generator)
+        self.row_pairs = RowPairs(compared_rows(d, generator))
+        self.call_pairs = CallPairs(d * self.rank, generator)
 
     def add(self, rest: FloatArray) -> None:
         """Add R of an even number of calls, (calls, width, batch)."""
@@ -109,11 +127,12 @@ class CallsOnState:
         norms = np.square(z).sum(axis=2)
         self.norms.append(norms.ravel())
         self.energies.append(norms.sum(axis=1))
-        if self._reader is not None:
-            self.readings.append((z @ self._reader).ravel())
+        if len(self._readers):
+            self.readings.append((z @ self._readers.T).ravel())
         self.common += float(np.square(z.sum(axis=1)).sum()) / d
-        self.neighbours = _plus(self.neighbours, z[:, 0 : d - 1 : 2], z[:, 1:d:2])
-        self.pairs = _plus(self.pairs, z[0::2], z[1::2])
+        self.sequence.add(z, norms)
+        self.row_pairs.add(z)
+        self.call_pairs.add(z)
 
     def whitened(self, rows: FloatArray) -> FloatArray:
         """Return rows (..., batch) in the coordinates of Z, (..., rank)."""
@@ -137,6 +156,27 @@ class CallsOnState:
         return self.calls * self.total.size
 
 
-def _plus(sums: tuple[float, float], first: FloatArray, second: FloatArray) -> tuple[float, float]:
-    """Add ⟨first, second⟩ and |first|² to two sums."""
-    return sums[0] + float((first * second).sum()), sums[1] + float(np.square(first).sum())
+def _amplification(layer: Layer) -> float:
+    """Return the mean square factor by which the norm amplifies rounding errors of the state.
+
+    A row whose mean is large beside its standard deviation loses digits when the mean is
+    subtracted: an error of u · max |h| in h becomes one of u · max |h|/std in x.
+    """
+    y, x = layer.y[0], layer.x[0]
+    before, after = y.std(axis=1), x.std(axis=1)
+    factors = np.abs(y).max(axis=1) * np.divide(after, before, np.zeros(len(y)), where=before > 0.0)
+    return float(np.square(factors).mean() / max(float(np.square(x).mean()), _LEAST))
+
+
+def _readers(rows: FloatArray) -> FloatArray:
+    """Return orthonormal directions, (columns, rank), of the rows with leverage near 1.
+
+    Z along such a direction is √width times the weights of one column of W.  Any orthonormal
+    directions have independent normal readings, so their errors do not affect the tests.
+    """
+    leverages = np.square(rows).sum(axis=1)
+    largest = np.argsort(-leverages, kind="stable")[:_COLUMNS]
+    chosen = rows[largest[leverages[largest] >= LEVERAGE]]
+    left, _, right = np.linalg.svd(chosen, full_matrices=False)
+    directions: FloatArray = left @ right
+    return directions

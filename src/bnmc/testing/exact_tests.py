@@ -14,10 +14,15 @@ from numpy.typing import NDArray
 
 from bnmc._claims.evidence import Claim
 from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.dependence import CallPairs, Products, RowPairs
+from bnmc.testing.spread_tests import spread_claim
 
 __all__ = ["exact_claims", "largest_claim", "uniform_claim"]
 
 FloatArray = NDArray[np.float64]
+
+#: Least squared norm in a quotient.
+_LEAST = 1e-300
 
 
 def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
@@ -30,21 +35,8 @@ def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
     """
     numbers = [state.numbers for state in states]
     energy = [state.variance * count for state, count in zip(states, numbers, strict=True)]
-    width = len(states[0].total)
     yield _chi2("variance, whitened", sum(energy), sum(numbers))
-    yield _normal(
-        "calls independent", sum(state.pairs[0] for state in states),
-        sum(state.pairs[1] for state in states), sum(numbers) / 2,
-    )  # fmt: skip
-    yield _chi2(
-        "rows: nothing in common", sum(state.common for state in states),
-        sum(state.calls * state.rank for state in states),
-    )  # fmt: skip
-    if width > 1:
-        yield _normal(
-            "rows: neighbours independent", sum(state.neighbours[0] for state in states),
-            sum(state.neighbours[1] for state in states), sum(numbers) / 2,
-        )  # fmt: skip
+    yield from _dependence(states)
     shifts = sum(state.calls * float(np.square(state.shift).sum()) for state in states)
     yield _normal(
         "nothing of x is added",
@@ -52,21 +44,88 @@ def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
         shifts,
         shifts,
     )
-    yield uniform_claim(
-        "rows: norms Gaussian",
-        [_chi2_below(np.concatenate(state.norms), state.rank) for state in states],
-    )
-    yield uniform_claim(
-        "calls: norms Gaussian",
-        [_chi2_below(np.concatenate(s.energies), s.total.size) for s in states],
-    )
+    norms = [(np.concatenate(state.norms), state.rank) for state in states]
+    energies = [(np.concatenate(state.energies), state.total.size) for state in states]
+    for name, parts in ("rows: norms", norms), ("calls: norms", energies):
+        yield uniform_claim(f"{name} Gaussian", [_chi2_below(*part) for part in parts])
+        yield spread_claim(f"{name}, spread", parts)
     read = [part for state in states for part in state.readings]
     if read:
         readings = np.concatenate(read)
         yield largest_claim("weights: largest", readings)
         yield uniform_claim("weights: Gaussian", [_normal_below(readings)])
+        yield spread_claim("weights: kurtosis", [(np.square(readings), 1)])
     for state in states:
         yield from _of_one(state)
+
+
+def _dependence(states: Sequence[CallsOnState]) -> Iterator[Claim]:
+    """Yield the claims that rows and calls are independent."""
+    width = len(states[0].total)
+    yield _chi2(
+        "rows: nothing in common", sum(state.common for state in states),
+        sum(state.calls * state.rank for state in states),
+    )  # fmt: skip
+    sequences = [state.sequence for state in states]
+    yield from _products("calls", [one.calls for one in sequences])
+    yield from _products("calls: each row", [one.lags[width] for one in sequences])
+    if width > 1:
+        for lag in sequences[0].lags:
+            name = "rows: neighbours" if lag == 1 else f"rows: r and r + {lag}"
+            if lag < width:
+                yield from _products(name, [one.lags[lag] for one in sequences])
+        yield from _products("rows: random pairs", [one.orders for one in sequences])
+        yield from _pairs_of_rows([state.row_pairs for state in states])
+    yield _pairs_of_calls([state.call_pairs for state in states])
+
+
+def _products(name: str, parts: Sequence[Products]) -> Iterator[Claim]:
+    """Test Σ u, which is normal, and Σ u², which is χ²; the first claim shows a correlation."""
+    count = sum(part.count for part in parts)
+    total = sum(part.total for part in parts)
+    yield _normal(f"{name} independent", total, count, count)
+    yield _chi2(f"{name} independent, squares", sum(part.square for part in parts), count)
+
+
+def _pairs_of_rows(parts: Sequence[RowPairs]) -> Iterator[Claim]:
+    """Test all pairs of rows, summed over calls: the largest correlation, and all of them.
+
+    The squared correlation of two rows of `columns` normals has the law Beta(½, (columns − 1)/2).
+    Their Gram matrix has Wishart's law, so its Cholesky factor has normals below the diagonal.
+    """
+    gram, columns = sum(part.gram for part in parts), sum(part.columns for part in parts)
+    gram = np.asarray(gram)
+    size = len(gram)
+    pairs = size * (size - 1) // 2
+    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), _LEAST))
+    squares = np.square(np.triu(gram, 1) * scale * scale[:, None])
+    largest = float(squares.max())
+    yield _largest_correlation("rows: largest correlation", [(largest, columns, pairs)])
+    if columns >= 2 * size:
+        try:
+            below = np.tril(np.linalg.cholesky(gram), -1)
+        except np.linalg.LinAlgError:  # linearly dependent rows, although there are enough columns
+            yield Claim("rows: all pairs independent", math.inf, 1.0, None, p_value=0.0)
+        else:
+            yield _chi2("rows: all pairs independent", float(np.square(below).sum()), pairs)
+
+
+def _pairs_of_calls(parts: Sequence[CallPairs]) -> Claim:
+    known = [(part.largest, part.places.size, part.pairs) for part in parts]
+    return _largest_correlation("calls: largest correlation", known)
+
+
+def _largest_correlation(claim: str, parts: Sequence[tuple[float, int, int]]) -> Claim:
+    """Test largest squared correlations of vectors of `size` normals, of `pairs` each."""
+    from scipy.special import betainc
+
+    p = [
+        pairs * float(betainc((size - 1) / 2, 0.5, max(0.0, 1.0 - square))) if size > 1 else 1.0
+        for square, size, pairs in parts
+    ]
+    worst = int(np.argmin(p))
+    square = math.sqrt(parts[worst][0])
+    return Claim(claim, square, 0.0, None, p_value=min(1.0, len(p) * p[worst]), count=len(p))
 
 
 def _of_one(state: CallsOnState) -> Iterator[Claim]:
@@ -142,7 +201,9 @@ def _chi2_tails(
 
 
 def _chi2_below(value: FloatArray, degrees: int) -> FloatArray:
-    return _chi2_tails(value, degrees)[0]
+    from scipy.special import chdtr
+
+    return np.asarray(chdtr(degrees, value))
 
 
 def _normal_below(value: FloatArray) -> FloatArray:

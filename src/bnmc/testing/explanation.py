@@ -29,8 +29,18 @@ _LEAST = 1e-300
 #: Least deviation, in standard errors, of a cause that is named beside other failed tests.
 _ERRORS = 8.0
 
+#: Relative variance of a squared product of rows, for covariances that are moderately wrong.
+_SPREAD = 8.0
+
 #: Largest relative error of the covariances of h' that a cause may leave unexplained.
 _UNEXPLAINED = 0.3
+
+#: Least spread of |h′|² between calls, over its expectation, of weights that are not orthogonal.
+_ORTHOGONAL = 0.3
+
+#: Largest deviation from 1 of the correlation of two calls with the same weights, from at least so
+#: many entries.
+_NEARLY_EQUAL, _ENTRIES = 1e-3, 16
 
 #: Known mistakes in the scale of the weights, by factor of the standard deviation.
 _SCALES = (
@@ -66,7 +76,7 @@ def explained(
     failed = {name.removeprefix("one step: ") for name in failed}
     spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
     whole = list(_order(chain, states)) or list(_shared_by_calls(states, failed))
-    whole = whole or list(_history(states))
+    whole = whole or list(_shared_up_to_signs(states, failed)) or list(_history(states))
     if whole:
         return tuple(whole)
     fault, scale, unexplained = likeliest_fault(chain, states)
@@ -79,9 +89,11 @@ def explained(
     if unexplained > _UNEXPLAINED and not dependent:
         spread = ["the covariances of h' given h are those of no mistake that is known here"]
     causes += spread
-    causes += _mean(chain, states, failed, spread_is_right)
-    if (fault.text == "" or fault.bias) and not dependent:
-        norms = list(_norms_of_calls(states, failed))
+    added = list(_mean(chain, states, failed, spread_is_right))
+    causes += added
+    # Norms and weights that are read off h′ contain what is added.
+    if (fault.text == "" or fault.bias) and not dependent and not added:
+        norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
         causes += norms or _weights(states, failed, has_bias=fault.bias)
     return tuple(causes)
 
@@ -132,7 +144,7 @@ def _activated(chain: Chain, states: Sequence[FloatArray]) -> bool:
 
 def _shared_by_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
     """Detect weights that calls share or repeat."""
-    correlation = _median(state.pairs[0] / max(state.pairs[1], _LEAST) for state in states)
+    correlation = _median(state.sequence.calls.correlation for state in states)
     if "calls independent" in failed and correlation > 0.5:
         yield (
             f"calls share their weights (correlation {correlation:.3f}): W must be drawn anew at "
@@ -146,6 +158,31 @@ def _shared_by_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterat
                 f"weights come back: means over {calls} calls keep {kept:.1%} of the variance, as "
                 "means of few different W do"
             )
+
+
+def _shared_up_to_signs(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
+    """Detect weights of earlier calls with other signs, of whole calls or of each row."""
+    tests = {f"calls{part} independent, squares" for part in ("", ": each row")}
+    if not failed & (tests | {"calls: largest correlation"}):
+        return
+    largest = _median(
+        math.sqrt(s.call_pairs.largest) for s in states if s.call_pairs.places.size >= _ENTRIES
+    )
+    width = len(states[0].total)
+    if largest > 1.0 - _NEARLY_EQUAL:
+        yield (
+            "calls share their weights up to signs (two calls on one state have correlation "
+            "±1.000): W must be drawn anew at every call"
+        )
+        return
+    # A part of h′ that is the same in all calls correlates them, too, but with one sign.
+    signed = _median(state.sequence.lags[width].correlation for state in states)
+    square = _square_correlation(states, width)
+    if square > 4.0 * signed**2:
+        yield (
+            "calls share their weights up to signs: a row has mean squared correlation "
+            f"{square:.2g} with that row in the next call"
+        )
 
 
 def _kept_by_mean(state: CallsOnState) -> Iterator[float]:
@@ -205,12 +242,17 @@ def _mean(
 def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: bool) -> Iterator[str]:
     """Detect dependent rows."""
     width, calls = len(states[0].total), states[0].calls
-    between = _median(state.neighbours[0] / max(state.neighbours[1], _LEAST) for state in states)
+    between = _median(state.sequence.lags[1].correlation for state in states)
     ratio = _median(s.common / max(s.calls * s.rank * s.variance, _LEAST) for s in states)
     far = abs(ratio - 1.0) > _ERRORS * math.sqrt(2 / calls)
     far = far or abs(between) > _ERRORS * math.sqrt(2 / (calls * width))
     tests = {"rows: nothing in common", "rows: neighbours independent", "rows independent"}
-    if failed & tests and (spread_is_right or far):
+    # A part of h′ that is the same in all calls correlates rows, too.
+    known = far or width < 2 or any(name.startswith("mean 0") for name in failed)
+    parts = [] if known else [*_rows_at_a_lag(states), *_most_correlated_rows(states)]
+    if parts and any(name.startswith("rows: ") for name in failed):
+        yield f"rows depend on each other: {', and '.join(parts)}"
+    elif failed & tests and (spread_is_right or far):
         average = (ratio - 1.0) / max(1, width - 1)
         yield (
             f"rows depend on each other: two of them have correlation {average:.2g} on average, "
@@ -218,19 +260,67 @@ def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: boo
         )
 
 
+def _rows_at_a_lag(states: Sequence[CallsOnState]) -> Iterator[str]:
+    """Detect the lag at which rows depend most, with signs that vary."""
+    width = len(states[0].total)
+    found = {lag: _square_correlation(states, lag) for lag in states[0].sequence.lags}
+    lag = max(found, key=lambda one: found[one] * (one < width))
+    if lag < width and found[lag] > 0.0:
+        yield f"rows r and r + {lag} have mean squared correlation {found[lag]:.2g}"
+
+
+def _square_correlation(states: Sequence[CallsOnState], lag: int) -> float:
+    """Return the mean squared correlation of rows at a lag, 0 unless it is clear.
+
+    If rows depend at none of the lags, Σ u² per pair has the same mean at each, whatever the law of
+    a row.  So the least one is the unit.
+    """
+    units = [max(state.variance, _LEAST) for state in states]
+    square = {
+        k: sum(s.sequence.lags[k].square / unit for s, unit in zip(states, units, strict=True))
+        for k in states[0].sequence.lags
+    }
+    count = {k: sum(s.sequence.lags[k].count for s in states) for k in square}
+    unit = max(min(square[k] / max(1, count[k]) for k in square), _LEAST)
+    excess = square[lag] / (unit * max(1, count[lag])) - 1.0
+    rank = sum(s.rank * s.sequence.lags[lag].count for s in states) / max(1, count[lag])
+    clear = excess > _ERRORS * math.sqrt(_SPREAD / max(1, count[lag])) and rank > 1.0
+    return min(1.0, excess / (rank - 1.0)) if clear else 0.0
+
+
+def _most_correlated_rows(states: Sequence[CallsOnState]) -> Iterator[str]:
+    """Detect a pair of rows whose correlation stays from call to call."""
+    units = [max(state.variance, _LEAST) for state in states]
+    gram = np.asarray(sum(s.row_pairs.gram / unit for s, unit in zip(states, units, strict=True)))
+    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), _LEAST))
+    correlations = np.triu(gram * scale * scale[:, None], 1)
+    first, second = np.unravel_index(np.abs(correlations).argmax(), gram.shape)
+    largest = float(correlations[first, second])
+    # For rows with covariance C, a product of independent ones has variance Tr C² over calls.
+    spread = sum(
+        float(np.square(s.root.T @ s.root).sum())
+        / max(s.calls * (len(s.total) * unit) ** 2, _LEAST)
+        for s, unit in zip(states, units, strict=True)
+    )
+    error = math.sqrt(spread) / sum(state.calls * state.rank for state in states)
+    if abs(largest) > _ERRORS * error:
+        rows = states[0].row_pairs.rows
+        yield f"rows {rows[first]} and {rows[second]} have correlation {largest:.2g}"
+
+
 def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -> Iterator[str]:
     """Detect weights with another law, by their kurtosis."""
-    read = [part for state in states for part in state.readings]
-    tests = {"weights: largest", "weights: Gaussian", "rows: norms Gaussian"}
-    if not (failed & tests and read):
+    tests = {"weights: largest", "weights: Gaussian", "weights: kurtosis"}
+    tests |= {"rows: norms Gaussian", "rows: norms, spread"}
+    weights = _read(states)
+    if not (failed & tests and weights.size):
         return
-    weights = np.concatenate(read)
-    unit = math.sqrt(float(np.square(weights).mean()))
-    kurtosis = float(((weights / unit) ** 4).mean()) - 3.0
-    error = math.sqrt(24.0 / weights.size)
+    kurtosis, error, unit = _kurtosis(weights)
     if abs(kurtosis) > 5.0 * error:
         name, known = min(_KURTOSES.items(), key=lambda item: abs(item[1] - kurtosis))
         like = f": {name}?" if abs(known - kurtosis) < max(0.1, 4.0 * error) else ""
+        if kurtosis > 0.0:  # 6/(ν − 4) for Student's t with ν degrees of freedom
+            like = f": Student's t with about {4.0 + 6.0 / kurtosis:.0f} degrees of freedom?"
         if has_bias:  # the readings contain the bias
             like = ""
         largest = float(np.abs(weights).max()) / unit
@@ -240,18 +330,68 @@ def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -
         )
 
 
-def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
-    """Detect orthogonal or rescaled weights, by the spread of |h'|²."""
-    spread = _median(
+def _read(states: Sequence[CallsOnState]) -> FloatArray:
+    """Return the weights that can be read off h′."""
+    return np.concatenate([np.empty(0), *(part for state in states for part in state.readings)])
+
+
+def _kurtosis(weights: FloatArray) -> tuple[float, float, float]:
+    """Return the excess kurtosis of weights, its standard error, and their standard deviation."""
+    unit = max(math.sqrt(float(np.square(weights).mean())), _LEAST)
+    return float(((weights / unit) ** 4).mean()) - 3.0, math.sqrt(24.0 / weights.size), unit
+
+
+def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
+    """Detect rows of W of norm 1, by the spread of the norms of rows of h′."""
+    if "rows: norms, spread" not in failed or _spread_of_calls(states) < _ORTHOGONAL:
+        return
+    width, weights = len(states[0].total), _read(states)
+    expected = 6.0 / (width + 2)
+    if weights.size:
+        kurtosis, error, _ = _kurtosis(weights)
+        if abs(kurtosis + expected) > 5.0 * error:
+            return
+    fourth = sum(
+        float(np.square(norms).sum()) / (state.rank * (state.rank + 2) * state.variance**2)
+        for state in states
+        for norms in state.norms
+    )
+    count = sum(norms.size for state in states for norms in state.norms)
+    ratio, known = fourth / count, width / (width + 2)
+    if abs(ratio - known) < 0.5 * (1.0 - known):
+        yield (
+            f"norms of rows vary too little: E|z|⁴ is {ratio:.4f} of that of normal rows, and "
+            f"width/(width + 2) = {known:.4f} if the rows of W are normalized"
+        )
+
+
+def _spread_of_calls(states: Sequence[CallsOnState]) -> float:
+    """Return the standard deviation of |h′|² between calls over its expectation."""
+    return _median(
         float(np.concatenate(s.energies).std())
         / max(s.variance * math.sqrt(2 * s.total.size), _LEAST)
         for s in states
     )
-    if failed & {"calls: norms Gaussian"} and not 0.7 < spread < 1.4:
-        yield (
-            f"|h'| varies {spread:.2g} times as much between calls as it should: are weights "
-            "orthogonal, or rescaled?"
-        )
+
+
+def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
+    """Detect orthogonal or rescaled weights, by the spread of |h'|²."""
+    spread = _spread_of_calls(states)
+    error = 1 / math.sqrt(2 * sum(state.calls for state in states))
+    tests = {"calls: norms Gaussian", "calls: norms, spread"}
+    mild, weights = 0.7 < spread < 1.4, _read(states)
+    if mild and weights.size:  # the kurtosis of weights changes the spread a little, too
+        kurtosis, error_of_kurtosis, _ = _kurtosis(weights)
+        if abs(kurtosis) > 5.0 * error_of_kurtosis:
+            return
+    if failed & tests and (not mild or abs(spread - 1.0) > 5.0 * error):
+        width = len(states[0].total)
+        share = _median(state.rank / width for state in states)
+        normalized = math.sqrt(max(0.0, 1.0 - share))
+        causes = "are weights orthogonal, or rescaled?"
+        if spread > _ORTHOGONAL and abs(spread - normalized) < 4.0 * error:
+            causes = "is the Frobenius norm of W normalized?"
+        yield f"|h'| varies {spread:.2g} times as much between calls as it should: {causes}"
 
 
 def _scaled(chain: Chain, states: Sequence[CallsOnState], scale: float) -> str:

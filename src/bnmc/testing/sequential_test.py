@@ -61,8 +61,12 @@ class SequentialTest:
         self.chain, self.step = chain, CheckedStep(step, chain)
         # One of the states comes from calls of the step, which also show the rounding.
         known = list(tried_states(chain, self.step, generator))
-        rounding = self.step.rounding
-        self.states = [CallsOnState(name, layer, rounding) for name, layer in known]
+        rounding, seed = self.step.rounding, int(generator.integers(2**63))
+        # Each state has the same seed, so that all compare the same rows.
+        self.states = [
+            CallsOnState(name, layer, rounding, np.random.default_rng(seed))
+            for name, layer in known
+        ]
         self._tests = _ExactTests() if chain.is_gaussian else _MomentTests(chain, rounding)
 
     def claims_after(self, calls: int) -> Iterator[Claim]:

@@ -19,6 +19,12 @@ FloatArray = NDArray[np.float64]
 #: Number of calls of the tested step that lead to the state "iterated".
 ITERATED = 10
 
+#: Largest number of rows that are apart from the others, and number of draws to choose from.
+_APART, _DRAWS = 4, 16
+
+#: Least divisor.
+_LEAST = 1e-300
+
 #: Ranges of log₁₀ of the standard deviations of rows.
 TINY, HUGE = (-6.0, -2.0), (3.0, 6.0)
 
@@ -51,7 +57,7 @@ def _states(
 
     state = generic = normal()
     yield "generic", generic
-    yield "one row apart", np.vstack([normal()[:1], np.repeat(normal()[:1], d - 1, axis=0)])
+    yield "rows apart", _rows_apart(chain, generator)
     yield "row means", normal() + 3.0 * generator.standard_normal((d, 1))
     if n > 1:
         yield "nearly collinear", near_a_line(chain, generator)
@@ -63,3 +69,28 @@ def _states(
     for _ in range(ITERATED):
         state = step(state)
     yield "iterated", state
+
+
+def _rows_apart(chain: Chain, generator: np.random.Generator) -> FloatArray:
+    """Return a state with equal rows, except up to four in random places.
+
+    If the activations of these rows and of one other row are linearly independent, the columns of W
+    in these places can be read off h′.  Of several draws, return the one whose activations are
+    furthest from dependence.
+    """
+    d, n = chain.width, chain.batch
+    count = min(_APART, d, max(1, chain.normalization.dimensions(n) - 1))
+    places = generator.permutation(d)
+    best, furthest = np.zeros((d, n)), -1.0
+    for _ in range(_DRAWS):
+        h = np.repeat(generator.standard_normal((1, n)), d, axis=0)
+        h[places[:count]] = generator.standard_normal((count, n))
+        try:
+            a = Layer.of(chain, h[None], 0).a[0, places[: count + 1]]
+        except ZeroVarianceError:
+            continue
+        sizes = np.linalg.svd(a, compute_uv=False)
+        distance = float(sizes[-1] / max(sizes[0], _LEAST)) if len(a) <= n else 0.0
+        if distance > furthest:
+            best, furthest = h, distance
+    return best

@@ -1,0 +1,139 @@
+"""Sums over pairs of rows and calls, against loops, and their laws for independent normals."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from oracle import FALSE_ALARM
+from scipy import stats
+
+from bnmc.testing.dependence import CallPairs, RowPairs, RowSequence, compared_rows
+
+
+def drawn(calls, width, rank, seed=0):
+    z = np.random.default_rng(seed).standard_normal((calls, width, rank))
+    return z, np.square(z).sum(axis=2)
+
+
+def added(z, norms, width, rank, blocks):
+    sequence = RowSequence(width, rank, np.random.default_rng(1))
+    for first, last in itertools.pairwise(blocks):
+        sequence.add(z[first:last], norms[first:last])
+    return sequence
+
+
+@pytest.mark.parametrize("blocks", [(0, 8), (0, 2, 4, 8)])
+@pytest.mark.parametrize("width", [1, 2, 5, 6])
+def test_products_of_rows_are_those_of_the_formula(width, blocks):
+    z, norms = drawn(8, width, 3)
+    sequence = added(z, norms, width, 3, blocks)
+    rows = z.reshape(-1, 3)
+    lags = {1, 2, width // 2, (width + 1) // 2, width}
+    assert set(sequence.lags) == {lag for lag in lags if 1 <= lag <= width}
+    for lag, found in sequence.lags.items():
+        pairs = [(rows[i], rows[i + lag]) for i in range(len(rows) - lag)]
+        u = [b @ a / math.sqrt(a @ a) for a, b in pairs]
+        assert found.count == len(pairs)
+        assert found.total == pytest.approx(sum(u), rel=1e-10)
+        assert found.square == pytest.approx(sum(one**2 for one in u), rel=1e-10)
+        ratio = sum(a @ b for a, b in pairs) / sum(a @ a for a, _ in pairs)
+        assert found.correlation == pytest.approx(ratio, rel=1e-10)
+    whole = [(z[t].ravel(), z[t + 1].ravel()) for t in range(7)]
+    u = [b @ a / math.sqrt(a @ a) for a, b in whole]
+    assert sequence.calls.count == 7
+    assert sequence.calls.total == pytest.approx(sum(u), rel=1e-10)
+    assert sequence.calls.square == pytest.approx(sum(one**2 for one in u), rel=1e-10)
+
+
+def test_products_in_random_orders_are_those_of_the_formula():
+    z, norms = drawn(6, 5, 3)
+    found, generator, u = added(z, norms, 5, 3, (0, 2, 6)).orders, np.random.default_rng(1), []
+    for first, last in ((0, 2), (2, 6)):
+        order = generator.permutation(5)
+        for call in z[first:last]:
+            u += [call[b] @ call[a] / math.sqrt(call[a] @ call[a])
+                  for a, b in itertools.pairwise(order)]  # fmt: skip
+    assert found.count == len(u) == 24
+    assert found.total == pytest.approx(sum(u), rel=1e-10)
+    assert found.square == pytest.approx(sum(one**2 for one in u), rel=1e-10)
+
+
+def test_a_random_order_pairs_all_rows_of_a_call_once():
+    """Neighbours are orthogonal in any order if the rows are, and equal if the rows are."""
+    z = np.broadcast_to(np.eye(6), (4, 6, 6)).copy()
+    sequence = added(z, np.ones((4, 6)), 6, 6, (0, 2, 4))
+    assert (sequence.orders.count, sequence.orders.square) == (4 * 5, 0.0)
+    z[:, :, :] = np.eye(6)[0]
+    sequence = added(z, np.ones((4, 6)), 6, 6, (0, 2, 4))
+    assert (sequence.orders.total, sequence.orders.square) == (4 * 5, 4 * 5)
+
+
+def test_random_orders_are_drawn_anew():
+    """Rows equal in pairs that are far apart become neighbours in some blocks, not in all."""
+    z = np.concatenate([np.eye(20), np.eye(20)])[None].repeat(2, axis=0)
+    sequence, found = RowSequence(40, 20, np.random.default_rng(1)), []
+    for _ in range(30):
+        before = sequence.orders.square
+        sequence.add(z, np.ones((2, 40)))
+        found.append(sequence.orders.square - before)
+    # A row has its twin beside it with probability 2/40: one pair of 20 in a call, on average.
+    assert len(set(found)) > 2
+    assert 0.3 < np.mean(found) / 2 < 2.0
+
+
+def test_products_of_independent_rows_are_independent_normals():
+    """Sums of u of 2000 short sequences, normal and uncorrelated for all lags together."""
+    sums = []
+    for seed in range(2000):
+        z, norms = drawn(2, 4, 2, seed)
+        sequence = added(z, norms, 4, 2, (0, 2))
+        parts = [*sequence.lags.values(), sequence.orders, sequence.calls]
+        sums.append([(p.total / math.sqrt(p.count), stats.chi2.cdf(p.square, p.count))
+                     for p in parts])  # fmt: skip
+    values = np.array(sums)
+    for one in range(values.shape[1]):
+        # Massart's inequality: 2 exp(−2 · 2000 t²) = FALSE_ALARM/10.
+        limit = math.sqrt(math.log(20 / FALSE_ALARM) / 4000)
+        assert stats.kstest(values[:, one, 0], "norm").statistic < limit
+        assert stats.kstest(values[:, one, 1], "uniform").statistic < limit
+
+
+def test_pairs_of_rows():
+    z, _ = drawn(5, 4, 3)
+    pairs = RowPairs(np.array([0, 2, 3]))
+    pairs.add(z[:2])
+    pairs.add(z[2:])
+    expected = sum(one @ one.T for one in z)[np.ix_([0, 2, 3], [0, 2, 3])]
+    np.testing.assert_allclose(pairs.gram, expected, rtol=1e-12, atol=1e-12)
+    assert pairs.columns == 15
+
+
+def test_the_largest_correlation_of_calls():
+    z, _ = drawn(300, 5, 2)
+    z[290] = -2.0 * z[100]
+    pairs = CallPairs(10, np.random.default_rng(0))
+    pairs.add(z)
+    # Pairs within the first 256 calls, and within the last 44.
+    assert pairs.pairs == 256 * 255 // 2 + 44 * 43 // 2
+    flat = z.reshape(300, 10)
+    unit = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    among = [
+        (unit[s] @ unit[t]) ** 2
+        for first, last in ((0, 256), (256, 300))
+        for t in range(first, last)
+        for s in range(first, t)
+    ]
+    assert pairs.largest == pytest.approx(max(among), rel=1e-12)
+    pairs.add(z[[100, 290]])
+    assert pairs.largest == pytest.approx(1.0, rel=1e-12)
+
+
+def test_rows_and_entries_that_are_compared():
+    generator = np.random.default_rng(0)
+    assert compared_rows(7, generator).tolist() == list(range(7))
+    many = compared_rows(1000, generator)
+    assert len(set(many.tolist())) == 256
+    assert (np.diff(many) > 0).all()
+    assert CallPairs(1000, generator).places.size == 64
+    assert CallPairs(3, generator).places.tolist() == [0, 1, 2]

@@ -1,0 +1,52 @@
+"""The states on which a step is tested: columns of W can be read off h′ on one of them."""
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.tried_states import tried_states
+
+
+def rows_apart(chain, seed):
+    known = dict(tried_states(chain, lambda h: h, np.random.default_rng(seed)))
+    return CallsOnState("rows apart", known["rows apart"], 2.0**-52)
+
+
+@pytest.mark.parametrize(
+    ("chain", "columns"),
+    [
+        (bnmc.Chain(20, 5, "relu"), 3),
+        (bnmc.Chain(30, 9, "tanh"), 4),
+        (bnmc.Chain(20, 3, "linear"), 1),
+        (bnmc.Chain(20, 2, "relu"), 1),
+        (bnmc.Chain(20, 3, "relu", norm="batch-uncentred"), 2),
+    ],
+    ids=repr,
+)
+def test_weights_are_read_exactly(chain, columns):
+    """For every seed, the readings are entries of W times √width, of columns in random places."""
+    rng, seen = np.random.default_rng(0), set()
+    for seed in range(30):
+        state = rows_apart(chain, seed)
+        weights = rng.standard_normal((2, chain.width, chain.width)) / np.sqrt(chain.width)
+        state.add(weights @ state.layer.a[0])
+        read = np.concatenate(state.readings).reshape(2, chain.width, columns)
+        gaps = [
+            [np.abs(read[..., one] - np.sqrt(chain.width) * weights[..., j]).max()
+             for j in range(chain.width)]
+            for one in range(columns)
+        ]  # fmt: skip
+        places = np.argmin(gaps, axis=1)
+        assert len(set(places)) == columns
+        # Rounding of about 1e-16, times the condition of the rows that are apart.
+        assert np.min(gaps, axis=1).max() < 1e-9
+        seen |= set(places)
+    assert len(seen) > 10
+
+
+def test_a_chain_whose_columns_cannot_be_read():
+    """All samples of a centred batch of 2 are on a line: no column is apart, and none is read."""
+    state = rows_apart(bnmc.Chain(20, 2, "linear"), 0)
+    state.add(np.random.default_rng(0).standard_normal((2, 20, 20)) @ state.layer.a[0])
+    assert state.readings == []
