@@ -139,7 +139,7 @@ def sphere_rule(
         weight=weight.ravel(),
         value=value.ravel(),
         given=given[:3],
-        slope=slope(function, x.ravel(), breaks),
+        slope=slope(function, x.ravel(), breaks, order),
         slope_given=given[3:],
     )
 
@@ -157,7 +157,7 @@ def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRul
     x = points.ravel()
     weight = (half * weights).ravel() * np.exp(-0.5 * x * x)
     weight /= weight.sum()
-    value, slopes = evaluate(function, x), slope(function, x, breaks)
+    value, slopes = evaluate(function, x), slope(function, x, breaks, order)
     means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slopes * x**p) for p in (0, 1)]
     given = np.repeat(np.array(means)[:, None], x.size, axis=1)
     return SphereRule(x, weight, value, given[:3], slopes, given[3:])
@@ -235,7 +235,7 @@ def _given(
     if dimension == 2:
         y = centre + spread * np.array([-1.0, 1.0])
         weight = np.full_like(y, 0.5)
-        value, slopes = evaluate(function, y), slope(function, y, breaks)
+        value, slopes = evaluate(function, y), slope(function, y, breaks, order)
     else:
         edges = np.arcsin(np.clip((breaks - centre) / spread, -1.0, 1.0))
         half = 0.5 * np.diff(edges)[..., None]
