@@ -18,7 +18,7 @@ from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.candidates import panels_of
 from bnmc.mean_field.quadrature.deviation import Deviation, density, deviation
-from bnmc.mean_field.quadrature.gradient import Singularity, explodes, singularities
+from bnmc.mean_field.quadrature.gradient import Singularity, explosive, singularities
 from bnmc.mean_field.quadrature.growth import range_of
 from bnmc.mean_field.quadrature.sphere import SphereRule, reach
 
@@ -122,7 +122,7 @@ def resolved(activation: Activation, dimension: float, wider: bool = False) -> R
     if wider:
         edge = min(max(reach(dimension - 1), edge), math.sqrt(dimension - 1))
     breaks = panels_of(activation, math.hypot(1.0, edge) if wider else edge)
-    infinite = dimension <= 2 or explodes(activation, breaks)
+    infinite = dimension <= 2 or explosive(activation, breaks).size > 0
     singular = [] if infinite else singularities(activation, breaks)
     found = None
     if dimension >= 2:
@@ -161,12 +161,13 @@ def value_errors(
     spectrum = 8.0 * product / share
     checked = abs(found.mean_square - point.b) / point.b if isotropic else 0.0
     square = wider * found.square / point.b + checked + _ROUNDING
+    size = math.sqrt(abs(point.cross_batch)) if isotropic else math.sqrt(point.b)
+    between = wider * found.mean * (2.0 * size + wider * found.mean)
     errors = {
         "b": min(point.b, 1.0) * square,
         "c": 2.0 * (square + product * (1.0 - point.c)),
         "rate": spectrum,
-        "cross_batch": (2.0 * wider * found.mean * math.sqrt(point.b) + point.b * _ROUNDING)
-        / max(1.0, point.cross_batch),
+        "cross_batch": between / max(1.0, point.cross_batch),
         "cross_batch_rate": spectrum,
     }
     if math.isfinite(point.backward_rate):

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.polynomial import legendre
 
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, power_of_cosine
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
 
-__all__ = ["Deviation", "density", "deviation"]
+__all__ = ["Deviation", "density", "deviation", "largest_deviation"]
 
 # Nodes per panel of the polynomials.
 _ORDER = 32
@@ -26,10 +26,13 @@ _ORDER = 32
 # Nodes of the double-exponential rule on either side of the middle, and the end of its variable.
 _HALF_NODES, _END = 24, 3.2
 
+# Relative rounding error of the sums and of the densities of the quadratures.
+_ROUNDING = 16.0 * EPSILON
+
 # The derivative of a polynomial of degree k < 24 on a panel of length h is at most 2k²/h times its
 # largest value (Markov's inequality).  Its product with a smooth function has an integral of at most
 # _BY_PARTS times the largest values: integration by parts leaves no derivative of the polynomial.
-_MARKOV, _BY_PARTS = 2.0 * 23.0**2, 24.0
+_MARKOV, _BY_PARTS = 2.0 * 23.0**2, 8.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Deviation:
     square : float
         Bound of |E σ² − E p²|.
     mean : float
-        Bound of |E σ − E p|.
+        Bound of |E σ − E p|, rounding included.
     product : float
         Bound of the error of E σ̃(x)² f and E σ̃(x)σ̃(y) f, for factors |f| ≤ 1 + x² (and y).
     slope : float
@@ -87,25 +90,17 @@ def deviation(
     fraction, share = _double_exponential()
     edges = breaks if dimension == math.inf else np.arcsin(_sine(breaks, dimension))
     length = np.diff(edges)[:, None]
-    low, high = breaks[:-1, None], breaks[1:, None]
-    # Distances from the nearer end, so that nodes near the ends have no rounding error.
-    near = np.where(fraction < 0.5, edges[:-1, None], edges[1:, None])
-    point = near + length * np.where(fraction < 0.5, fraction, -fraction[::-1])
+    point = _points(edges, fraction)
     if dimension == math.inf:
         x, weight = point, length * share * np.exp(-0.5 * point**2)
     else:
         x = math.sqrt(dimension) * np.sin(point)
         weight = length * share * power_of_cosine(point, dimension - 2.0)
     weight = weight / weight.sum()
-    x = np.clip(x, np.nextafter(low, high), np.nextafter(high, low))
-    value = evaluate(function, x)
-
-    nodes, _, to_coefficients, _ = gauss_legendre(_ORDER)
-    at, half = panel_points(breaks, nodes)
+    x = np.clip(x, *_inside(breaks))
+    at = panel_points(breaks, gauss_legendre(_ORDER).nodes)[0]
     known = evaluate(function, at)
-    basis = legendre.legvander((x - low) / half - 1.0, _ORDER - 1)
-    expected = np.einsum("pxk,pk->px", basis, known @ to_coefficients.T)
-    eta = np.abs(value - expected)
+    value, eta = _compared(function, breaks, x, known)
 
     mean = float(np.sum(weight * value))
     factor = 1.0 + x * x
@@ -122,11 +117,24 @@ def deviation(
     return Deviation(
         mean_square=mean_square,
         square=2.0 * float(np.sum(weight * np.abs(value) * eta)) + second,
-        mean=first + math.sqrt(tail),
+        # The density is below 1e-38 beyond the panels.
+        mean=first + 1e-19 * math.sqrt(tail) + _ROUNDING * float(np.sum(weight * np.abs(value))),
         product=product,
         slope=slope,
         mixed_slope=mixed,
     )
+
+
+def largest_deviation(function: Function, breaks: FloatArray) -> float:
+    """Return the largest deviation of a function from the polynomials on its panels.
+
+    Deviations on panels shorter than 1e-6 count times the length of the panel.
+    """
+    x = np.clip(_points(breaks, _double_exponential()[0]), *_inside(breaks))
+    known = evaluate(function, panel_points(breaks, gauss_legendre(_ORDER).nodes)[0])
+    length = np.diff(breaks)
+    share = np.where(length < 1e-6, length, 1.0)
+    return float((_compared(function, breaks, x, known)[1].max(axis=1) * share).max())
 
 
 def density(x: FloatArray, dimension: float) -> FloatArray:
@@ -164,6 +172,37 @@ def _slope_errors(
     most = float(np.max(steepest, initial=0.0, where=counted))
     mixed = 2.0 * most * float(np.sum(error * (1.0 + nearest**2)))
     return float(np.sum(2.0 * steepest * error + second)), mixed
+
+
+def _points(edges: FloatArray, fraction: FloatArray) -> FloatArray:
+    """Return the points at fractions of each panel, shape (panels, fractions).
+
+    They are computed from the nearer end, so that points near the ends have no rounding error.
+    """
+    length = np.diff(edges)[:, None]
+    near = np.where(fraction < 0.5, edges[:-1, None], edges[1:, None])
+    return np.asarray(near + length * np.where(fraction < 0.5, fraction, -fraction[::-1]))
+
+
+def _inside(breaks: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the first and the last number inside each panel."""
+    low, high = breaks[:-1, None], breaks[1:, None]
+    return np.nextafter(low, high), np.nextafter(high, low)
+
+
+def _compared(
+    function: Function, breaks: FloatArray, x: FloatArray, known: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return values at points of each panel, and their distances from the polynomials.
+
+    `known` has the values at the Gauss-Legendre nodes of the panels.
+    """
+    half = 0.5 * np.diff(breaks)[:, None]
+    value = evaluate(function, x)
+    basis = legendre.legvander((x - breaks[:-1, None]) / half - 1.0, _ORDER - 1)
+    to_coefficients = gauss_legendre(_ORDER).to_coefficients
+    expected = np.einsum("pxk,pk->px", basis, known @ to_coefficients.T)
+    return value, np.abs(value - expected)
 
 
 def _sine(breaks: FloatArray, dimension: float) -> FloatArray:

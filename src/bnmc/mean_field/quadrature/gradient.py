@@ -18,7 +18,7 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
 
-__all__ = ["Singularity", "explodes", "singularities"]
+__all__ = ["Singularity", "explosive", "singularities"]
 
 # Distances from a point: from _LARGEST downwards by factors of 2, to _LEAST_ULPS units in the last
 # place of the point; at 0, to _LEAST.
@@ -66,11 +66,11 @@ class Singularity:
     change: float
 
 
-def explodes(function: Function, breaks: FloatArray) -> bool:
-    """Return whether E σ′² is infinite, for the panels `breaks` of σ, from `resolve`."""
+def explosive(function: Function, breaks: FloatArray) -> FloatArray:
+    """Return the points at which ∫ σ′² is infinite, for the panels `breaks` of σ, from `resolve`."""
     points = breaks[1:-1]
     if points.size == 0:
-        return False
+        return points
     # Jumps, at all points at once.
     distance = _LEAST_ULPS * np.maximum(np.spacing(np.abs(points)), EPSILON**2)
     steps = distance[:, None] * 2.0 ** np.arange(7.0)
@@ -78,17 +78,20 @@ def explodes(function: Function, breaks: FloatArray) -> bool:
     left = evaluate(function, points[:, None] - steps)
     change = np.abs(right - left)
     noise = _SIGNIFICANT * EPSILON * np.maximum(np.abs(right), np.abs(left)).max(axis=1)
-    if np.any((change[:, 0] > noise) & (change.min(axis=1) > _JUMP_SHARE * change.max(axis=1))):
-        return True
-    return any(
-        trend is not None and trend.exponent <= _DIVERGENT
+    jumps = (change[:, 0] > noise) & (change.min(axis=1) > _JUMP_SHARE * change.max(axis=1))
+    rough = [
+        point
         for point in _shrinking(breaks)
-        for trend in _trends(function, point)
-    )
+        if any(
+            trend is not None and trend.exponent <= _DIVERGENT
+            for trend in _trends(function, point)
+        )
+    ]
+    return np.union1d(points[jumps], rough)
 
 
 def singularities(function: Function, breaks: FloatArray) -> list[Singularity]:
-    """Return the points at which σ′ is infinite; E σ′² must be finite (see `explodes`)."""
+    """Return the points at which σ′ is infinite; E σ′² must be finite (see `explosive`)."""
     found = []
     for point in _shrinking(breaks):
         trends = _trends(function, point)
@@ -98,8 +101,7 @@ def singularities(function: Function, breaks: FloatArray) -> list[Singularity]:
         low, high = float(breaks[index - 1]), float(breaks[index + 1])
         energy = error = change = 0.0
         for trend, end in zip(trends, (low, high), strict=True):
-            inner, outer = _graded(point, end)
-            some, moved = _energy(function, inner, outer)
+            some, moved = _energy(function, _graded(point, end))
             energy, change = energy + some, change + moved
             if trend is not None:
                 shrink = 2.0 ** -max(trend.exponent, _DIVERGENT)
@@ -145,17 +147,17 @@ def _trends(function: Function, point: float) -> tuple[_Trend | None, _Trend | N
     return trends[0], trends[1]
 
 
-def _graded(point: float, end: float) -> tuple[FloatArray, bool]:
-    """Return panels that shrink from `end` towards a point, and whether they are in order."""
+def _graded(point: float, end: float) -> FloatArray:
+    """Return panels that shrink from `end` towards a point."""
     least = _LEAST if point == 0.0 else _LEAST_ULPS * float(np.spacing(abs(point)))
     count = max(0, int(math.log2(abs(end - point) / least)))
     steps = (end - point) * 2.0 ** -np.arange(count + 1.0)
-    return np.sort(np.append(point + steps, point)), end > point
+    return np.sort(np.append(point + steps, point))
 
 
-def _energy(function: Function, edges: FloatArray, _: bool) -> tuple[float, float]:
+def _energy(function: Function, edges: FloatArray) -> tuple[float, float]:
     """Return ∫ σ′² over panels, and the change of σ over all of them."""
-    nodes, weights, _unused, differentiate = gauss_legendre(_ORDER)
+    nodes, weights, _, differentiate = gauss_legendre(_ORDER)
     points, half = panel_points(edges, nodes)
     values = evaluate(function, points)
     slopes = values @ differentiate.T / half

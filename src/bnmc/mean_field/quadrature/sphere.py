@@ -39,6 +39,9 @@ _CUT_WEIGHT = -40.0
 # _SMOOTH_SCALE/m panels represent them.
 _SMOOTH_DIMENSION, _SMOOTH_SCALE = 64, 256
 
+# Breaks closer than this fraction of the radius are one where they meet the edge of the sphere.
+_SHRUNK = 1e-5
+
 # Entries of an array of which several fit in the second-level cache of a core.
 _CACHED = 1 << 13
 
@@ -180,7 +183,10 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
     """
     sine = np.clip(breaks / np.sqrt(dimension), -1.0, 1.0)
     own = np.arcsin(sine)
-    upper = np.arccos(sine[1:-1])
+    # Of panels that shrink towards a point, only the point matters at the edge of y.
+    inner = sine[1:-1]
+    kept = np.diff(inner, prepend=-2.0) > _SHRUNK
+    upper = np.arccos(inner[kept])
     lower = np.pi - upper
     other = np.concatenate([tilt + upper, tilt - upper, -tilt + lower, -tilt - lower])
     inside = (other > own[0]) & (other < own[-1])
