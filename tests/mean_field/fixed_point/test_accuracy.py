@@ -23,6 +23,7 @@ RTOL = 1e-8
 
 #: The fixed point costs seconds if many short panels resolve a singularity in two coordinates.
 SLOW = {"10": [name for name in FUNCTIONS if name.startswith(("|x", "±", "√", "∛", "x log"))]}
+SLOW["3"] = [name for name in SLOW["10"] if name not in ("|x|^.6", "|x|^1.3", "√max(x, 0)")]
 SLOW["10"] += ["sin 20x", "x + sin 45x", "cos x²"]
 
 CASES = [
@@ -34,8 +35,11 @@ CASES = [
 
 #: Numbers that are not known to 1e-8, with the reason.  The error must still be a bound.
 NOT_KNOWN = {
-    ("|x − .3|^.6", "inf"): "float64 resolves distances from .3 of 1e-16 only: (1e-16)^.2 is 6e-4",
-    ("|x − sin 1|^.8", "inf"): "float64 resolves distances of 1e-16 only: (1e-16)^.6 is 3e-10",
+    ("exp x²/4.2", "inf"): "σ² overflows at x = 38, where the integrand is 1e-15 of its maximum",
+    ("1000 + |x − sin 1|", "3"): "values of 1000 have a rounding error of 1e-13",
+    ("1 + 1e-8 tanh", "inf"): "fluctuations of 1e-8 have a rounding error of 1e-16",
+    ("1 + 1e-8 tanh", "3"): "fluctuations of 1e-8 have a rounding error of 1e-16",
+    ("1 + 1e-8 tanh", "10"): "fluctuations of 1e-8 have a rounding error of 1e-16",
 }
 
 
@@ -53,6 +57,8 @@ def misses(point, expected):
         pairs = zip(got, value, strict=False) if isinstance(value, list) else [(got, value)]
         for number, text in pairs:
             truth = float(text)
+            if math.isnan(truth):
+                continue  # not in the reference
             miss = 0.0 if number == truth else abs(number - truth) / max(1.0, abs(truth))
             yield key, miss, number, truth
 

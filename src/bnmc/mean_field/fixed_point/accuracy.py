@@ -1,7 +1,7 @@
 """Bounds of the errors of the fixed point that come from the activation, not from the quadrature.
 
-The quadratures are exact for the polynomials on the panels of σ.  What σ differs from these, what is
-beyond the range of integration, and singular derivatives make errors that a comparison of two
+The quadratures are exact for the polynomials on the panels of σ.  The distance of σ from these, the
+tails beyond the range of integration, and singular derivatives make errors that a comparison of two
 quadratures on the same panels does not show.
 """
 
@@ -153,7 +153,8 @@ def value_errors(
     if found is None:
         return {}
     e = 1.0 / batch
-    mu = point.b * (1.0 - point.c)
+    # If c is 1 to rounding, 1 − c is not known; μ is of the size of the variance.
+    mu = point.b * (1.0 - point.c) if point.c < 1.0 - 1e-6 else 0.5 * found.variance
     wider = 1.0 if isotropic else _density_ratio(point, batch)
     product = wider * found.product / mu + _ROUNDING
     # The formulas divide by 1 − 2/n and 1 − 3/n.
@@ -165,7 +166,7 @@ def value_errors(
     between = wider * found.mean * (2.0 * size + wider * found.mean)
     errors = {
         "b": min(point.b, 1.0) * square,
-        "c": 2.0 * (square + product * (1.0 - point.c)),
+        "c": 2.0 * (square + product * mu / point.b),
         "rate": spectrum,
         "cross_batch": between / max(1.0, point.cross_batch),
         "cross_batch_rate": spectrum,
@@ -186,7 +187,7 @@ def _density_ratio(point: SymmetricFixedPoint, batch: float) -> float:
     Also how much the equation for c and the divisions by the stretch amplify errors.
     """
     # Given ψ, the density of φ₁ is at most √e / cos ψ times that of a uniform point.
-    stretch = math.sqrt(max(1.0 / (1.0 - point.c) - 1.0 + 1.0 / batch, 0.0))
+    stretch = math.sqrt(max(1.0 / max(1.0 - point.c, EPSILON) - 1.0 + 1.0 / batch, 0.0))
     if batch == math.inf:
         tangent = math.sqrt(2.0 / math.pi)
     elif batch == 2:

@@ -1,9 +1,10 @@
 """The symmetric fixed point of the mean-field map, with an estimate of its error.
 
-The fixed point is computed twice, with a fine and a coarse quadrature.  The error is their difference
-plus the bounds of `accuracy`.  Which formulas apply depends on the norm and the activation.  If N(w) of a row
-w ~ N(0, G*) is uniform on a sphere, `isotropic` has closed forms.  That is so for centring norms,
-and for odd activations.  Otherwise `uncentred` solves an equation for the correlation.
+The fixed point is computed twice, with a fine and a coarse quadrature.  The error is their
+difference plus the bounds of `accuracy`.  Which formulas apply depends on the norm and the
+activation.  If N(w) of a row w ~ N(0, G*) is uniform on a sphere, `isotropic` has closed forms.
+That is so for centring norms, and for odd activations.  Otherwise `uncentred` solves an equation
+for the correlation.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def fixed_point_of_batch(
     errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
     errors |= {name: errors[name] + bound for name, bound in bounds.items()}
     worst = max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
-    error = fine.error + errors[worst]
-    return replace(fine, error=error if error <= math.inf else math.inf), worst
+    total = fine.error + errors[worst]
+    return replace(fine, error=total if total <= math.inf else math.inf), worst
 
 
 def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:

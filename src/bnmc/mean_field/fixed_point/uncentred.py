@@ -104,7 +104,8 @@ def _stretches(table: Table, batch: float) -> list[float]:
     def excess(log_stretch: float) -> float:
         average = angle_average(sides, batch, math.exp(log_stretch))
         square, spread = (average.mean(column) for column in average.columns)
-        return spread / square - average.spread
+        # σ may be 0 at all nodes of an extreme stretch.
+        return spread / square - average.spread if square > 0.0 else -1.0
 
     least = _ZERO_MEAN if batch == math.inf else math.sqrt(_LEAST_RATIO / batch)
     grid = np.linspace(math.log(least), math.log(_MOST_STRETCH), _GRID)

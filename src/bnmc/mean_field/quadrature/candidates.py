@@ -79,7 +79,10 @@ def _numbers(function: object, seen: set[int]) -> Iterator[float]:
         return
     seen.add(id(function))
     codes = [function.__code__]
-    values: list[object] = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    values: list[object] = [
+        *(function.__defaults__ or ()),
+        *(function.__kwdefaults__ or {}).values(),
+    ]
     while codes:
         code = codes.pop()
         codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
@@ -99,8 +102,8 @@ def _numbers_of(value: object, seen: set[int]) -> Iterator[float]:
     if isinstance(value, bool | np.bool_):
         return
     if isinstance(value, int | float | np.integer | np.floating):
-        if abs(value) < 1e100:
-            yield float(value)
+        if abs(number := float(value)) < 1e100:
+            yield number
     elif isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         yield from (x for x in value.ravel()[:_MOST_ENTRIES].tolist() if np.isfinite(x))
     elif isinstance(value, tuple | list):
@@ -116,8 +119,8 @@ def _numbers_of(value: object, seen: set[int]) -> Iterator[float]:
 def anomalies(activation: Activation) -> tuple[tuple[float, float], ...]:
     """Return places on [−4, 4] where a fine grid shows a sudden change, with their widths.
 
-    The grid has 700,000 points: 8e-6 apart on [−2, 2], 2e-5 apart elsewhere.  A feature that is zero
-    at all of them is not seen.  For a named activation the result is empty.
+    The grid has 700,000 points: 8e-6 apart on [−2, 2], 2e-5 apart elsewhere.  It does not show a
+    feature that is zero at all of them.  For a named activation the result is empty.
 
     Returns
     -------

@@ -2,8 +2,9 @@
 
 Gauss-Legendre rules integrate the polynomials through their nodes.  `deviation` compares the
 activation with these at the nodes of another rule, the double-exponential one, whose nodes cluster
-at the ends of panels, down to distances of 1e-16.  So an end of a panel that is not quite at a kink,
-a feature between the nodes, and the rounding error of the activation become part of the error.
+at the ends of panels, down to distances of 1e-16.  So the error includes the effect of ends of
+panels that are not exactly at a kink, of features between the nodes, and of the rounding error of
+the activation.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ __all__ = ["Deviation", "density", "deviation", "largest_deviation"]
 _ORDER = 32
 
 # Nodes of the double-exponential rule on either side of the middle, and the end of its variable.
-_HALF_NODES, _END = 24, 3.2
+_HALF_NODES, _END = 36, 3.2
+
+# The root of the probability of the tail, at most 1e-38, times what another coordinate may add.
+_TAIL_SHARE = 1e-15
 
 # Relative rounding error of the sums and of the densities of the quadratures.
 _ROUNDING = 16.0 * EPSILON
 
 # The derivative of a polynomial of degree k < 24 on a panel of length h is at most 2k²/h times its
-# largest value (Markov's inequality).  Its product with a smooth function has an integral of at most
-# _BY_PARTS times the largest values: integration by parts leaves no derivative of the polynomial.
+# largest value (Markov's inequality).  By integration by parts, the integral of its product with a
+# smooth function is at most _BY_PARTS times the largest values.
 _MARKOV, _BY_PARTS = 2.0 * 23.0**2, 8.0
 
 
@@ -45,6 +49,8 @@ class Deviation:
     ----------
     mean_square : float
         E σ², from the double-exponential rule.
+    variance : float
+        E σ̃², from that rule.
     square : float
         Bound of |E σ² − E p²|.
     mean : float
@@ -58,6 +64,7 @@ class Deviation:
     """
 
     mean_square: float
+    variance: float
     square: float
     mean: float
     product: float
@@ -110,12 +117,15 @@ def deviation(
     size = math.sqrt(float(np.sum(weight * (centred * factor) ** 2)))
     cross = math.sqrt(float(np.sum(weight * (eta * factor) ** 2))) * size
     largest = float(np.sum(weight * eta * factor)) * float((centred * factor).max())
-    product = 2.0 * own + 2.0 * min(cross, largest) + 2.0 * math.sqrt(tail) * size + second
+    product = (
+        2.0 * own + 2.0 * min(cross, largest) + 2.0 * _TAIL_SHARE * math.sqrt(tail) * size + second
+    )
     first = float(np.sum(weight * eta))
     slope, mixed = _slope_errors(breaks, at, known, eta.max(axis=1), dimension, ignored)
     mean_square = float(np.sum(weight * value**2))
     return Deviation(
         mean_square=mean_square,
+        variance=float(np.sum(weight * centred**2)),
         square=2.0 * float(np.sum(weight * np.abs(value) * eta)) + second,
         # The density is below 1e-38 beyond the panels.
         mean=first + 1e-19 * math.sqrt(tail) + _ROUNDING * float(np.sum(weight * np.abs(value))),

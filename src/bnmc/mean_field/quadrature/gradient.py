@@ -37,6 +37,9 @@ _REGULAR, _DIVERGENT = 0.95, 1e-9
 # A jump: over the factor 64 of distances, the change across the point keeps this share.
 _JUMP_SHARE = 0.8
 
+# Singular points closer than this are one.
+_SAME = 1e-8
+
 # Nodes per panel.
 _ORDER = 24
 
@@ -67,7 +70,7 @@ class Singularity:
 
 
 def explosive(function: Function, breaks: FloatArray) -> FloatArray:
-    """Return the points at which ∫ σ′² is infinite, for the panels `breaks` of σ, from `resolve`."""
+    """Return the points at which ∫ σ′² is infinite; `breaks` are the panels of σ from `resolve`."""
     points = breaks[1:-1]
     if points.size == 0:
         return points
@@ -83,8 +86,7 @@ def explosive(function: Function, breaks: FloatArray) -> FloatArray:
         point
         for point in _shrinking(breaks)
         if any(
-            trend is not None and trend.exponent <= _DIVERGENT
-            for trend in _trends(function, point)
+            trend is not None and trend.exponent <= _DIVERGENT for trend in _trends(function, point)
         )
     ]
     return np.union1d(points[jumps], rough)
@@ -107,7 +109,12 @@ def singularities(function: Function, breaks: FloatArray) -> list[Singularity]:
                 shrink = 2.0 ** -max(trend.exponent, _DIVERGENT)
                 error += 4.0 * trend.last * shrink / (1.0 - shrink)
         found.append(Singularity(point, low, high, energy, error, change))
-    return found
+    # Ends of panels very near a singular point look singular as well.
+    kept: list[Singularity] = []
+    for spot in sorted(found, key=lambda one: -one.error):
+        if all(abs(spot.point - other.point) > _SAME for other in kept):
+            kept.append(spot)
+    return kept
 
 
 def _shrinking(breaks: FloatArray) -> list[float]:
@@ -130,7 +137,7 @@ def _trends(function: Function, point: float) -> tuple[_Trend | None, _Trend | N
     least = _LEAST if point == 0.0 else _LEAST_ULPS * float(np.spacing(abs(point)))
     count = int(math.log2(_LARGEST / least))
     distance = _LARGEST * 2.0 ** -np.arange(count + 1.0)
-    trends = []
+    trends: list[_Trend | None] = []
     for sign in (-1.0, 1.0):
         values = evaluate(function, point + sign * distance)
         change, size = np.abs(np.diff(values)), np.abs(values[1:])

@@ -29,13 +29,13 @@ _NEGLIGIBLE = -70.0
 # beyond decides whether the expectation is finite.
 _STEP, _NEAR, _FAR = 0.125, 60.0, 1e18
 
-# If the third derivative of log|σ| in log x, relative to log|σ|, exceeds _CUBIC, σ grows faster than
-# exp(x²).  If the exponent of σ² times the normal density is a x² with |a| ≤ _FLAT, powers of x
-# decide.
+# If the third derivative of log|σ|, relative to log|σ| and in units of x, exceeds _CUBIC, σ grows
+# faster than exp(x²).  If the exponent of σ² times the normal density is a x² with |a| ≤ _FLAT,
+# powers of x decide.
 _CUBIC, _FLAT = 1e-2, 1e-2
 
-# The logarithm of the largest float64 number.
-_OVERFLOW = math.log(np.finfo(np.float64).max)
+# The logarithm of the largest |σ| whose square, times powers of x, is a float64 number.
+_OVERFLOW = math.log(1e150)
 
 
 class InfiniteMomentError(ArithmeticError):
@@ -50,8 +50,8 @@ class Range(NamedTuple):
     limit : float
         The range is [−limit, limit].
     tail : float
-        Upper bound of the part of E σ(x)² (1+x²)² beyond the range; ``inf`` if σ overflows before
-        the integrand decays.
+        Upper bound of the part of E σ(x)² (1+x²)² beyond the range; ``inf`` if σ exceeds 1e150, so
+        that its square overflows, before the integrand decays.
     """
 
     limit: float
@@ -91,7 +91,7 @@ def range_of(function: Function, dimension: float) -> Range:
     for sign in (1.0, -1.0):
         with np.errstate(all="ignore"):
             size = np.log(np.abs(evaluate(function, sign * x)))
-        finite = np.isfinite(size) | (size == -np.inf)
+        finite = (size < _OVERFLOW) & ~np.isnan(size)
         count = x.size if finite.all() else int(np.argmin(finite))
         if count < x.size:
             most = min(most, float(x[max(count - 1, 0)]))

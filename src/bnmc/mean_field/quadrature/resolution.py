@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.polynomial import legendre
 
-from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 
 __all__ = [
@@ -55,6 +55,9 @@ _MOST_ROUNDS = 6
 # The polynomial of a panel misses a feature if the function differs by more than _MISSED times the
 # largest value at a probe.  Panels of at most _SHORTEST times the interval are not probed.
 _MISSED, _SHORTEST = 3e-12, 1e-12
+
+# Panels that a singular point may cost if it becomes an end of panels.
+_MORE_PANELS = 48
 
 # Distances of the probes from a candidate, as powers of 4: down to 4e-16.
 _RADII = 4.0 ** -np.arange(27.0)
@@ -117,7 +120,7 @@ def resolve(
             # as an end of panels no small panels are needed; a singularity needs them in any case.
             suspects = [placed(function, low, high, inside) for low, high in runs]
             retried, _ = _bisect(function, merged(np.concatenate([mesh, suspects])))
-            if retried.size <= breaks.size + 2 * len(suspects):
+            if retried.size <= breaks.size + _MORE_PANELS * len(suspects):
                 breaks = retried
         missed = _missed(function, breaks, inside, seen)
         if not missed:
@@ -136,6 +139,7 @@ def placed(function: Function, low: float, high: float, points: Iterable[float] 
     for point in points:
         if low - slack <= point <= high + slack:
             return point
+    low, high = _zoomed(function, low, high)
     reach = max(high - low, 1e-8)
     x = np.array([low - reach, low, high, high + reach])
     before, left, right, after = evaluate(function, x)
@@ -150,9 +154,22 @@ def placed(function: Function, low: float, high: float, points: Iterable[float] 
     return float(np.clip(low + (right - left - slopes[1] * (high - low)) / bend, low, high))
 
 
-def _place_of_jump(
-    function: Function, low: float, high: float, left: float, right: float
-) -> float:
+def _zoomed(function: Function, low: float, high: float) -> tuple[float, float]:
+    """Return a shorter interval around the largest second difference, down to rounding."""
+    low, high = low - (high - low), high + (high - low)
+    while (high - low) > 64.0 * np.spacing(max(abs(low), abs(high))):
+        x = np.linspace(low, high, 33)
+        values = evaluate(function, x)
+        bend = np.abs(np.diff(values, 2))
+        index = int(np.argmax(bend))
+        # A smooth function has nearly equal second differences.
+        if bend[index] <= 64.0 * EPSILON * np.abs(values).max() or bend[index] < 3.0 * bend.mean():
+            break
+        low, high = float(x[max(index - 1, 0)]), float(x[min(index + 3, 32)])
+    return low, high
+
+
+def _place_of_jump(function: Function, low: float, high: float, left: float, right: float) -> float:
     """Return the first number beyond the largest change between `low` and `high`."""
     while low < (middle := 0.5 * (low + high)) < high:
         value = float(evaluate(function, np.array([middle]))[0])
@@ -259,7 +276,7 @@ def _missed(
     if not np.all(np.isfinite(found)):
         raise UnresolvedError("the function is not finite everywhere")
     size += _noise(values, low, breaks[1:]) / _MISSED
-    miss = np.abs(found - expected) / size[panel]
+    miss = np.abs(found - expected) / np.maximum(size, TINY)[panel]
     cuts: set[float] = set()
     for index in np.unique(panel[miss > _MISSED]):
         here = np.flatnonzero((panel == index) & (miss > _MISSED))
@@ -277,8 +294,9 @@ def _missed(
 def _noise(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     """Return what the rounding of the nodes changes in the values on each panel."""
     nodes = gauss_legendre(_RESOLVE_ORDER).nodes
-    steepest = np.abs(np.diff(values, axis=1) / np.diff(nodes)).max(axis=1) * 2.0 / (high - low)
-    return np.asarray(4.0 * EPSILON * np.maximum(np.abs(low), np.abs(high)) * steepest)
+    # Multiplied by EPSILON first: differences of large values would overflow.
+    steepest = np.abs(np.diff(EPSILON * values, axis=1) / np.diff(nodes)).max(axis=1)
+    return np.asarray(8.0 * np.maximum(np.abs(low), np.abs(high)) * steepest / (high - low))
 
 
 def _scale(function: Function, limit: float) -> float:
@@ -295,9 +313,7 @@ def _mesh(limit: float, kinks: set[float]) -> FloatArray:
     return merged(np.concatenate([0.5 * (grid - grid[::-1]), sorted(kinks)]))
 
 
-def _bisect(
-    function: Function, mesh: FloatArray
-) -> tuple[FloatArray, list[tuple[float, float]]]:
+def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, list[tuple[float, float]]]:
     """Halve panels until the function is resolved on each.
 
     Returns

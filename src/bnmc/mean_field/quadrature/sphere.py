@@ -183,9 +183,10 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
     """
     sine = np.clip(breaks / np.sqrt(dimension), -1.0, 1.0)
     own = np.arcsin(sine)
-    # Of panels that shrink towards a point, only the point matters at the edge of y.
+    # From four dimensions on, the density of y vanishes at its edge, where panels that shrink
+    # towards a point then are as good as one.
     inner = sine[1:-1]
-    kept = np.diff(inner, prepend=-2.0) > _SHRUNK
+    kept = np.diff(inner, prepend=-2.0) > (_SHRUNK if dimension >= 4 else 0.0)
     upper = np.arccos(inner[kept])
     lower = np.pi - upper
     other = np.concatenate([tilt + upper, tilt - upper, -tilt + lower, -tilt - lower])
