@@ -159,7 +159,7 @@ def value_errors(
     product = wider * found.product / mu + _ROUNDING
     # The formulas divide by 1 − 2/n and 1 − 3/n.
     share = max(1.0 - 2.0 * e, 0.25) * (max(1.0 - 3.0 * e, 0.25) if centred else 1.0)
-    spectrum = 8.0 * product / share
+    spectrum = 4.0 * product / share
     checked = abs(found.mean_square - point.b) / point.b if isotropic else 0.0
     square = wider * found.square / point.b + checked + _ROUNDING
     size = math.sqrt(abs(point.cross_batch)) if isotropic else math.sqrt(point.b)
@@ -176,7 +176,7 @@ def value_errors(
         error = found.slope + e * found.mixed_slope
         error += known.gradient.error(slopes, e) if isotropic else 4.0 * known.gradient.unresolved()
         gradient = share if centred else max(1.0 - 2.0 * e, 0.25)
-        error = wider * error / (mu * gradient) + point.backward_rate * spectrum
+        error = wider * error / (mu * gradient) + point.backward_rate * product
         errors["backward_rate"] = error / max(1.0, point.backward_rate)
     return errors
 

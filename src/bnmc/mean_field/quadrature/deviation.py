@@ -36,7 +36,7 @@ _ROUNDING = 16.0 * EPSILON
 # The derivative of a polynomial of degree k < 24 on a panel of length h is at most 2k²/h times its
 # largest value (Markov's inequality).  By integration by parts, the integral of its product with a
 # smooth function is at most _BY_PARTS times the largest values.
-_MARKOV, _BY_PARTS = 2.0 * 23.0**2, 8.0
+_MARKOV, _BY_PARTS = 2.0 * 23.0**2, 6.0
 
 
 @dataclass(frozen=True)
