@@ -286,6 +286,8 @@ def _described(
     modes = sorted(
         block_map.modes(levels), key=lambda m: (-abs(m.value), m.value.real, m.value.imag)
     )
+    # The eigenvalue "split" depends on E σ′², of which no panel next to a singular point knows.
+    unknown = np.inf if levels[1] == 0.0 and block_map.is_singular else 0.0
     return BlockFixedPoint(
         activation=block_map.activation.name,
         sizes=block_map.sizes,
@@ -296,5 +298,5 @@ def _described(
         eigenvalues=tuple(m.value if m.value.imag else m.value.real for m in modes),
         multiplicities=tuple(mode.multiplicity for mode in modes),
         modes=tuple(mode.name for mode in modes),
-        error=image.error + _ROUNDING,
+        error=image.error + _ROUNDING + unknown,
     )

@@ -41,6 +41,9 @@ from bnmc.mean_field.float64 import TINY, FloatArray
 
 __all__ = ["BlockMap", "Image"]
 
+# The weight of nodes that are left out, per sample.
+_LEFT_OUT = 1e-30
+
 
 @dataclass(frozen=True)
 class Image:
@@ -58,7 +61,8 @@ class Image:
     jacobian : ndarray of shape (3, 3)
         Derivatives of the levels of F(G) by those of G; 0 for a level of G that is 0.
     error : float
-        Bound of the error of the series for pairs, relative to the smallest level.
+        Bound of the error of the series for pairs, of the deviation of σ from polynomials and of
+        the nodes that are left out, relative to the smallest level.
     """
 
     diagonal: tuple[float, float]
@@ -99,6 +103,11 @@ class BlockMap:
         """Whether the activation is constant, to rounding, on the sphere of this batch."""
         return self._sigma.is_constant
 
+    @property
+    def is_singular(self) -> bool:
+        """Whether the derivative of the activation is infinite at a point, without a jump."""
+        return self._sigma.singular
+
     def image(self, levels: FloatArray) -> Image:
         """Return the image of the Gram matrix with these levels, shape (3,), at any scale."""
         given = self._given_lengths(levels, powers=1)
@@ -118,6 +127,8 @@ class BlockMap:
         lifts = [2.0 * shift * float(weight @ mean) + shift**2 for mean in means]
         image = np.array([weight @ output for output in outputs])
         missing = max(float(weight @ block.missing) for block in given.blocks)
+        missing += 8.0 * self._sigma.largest * self._sigma.deviation
+        missing += _LEFT_OUT * n**2 * self._sigma.largest**2
         return Image(
             diagonal=_both(float(weight @ x) + y for x, y in zip(squares, lifts, strict=True)),
             inside=_both(float(weight @ x) + y for x, y in zip(pairs, lifts, strict=True)),

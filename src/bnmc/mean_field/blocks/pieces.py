@@ -10,8 +10,10 @@ from numpy.polynomial import legendre
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.quadrature.candidates import panels_of
+from bnmc.mean_field.quadrature.deviation import largest_deviation
+from bnmc.mean_field.quadrature.gradient import explosive, singularities
 from bnmc.mean_field.quadrature.panels import gauss_legendre
-from bnmc.mean_field.quadrature.resolution import resolve
 
 __all__ = ["Pieces", "pieces"]
 
@@ -40,11 +42,18 @@ class Pieces:
     corners : ndarray
         Points at which σ or its derivative jumps, and the declared kinks.
     jumps : ndarray
-        Points at which σ jumps.
+        Points at which σ jumps, or else ∫ σ′² is infinite.
+    singular : bool
+        Whether σ′ is infinite but square integrable at a point.
     slopes : ndarray of shape (panels, degree)
         Legendre coefficients of the derivative of σ.
     is_constant : bool
         Whether σ is constant to rounding.
+    largest : float
+        Largest |σ − σ(0)|.
+    deviation : float
+        Largest deviation of σ from polynomials on panels; deviations on panels shorter than 1e-6
+        count times their length.
     """
 
     function: Activation
@@ -52,8 +61,11 @@ class Pieces:
     breaks: FloatArray
     corners: FloatArray
     jumps: FloatArray
+    singular: bool
     slopes: FloatArray
     is_constant: bool
+    largest: float
+    deviation: float
 
     def value(self, x: FloatArray) -> FloatArray:
         """Return σ(x) − σ(0)."""
@@ -80,7 +92,7 @@ def pieces(activation: Activation, limit: float) -> Pieces:
     UnresolvedError
         If the activation is not finite, or needs too many panels.
     """
-    breaks = resolve(activation, limit, activation.kinks)
+    breaks = panels_of(activation, limit)
     shift = float(activation(np.zeros(1))[0])
     nodes, weights, _, _ = gauss_legendre(_ORDER)
     half = 0.5 * np.diff(breaks)[:, None]
@@ -94,15 +106,19 @@ def pieces(activation: Activation, limit: float) -> Pieces:
     narrow = np.minimum(half[1:, 0], half[:-1, 0])
     jumps = _gaps(coefficients) > _JUMP * scale
     corners = jumps | (_gaps(slopes) > _JUMP * scale * (1.0 + 1e-4 / narrow))
+    rough = explosive(activation, breaks)
     declared = [kink for kink in activation.kinks if -limit < kink < limit]
     return Pieces(
         function=activation,
         shift=shift,
         breaks=breaks,
         corners=np.unique(np.concatenate([breaks[1:-1][corners], declared])),
-        jumps=breaks[1:-1][jumps],
+        jumps=np.union1d(breaks[1:-1][jumps], rough),
+        singular=rough.size == 0 and bool(singularities(activation, breaks)),
         slopes=slopes,
         is_constant=float(np.ptp(values)) <= _CONSTANT * max(scale, abs(shift)),
+        largest=scale,
+        deviation=largest_deviation(activation, breaks),
     )
 
 

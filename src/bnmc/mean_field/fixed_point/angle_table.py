@@ -19,11 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc.chain.activations import Activation
+from bnmc.mean_field.fixed_point.accuracy import Resolved, resolved
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.moments import moments
 from bnmc.mean_field.quadrature.panels import subdivided
-from bnmc.mean_field.quadrature.resolution import jumps, resolve
-from bnmc.mean_field.quadrature.sphere import normal_rule, reach, sphere_rule
+from bnmc.mean_field.quadrature.resolution import jumps
+from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
 from bnmc.mean_field.quadrature.table import Table, tabulate
 
 __all__ = ["AngleTables", "angle_tables"]
@@ -55,13 +56,13 @@ class AngleTables(NamedTuple):
     ----------
     fine, coarse : Table
         Functions of ψ in [−π/2, π/2] with 13 columns; see `_given_angle`.
-    explodes : bool
-        Whether the backward rate is infinite: n ≤ 2, or σ has a jump.
+    known : Resolved
+        The panels of σ, and what is known about its gradient and deviation.
     """
 
     fine: Table
     coarse: Table
-    explodes: bool
+    known: Resolved
 
 
 def angle_tables(activation: Activation, batch: float) -> AngleTables:
@@ -72,23 +73,28 @@ def angle_tables(activation: Activation, batch: float) -> AngleTables:
     UnresolvedError
         If the activation cannot be resolved.
     """
-    breaks = resolve(activation, math.hypot(1.0, reach(batch - 1)), activation.kinks)
+    known = resolved(activation, batch, wider=True)
+    breaks = known.breaks
     kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
     singular = _singular_angles(kinks, batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
-        return lambda angle: _given_angle(activation, batch, angle, breaks, order)
+        return lambda angle: _given_angle(activation, batch, angle, known.edge, breaks, order)
 
-    explodes = batch <= 2 or jumps(activation, breaks, 0).size > 0
-    tolerance = _NO_GRADIENT if explodes else _TOLERANCE
+    tolerance = _NO_GRADIENT if known.gradient.explodes else _TOLERANCE
     fine = tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
     coarse = fine.on_same_panels(columns(_COARSE_ORDER), _COARSE_ORDER)
-    return AngleTables(fine, coarse, explodes)
+    return AngleTables(fine, coarse, known)
 
 
 def _given_angle(
-    activation: Activation, batch: float, angle: float, breaks: FloatArray, order: int
+    activation: Activation,
+    batch: float,
+    angle: float,
+    edge: float,
+    breaks: FloatArray,
+    order: int,
 ) -> FloatArray:
     """Return the columns of the table at one angle ψ, shape (13,).
 
@@ -109,7 +115,6 @@ def _given_angle(
     def function(x: FloatArray) -> FloatArray:
         return np.asarray(activation(sine + cosine * x))
 
-    edge = reach(batch - 1)
     inner = (breaks - sine) / cosine
     inner = subdivided(np.array([-edge, *inner[np.abs(inner) < edge], edge]), _WIDEST_PANEL)
     if batch == math.inf:

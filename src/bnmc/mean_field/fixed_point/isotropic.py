@@ -14,9 +14,11 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
+from bnmc.mean_field.fixed_point.accuracy import Gradient
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.moments import moments
+from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function
 from bnmc.mean_field.quadrature.sphere import SphereRule
 
@@ -28,14 +30,15 @@ _CONSTANT = 1e-12
 
 
 def is_odd(function: Function, breaks: FloatArray) -> bool:
-    """Return whether a function is odd, to rounding, at 512 points of its panels `breaks`."""
-    points = np.linspace(0.0, breaks[-1], 513)[1:]
+    """Return whether a function is odd, to rounding, at 512 points and on its panels `breaks`."""
+    nodes = panel_points(breaks, gauss_legendre(8).nodes)[0].ravel()
+    points = np.concatenate([np.linspace(0.0, breaks[-1], 513)[1:], np.abs(nodes[nodes != 0.0])])
     plus, minus = function(points), function(-points)
     return bool(np.all(np.abs(plus + minus) <= 4.0 * np.finfo(np.float64).eps * np.abs(plus)))
 
 
 def centred(
-    activation: Activation, batch: float, rule: SphereRule, explodes: bool
+    activation: Activation, batch: float, rule: SphereRule, gradient: Gradient
 ) -> SymmetricFixedPoint:
     """Return the fixed point under a centring norm.
 
@@ -47,8 +50,8 @@ def centred(
         n ≥ 2, an integer or ``inf``.
     rule : SphereRule
         Rule for two coordinates of φ, with values of σ.
-    explodes : bool
-        Whether the backward rate is infinite.
+    gradient : Gradient
+        What is known about E σ′².
 
     Raises
     ------
@@ -65,14 +68,14 @@ def centred(
     if batch > 3:
         eigenvalues.append((1.0 - e) * m.mixed / mu)
     # For gradients on the sphere of radius √n, n ∇x·∇x = n − 1 − x² and n ∇x·∇y = −1 − xy.
-    own = rule.mean(rule.slope**2 * (1.0 - e - e * x * x))
+    own = gradient.energy(rule, 1.0 - e - e * x * x)
     pair = rule.mean(rule.slope * (rule.slope_given[0] + x * rule.slope_given[1]))
     return SymmetricFixedPoint(
         b=b,
         c=(m.covariance + m.mean**2) / b,
         eigenvalues=tuple(eigenvalues),
         rate=max(map(abs, eigenvalues), default=0.0),
-        backward_rate=math.inf if explodes else (own + e * pair) / (mu * (1.0 - 3.0 * e)),
+        backward_rate=math.inf if gradient.explodes else (own + e * pair) / (mu * (1.0 - 3.0 * e)),
         cross_batch=m.mean**2,
         cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
         error=rounding_error(mu, b),
@@ -80,7 +83,7 @@ def centred(
 
 
 def odd(
-    activation: Activation, batch: float, rule: SphereRule, explodes: bool
+    activation: Activation, batch: float, rule: SphereRule, gradient: Gradient
 ) -> SymmetricFixedPoint:
     """Return the fixed point of an odd σ under a norm that does not centre.
 
@@ -93,13 +96,13 @@ def odd(
         rule.mean(value**2 * (x * x - 1.0)) / (2.0 * b * (1.0 - e)),
         rule.mean(value * x * rule.given[1]) / b,
     )
-    slopes = rule.mean(rule.slope**2 * (1.0 - e * x * x))
+    slopes = gradient.energy(rule, 1.0 - e * x * x)
     return SymmetricFixedPoint(
         b=b,
         c=0.0,
         eigenvalues=eigenvalues,
         rate=max(map(abs, eigenvalues)),
-        backward_rate=math.inf if explodes else slopes / (b * (1.0 - 2.0 * e)),
+        backward_rate=math.inf if gradient.explodes else slopes / (b * (1.0 - 2.0 * e)),
         cross_batch=0.0,
         cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
         error=rounding_error(b, b),

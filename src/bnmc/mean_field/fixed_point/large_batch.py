@@ -56,13 +56,18 @@ def limit(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the activation is constant or quadrature cannot resolve it, or another argument is out of
-        range.
+        If the activation is constant, quadrature cannot resolve it, or its mean square is infinite
+        for a standard normal variable (σ grows like exp(x²/4) or faster, so there is no fixed
+        point). Also if another argument is out of range.
     PartialEstimateError
-        If the estimated error exceeds `rtol`; ``partial`` is the limit.
+        If the error exceeds `rtol`; ``partial`` is the limit. The error is ``inf`` if σ² overflows
+        before the integrand of its mean square decays, as for exp(|x|^1.9).
 
     Notes
     -----
+    The error is a bound under the assumption that `MeanField.fixed_point` states. How σ grows where
+    it exceeds 1e150 is extrapolated from smaller values.
+
     In the limit, the normalized entries of a row are independent. Let σ be the activation, z a
     standard normal variable, ``a₁ = E[σ(z) z]``, ``μ = Var σ(z)`` and ``σ̃ = σ − E σ(z)``. Under
     norm "batch",

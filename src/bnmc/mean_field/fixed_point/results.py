@@ -82,9 +82,10 @@ class FixedPoint(SymmetricFixedPoint):
     cross_batch_rate : float
         Per layer, a small deviation of these entries from `cross_batch` shrinks by this factor.
     error : float
-        Estimated error of the least accurate of the numbers above: absolute for numbers below 1,
-        relative for larger ones. It is the difference to a coarser quadrature plus rounding; the
-        true error is usually much smaller.
+        Bound of the error of the least accurate of the numbers above: absolute for numbers below 1,
+        relative for larger ones. It includes the difference to a coarser quadrature, the tails of
+        the integrals, the deviation of σ from polynomials on panels, and rounding.
+        `MeanField.fixed_point` states its assumption. The true error is usually much smaller.
     """
 
     batch: int

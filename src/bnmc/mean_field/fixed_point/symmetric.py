@@ -1,9 +1,10 @@
 """The symmetric fixed point of the mean-field map, with an estimate of its error.
 
-The fixed point is computed twice, with a fine and a coarse quadrature; the difference is the error
-estimate.  Which formulas apply depends on the norm and the activation.  If N(w) of a row
-w ~ N(0, G*) is uniform on a sphere, `isotropic` has closed forms.  That is so for centring norms,
-and for odd activations.  Otherwise `uncentred` solves an equation for the correlation.
+The fixed point is computed twice, with a fine and a coarse quadrature.  The error is their
+difference plus the bounds of `accuracy`.  Which formulas apply depends on the norm and the
+activation.  If N(w) of a row w ~ N(0, G*) is uniform on a sphere, `isotropic` has closed forms.
+That is so for centring norms, and for odd activations.  Otherwise `uncentred` solves an equation
+for the correlation.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.mean_field.fixed_point.accuracy import resolved, value_errors
 from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.uncentred import uncentred
-from bnmc.mean_field.quadrature.resolution import UnresolvedError, jumps, resolve
-from bnmc.mean_field.quadrature.sphere import normal_rule, reach, sphere_rule
+from bnmc.mean_field.quadrature.growth import InfiniteMomentError
+from bnmc.mean_field.quadrature.resolution import UnresolvedError
+from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
 
 __all__ = ["SYMMETRIC_NORMS", "fixed_point", "fixed_point_of_batch", "require_accuracy"]
 
@@ -30,7 +33,7 @@ SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fi
 _Point = TypeVar("_Point", bound=SymmetricFixedPoint)
 
 # Nodes per panel of the fine and of the coarse quadrature.
-_ORDER, _COARSE_ORDER = 32, 24
+_ORDER, _COARSE_ORDER = 32, 20
 
 
 def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
@@ -68,17 +71,22 @@ def fixed_point_of_batch(
     ArgumentError
         If the activation has no such fixed point, or quadrature cannot resolve it.
     """
+    allowed = "a function that quadrature resolves"
     try:
-        fine, coarse = _fine_and_coarse(activation, batch, norm)
+        fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
+    except InfiniteMomentError as error:
+        allowed = "a function with a fixed point"
+        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
     except UnresolvedError as error:
-        allowed = "a function that quadrature resolves"
         raise ArgumentError("activation", activation.name, allowed, str(error)) from None
     names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
     errors = {name: _difference(getattr(fine, name), getattr(coarse, name)) for name in names}
     pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
     errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
-    worst = max(errors, key=errors.__getitem__)
-    return replace(fine, error=fine.error + errors[worst]), worst
+    errors |= {name: errors[name] + bound for name, bound in bounds.items()}
+    worst = max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
+    total = fine.error + errors[worst]
+    return replace(fine, error=total if total <= math.inf else math.inf), worst
 
 
 def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:
@@ -116,25 +124,26 @@ def _require_symmetric_fixed_point(chain: Chain) -> None:
 
 def _fine_and_coarse(
     activation: Activation, batch: float, norm: Norm
-) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint]:
-    """Return the fixed point from both quadratures; `error` is only the rounding error."""
+) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint, dict[str, float]]:
+    """Return the fixed point from both quadratures, and the bounds of `accuracy` by name.
+
+    The `error` of both is only the rounding error.
+    """
     centres, dimension = norm.hides_common_part, norm.dimensions(batch)
     correlation = -1.0 / dimension if centres else 0.0
-    breaks = resolve(activation, reach(dimension), activation.kinks)
-    if not centres and not is_odd(activation, breaks):
-        return uncentred(activation, batch)
+    known = resolved(activation, dimension)
+    if not centres and not is_odd(activation, known.breaks):
+        fine, coarse, known = uncentred(activation, batch)
+        return fine, coarse, value_errors(fine, known, batch, centred=False, isotropic=False)
     solve = centred if centres else odd
-    # The expected squared gradient norm is infinite on spheres of at most two dimensions, and for
-    # activations with a jump.
-    explodes = dimension <= 2 or jumps(activation, breaks, 0).size > 0
     rules = [
-        normal_rule(activation, breaks, order)
+        normal_rule(activation, known.breaks, order)
         if batch == math.inf
-        else sphere_rule(activation, int(dimension), correlation, breaks, order)
+        else sphere_rule(activation, int(dimension), correlation, known.breaks, order)
         for order in (_ORDER, _COARSE_ORDER)
     ]
-    fine, coarse = (solve(activation, batch, rule, explodes) for rule in rules)
-    return fine, coarse
+    fine, coarse = (solve(activation, batch, rule, known.gradient) for rule in rules)
+    return fine, coarse, value_errors(fine, known, batch, centred=centres, isotropic=True)
 
 
 def _difference(fine: complex, coarse: complex) -> float:

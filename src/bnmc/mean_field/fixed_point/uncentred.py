@@ -21,6 +21,7 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
+from bnmc.mean_field.fixed_point.accuracy import Resolved
 from bnmc.mean_field.fixed_point.angle_average import AngleAverage, angle_average
 from bnmc.mean_field.fixed_point.angle_table import angle_tables
 from bnmc.mean_field.fixed_point.cross_batch import cross_batch
@@ -46,8 +47,10 @@ _ZERO_MEAN = 1e-13
 
 def uncentred(
     activation: Activation, batch: float
-) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint]:
-    """Return the fixed point from a fine and a coarse quadrature; `error` is only that of rounding.
+) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint, Resolved]:
+    """Return the fixed point from a fine and a coarse quadrature, and what is known about σ.
+
+    `error` is only that of rounding.
 
     If there are several fixed points, the one of least rate is returned.  No activation is known
     that has several.
@@ -66,10 +69,10 @@ def uncentred(
     ArgumentError
         If G* is singular.
     """
-    fine, coarse, explodes = angle_tables(activation, batch)
+    fine, coarse, known = angle_tables(activation, batch)
     points = [
         [
-            _fixed_point(table, batch, stretch, explodes, order)
+            _fixed_point(table, batch, stretch, known.gradient.explodes, order)
             for stretch in _stretches(table, batch)
         ]
         for table, order in ((fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER))
@@ -83,7 +86,7 @@ def uncentred(
             "G* is singular and the Jacobian does not exist",
         )
     best = min(points[0], key=lambda point: point.rate)
-    return best, min(points[1], key=lambda point: abs(point.c - best.c))
+    return best, min(points[1], key=lambda point: abs(point.c - best.c)), known
 
 
 def _stretches(table: Table, batch: float) -> list[float]:
@@ -101,7 +104,8 @@ def _stretches(table: Table, batch: float) -> list[float]:
     def excess(log_stretch: float) -> float:
         average = angle_average(sides, batch, math.exp(log_stretch))
         square, spread = (average.mean(column) for column in average.columns)
-        return spread / square - average.spread
+        # σ may be 0 at all nodes of an extreme stretch.
+        return spread / square - average.spread if square > 0.0 else -1.0
 
     least = _ZERO_MEAN if batch == math.inf else math.sqrt(_LEAST_RATIO / batch)
     grid = np.linspace(math.log(least), math.log(_MOST_STRETCH), _GRID)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.polynomial import legendre
 
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 
 __all__ = [
@@ -49,6 +49,19 @@ _MOST_PANELS = 400
 # If a panel was halved at least this often, it probably contains an undeclared kink.
 _SUSPECT_DEPTH = 8
 
+# Searches for features between the nodes, at most.
+_MOST_ROUNDS = 6
+
+# The polynomial of a panel misses a feature if the function differs by more than _MISSED times the
+# largest value at a probe.  Panels of at most _SHORTEST times the interval are not probed.
+_MISSED, _SHORTEST = 3e-12, 1e-12
+
+# Panels that a singular point may cost if it becomes an end of panels.
+_MORE_PANELS = 48
+
+# Distances of the probes from a candidate, as powers of 4: down to 4e-16.
+_RADII = 4.0 ** -np.arange(27.0)
+
 # Nodes per panel for derivatives.
 _SLOPE_ORDER = 24
 
@@ -63,7 +76,13 @@ class UnresolvedError(ArithmeticError):
     """The function is not finite, or needs too many panels: noise, or ever faster oscillations."""
 
 
-def resolve(function: Function, limit: float, kinks: Iterable[float]) -> FloatArray:
+def resolve(
+    function: Function,
+    limit: float,
+    kinks: Iterable[float],
+    points: Iterable[float] = (),
+    places: Iterable[tuple[float, float]] = (),
+) -> FloatArray:
     """Cut [−limit, limit] into panels on which a function is a polynomial to rounding.
 
     Parameters
@@ -75,6 +94,11 @@ def resolve(function: Function, limit: float, kinks: Iterable[float]) -> FloatAr
     kinks : iterable of float
         Points where the function or a derivative jumps.  Points outside of the interval are
         ignored.  Kinks that are not listed are found, at the cost of more evaluations.
+    points : iterable of float
+        Points where the function may have a kink or a narrow feature; it is sampled around them at
+        all distances.
+    places : iterable of (float, float)
+        Places where samples of the function show a sudden change, and the distance of the samples.
 
     Returns
     -------
@@ -86,14 +110,74 @@ def resolve(function: Function, limit: float, kinks: Iterable[float]) -> FloatAr
     UnresolvedError
         If the function is not finite on the interval, or needs more than 400 panels.
     """
-    known = {float(kink) for kink in kinks if -limit < kink < limit}
-    breaks, suspects = _bisect(function, _mesh(limit, known))
-    if not suspects:
-        return breaks
-    # If panels shrink towards a point, that point is a kink or a singularity.  With a kink as an
-    # end of panels no small panels are needed; with a singularity the retry saves nothing.
-    retried, _ = _bisect(function, _mesh(limit, known | suspects))
-    return retried if retried.size < breaks.size else breaks
+    inside = sorted({float(point) for point in points if -limit < point < limit})
+    seen = [place for place in places if abs(place[0]) + 2.0 * place[1] < limit]
+    mesh = _mesh(limit, {float(kink) for kink in kinks if -limit < kink < limit})
+    for _ in range(_MOST_ROUNDS):
+        breaks, runs = _bisect(function, mesh)
+        if runs:
+            # If panels shrink towards a point, that point is a kink or a singularity.  With a kink
+            # as an end of panels no small panels are needed; a singularity needs them in any case.
+            suspects = [placed(function, low, high, inside) for low, high in runs]
+            retried, _ = _bisect(function, merged(np.concatenate([mesh, suspects])))
+            if retried.size <= breaks.size + _MORE_PANELS * len(suspects):
+                breaks = retried
+        missed = _missed(function, breaks, inside, seen)
+        if not missed:
+            break
+        mesh = merged(np.concatenate([breaks, missed]))
+    return breaks
+
+
+def placed(function: Function, low: float, high: float, points: Iterable[float] = ()) -> float:
+    """Return the point of a short interval at which a function jumps or has a kink.
+
+    A jump is found to the last bit, a kink to the rounding error of the function over the jump of
+    its derivative.  If one of `points` is in the interval, it is returned.
+    """
+    slack = 4.0 * np.spacing(max(abs(low), abs(high)))
+    for point in points:
+        if low - slack <= point <= high + slack:
+            return point
+    low, high = _zoomed(function, low, high)
+    reach = max(high - low, 1e-8)
+    x = np.array([low - reach, low, high, high + reach])
+    before, left, right, after = evaluate(function, x)
+    slopes = (left - before) / (x[1] - x[0]), (after - right) / (x[3] - x[2])
+    noise = 64.0 * EPSILON * max(abs(left), abs(right))
+    if abs(right - left) > 8.0 * (abs(slopes[0]) + abs(slopes[1])) * (high - low) + noise:
+        return _place_of_jump(function, low, high, left, right)
+    bend = slopes[0] - slopes[1]
+    if not abs(bend) * (high - low) > noise:
+        return 0.5 * (low + high)
+    # Where the straight lines from both sides meet.
+    return float(np.clip(low + (right - left - slopes[1] * (high - low)) / bend, low, high))
+
+
+def _zoomed(function: Function, low: float, high: float) -> tuple[float, float]:
+    """Return a shorter interval around the largest second difference, down to rounding."""
+    low, high = low - (high - low), high + (high - low)
+    while (high - low) > 64.0 * np.spacing(max(abs(low), abs(high))):
+        x = np.linspace(low, high, 33)
+        values = evaluate(function, x)
+        bend = np.abs(np.diff(values, 2))
+        index = int(np.argmax(bend))
+        # A smooth function has nearly equal second differences.
+        if bend[index] <= 64.0 * EPSILON * np.abs(values).max() or bend[index] < 3.0 * bend.mean():
+            break
+        low, high = float(x[max(index - 1, 0)]), float(x[min(index + 3, 32)])
+    return low, high
+
+
+def _place_of_jump(function: Function, low: float, high: float, left: float, right: float) -> float:
+    """Return the first number beyond the largest change between `low` and `high`."""
+    while low < (middle := 0.5 * (low + high)) < high:
+        value = float(evaluate(function, np.array([middle]))[0])
+        if abs(value - left) > abs(right - value):
+            high, right = middle, value
+        else:
+            low, left = middle, value
+    return high
 
 
 def jumps(function: Function, breaks: FloatArray, order: int) -> FloatArray:
@@ -123,14 +207,20 @@ def jumps(function: Function, breaks: FloatArray, order: int) -> FloatArray:
     return found
 
 
-def slope(function: Function, points: FloatArray, breaks: FloatArray) -> FloatArray:
-    """Return the derivative at points of any shape, from the polynomials on resolved panels."""
-    nodes, _, to_coefficients, differentiate = gauss_legendre(_SLOPE_ORDER)
+def slope(
+    function: Function, points: FloatArray, breaks: FloatArray, order: int = _SLOPE_ORDER
+) -> FloatArray:
+    """Return the derivative at points of any shape, from the polynomials on resolved panels.
+
+    The polynomials go through min(order, 24) nodes of each panel.
+    """
+    order = min(order, _SLOPE_ORDER)
+    nodes, _, to_coefficients, differentiate = gauss_legendre(order)
     middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * np.diff(breaks)
     values = evaluate(function, middle[:, None] + half[:, None] * nodes)
     coefficients = (values @ differentiate.T @ to_coefficients.T) / half[:, None]
     panel = np.clip(np.searchsorted(breaks, points, "right") - 1, 0, half.size - 1)
-    basis = legendre.legvander((points - middle[panel]) / half[panel], _SLOPE_ORDER - 1)
+    basis = legendre.legvander((points - middle[panel]) / half[panel], order - 1)
     return np.asarray(np.einsum("...k,...k->...", basis, coefficients[panel]))
 
 
@@ -143,22 +233,95 @@ def merged(points: FloatArray) -> FloatArray:
     return kept
 
 
+def _missed(
+    function: Function,
+    breaks: FloatArray,
+    points: list[float],
+    places: list[tuple[float, float]],
+) -> list[float]:
+    """Return points that cut panels whose polynomials miss a feature of the function.
+
+    The probes are close to both ends of each panel, around all `points`, and at all `places`.  In
+    each panel, the largest miss gets cuts at distances from it that grow by the factor 4.
+    """
+    low, half = breaks[:-1], 0.5 * np.diff(breaks)
+    near = np.geomspace(1e-15, 0.5, 24)
+    probes = [np.concatenate([low[:, None] + 2.0 * half[:, None] * q for q in (near, 1.0 - near)])]
+    anchors = [np.concatenate([np.repeat(low, 24), np.repeat(breaks[1:], 24)]).reshape(-1, 24)]
+    if points:
+        centre = np.array(points)[:, None]
+        for sign in (-1.0, 1.0):
+            probes.append(centre + sign * _RADII)
+            anchors.append(np.repeat(centre, _RADII.size, axis=1))
+    if places:
+        centre, distance = np.array(places).T[:, :, None]
+        probes.append(centre + distance * np.arange(-2.0, 3.0))
+        anchors.append(np.repeat(centre, 5, axis=1))
+    x = np.concatenate([probe.ravel() for probe in probes])
+    anchor = np.concatenate([one.ravel() for one in anchors])
+    panel = np.clip(np.searchsorted(breaks, x, "right") - 1, 0, half.size - 1)
+    # A probe at the very end of a panel may belong to the next one, across a jump.
+    inside = (x > low[panel]) & (x < breaks[panel + 1])
+    inside &= half[panel] > _SHORTEST * (breaks[-1] - breaks[0])
+    x, anchor, panel = x[inside], anchor[inside], panel[inside]
+    if x.size == 0:
+        return []
+    nodes, _, to_coefficients, _ = gauss_legendre(_RESOLVE_ORDER)
+    values = evaluate(function, panel_points(breaks, nodes)[0])
+    local = (x - low[panel]) / half[panel] - 1.0
+    basis = legendre.legvander(local, _RESOLVE_ORDER - 1)
+    expected = np.einsum("xk,xk->x", basis, (values @ to_coefficients.T)[panel])
+    size = np.maximum(np.abs(values).max(axis=1), _scale(function, breaks[-1]))
+    found = evaluate(function, x)
+    if not np.all(np.isfinite(found)):
+        raise UnresolvedError("the function is not finite everywhere")
+    size += _noise(values, low, breaks[1:]) / _MISSED
+    miss = np.abs(found - expected) / np.maximum(size, TINY)[panel]
+    cuts: set[float] = set()
+    for index in np.unique(panel[miss > _MISSED]):
+        here = np.flatnonzero((panel == index) & (miss > _MISSED))
+        worst = here[np.argmax(miss[here])]
+        start = anchor[worst]
+        # The closest miss to the same anchor gives the scale of the feature.
+        same = here[anchor[here] == start]
+        least = max(float(np.abs(x[same] - start).min()), 1e-15 * (1.0 + abs(start)))
+        steps = least * 4.0 ** np.arange(-2.0, 28.0)
+        around = np.concatenate([[start], start - steps, start + steps])
+        cuts |= set(around[(around > low[index]) & (around < breaks[index + 1])].tolist())
+    return sorted(cuts)
+
+
+def _noise(values: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return what the rounding of the nodes changes in the values on each panel."""
+    nodes = gauss_legendre(_RESOLVE_ORDER).nodes
+    # Multiplied by EPSILON first: differences of large values would overflow.
+    steepest = np.abs(np.diff(EPSILON * values, axis=1) / np.diff(nodes)).max(axis=1)
+    return np.asarray(8.0 * np.maximum(np.abs(low), np.abs(high)) * steepest / (high - low))
+
+
+def _scale(function: Function, limit: float) -> float:
+    """Return the typical size of the values of a function."""
+    return float(np.abs(evaluate(function, np.linspace(-1.0, 1.0, 33) * min(2.0, limit))).max())
+
+
 def _mesh(limit: float, kinks: set[float]) -> FloatArray:
     # The number of panels is odd, so that 0 is no end of a panel unless it is declared or found
     # to be a kink: `sphere_rule` splits the integration over two coordinates at kinks only.
     count = 2 * int(np.ceil(limit / WIDEST_PANEL - 0.5)) + 1
-    return merged(np.concatenate([np.linspace(-limit, limit, max(count, 1) + 1), sorted(kinks)]))
+    grid = np.linspace(-limit, limit, max(count, 1) + 1)
+    # Symmetric to the last bit, so that halving the middle panel cuts at 0.
+    return merged(np.concatenate([0.5 * (grid - grid[::-1]), sorted(kinks)]))
 
 
-def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, set[float]]:
+def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, list[tuple[float, float]]]:
     """Halve panels until the function is resolved on each.
 
     Returns
     -------
     breaks : ndarray
         Ends of the panels.
-    suspects : set of float
-        Points towards which panels shrink.
+    runs : list of (float, float)
+        Short intervals towards which panels shrink.
     """
     nodes, _, to_coefficients, _ = gauss_legendre(_RESOLVE_ORDER)
     # A kink between the last node and the end of the panel changes no value at the nodes, so the
@@ -167,7 +330,7 @@ def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, set[float
     to_rim = legendre.legvander(rim, _RESOLVE_ORDER - 1) @ to_coefficients
     probes = np.concatenate([nodes, rim])
     low, high = mesh[:-1], mesh[1:]
-    scale = float(np.abs(evaluate(function, np.linspace(-1.0, 1.0, 33) * min(2.0, mesh[-1]))).max())
+    scale = _scale(function, float(mesh[-1]))
     leaves: list[tuple[float, float, int]] = []
     for depth in range(_DEEPEST + 1):
         middle, half = 0.5 * (high + low), 0.5 * (high - low)
@@ -178,7 +341,8 @@ def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, set[float
         tail = np.abs(values @ to_coefficients[-3:].T).max(axis=1)
         miss = np.abs(values @ to_rim.T - at_rim).max(axis=1)
         size = np.maximum(np.abs(values).max(axis=1), scale)
-        done = (tail <= _RESOLVED * size) & (miss <= _RESOLVED_AT_RIM * size)
+        noise = _noise(values, low, high)
+        done = (tail <= _RESOLVED * size + noise) & (miss <= _RESOLVED_AT_RIM * size + noise)
         if depth == _DEEPEST:
             done[:] = True
         leaves += [(float(a), float(b), depth) for a, b in zip(low[done], high[done], strict=True)]
@@ -190,11 +354,11 @@ def _bisect(function: Function, mesh: FloatArray) -> tuple[FloatArray, set[float
         low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
     leaves.sort()
     breaks = np.array([leaf[0] for leaf in leaves] + [leaves[-1][1]])
-    return breaks, _suspects(leaves)
+    return breaks, _runs(leaves)
 
 
-def _suspects(leaves: list[tuple[float, float, int]]) -> set[float]:
-    """Return the middle of each run of smallest panels that were halved at least 8 times.
+def _runs(leaves: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
+    """Return the ends of each run of smallest panels that were halved at least 8 times.
 
     Parameters
     ----------
@@ -202,16 +366,16 @@ def _suspects(leaves: list[tuple[float, float, int]]) -> set[float]:
         Start, end and number of halvings of each panel, in increasing order.
     """
     depths = np.array([0] + [leaf[2] for leaf in leaves] + [0])
-    suspects: set[float] = set()
+    runs: list[tuple[float, float]] = []
     start: int | None = None
     for index in range(1, depths.size):
         if depths[index] > depths[index - 1]:
             start = index
         elif depths[index] < depths[index - 1]:
             if start is not None and depths[start] >= _SUSPECT_DEPTH:
-                suspects.add(0.5 * (leaves[start - 1][0] + leaves[index - 2][1]))
+                runs.append((leaves[start - 1][0], leaves[index - 2][1]))
             start = None
-    return suspects
+    return runs
 
 
 def evaluate(function: Function, points: FloatArray) -> FloatArray:

@@ -39,6 +39,9 @@ _CUT_WEIGHT = -40.0
 # _SMOOTH_SCALE/m panels represent them.
 _SMOOTH_DIMENSION, _SMOOTH_SCALE = 64, 256
 
+# Breaks closer than this fraction of the radius are one where they meet the edge of the sphere.
+_SHRUNK = 1e-5
+
 # Entries of an array of which several fit in the second-level cache of a core.
 _CACHED = 1 << 13
 
@@ -139,7 +142,7 @@ def sphere_rule(
         weight=weight.ravel(),
         value=value.ravel(),
         given=given[:3],
-        slope=slope(function, x.ravel(), breaks),
+        slope=slope(function, x.ravel(), breaks, order),
         slope_given=given[3:],
     )
 
@@ -157,7 +160,7 @@ def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRul
     x = points.ravel()
     weight = (half * weights).ravel() * np.exp(-0.5 * x * x)
     weight /= weight.sum()
-    value, slopes = evaluate(function, x), slope(function, x, breaks)
+    value, slopes = evaluate(function, x), slope(function, x, breaks, order)
     means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slopes * x**p) for p in (0, 1)]
     given = np.repeat(np.array(means)[:, None], x.size, axis=1)
     return SphereRule(x, weight, value, given[:3], slopes, given[3:])
@@ -180,7 +183,11 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
     """
     sine = np.clip(breaks / np.sqrt(dimension), -1.0, 1.0)
     own = np.arcsin(sine)
-    upper = np.arccos(sine[1:-1])
+    # From four dimensions on, the density of y vanishes at its edge, where panels that shrink
+    # towards a point then are as good as one.
+    inner = sine[1:-1]
+    kept = np.diff(inner, prepend=-2.0) > (_SHRUNK if dimension >= 4 else 0.0)
+    upper = np.arccos(inner[kept])
     lower = np.pi - upper
     other = np.concatenate([tilt + upper, tilt - upper, -tilt + lower, -tilt - lower])
     inside = (other > own[0]) & (other < own[-1])
@@ -235,7 +242,7 @@ def _given(
     if dimension == 2:
         y = centre + spread * np.array([-1.0, 1.0])
         weight = np.full_like(y, 0.5)
-        value, slopes = evaluate(function, y), slope(function, y, breaks)
+        value, slopes = evaluate(function, y), slope(function, y, breaks, order)
     else:
         edges = np.arcsin(np.clip((breaks - centre) / spread, -1.0, 1.0))
         half = 0.5 * np.diff(edges)[..., None]
