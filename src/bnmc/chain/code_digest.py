@@ -6,11 +6,14 @@ import builtins
 import dis
 import hashlib
 import sys
+from _ctypes import CFuncPtr
 from collections.abc import Callable, Iterator
+from enum import Enum
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc.errors import ArgumentError
 
@@ -101,11 +104,17 @@ def code_digest(function: FunctionType, name: str) -> str:
     """Return a digest of the code of a function and of all values that the code depends on.
 
     File and line do not enter, so an edit elsewhere keeps compiled code.
+
+    Raises
+    ------
+    ArgumentError
+        If the function refers to a value whose content cannot be read, such as a pointer to a C
+        function.
     """
     digest = _Digest()
     try:
         digest.add_function(function)
-    except Exception as error:  # pickling a foreign value may raise anything
+    except Exception as error:  # reading a foreign value may raise anything
         allowed = "a function of numbers, arrays and functions that Numba knows"
         raise ArgumentError(
             "activation", name, allowed, f"{type(error).__name__}: {error}"
@@ -149,33 +158,96 @@ class _Digest:
 
     def add(self, value: Any, user: CodeType | None = None) -> None:
         """Add a value; of a module only what `user`, the code that refers to it, may read."""
-        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        if isinstance(value, Enum):
+            self._write("member", f"{_full_name(type(value))}.{value.name}".encode())
+            self.add(value.value, user)
+        elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
             self._write(type(value).__name__, repr(value).encode())
         elif isinstance(value, tuple | list):
-            self._write(type(value).__name__, str(len(value)).encode())
+            fields = getattr(value, "_fields", ())  # of a named tuple
+            self._write(type(value).__name__, " ".join([str(len(value)), *fields]).encode())
             for item in value:
                 self.add(item, user)
-        elif isinstance(value, frozenset):
-            self.add(sorted(map(repr, value)))
-        elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind != "O":
-            self._write("array", f"{value.dtype.str}{value.shape}".encode())
-            self._write("items", value.tobytes())
+        elif isinstance(value, set | frozenset):
+            self._write("set", " ".join(sorted(map(digest_of, value))).encode())
+        elif isinstance(value, dict):
+            self._write("dict", str(len(value)).encode())
+            for item in value.items():
+                self.add(item, user)
+        elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            self._add_array(np.asarray(value))
+        elif isinstance(value, np.dtype):
+            self._write("dtype", _layout(value).encode())
         elif isinstance(value, CodeType):
             self._add_code(value)
         elif isinstance(value, ModuleType):
             self._add_module(value, user)
-        elif hasattr(value, "py_func"):  # compiled by Numba
-            self._write("options", repr(sorted(value.targetoptions.items())).encode())
-            self.add_function(value.py_func)
         elif isinstance(value, FunctionType) and not _known_by_name(value):
             self.add_function(value)
-        elif hasattr(value, "__name__"):
+        elif _is_known(value):
             self._write("name", _full_name(value).encode())
-        else:
+        elif isinstance(value, CFuncPtr):
+            raise TypeError("it refers to a pointer to a C function, which cannot be identified")
+        elif not self._add_compiled(value):
             from numba import cloudpickle
 
             dumps: Any = cloudpickle.dumps
             self._write("pickle", dumps(value))
+
+    def _add_array(self, array: NDArray[Any]) -> None:
+        self._write("array", f"{_layout(array.dtype)}{array.shape}".encode())
+        if array.dtype.names is None:
+            self._write("items", array.tobytes())
+            return
+        for name in array.dtype.names:  # without the padding between fields
+            self._add_array(array[name])
+
+    def _add_compiled(self, value: Any) -> bool:
+        """Add an object of Numba's that compiles functions; say whether it is one."""
+        if hasattr(value, "py_func"):  # jit
+            self._write("options", repr(sorted(value.targetoptions.items())).encode())
+            self.add(sorted(getattr(value, "locals", {}).items(), key=lambda item: item[0]))
+            if not getattr(value, "_can_compile", True):  # given signatures convert arguments
+                self.add(list(map(str, value.signatures)))
+            self.add_function(value.py_func)
+            return True
+        kind = type(value).__module__
+        if kind.startswith("numba.np.ufunc.") and hasattr(value, "_dispatcher"):  # vectorize
+            self._write("vectorized", f"{type(value).__name__} {value.signature}".encode())
+            if value._frozen:  # given signatures convert arguments
+                self.add(list(value.types))
+            self.add(value._dispatcher)
+            return True
+        if kind.startswith("numba.np.ufunc.") and hasattr(value, "gufunc_builder"):  # guvectorize
+            self._write("vectorized", f"{type(value).__name__} {value.signature}".encode())
+            self.add(value.gufunc_builder.py_func)
+            return True
+        if kind == "numba.core.ccallback":  # cfunc
+            self._write("callback", str(value._sig).encode())
+            self.add(value._pyfunc)
+            return True
+        if kind == "numba.core.extending" and hasattr(value, "_defn"):  # intrinsic
+            self._write("intrinsic", b"")
+            self.add(value._defn)
+            return True
+        if hasattr(value, "class_type") and hasattr(value.class_type, "jit_methods"):  # jitclass
+            methods = value.class_type.jit_methods
+            fields = [f"{name}: {of}" for name, of in value.class_type.struct.items()]
+            self._write("class", " ".join(fields).encode())
+            self.add(sorted(methods.items()))
+            return True
+        if isinstance(value, type) and issubclass(value, Enum):
+            self._write("enumeration", _full_name(value).encode())
+            self.add(list(value.__members__.items()))
+            return True
+        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+            self._write("fields", " ".join(value._fields).encode())
+            self.add(sorted(getattr(value, "_field_defaults", {}).items()))
+            return True
+        if kind.startswith("numba.core.types"):  # a type, to convert to
+            self._write("type", str(value).encode())
+            return True
+        return False
 
     def _add_code(self, code: CodeType) -> None:
         signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
@@ -213,8 +285,40 @@ def _attribute_names(code: CodeType) -> list[str]:
     return sorted(names)
 
 
-def _known_by_name(function: FunctionType) -> bool:
+def _known_by_name(function: Any) -> bool:
+    """Return whether a function belongs to a package whose functions Numba knows."""
     return str(function.__module__).partition(".")[0] in _KNOWN_BY_NAME
+
+
+def _is_known(value: Any) -> bool:
+    """Return whether the name of a value identifies it: it is found there."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if not isinstance(name, str):
+        return False
+    module = getattr(value, "__module__", None)
+    if module is None and isinstance(value, np.ufunc):
+        places: tuple[str, ...] = ("numpy", "scipy.special")
+    else:
+        places = (str(module),)
+    for place in places:
+        if place.partition(".")[0] not in _KNOWN_BY_NAME or place not in sys.modules:
+            continue
+        found: Any = sys.modules[place]
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is value:
+            return True
+    return False
+
+
+def _layout(dtype: np.dtype[Any]) -> str:
+    """Return the names, types and places of the fields of a dtype."""
+    if dtype.names is None or dtype.fields is None:
+        return dtype.str if dtype.subdtype is None else f"{_layout(dtype.base)}{dtype.shape}"
+    fields = [
+        f"{name}@{dtype.fields[name][1]}:{_layout(dtype.fields[name][0])}" for name in dtype.names
+    ]
+    return f"{{{' '.join(fields)}}}{dtype.itemsize}{dtype.alignment}"
 
 
 def _full_name(value: Any) -> str:
