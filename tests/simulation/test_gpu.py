@@ -8,6 +8,7 @@ import os
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import own, philox
+from simulator import fast_simulator
 
 from bnmc import Activation, Chain, Distance, gram, simulate
 from bnmc._kernels.gpu import device, shape
@@ -54,42 +56,9 @@ IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-def run_block(manager, grid_point, *arguments):
-    """Run a block of the simulator, whose own way is to poll all threads at every barrier."""
-    from numba.cuda.simulator.kernel import BlockThread
-
-    points = list(np.ndindex(*manager._block_dim))
-    barrier = threading.Barrier(len(points))
-
-    def body():
-        try:
-            manager._f(*arguments)
-        except BaseException:
-            barrier.abort()
-            raise
-
-    threads = [BlockThread(body, manager, grid_point, point, False) for point in points]
-    for thread in threads:
-        thread.syncthreads = barrier.wait
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # Those that a barrier then let go are not the cause.
-    failures = [thread.exception for thread in threads if thread.exception]
-    for error, trace in sorted(
-        failures, key=lambda one: type(one[0]) is threading.BrokenBarrierError
-    ):
-        raise error.with_traceback(trace)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def barriers():
-    if not device.SIMULATED:
-        yield
-        return
-    from numba.cuda.simulator.kernel import BlockManager
-
-    with mock.patch.object(BlockManager, "run", run_block):
+def simulator():
+    with fast_simulator() if device.SIMULATED else nullcontext():
         yield
 
 
