@@ -30,7 +30,8 @@ def compilation_without_a_tracer():
     compiled = Dispatcher.compile
 
     def untraced(self, signature):
-        if not self.py_func.__module__.startswith("bnmc."):
+        # Functions of doctests have no module.
+        if not str(self.py_func.__module__).startswith("bnmc."):
             return compiled(self, signature)
         tracer = sys.gettrace()
         sys.settrace(None)
