@@ -96,6 +96,39 @@ def test_words_are_those_of_the_cpu():
     assert np.array_equal(words.T, np.stack(expected))
 
 
+def test_the_simulator_shows_a_missing_barrier():
+    """Threads run forwards and backwards in turns, so a race with a neighbour shows on one side."""
+    if not device.SIMULATED:
+        pytest.skip("a GPU may run the threads in an order that hides the race")
+
+    @cuda.jit
+    def look_at_neighbours(board, seen, barriers):
+        thread = cuda.threadIdx.x
+        for turn in range(2):
+            board[thread] = turn + 1
+            if barriers:
+                cuda.syncthreads()
+            seen[turn, 0, thread] = board[(thread + 1) % 4]
+            seen[turn, 1, thread] = board[(thread - 1) % 4]
+            cuda.syncthreads()
+
+    @cuda.jit
+    def leave():
+        if cuda.threadIdx.x != 2:
+            cuda.syncthreads()
+
+    board, seen = np.zeros(4), np.zeros((2, 2, 4))
+    look_at_neighbours[1, 4](board, seen, True)
+    assert (seen == np.array([1, 2])[:, None, None]).all()
+    board[:] = 0
+    look_at_neighbours[1, 4](board, seen, False)
+    wrong = (seen != np.array([1, 2])[:, None, None]).any(axis=2)
+    assert wrong.any(axis=0).all()
+    # Threads that wait for one that has ended: an error instead of a test that never ends.
+    with pytest.raises(threading.BrokenBarrierError):
+        leave[1, 4]()
+
+
 CASES = {
     "two tiles": (Chain(70, 3, "relu"), {}),
     "uncentred, two chunks": (Chain(20, 9, "tanh", norm="batch-uncentred"), {}),
