@@ -21,17 +21,20 @@ settings.load_profile("bnmc")
 def compilation_without_a_tracer():
     """Switch coverage off while Numba compiles the functions of this package.
 
-    Coverage makes the compiler slower by 60 to 75 %.  It stays on for functions that tests define
-    and for those for C, so that the code of this package that runs while compiling, such as the
-    intrinsics of vectors, counts as covered.
+    Coverage makes the compiler slower by 60 to 75 %.  It stays on for functions that tests define,
+    for those for C, and for implementations of an overload that these call, which are lambdas.  So
+    the code of this package that runs while compiling, such as the intrinsics of vectors, counts as
+    covered.
     """
     from numba.core.dispatcher import Dispatcher
 
     compiled = Dispatcher.compile
 
     def untraced(self, signature):
+        function = self.py_func
         # Functions of doctests have no module.
-        if not str(self.py_func.__module__).startswith("bnmc."):
+        of_package = str(function.__module__).startswith("bnmc.")
+        if not of_package or function.__name__ == "<lambda>":
             return compiled(self, signature)
         tracer = sys.gettrace()
         sys.settrace(None)
