@@ -210,9 +210,12 @@ def test_bits(number):
 def test_workers_of_pytest_xdist(tmp_path):
     np.save(tmp_path / "expected.npy", run("conditional"))
     (tmp_path / "test_workers.py").write_text(WORKERS)
+    options = "-q", "-p", "xdist.plugin", "-n", "2", "-p", "no:cacheprovider", "-W", "error"
+    # Other plugins would take longer to load than the tests to run.
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-W", "error"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-m", "pytest", *options],
+        env={**os.environ, **alone, "PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ The source distribution is built from this folder, and the wheel from the source
 Nothing is downloaded: a new environment finds all other packages where the tests find them.
 """
 
+import inspect
 import os
 import shutil
 import subprocess
@@ -13,6 +14,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from numba.core.caching import _CacheLocator
+
+import bnmc
+from bnmc import kernels
+from bnmc._kernels.cpu import elementwise
 
 ROOT = Path(__file__).parents[1]
 DOWNSTREAM = Path(__file__).with_name("downstream")
@@ -94,11 +100,14 @@ def test_a_package_that_depends_on_it(built, tmp_path, which):
         python = environment(interpreter, tmp_path / Path(interpreter).name)
         install(python, *built.glob("bnmc-*.whl"), DOWNSTREAM)
         code = "import bnmc; print(bnmc.__file__)"
-        assert str(tmp_path) in run(python, "-c", code, cwd=tmp_path)
+        installed = Path(run(python, "-c", code, cwd=tmp_path).strip()).parent
+        assert tmp_path in installed.parents
+        take_kernels(installed, tmp_path / "kernels")
         uses = shutil.copytree(DOWNSTREAM / "tests", tmp_path / f"uses-{python.parts[-3]}")
         # The option comes from the plugin of the installed package.
         options = "-q", "-p", "no:cacheprovider", "--bnmc-seed=3"
-        printed = run(python, "-m", "pytest", *options, uses, cwd=uses)
+        kernels = {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+        printed = run(python, "-m", "pytest", *options, uses, cwd=uses, environment=kernels)
         assert "5 passed" in printed
 
 
@@ -123,6 +132,27 @@ def install(python, *packages):
         sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps",
         "--no-index", "--no-build-isolation", "--ignore-installed", *packages, cwd=python.parent,
     )  # fmt: skip
+
+
+def take_kernels(installed, cache):
+    """Give an installed package the kernels that the tests have compiled from equal sources.
+
+    Numba's cache has a folder for each folder of sources, and stamps its files with the time of
+    the source.  What the tests have not compiled, the package compiles itself.
+    """
+    package = Path(bnmc.__file__).parent
+    for path in installed.rglob("*.py"):
+        source = package / path.relative_to(installed)
+        assert path.read_bytes() == source.read_bytes()
+        times = source.stat()
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for kernel in (elementwise.apply, kernels.gram):
+        source = Path(inspect.getfile(kernel.py_func)).relative_to(package)
+        folder = _CacheLocator.get_suitable_cache_subpath(str(installed / source))
+        # Without NUMBA_CACHE_DIR, Numba's folder is that of Python's compiled modules.
+        shutil.copytree(
+            kernel._cache.cache_path, cache / folder, ignore=shutil.ignore_patterns("*.pyc")
+        )
 
 
 ONLY_CORE = """

@@ -8,6 +8,7 @@ import os
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import own, philox
+from simulator import fast_simulator
 
 from bnmc import Activation, Chain, Distance, gram, simulate
 from bnmc._kernels.gpu import device, shape
@@ -54,42 +56,9 @@ IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-def run_block(manager, grid_point, *arguments):
-    """Run a block of the simulator, whose own way is to poll all threads at every barrier."""
-    from numba.cuda.simulator.kernel import BlockThread
-
-    points = list(np.ndindex(*manager._block_dim))
-    barrier = threading.Barrier(len(points))
-
-    def body():
-        try:
-            manager._f(*arguments)
-        except BaseException:
-            barrier.abort()
-            raise
-
-    threads = [BlockThread(body, manager, grid_point, point, False) for point in points]
-    for thread in threads:
-        thread.syncthreads = barrier.wait
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # Those that a barrier then let go are not the cause.
-    failures = [thread.exception for thread in threads if thread.exception]
-    for error, trace in sorted(
-        failures, key=lambda one: type(one[0]) is threading.BrokenBarrierError
-    ):
-        raise error.with_traceback(trace)
-
-
 @pytest.fixture(scope="module", autouse=True)
-def barriers():
-    if not device.SIMULATED:
-        yield
-        return
-    from numba.cuda.simulator.kernel import BlockManager
-
-    with mock.patch.object(BlockManager, "run", run_block):
+def simulator():
+    with fast_simulator() if device.SIMULATED else nullcontext():
         yield
 
 
@@ -125,6 +94,39 @@ def test_words_are_those_of_the_cpu():
     fill[1, 1](words)
     expected = philox((np.arange(3), 5, 7, 2**28 + 1), (2**32 - 1, 12345))
     assert np.array_equal(words.T, np.stack(expected))
+
+
+def test_the_simulator_shows_a_missing_barrier():
+    """Threads run forwards and backwards in turns, so a race with a neighbour shows on one side."""
+    if not device.SIMULATED:
+        pytest.skip("a GPU may run the threads in an order that hides the race")
+
+    @cuda.jit
+    def look_at_neighbours(board, seen, barriers):
+        thread = cuda.threadIdx.x
+        for turn in range(2):
+            board[thread] = turn + 1
+            if barriers:
+                cuda.syncthreads()
+            seen[turn, 0, thread] = board[(thread + 1) % 4]
+            seen[turn, 1, thread] = board[(thread - 1) % 4]
+            cuda.syncthreads()
+
+    @cuda.jit
+    def leave():
+        if cuda.threadIdx.x != 2:
+            cuda.syncthreads()
+
+    board, seen = np.zeros(4), np.zeros((2, 2, 4))
+    look_at_neighbours[1, 4](board, seen, True)
+    assert (seen == np.array([1, 2])[:, None, None]).all()
+    board[:] = 0
+    look_at_neighbours[1, 4](board, seen, False)
+    wrong = (seen != np.array([1, 2])[:, None, None]).any(axis=2)
+    assert wrong.any(axis=0).all()
+    # Threads that wait for one that has ended: an error instead of a test that never ends.
+    with pytest.raises(threading.BrokenBarrierError):
+        leave[1, 4]()
 
 
 CASES = {

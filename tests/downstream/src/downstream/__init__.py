@@ -13,7 +13,7 @@ import bnmc
 from bnmc import kernels
 from bnmc.kernels import c
 
-LINEAR = kernels.activation("linear")
+RELU = kernels.activation("relu")
 
 
 @numba.njit(nogil=True)
@@ -22,7 +22,7 @@ def _gap_after(
 ) -> float:
     """Largest off-diagonal entry after some layers; NaN where a layer cannot be made."""
     for layer in range(depth + 1):
-        if kernels.conditional_layer(LINEAR, law, gram, layer, 0, key, gram, work) != kernels.OK:
+        if kernels.conditional_layer(RELU, law, gram, layer, 0, key, gram, work) != kernels.OK:
             return np.nan
     largest = 0.0
     for i in range(law.columns):
@@ -32,7 +32,7 @@ def _gap_after(
 
 
 def correlation_after(chain: bnmc.Chain, depth: int, key: int) -> float:
-    """Largest correlation of two samples after `depth` layers, by compiled code of this package."""
+    """Largest correlation of two samples of a relu chain after `depth` layers, by compiled code."""
     gram = np.eye(chain.batch)
     work = kernels.workspace(chain)
     return float(_gap_after(kernels.law(chain), depth, np.uint64(key), gram, work))
