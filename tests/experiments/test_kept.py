@@ -1,24 +1,19 @@
 """Interrupted experiments continue, and folders hold nothing else."""
 
 import errno
-import hashlib
-import importlib
-import os
 import pathlib
-import pickle
 
 import numpy as np
 import pytest
 
 import bnmc
-import bnmc._support.extras
-import bnmc.chain.activations
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
     StoreError,
     StoreMismatchError,
 )
+from bnmc.experiments.part_files import Foreign, packed, unpacked
 from bnmc.experiments.parts import Parts, Sources
 
 SEVEN = Sources(7)
@@ -61,7 +56,7 @@ class TestStore:
     def test_a_damaged_part_is_made_again(self, tmp_path):
         expected = self.made(tmp_path / "parts")
         for number, content in ((0, b""), (1, b"nonsense"), (3, None)):
-            file = tmp_path / "parts" / f"part-{number:04d}.pickle"
+            file = tmp_path / "parts" / f"part-{number:04d}.npz"
             file.write_bytes(file.read_bytes()[:-1] if content is None else content)
         calls = []
         np.testing.assert_array_equal(self.made(tmp_path / "parts", calls=calls), expected)
@@ -99,47 +94,38 @@ class TestStore:
             self.made(tmp_path / "parts")
         assert [file.name for file in (tmp_path / "parts").iterdir()] == ["experiment.json"]
 
-    @pytest.mark.parametrize(
-        "foreign",
-        [
-            os.system, eval, pathlib.Path, importlib.import_module,
-            bnmc._support.extras.import_extra,
-            bnmc.chain.activations._unpickled,
-        ],
-    )  # fmt: skip
-    def test_nothing_foreign_is_called(self, tmp_path, foreign):
-        class Trap:
-            def __reduce__(self):
-                return foreign, ("bnmc",)
-
+    def test_parts_of_another_run_are_refused(self, tmp_path):
+        """A part is bound to its experiment, its seed and its number."""
         self.made(tmp_path / "parts")
-        pickled = pickle.dumps((Trap(), {}))
-        digest = hashlib.sha256(pickled).digest()
-        (tmp_path / "parts" / "part-0002.pickle").write_bytes(digest + pickled)
-        with pytest.raises(StoreError, match="is nothing that an experiment keeps"):
+        self.made(tmp_path / "other", seed=8)
+        parts, other = (
+            [tmp_path / folder / f"part-{number:04d}.npz" for number in range(4)]
+            for folder in ("parts", "other")
+        )
+        before = parts[1].read_bytes()
+        parts[1].write_bytes(other[1].read_bytes())
+        with pytest.raises(StoreMismatchError, match="seed = 8"):
             self.made(tmp_path / "parts")
+        parts[1].write_bytes(parts[2].read_bytes())
+        with pytest.raises(StoreMismatchError, match="part = 2"):
+            self.made(tmp_path / "parts")
+        parts[1].write_bytes(before)
+        np.testing.assert_array_equal(self.made(tmp_path / "parts"), self.made(None))
 
-    def test_no_function_comes_along_with_a_chain(self, tmp_path):
+    def test_other_content_is_refused(self, tmp_path):
+        self.made(tmp_path / "parts")
+        file = tmp_path / "parts" / "part-0002.npz"
+        _, identity = unpacked(file.read_bytes(), ())
+        monkey = packed((1, {"state": 2}), identity).replace(b'"plain"', b'"pl4in"')
+        file.write_bytes(monkey)  # another digest: damaged, and made again
+        np.testing.assert_array_equal(self.made(tmp_path / "parts"), self.made(None))
+
+    def test_no_function_is_kept(self, tmp_path):
         def mine(rng, rows, columns):
             return rng.standard_normal((rows, columns))
 
-        folder = tmp_path / "parts"
-        with Parts(False, "x", [1.0], SEVEN, False, folder) as run:
-            run.run(lambda *, progress: bnmc.Chain(4, 2, weights=mine))
         with (
-            pytest.raises(StoreError, match="a function is nothing"),
-            Parts(False, "x", [1.0], SEVEN, False, folder) as run,
+            pytest.raises(Foreign, match="a function is nothing"),
+            Parts(False, "x", [1.0], SEVEN, False, tmp_path / "parts") as run,
         ):
-            run.run(None)
-
-    def test_no_name_within_a_name_is_followed(self, tmp_path):
-        self.made(tmp_path / "parts")
-        for name in ("files.os.system", "os.system"):
-            pickled = pickle.PROTO + b"\x04" + b"".join(
-                [pickle.SHORT_BINUNICODE + bytes([len(one)]) + one.encode() for one in
-                 ("bnmc._support.files", name)]
-            ) + pickle.STACK_GLOBAL + pickle.STOP  # fmt: skip
-            digest = hashlib.sha256(pickled).digest()
-            (tmp_path / "parts" / "part-0000.pickle").write_bytes(digest + pickled)
-            with pytest.raises(StoreError, match="is nothing that an experiment keeps"):
-                self.made(tmp_path / "parts")
+            run.run(lambda *, progress: bnmc.Chain(4, 2, weights=mine))

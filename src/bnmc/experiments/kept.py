@@ -5,25 +5,23 @@ The folder has a header, which identifies the experiment, and one file per finis
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.files import replacing
 from bnmc._support.version import __version__
+from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
-from bnmc.experiments.unpickling import unpickled
+from bnmc.experiments.part_files import Damaged, Foreign, packed, unpacked
 
 __all__ = ["KeptParts", "opened"]
 
 #: File that identifies the experiment.
 _HEADER = "experiment.json"
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def opened(
@@ -66,7 +64,10 @@ def opened(
 
 
 class KeptParts:
-    """A folder with one file for each finished part: a digest and a pickle.
+    """A folder with one file for each finished part; see `part_files.py`.
+
+    Each file repeats the identity of the experiment and the number of its part, so a file from
+    another folder, or under another number, raises.
 
     Parameters
     ----------
@@ -83,6 +84,7 @@ class KeptParts:
 
     def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
         self.folder = folder
+        self._identity = dict(identity)
         try:
             self._open(identity)
         except OSError as error:
@@ -99,8 +101,12 @@ class KeptParts:
                 temporary.write_text(json.dumps(dict(identity), indent=2) + "\n", encoding="utf-8")
         try:
             stored = dict(json.loads(header.read_text(encoding="utf-8")))
-        except ValueError as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise StoreError(str(self.folder), f"{_HEADER} is damaged") from error
+        self._require(stored, identity)
+
+    def _require(self, stored: Mapping[str, str], identity: Mapping[str, str]) -> None:
+        """Raise if a stored identity is another one."""
         for name, wanted in identity.items():
             if stored.get(name) != wanted:
                 raise StoreMismatchError(
@@ -109,32 +115,51 @@ class KeptParts:
 
     def __len__(self) -> int:
         """Number of finished parts."""
-        return sum(1 for _ in self.folder.glob("part-*.pickle"))
+        return sum(1 for _ in self.folder.glob("part-*.npz"))
 
-    def get(self, number: int) -> Any:
-        """Return a finished part, or None if its file is missing or damaged."""
+    def get(self, number: int, activations: Iterable[Activation] = ()) -> Any:
+        """Return a finished part, or None if its file is missing or damaged.
+
+        Parameters
+        ----------
+        number : int
+            Number of the part.
+        activations : iterable of Activation
+            Activations that the part may use, besides the named ones.
+
+        Raises
+        ------
+        StoreMismatchError
+            If the file is that of another experiment, seed or part.
+        StoreError
+            If the file cannot be read, or contains anything else than results.
+        """
         try:
             content = self._file(number).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(str(self.folder), error.strerror or str(error)) from error
-        digest, pickled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(pickled).digest() != digest:
-            return None
         try:
-            return unpickled(pickled)
-        except pickle.UnpicklingError as error:
+            part, identity = unpacked(content, activations)
+        except Damaged:
+            return None
+        except Foreign as error:
             raise StoreError(str(self.folder), f"{self._file(number).name}: {error}") from error
+        self._require(identity, self._identity_of(number))
+        return part
 
     def put(self, number: int, part: Any) -> None:
         """Write a finished part.  Its file appears complete or not at all."""
-        pickled = pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL)
+        content = packed(part, self._identity_of(number))
         try:
             with replacing(self._file(number)) as temporary:
-                temporary.write_bytes(hashlib.sha256(pickled).digest() + pickled)
+                temporary.write_bytes(content)
         except OSError as error:
             raise StoreError(str(self.folder), error.strerror or str(error)) from error
 
+    def _identity_of(self, number: int) -> dict[str, str]:
+        return {**self._identity, "part": str(number)}
+
     def _file(self, number: int) -> Path:
-        return self.folder / f"part-{number:04d}.pickle"
+        return self.folder / f"part-{number:04d}.npz"

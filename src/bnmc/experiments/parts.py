@@ -19,6 +19,8 @@ from bnmc._support.extras import import_extra
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentTypeError
 from bnmc.experiments.kept import opened
 
@@ -185,7 +187,9 @@ class Parts:
         progress, number = self.next(), self._runs
         self._runs += 1
         generator = self._sources.generator.bit_generator
-        found = None if self._kept is None else self._kept.get(number)
+        found = None
+        if self._kept is not None:
+            found = self._kept.get(number, _activations((*arguments, *named.values())))
         made: _Made
         if found is None:
             made = make(*arguments, progress=progress, **named)
@@ -200,3 +204,12 @@ class Parts:
         if done != self._last:
             self._last = done
             self._report(done, 100)
+
+
+def _activations(arguments: Sequence[object]) -> list[Activation]:
+    """Return the activations among the arguments, and those of chains among them."""
+    return [
+        argument if isinstance(argument, Activation) else argument.activation
+        for argument in arguments
+        if isinstance(argument, Activation | Chain)
+    ]

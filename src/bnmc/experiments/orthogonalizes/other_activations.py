@@ -54,7 +54,7 @@ _tanh, _sin, _sigmoid = (
 
 
 # Rows of the paper have length 1, and rows of this library mean square 1.  With 4 samples, a row x
-# of this library is the row x/2 of the paper.  `unpickling.py` lists the names of these functions.
+# of this library is the row x/2 of the paper.
 def tanh_of_half(x: Any) -> Any:
     """Return tanh(x/2)."""
     return _tanh(x / 2)
