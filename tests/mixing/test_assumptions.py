@@ -28,8 +28,9 @@ def test_rare_events_are_invisible_unless_the_caller_excludes_them():
 
 
 def test_other_starts_are_named():
-    crossed = [CrossedStart(name, np.arange(32)) for name in ("a line", "a block")]
-    assert "32 pairs each met from a line; a block." in said(crossed_starts=crossed)[1]
+    crossed = [CrossedStart("a line", np.arange(32)), CrossedStart("a block", np.arange(30), 2)]
+    sentence = said(crossed_starts=crossed)[1]
+    assert "pairs met from a line (32 pairs); a block (30 pairs, 2 absorbed)." in sentence
 
 
 def test_absorbing_events_come_with_their_probability():

@@ -1020,8 +1020,8 @@ def test_pairs_that_are_divided_among_devices():
     def select(number):
         selected[threading.get_ident()] = number
 
-    def noted(self, chain, start, lag, first, last, *others):
-        make(self, chain, start, lag, first, last, *others)
+    def noted(self, chain, start, lag, first, last, *others, **named):
+        make(self, chain, start, lag, first, last, *others, **named)
         made[first, last] = selected[threading.get_ident()]
 
     with (

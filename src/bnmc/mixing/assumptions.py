@@ -40,10 +40,10 @@ def assumptions(
     """
     found = [_on_rare_events(replicates, horizon, tail_probability)]
     if crossed_starts:
-        names = "; ".join(crossed.name for crossed in crossed_starts)
+        names = "; ".join(_described(crossed) for crossed in crossed_starts)
         found.append(
-            f"Other starts: {len(crossed_starts[0].waiting_times)} pairs each met from {names}. "
-            "A set of states that no chain from these starts enters is invisible."
+            f"Other starts: pairs met from {names}. A set of states that no chain from these "
+            "starts enters is invisible."
         )
     if absorbing_events:
         absorbed = absorption_probability(absorbing_events, SHOWN_HORIZON)
@@ -77,6 +77,12 @@ def absorption_probability(events: Sequence[AbsorbingEvent], layers: int) -> flo
     """
     per_layer = sum(event.probability + 3.0 * event.stderr for event in events)
     return min(1.0, layers * per_layer)
+
+
+def _described(crossed: CrossedStart) -> str:
+    """Return the name of a start with the numbers of pairs that met and that were absorbed."""
+    absorbed = f", {crossed.absorbed} absorbed" if crossed.absorbed else ""
+    return f"{crossed.name} ({len(crossed.waiting_times)} pairs{absorbed})"
 
 
 def _on_rare_events(replicates: int, horizon: int, tail_probability: float | None) -> str:

@@ -129,9 +129,11 @@ class CoupledPairs:
         Raises
         ------
         NotMixing
-            If a pair does not meet.  Then the law of deep layers depends on the start.
+            If a pair neither meets nor is absorbed, or all pairs are absorbed.  Then the law of
+            deep layers depends on the start.
         """
         crossed = []
+        can_be_absorbed = may_be_absorbed(self.chain)
         first = replicates + PILOT_REPLICATES
         for name, behind in other_starts(self.chain, self.start).items():
             last = first + min(CROSSED_REPLICATES, replicates)
@@ -142,13 +144,17 @@ class CoupledPairs:
                     f"coupled with chains from {name}, a chain stopped: {error}", partial,
                     math.nan, math.nan,
                 ) from error  # fmt: skip
-            if (meetings.layers < 0).any():
+            met = meetings.layers >= 0
+            # Where absorption is possible, it is stated as such, and far starts make it likelier.
+            absorbed = (meetings.degenerate > 0) & can_be_absorbed
+            if not met.any() or not (met | absorbed).all():
                 found = not_mixing(meetings, self.max_layers, None)
                 raise NotMixing(
                     f"the law of deep layers depends on the start: with chains from {name}, "
                     f"{found.reason}", partial, found.exponent, found.pivot_trend,
                 )  # fmt: skip
-            crossed.append(CrossedStart(name, meetings.layers - CROSSED_LAG))
+            times = meetings.layers[met] - CROSSED_LAG
+            crossed.append(CrossedStart(name, times, int(np.count_nonzero(absorbed))))
             first += CROSSED_REPLICATES
         return tuple(crossed)
 

@@ -76,7 +76,7 @@ class TVBound:
         The caller's upper bound of the probability that a pair waits longer than `horizon` layers.
     crossed_starts : tuple of CrossedStart
         Other starts, with the waiting times of pairs of a chain from there and a chain from the
-        given start.
+        given start, and the number of pairs that were absorbed.
     absorbing_events : tuple of AbsorbingEvent
         Known events that end in states that the chain never leaves, with their probability per
         layer.
@@ -240,7 +240,11 @@ class TVBound:
             "tail_probability": self.tail_probability,
             "lagged": self.lagged.to_dict(),
             "crossed_starts": {
-                crossed.name: crossed.waiting_times.tolist() for crossed in self.crossed_starts
+                crossed.name: {
+                    "waiting_times": crossed.waiting_times.tolist(),
+                    "absorbed": crossed.absorbed,
+                }
+                for crossed in self.crossed_starts
             },
             "absorbing_events": [asdict(event) for event in self.absorbing_events],
             "rate": {"rate": rate.rate, "stderr": rate.stderr, "ci": list(rate.ci), "n": rate.n},

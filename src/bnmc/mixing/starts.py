@@ -35,11 +35,14 @@ class CrossedStart:
     name : str
         The other start, in words.
     waiting_times : (pairs,) ndarray of int
-        Layers after the coupling began until the pair met.
+        Layers after the coupling began until the pair met, without absorbed pairs.
+    absorbed : int
+        Number of pairs of which a chain reached an absorbing state of `absorbing_events`.
     """
 
     name: str
     waiting_times: NDArray[np.int64]
+    absorbed: int = 0
 
 
 def other_starts(chain: Chain, start: Start) -> dict[str, Start]:

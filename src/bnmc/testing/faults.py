@@ -106,6 +106,8 @@ def _fitted(
         unit = max(of_one, _LEAST) / of_gram if free else 1.0
         size = of_gram if free else max(of_one, float(np.trace(state.layer.gram[0])))
         ridge = _RIDGE * size / n
+        if ridge <= np.finfo(np.float64).eps * of_gram:
+            return -math.inf, 1.0  # a covariance so much larger than the observed one has no chance
         lifted = gram + ridge * np.eye(n)
         values = np.linalg.eigvals(np.linalg.solve(lifted, one + unit * ridge * np.eye(n))).real
         rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
