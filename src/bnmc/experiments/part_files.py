@@ -211,17 +211,18 @@ def _read(node: Any, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Act
         return int(content[0])
     if kind == "float":
         return float.fromhex(content[0])
-    if kind == "array" and arrays[content[0]].dtype.kind in _KINDS:
-        return arrays[content[0]]
-    if kind == "scalar" and arrays[content[0]].dtype.kind in _KINDS:
-        return arrays[content[0]][()]
+    if kind in ("array", "scalar"):
+        (name,) = content
+        if arrays[name].dtype.kind in _KINDS:
+            return arrays[name] if kind == "array" else arrays[name][()]
     if kind in ("tuple", "list"):
         items = [_read(item, arrays, known) for item in content[0]]
         return tuple(items) if kind == "tuple" else items
     if kind == "dict":
         return dict([[_read(one, arrays, known) for one in pair] for pair in content[0]])
     if kind == "activation":
-        return _activation(*content, known)
+        name, digest = content
+        return _activation(name, digest, known)
     if kind == "chain":
         activation, options = (_read(one, arrays, known) for one in content)
         return Chain(options.pop("width"), options.pop("batch"), activation, **options)
