@@ -61,7 +61,7 @@ def limit(
         point). Also if another argument is out of range.
     PartialEstimateError
         If the error exceeds `rtol`; ``partial`` is the limit. The error is ``inf`` if σ² overflows
-        before the integrand of its mean square decays, as for exp(|x|^1.9).
+        before the integrand of its mean square decays, as for ``exp(|x|^1.9)``.
 
     Notes
     -----
