@@ -92,7 +92,7 @@ def test_the_interval_covers(monkeypatch):
     monkeypatch.setattr(EXPECTATION, "available_processors", lambda: 1)
     monkeypatch.setattr(EXPECTATION, "BLOCK_LAYERS", 12)
     # Neither of these enters the interval.
-    monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, replicates: ())
+    monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, *arguments: ())
     monkeypatch.setattr(
         coupling.CoupledPairs, "absorbing_events", lambda self, layer, replicates: ()
     )
@@ -133,7 +133,7 @@ def test_bad_input_to_expectation(options, error, said):
 
 
 def test_pairs_that_do_not_meet_have_no_expectation(monkeypatch):
-    monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, replicates: ())
+    monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, *arguments: ())
     with pytest.raises(NotMixing, match="biased") as raised:
         expectation(RELU, np.trace, burn_in=1, length=2, lag=2, replicates=50, max_layers=2, rng=0)
     assert raised.value.partial is None

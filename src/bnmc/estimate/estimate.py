@@ -40,7 +40,7 @@ class Estimate:
     level : float, default 0.95
         Probability with which intervals of this method cover the truth, in (0, 1).
     assumes : tuple of str, default ()
-        What has to hold for the interval to have that probability, in sentences.
+        Conditions under which the interval has that probability, in sentences.
 
     Raises
     ------

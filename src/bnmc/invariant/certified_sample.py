@@ -57,7 +57,7 @@ class InvariantSample:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What has to hold for draws near the stationary law: those of `certificate`."""
+        """Conditions under which the draws are near the stationary law: those of `certificate`."""
         return self.certificate.assumes
 
     def preactivations(self) -> NDArray[np.float64]:
@@ -83,7 +83,6 @@ def sample(
     size: int,
     tolerance: float = 0.01,
     *,
-    tail_probability: float | None = None,
     initial: str | ArrayLike | FirstLayer = "gaussian",
     rng: Any = None,
     level: float = 0.95,
@@ -101,8 +100,8 @@ def sample(
         Number of draws, >= 1.
     tolerance : float, default 0.01
         Largest total-variation distance, in [1e-6, 1).  At level 0.95 the certificate uses
-        9.3/tolerance pairs, at least 200.
-    tail_probability, initial, rng, level, max_layers, executor, progress
+        9.2/tolerance pairs, at least 200.
+    initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
     Returns
@@ -144,8 +143,7 @@ def sample(
     replicates = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
         chain, min(max_layers, MOST_DEPTH), replicates=replicates, initial=initial,
-        tail_probability=tail_probability, rng=generator, level=level, max_layers=max_layers,
-        executor=executor, progress=progress,
+        rng=generator, level=level, max_layers=max_layers, executor=executor, progress=progress,
     )  # fmt: skip
     layer = certificate.layers_to(tolerance)
     if layer is None:

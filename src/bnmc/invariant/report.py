@@ -30,8 +30,8 @@ class CheckReport:
     key : int
         The 64-bit key of all random numbers.
     assumes : tuple of str
-        For samples that `bnmc.invariant.sample` drew, what has to hold for their law to be near the
-        stationary law; empty for given samples.
+        For samples that `bnmc.invariant.sample` drew, the conditions under which their law is near
+        the stationary law; empty for given samples.
     """
 
     chain: Chain

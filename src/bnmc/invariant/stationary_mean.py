@@ -21,7 +21,7 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.assumptions import assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
-from bnmc.mixing.meetings import not_mixing
+from bnmc.mixing.meetings import not_mixing, typical_wait
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
@@ -116,15 +116,6 @@ def expectation(
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
     lag = integer("lag", lag, low=1, high=MOST_LAG)
-    crossed = coupled.cross_starts(replicates)
-    events = coupled.absorbing_events(lag, replicates)
-    assumes = assumptions(
-        replicates=replicates,
-        horizon=max(lag, last),
-        tail_probability=None,
-        crossed_starts=crossed,
-        absorbing_events=events,
-    )
     processors = available_processors()
     tasks = [
         (chain, coupled.start, lag, a, b, coupled.key, first, last, max_layers,
@@ -134,7 +125,8 @@ def expectation(
     with Reporter(coupled.progress, "expectation", "tasks") as report:
         parts = run_tasks(_replicates, tasks, coupled.executor, processors, report)
     values = np.concatenate([part[0] for part in parts])
-    unmet = np.flatnonzero(np.concatenate([part[1] for part in parts]))
+    met = np.concatenate([part[1] for part in parts])
+    unmet = np.flatnonzero(met < 0)
     if unmet.size:
         meetings = coupled.run(lag, int(unmet[0]), int(unmet[0]) + 1)
         found = not_mixing(meetings, coupled.max_layers, None)
@@ -143,6 +135,19 @@ def expectation(
             f"them the mean over the others is biased; of the first of these, {found.reason}",
             None, found.exponent, found.pivot_trend,
         )  # fmt: skip
+    events = coupled.absorbing_events(lag, replicates)
+    waited = met - lag
+    crossed = coupled.cross_starts(replicates, typical_wait(waited), events)
+    horizon = max(lag, last)
+    assumes = assumptions(
+        replicates=replicates,
+        horizon=horizon,
+        longest=int(waited.max()),
+        longer=int(np.count_nonzero(waited > horizon)),
+        tail_probability=None,
+        crossed_starts=crossed,
+        absorbing_events=events,
+    )
     if not np.isfinite(values).all():
         value = float(values[~np.isfinite(values)][0])
         raise ArgumentError("f", value, "a function whose values are finite")
@@ -184,8 +189,8 @@ def _replicates(
     last: int,
     max_layers: int,
     f: str | Observable,
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return one unbiased estimate per pair, and which pairs have not met and have none."""
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return one estimate per pair, and the layer of its meeting: -1 of a pair without estimate."""
     # A built-in observable is sent to another process by name.
     observable = OBSERVABLES[f] if isinstance(f, str) else f
     pairs = Pairs(chain, start, lag, first_pair, last_pair, key)
@@ -210,7 +215,7 @@ def _replicates(
         weights = np.where(apart & regular & (numbers >= lag), weight, 0)
         total += _sum(observable, chain, grams[:, :, 0], weights)
         total -= _sum(observable, chain, grams[:, :, 1], weights)
-    return total / (last - first + 1), pairs.met < 0
+    return total / (last - first + 1), pairs.met
 
 
 def _sum(

@@ -182,7 +182,7 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     covariance = finite_array("grams", grams, shape=("states", n, n)).astype(np.float64)
     if len(covariance) < 2:
         raise ArgumentError("grams", covariance.shape, "at least two states")
-    if chain.normalization.dimensions(n) == 1:
+    if chain.normalization.dimensions(n) == 1 and chain.eps == 0.0:
         return _of_two_values(chain)
     reach = math.sqrt(chain.normalization.dimensions(n))
     pieces = flat_pieces(chain.activation, reach)

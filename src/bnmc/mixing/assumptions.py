@@ -17,6 +17,8 @@ def assumptions(
     *,
     replicates: int,
     horizon: int,
+    longest: int,
+    longer: int,
     tail_probability: float | None,
     crossed_starts: Sequence[CrossedStart],
     absorbing_events: Sequence[AbsorbingEvent],
@@ -29,6 +31,10 @@ def assumptions(
         Number of pairs.
     horizon : int
         Layers over which the bound holds without an assumption.
+    longest : int
+        Longest waiting time of a pair, in layers.
+    longer : int
+        Number of pairs that waited longer than the horizon.
     tail_probability : float or None
         As in `bnmc.mixing.tv_bound`.
     crossed_starts, absorbing_events
@@ -38,30 +44,33 @@ def assumptions(
     -------
     tuple of str
     """
-    found = [_on_rare_events(replicates, horizon, tail_probability)]
+    found = [_on_rare_events(replicates, horizon, longest, longer, tail_probability)]
     if crossed_starts:
         names = "; ".join(_described(crossed) for crossed in crossed_starts)
         found.append(
-            f"Other starts: pairs met from {names}. A set of states that no chain from these "
-            "starts enters is invisible."
+            f"Other starts: pairs met from {names}. A set of states that few of these chains "
+            "enter is invisible."
         )
+    else:
+        found.append("Other starts: not coupled, or without meeting.")
     if absorbing_events:
-        absorbed = absorption_probability(absorbing_events, SHOWN_HORIZON)
         events = " ".join(
             f"{event.description} Probability per layer: {event.probability:.3g}"
             + (f" ± {event.stderr:.1g}." if event.stderr else ".")
             for event in absorbing_events
         )
+        absorbed = absorption_probability(absorbing_events, SHOWN_HORIZON)
+        about = "at most" if all(event.is_bound for event in absorbing_events) else "about"
         found.append(
-            f"Absorbing states: {events} The bound is of the law given that this does not happen. "
-            f"Within {SHOWN_HORIZON} layers it happens with probability at most {absorbed:.3g}, "
-            "which adds to the distance. The stationary law is that of absorbed networks."
+            f"Absorbing states: {events} Within {SHOWN_HORIZON} layers this happens with "
+            f"probability {about} {absorbed:.3g}. The stationary law is that of absorbed networks; "
+            "the bound does not reach that far."
         )
     return tuple(found)
 
 
 def absorption_probability(events: Sequence[AbsorbingEvent], layers: int) -> float:
-    """Return an upper bound of the probability of an absorbing event within some layers.
+    """Return the probability of an absorbing event within some layers, at most or about.
 
     Parameters
     ----------
@@ -73,29 +82,36 @@ def absorption_probability(events: Sequence[AbsorbingEvent], layers: int) -> flo
     -------
     float
         The number of layers times the sum of the probabilities, each with three standard errors; at
-        most 1.
+        most 1.  An upper bound if all events are bounds.  Otherwise an estimate: few states may
+        dominate the mean over states, so the truth can be several times larger.
     """
     per_layer = sum(event.probability + 3.0 * event.stderr for event in events)
-    return min(1.0, layers * per_layer)
+    return min(1.0, layers * per_layer) if layers else 0.0
 
 
 def _described(crossed: CrossedStart) -> str:
-    """Return the name of a start with the numbers of pairs that met and that were absorbed."""
+    """Return the name of a start, its numbers of pairs, and their longest waiting time."""
     absorbed = f", {crossed.absorbed} absorbed" if crossed.absorbed else ""
-    return f"{crossed.name} ({len(crossed.waiting_times)} pairs{absorbed})"
+    times = crossed.waiting_times
+    return f"{crossed.name} ({len(times)} pairs within {times.max()} layers{absorbed})"
 
 
-def _on_rare_events(replicates: int, horizon: int, tail_probability: float | None) -> str:
+def _on_rare_events(
+    replicates: int, horizon: int, longest: int, longer: int, tail_probability: float | None
+) -> str:
     """Return the sentence on events that too few pairs show."""
+    seen = (
+        f"Of {replicates} pairs, {longer} waited longer than {horizon} layers (at most {longest})."
+    )
     if tail_probability is None:
         return (
             f"Assumed for the stationary law: no well and no absorbing state that a chain enters "
-            f"or leaves with a probability below about 1/{replicates} in {horizon} layers. Such "
-            f"events are invisible to {replicates} pairs."
+            f"or leaves with a probability below about 1/{replicates} in {horizon} layers, and no "
+            f"pairs that wait much longer than those seen. {seen}"
         )
     if tail_probability == 0.0:
-        return f"Stated by the caller: no pair waits longer than {horizon} layers."
+        return f"Stated by the caller: no pair waits longer than {horizon} layers. {seen}"
     return (
         f"Stated by the caller: a pair waits longer than {horizon} layers with probability at most "
-        f"{tail_probability:g}. This adds to the distance for every lag beyond the horizon."
+        f"{tail_probability:g}. This adds to the distance for every lag beyond the horizon. {seen}"
     )

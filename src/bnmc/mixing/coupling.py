@@ -43,6 +43,9 @@ MOST_LAG = 2**20
 #: chain that alternates between two states does not meet itself.
 CROSSED_REPLICATES, CROSSED_LAG = 32, 1
 
+#: Pairs from another start are slow if half of them need this many times the typical waiting time.
+SLOW = 10.0
+
 #: Number of states in which the probabilities of absorbing events are averaged.
 STATES = 256
 
@@ -116,24 +119,34 @@ class CoupledPairs:
             raise not_mixing(meetings, self.max_layers, None)
         return int(lag)
 
-    def cross_starts(self, replicates: int, partial: object = None) -> tuple[CrossedStart, ...]:
+    def cross_starts(
+        self,
+        replicates: int,
+        typical: float,
+        events: tuple[AbsorbingEvent, ...] = (),
+        partial: object = None,
+    ) -> tuple[CrossedStart, ...]:
         """Let chains from the given start meet chains from other starts.
 
         Parameters
         ----------
         replicates : int
             Number of the replicates, whose random numbers are not used again.
+        typical : float
+            A waiting time that most replicates do not exceed, in layers.
+        events : tuple of AbsorbingEvent
+            The known absorbing events.
         partial : object
             The estimate so far, for the error.
 
         Raises
         ------
         NotMixing
-            If a pair neither meets nor is absorbed, or all pairs are absorbed.  Then the law of
-            deep layers depends on the start.
+            If a pair neither meets nor is absorbed, if most pairs are absorbed, or if half of them
+            wait much longer than is typical.  Then the law of deep layers depends on the start for
+            a long time.
         """
         crossed = []
-        can_be_absorbed = may_be_absorbed(self.chain)
         first = replicates + PILOT_REPLICATES
         for name, behind in other_starts(self.chain, self.start).items():
             last = first + min(CROSSED_REPLICATES, replicates)
@@ -144,19 +157,38 @@ class CoupledPairs:
                     f"coupled with chains from {name}, a chain stopped: {error}", partial,
                     math.nan, math.nan,
                 ) from error  # fmt: skip
-            met = meetings.layers >= 0
-            # Where absorption is possible, it is stated as such, and far starts make it likelier.
-            absorbed = (meetings.degenerate > 0) & can_be_absorbed
-            if not met.any() or not (met | absorbed).all():
-                found = not_mixing(meetings, self.max_layers, None)
-                raise NotMixing(
-                    f"the law of deep layers depends on the start: with chains from {name}, "
-                    f"{found.reason}", partial, found.exponent, found.pivot_trend,
-                )  # fmt: skip
-            times = meetings.layers[met] - CROSSED_LAG
-            crossed.append(CrossedStart(name, times, int(np.count_nonzero(absorbed))))
+            crossed.append(self._crossed(name, meetings, typical, bool(events), partial))
             first += CROSSED_REPLICATES
         return tuple(crossed)
+
+    def _crossed(
+        self,
+        name: str,
+        meetings: Meetings,
+        typical: float,
+        can_be_absorbed: bool,
+        partial: object,
+    ) -> CrossedStart:
+        """Return the pairs from another start, or raise if they do not support the bound."""
+        met = meetings.layers >= 0
+        # Far starts make known absorbing events likelier.  They are part of the result.
+        absorbed = (meetings.degenerate > 0) & can_be_absorbed
+        times = meetings.layers[met] - CROSSED_LAG
+        found = not_mixing(meetings, self.max_layers, None)
+        reason = ""
+        if not (met | absorbed).all() or 2 * np.count_nonzero(absorbed) > len(met):
+            reason = found.reason
+        elif np.median(times) > SLOW * (typical + SLOW):
+            reason = (
+                f"pairs need {int(np.median(times))} layers (median) to meet, where pairs from the "
+                f"same start need {typical:.0f}: there are wells"
+            )
+        if reason:
+            raise NotMixing(
+                f"the law of deep layers depends on the start: with chains from {name}, {reason}",
+                partial, found.exponent, found.pivot_trend,
+            )  # fmt: skip
+        return CrossedStart(name, times, int(np.count_nonzero(absorbed)))
 
     def absorbing_events(self, layer: int, replicates: int) -> tuple[AbsorbingEvent, ...]:
         """Return the known absorbing events of the chain, in states near a layer.

@@ -16,6 +16,7 @@ from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
+from bnmc.estimate.intervals import clopper_pearson
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.assumptions import absorption_probability, assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
@@ -26,6 +27,7 @@ from bnmc.mixing.meetings import (
     not_mixing,
     survival,
     tail_rate,
+    typical_wait,
 )
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.starts import CrossedStart
@@ -153,6 +155,8 @@ class TVBound:
         return assumptions(
             replicates=self.replicates,
             horizon=self.horizon,
+            longest=int(self.meeting_times.max()) - self.lag,
+            longer=int(np.count_nonzero(self.meeting_times - self.lag > self.horizon)),
             tail_probability=self.tail_probability,
             crossed_starts=self.crossed_starts,
             absorbing_events=self.absorbing_events,
@@ -174,12 +178,14 @@ class TVBound:
         return len(self.meeting_times)
 
     def over(self, layers: float) -> NDArray[np.float64]:
-        """Return upper ends of the distance of layer l from the next layers, for another horizon.
+        """Return upper ends of the distance of layer l from later layers, for another horizon.
+
+        The later layers are those at a multiple of the lag, up to the horizon.
 
         Parameters
         ----------
         layers : float
-            Horizon in layers, > 0; infinite only with ``tail_probability=0``.
+            Horizon in layers, > 0; infinite only if `law` is "stationary".
 
         Returns
         -------
@@ -195,8 +201,10 @@ class TVBound:
         """
         layers = real("layers", layers, above=0.0, finite=False)
         if math.isinf(layers):
-            if self.tail_probability != 0.0:
-                raise ArgumentError("layers", layers, "a finite number unless tail_probability=0")
+            if self.law != "stationary":
+                raise ArgumentError(
+                    "layers", layers, "a finite number unless the law is stationary"
+                )
             return self.ci[:, 1].copy()
         lags, known = math.ceil(layers / self.lag), self.horizon // self.lag
         if lags > known and self.tail_probability is not None:
@@ -206,7 +214,7 @@ class TVBound:
         return capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
 
     def absorbed(self, layers: int) -> float:
-        """Return an upper bound of the probability of an absorbing event within some layers.
+        """Return the probability of an absorbing event within some layers, at most or about.
 
         Parameters
         ----------
@@ -217,13 +225,27 @@ class TVBound:
         -------
         float
             The number of layers times the sum of the probabilities of `absorbing_events`, each with
-            three standard errors; at most 1.
+            three standard errors; at most 1.  An upper bound if all events are bounds.  Otherwise
+            an estimate: few states may dominate the mean, so the truth can be several times larger.
         """
         return absorption_probability(self.absorbing_events, integer("layers", layers, low=0))
 
     def layers_to(self, tolerance: float) -> int | None:
-        """Return the first layer whose interval ends at or below `tolerance`; None if none does."""
-        below = np.flatnonzero(self.ci[:, 1] <= real("tolerance", tolerance, above=0.0))
+        """Return the first layer whose bound and interval are at most `tolerance`, or None.
+
+        Parameters
+        ----------
+        tolerance : float
+            Largest distance, > 0.
+
+        Returns
+        -------
+        int or None
+            The first layer at which both `bound` and the upper end of `ci` are at most `tolerance`.
+            If rare slow pairs dominate `bound`, it exceeds the interval for the horizon.
+        """
+        tolerance = real("tolerance", tolerance, above=0.0)
+        below = np.flatnonzero((self.ci[:, 1] <= tolerance) & (self.bound <= tolerance))
         return int(self.layers[below[0]]) if below.size else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -314,7 +336,7 @@ class TVBound:
         ax.set_ylim(shown, 2.0 * max(1.0, float(self.bound[0])))
         ax.set_title(f"Distance from the {self.law} law, at most: {self.replicates} pairs")
         ax.set_xlabel(r"layer $\ell$")
-        ax.set_ylabel(r"bound of $\|\mu_\ell - \mu_*\|_{tv}$")
+        ax.set_ylabel(f"total variation distance from the {self.law} law, at most")
         ax.legend()
         return ax
 
@@ -354,13 +376,13 @@ def tv_bound(
     replicates : int, default 1000
         Number of pairs, >= 2.
     horizon : int, optional
-        Layers over which the intervals hold without an assumption, >= the lag; rounded down to a
-        multiple of the lag.  By default 2 lags.  The upper ends of deep layers are about
-        log(2/(1 − level)) horizon/(lag replicates).
+        Layers over which the intervals hold without an assumption, for layers that are a multiple
+        of the lag apart; >= 1, rounded up to a multiple of the lag.  By default 2 lags.  The upper
+        ends of deep layers are about log(2/(1 − level)) horizon/(lag replicates).
     tail_probability : float, optional
         Upper bound of the probability that a pair waits longer than `horizon` layers, in [0, 1), if
-        you can state one.  It extends the bound to longer horizons (`TVBound.over`); 0 extends it
-        to the stationary law.
+        you can state one; needs `horizon`.  It extends the bound to longer horizons
+        (`TVBound.over`); 0 extends it to the stationary law.
     initial : str, array_like or FirstLayer, default "gaussian"
         Law of layer 0, as in `bnmc.simulate`: one batch for all chains, or a named law.
     rng : optional
@@ -439,23 +461,41 @@ def tv_bound(
     if lag is not None:
         lag = integer("lag", lag, low=1, high=MOST_LAG)
     if horizon is not None:
-        horizon = integer("horizon", horizon, low=1 if lag is None else lag)
+        horizon = integer("horizon", horizon, low=1, high=2**40)
     if tail_probability is not None:
         tail_probability = real("tail_probability", tail_probability, low=0.0, below=1.0)
+        if horizon is None:
+            raise ArgumentError("horizon", None, "a number of layers, with tail_probability")
     if lag is None:
         lag = pairs.choose_lag(replicates)
-        if horizon is not None:
-            lag = min(lag, horizon)
-    lags = HORIZON_LAGS if horizon is None else horizon // lag
+    lags = HORIZON_LAGS if horizon is None else -(-horizon // lag)
     meetings = pairs.run(lag, 0, replicates)
     cert = summary(meetings, lag, depth, lags, tail_probability, pairs.max_layers, level, pairs.key)
     if cert.unmet:
         raise not_mixing(meetings, pairs.max_layers, cert)
-    return replace(
-        cert,
-        crossed_starts=pairs.cross_starts(replicates, cert),
-        absorbing_events=pairs.absorbing_events(lag, replicates),
+    waited = meetings.layers - lag
+    _require_consistent(tail_probability, waited, cert.horizon, level)
+    events = pairs.absorbing_events(lag, replicates)
+    cert = replace(cert, absorbing_events=events)
+    crossed = pairs.cross_starts(
+        replicates, typical_wait(waited), events, replace(cert, tail_probability=None)
     )
+    return replace(cert, crossed_starts=crossed)
+
+
+def _require_consistent(
+    tail_probability: float | None, waited: NDArray[np.int64], horizon: int, level: float
+) -> None:
+    """Raise if pairs wait longer than the horizon more often than the caller states."""
+    if tail_probability is None:
+        return
+    longer = np.count_nonzero(waited > horizon)
+    least = float(clopper_pearson(np.array([float(longer)]), len(waited), level)[0, 0])
+    if least > tail_probability:
+        raise ArgumentError(
+            "tail_probability", tail_probability, f"at least {least:.2g}",
+            f"{longer} of {len(waited)} pairs waited longer than {horizon} layers",
+        )  # fmt: skip
 
 
 def summary(

@@ -16,7 +16,14 @@ from bnmc.estimate.intervals import bounded_mean_interval, clopper_pearson, mean
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import Meetings
 
-__all__ = ["capped_intervals", "excess_means", "not_mixing", "survival", "tail_rate"]
+__all__ = [
+    "capped_intervals",
+    "excess_means",
+    "not_mixing",
+    "survival",
+    "tail_rate",
+    "typical_wait",
+]
 
 FloatArray = NDArray[np.float64]
 
@@ -66,10 +73,18 @@ def capped_intervals(
     (depth + 1, 2) ndarray of float64
     """
     ordered = np.sort(waited)
-    times = np.arange(depth + 1)[:, None] + lag * np.arange(lags)
-    # min(J_l, lags) counts the times l, l + lag, … at which a pair has not met.
+    # min(J_l, lags) counts the times l, l + lag, … at which a pair has not met: none is later than
+    # the longest waiting time.
+    counted = min(lags, -(-int(ordered[-1]) // lag))
+    times = np.arange(depth + 1)[:, None] + lag * np.arange(counted)
     apart = len(waited) - np.searchsorted(ordered, times, side="right")
-    return lags * bounded_mean_interval(apart.mean(axis=1) / len(waited), len(waited), level)
+    share = apart.sum(axis=1) / (len(waited) * float(lags))
+    return float(lags) * bounded_mean_interval(share, len(waited), level)
+
+
+def typical_wait(waited: NDArray[np.int64]) -> float:
+    """Return the 0.9 quantile of the waiting times, in layers."""
+    return float(np.quantile(waited, 0.9))
 
 
 def survival(

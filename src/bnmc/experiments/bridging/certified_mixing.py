@@ -208,8 +208,8 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
         )
     attrs = data.attrs
     figure.suptitle(
-        f"Total variation from the invariant law, n = {attrs['batch']}, d = {attrs['width']}, "
-        f"{attrs['replicates']} pairs"
+        f"Total variation from the quasi-stationary law, n = {attrs['batch']}, "
+        f"d = {attrs['width']}, {attrs['replicates']} pairs"
     )
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
