@@ -131,7 +131,7 @@ def test_activations_are_those_of_the_caller():
         np.zeros(1, [("a", "f8")]), b"bytes", 1j, bnmc.MeanField,
         bnmc.Chain(4, 2, weights=lambda rng, shape: rng.standard_normal(shape)),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_other_values_are_not_written(value):
     with pytest.raises(Foreign, match="is nothing that an experiment keeps"):
