@@ -27,7 +27,7 @@ def test_rare_events_are_invisible_unless_the_caller_excludes_them():
         "Stated by the caller: no pair waits longer than 40 layers. Of 5"
     )
     sentence, _ = said(1e-5)
-    assert "longer than 40 layers with probability at most 1e-05" in sentence
+    assert "longer than 40 layers with probability at most 1e-05. Each lag" in sentence
 
 
 def test_other_starts_are_named():

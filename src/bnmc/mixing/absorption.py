@@ -83,12 +83,13 @@ class AbsorbingEvent:
         One sentence.
     probability : float
         Probability per layer, summed over all samples or pairs of samples (union bound), at most 1.
-        If `is_bound`, an upper bound for every state.  Otherwise the mean over the given states.
+        If `is_bound`, an upper bound that does not depend on the Gram matrix of the layer before.
+        Otherwise the mean over the given Gram matrices.
     stderr : float
         Standard error of the mean over the given states; 0.0 if `is_bound`, and infinite if only
         one of the given states was not yet absorbed.
     is_bound : bool
-        Whether `probability` holds for every state.
+        Whether `probability` is an upper bound for all Gram matrices, rather than a mean.
     """
 
     name: str

@@ -112,6 +112,7 @@ def _on_rare_events(
     if tail_probability == 0.0:
         return f"Stated by the caller: no pair waits longer than {horizon} layers. {seen}"
     return (
-        f"Stated by the caller: a pair waits longer than {horizon} layers with probability at most "
-        f"{tail_probability:g}. This adds to the distance for every lag beyond the horizon. {seen}"
+        f"Stated by the caller: a pair waits longer than {horizon} layers with probability at "
+        f"most {tail_probability:g}. Each lag beyond the horizon adds this probability to the "
+        f"bound. {seen}"
     )

@@ -43,8 +43,9 @@ MOST_LAG = 2**20
 #: chain that alternates between two states does not meet itself.
 CROSSED_REPLICATES, CROSSED_LAG = 32, 1
 
-#: Pairs from another start are slow if half of them need this many times the typical waiting time.
-SLOW = 10.0
+#: Pairs from another start are slow if half of them wait longer than this multiple of the typical
+#: waiting time, plus this number of layers: far starts add some layers of contraction.
+SLOW_FACTOR, SLOW_LAYERS = 10.0, 100
 
 #: Number of states in which the probabilities of absorbing events are averaged.
 STATES = 256
@@ -178,7 +179,7 @@ class CoupledPairs:
         reason = ""
         if not (met | absorbed).all() or 2 * np.count_nonzero(absorbed) > len(met):
             reason = found.reason
-        elif np.median(times) > SLOW * (typical + SLOW):
+        elif np.median(times) > SLOW_FACTOR * typical + SLOW_LAYERS:
             reason = (
                 f"pairs need {int(np.median(times))} layers (median) to meet, where pairs from the "
                 f"same start need {typical:.0f}: there are wells"

@@ -22,10 +22,10 @@ class LaggedDistance:
 
     .. math:: \|\mu_l - \mu_{l + L}\|_{tv} \le P(\tau - L > l)
 
-    holds for every chain, start and lag L, without an assumption.  The probability is that of a
-    binomial count, so its intervals are exact.  The statement does not compare μ_l with the
-    stationary law: a chain that leaves a set of states once in 10⁶ layers has nearly equal laws at
-    layers l and l + L for a long time.
+    for any chain, any law of layer 0 and any lag L.  The number of pairs that have not met is
+    binomial, so the confidence intervals of the probability are exact.  A small distance between
+    layers l and l + L does not mean that μ_l is near the stationary law: if a chain leaves a set of
+    states only once in 10⁶ layers, the two laws are nearly equal for about that long.
 
     Attributes
     ----------

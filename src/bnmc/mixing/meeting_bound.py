@@ -101,13 +101,15 @@ class TVBound:
     -----
     Three statements follow from the same meeting times.
 
-    1. ‖μ_l − μ_{l+lag}‖_tv ≤ P(τ − lag > l), for every chain.  `lagged` has its exact intervals.
-    2. ‖μ_l − μ_{l+m}‖_tv ≤ E min(J_l, k) for each multiple m ≤ k·lag of the lag, for every chain.
+    1. ‖μ_l − μ_{l+lag}‖_tv ≤ P(τ − lag > l).  This needs no assumption about the chain.  `lagged`
+       has the exact confidence intervals of the probability.
+    2. ‖μ_l − μ_{l+m}‖_tv ≤ E min(J_l, k), if m is a multiple of the lag and m ≤ k·lag.  This needs
+       no assumption about the chain either.
        As min(J_l, k)/k is in [0, 1], Hoeffding's inequality gives the intervals `ci` for
        k = horizon/lag, whatever the law of τ.  `over` returns upper ends for other horizons.
     3. ‖μ_l − μ*‖_tv ≤ E J_l.  J_l is unbounded: an event of probability ε that keeps a pair apart
        for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
-       compared with 1/R.  So no interval for E J_l holds for every chain.
+       compared with 1/R.  So without an assumption R pairs give no interval for E J_l.
 
     The bound of statement 2 is a distance from the *quasi-stationary* law: the law that the chain
     keeps for the horizon.  It is the stationary law if rarer events can be excluded.  `assumes`

@@ -54,7 +54,7 @@ def excess_means(waited: NDArray[np.int64], lag: int, depth: int) -> tuple[Float
 def capped_intervals(
     waited: NDArray[np.int64], lag: int, depth: int, lags: int, level: float
 ) -> FloatArray:
-    """Return intervals for the means of min(J_l, lags), which hold for every law of the times.
+    """Return intervals for the means of min(J_l, lags), whatever the law of the waiting times.
 
     min(J_l, lags)/lags is in [0, 1], so `bounded_mean_interval` applies.  The ends do not increase
     with l.
