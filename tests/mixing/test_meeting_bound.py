@@ -206,8 +206,11 @@ def test_a_step_function_is_certified_for_a_horizon_only():
 
 def test_what_has_been_met_comes_with_the_error():
     with pytest.raises(NotMixing) as raised:
-        tv_bound(RELU, 10, lag=4, replicates=400, max_layers=4, rng=0)
+        tv_bound(
+            RELU, 10, lag=4, replicates=400, max_layers=4, horizon=8, tail_probability=0.0, rng=0
+        )
     partial = raised.value.partial
+    assert partial.law == "quasi-stationary"  # whatever the caller excludes
     assert isinstance(partial, meeting_bound.TVBound)
     assert 0 < partial.unmet < 400
     assert f"Too small: {partial.unmet} pairs had not met." in str(partial)

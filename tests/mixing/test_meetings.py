@@ -107,7 +107,7 @@ def _summary_of(chain, depth, lag, replicates, seed):
     """Return the bound without pairs from other starts, which its intervals do not use."""
     pairs = coupling.CoupledPairs(chain, "gaussian", seed, 4000, AtOnce(), False)
     meetings = pairs.run(lag, 0, replicates)
-    return meeting_bound.summary(meetings, lag, depth, 2, None, 4000, 0.95, pairs.key)
+    return meeting_bound.summary(meetings, lag, depth, 2, 4000, 0.95, pairs.key)
 
 
 @pytest.mark.parametrize(("lag", "replicates"), [(1, 200), (6, 20)], ids=["large", "small"])

@@ -104,8 +104,7 @@ class TVBound:
     1. ‖μ_l − μ_{l+lag}‖_tv ≤ P(τ − lag > l).  This needs no assumption about the chain.  `lagged`
        has the exact confidence intervals of the probability.
     2. ‖μ_l − μ_{l+m}‖_tv ≤ E min(J_l, k), if m is a multiple of the lag and m ≤ k·lag.  This needs
-       no assumption about the chain either.
-       As min(J_l, k)/k is in [0, 1], Hoeffding's inequality gives the intervals `ci` for
+       no assumption about the chain either.  As min(J_l, k)/k is in [0, 1], Hoeffding's inequality gives the intervals `ci` for
        k = horizon/lag, whatever the law of τ.  `over` returns upper ends for other horizons.
     3. ‖μ_l − μ*‖_tv ≤ E J_l.  J_l is unbounded: an event of probability ε that keeps a pair apart
        for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
@@ -113,8 +112,8 @@ class TVBound:
 
     The bound of statement 2 is a distance from the *quasi-stationary* law: the law that the chain
     keeps for the horizon.  It is the stationary law if rarer events can be excluded.  `assumes`
-    says in words what that means for this result, and `law` is "stationary" only if the caller
-    excludes them by ``tail_probability=0``.
+    lists these conditions with the numbers of this result.  `law` is "stationary" only if the
+    caller excludes rarer events by ``tail_probability=0``.
     """
 
     layers: NDArray[np.int64]
@@ -153,7 +152,7 @@ class TVBound:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What has to hold for the quasi-stationary law to be the stationary law, in sentences."""
+        """Conditions under which the quasi-stationary law is the stationary law, in sentences."""
         return assumptions(
             replicates=self.replicates,
             horizon=self.horizon,
@@ -472,17 +471,15 @@ def tv_bound(
         lag = pairs.choose_lag(replicates)
     lags = HORIZON_LAGS if horizon is None else -(-horizon // lag)
     meetings = pairs.run(lag, 0, replicates)
-    cert = summary(meetings, lag, depth, lags, tail_probability, pairs.max_layers, level, pairs.key)
+    cert = summary(meetings, lag, depth, lags, pairs.max_layers, level, pairs.key)
     if cert.unmet:
         raise not_mixing(meetings, pairs.max_layers, cert)
     waited = meetings.layers - lag
     _require_consistent(tail_probability, waited, cert.horizon, level)
     events = pairs.absorbing_events(lag, replicates)
     cert = replace(cert, absorbing_events=events)
-    crossed = pairs.cross_starts(
-        replicates, typical_wait(waited), events, replace(cert, tail_probability=None)
-    )
-    return replace(cert, crossed_starts=crossed)
+    crossed = pairs.cross_starts(replicates, typical_wait(waited), events, cert)
+    return replace(cert, crossed_starts=crossed, tail_probability=tail_probability)
 
 
 def _require_consistent(
@@ -505,12 +502,11 @@ def summary(
     lag: int,
     depth: int,
     lags: int,
-    tail_probability: float | None,
     max_layers: int,
     level: float,
     key: int,
 ) -> TVBound:
-    """Return the bound from meetings; a pair that has not met counts with its last layer."""
+    """Return the bound from meetings alone; a pair that has not met counts with its last layer."""
     met = meetings.layers >= 0
     times = np.where(met, meetings.layers, lag + max_layers)
     waited = times - lag
@@ -527,7 +523,7 @@ def summary(
         meeting_times=times,
         lag=lag,
         horizon=lags * lag,
-        tail_probability=tail_probability,
+        tail_probability=None,
         crossed_starts=(),
         absorbing_events=(),
         rate_estimate=tail_rate(waited, level),
