@@ -506,7 +506,7 @@ def summary(
     level: float,
     key: int,
 ) -> TVBound:
-    """Return the bound from meetings alone; a pair that has not met counts with its last layer."""
+    """Return the bound from meetings; a pair that has not met counts with its last layer."""
     met = meetings.layers >= 0
     times = np.where(met, meetings.layers, lag + max_layers)
     waited = times - lag
