@@ -104,8 +104,9 @@ class TVBound:
     1. ‖μ_l − μ_{l+lag}‖_tv ≤ P(τ − lag > l).  This needs no assumption about the chain.  `lagged`
        has the exact confidence intervals of the probability.
     2. ‖μ_l − μ_{l+m}‖_tv ≤ E min(J_l, k), if m is a multiple of the lag and m ≤ k·lag.  This needs
-       no assumption about the chain either.  As min(J_l, k)/k is in [0, 1], Hoeffding's inequality gives the intervals `ci` for
-       k = horizon/lag, whatever the law of τ.  `over` returns upper ends for other horizons.
+       no assumption about the chain either.  As min(J_l, k)/k is in [0, 1], Hoeffding's inequality
+       gives the intervals `ci` for k = horizon/lag, whatever the law of τ.  `over` returns upper
+       ends for other horizons.
     3. ‖μ_l − μ*‖_tv ≤ E J_l.  J_l is unbounded: an event of probability ε that keeps a pair apart
        for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
        compared with 1/R.  So without an assumption R pairs give no interval for E J_l.
