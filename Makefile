@@ -18,7 +18,7 @@ KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xarg
 NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
 export NUMBA_CACHE_DIR
 
-.PHONY: help test lint docs docs-full demo bench clean
+.PHONY: help test lint docs docs-full demo bench mutants clean
 .NOTPARALLEL:
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make docs-full  the same, with all figures made (minutes)"
 	@echo "make demo       bnmc demo: handwritten digits through deep random networks"
+	@echo "make mutants    small faults in changed files: which ones do the tests find?"
 	@echo "make bench      benchmarks, with NumPy, PyTorch and JAX for comparison"
 	@echo "make clean      remove the environment and all caches"
 
@@ -54,6 +55,9 @@ demo: $(VENV)/.demo
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench $(ARGS)
+
+mutants: $(VENV)/.test
+	$(BIN)/python tests/mutants.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) docs/_build docs/figures docs/api/generated .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

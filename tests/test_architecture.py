@@ -44,6 +44,7 @@ CROSS_CUTTING = {
     "test_concurrency.py": "runs simulations and estimators in several threads and processes",
     "test_docs.py": "runs the code of the documentation",
     "test_downstream.py": "builds and installs the package",
+    "test_faults.py": "tests the tool that puts faults into the package",
     "test_fuzz.py": "calls public functions and commands at random",
     "test_public_api.py": "lists all public names",
     "test_readme.py": "runs the programs of the README",

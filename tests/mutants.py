@@ -1,0 +1,236 @@
+"""Put small faults into the package, one at a time, and see which ones the tests find.
+
+``make mutants`` draws 40 faults in the files that differ from the branch ``main``;
+``make mutants ARGS="--all --faults 300 --seed 7"`` draws them in all files.  First the tests run
+once without a fault, to learn which tests execute which lines.  Then each fault meets the tests
+that execute its line: those that belong to its file first, then the fastest.  Tests that take more
+than `--seconds` together are left out.  A fault that no test finds *survives*: either it changes
+nothing that matters, or a test is missing.
+
+Compiled lines are not seen to run, so a fault in a kernel meets the tests that run the kernel as
+plain Python, and those in the simulator of the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults import Fault, faults_of, with_fault
+
+__all__ = ["main"]
+
+ROOT = Path(__file__).parents[1]
+
+#: Time that a test may take with a fault: a multiple of its own, and seconds beside it.
+PATIENCE, COMPILING = 5.0, 120.0
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Which tests execute which lines, and how long they take.
+
+    Attributes
+    ----------
+    of_line : dict
+        By file and line, the names of the tests.
+    seconds : dict
+        By name, the time of a test.
+    """
+
+    of_line: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
+
+    def of(self, fault: Fault, most: float) -> list[str]:
+        """Return the tests for a fault, in the order in which they run."""
+        lines = self.of_line.get(str(fault.path), {})
+        wanted = fault.lines or tuple(lines)
+        names = {name for line in wanted for name in lines.get(line, [])}
+        parts = Path(*fault.path.parts[2:])  # without src/bnmc
+        own = f"tests/{parts.with_name('test_' + parts.name)}"
+        chosen: list[str] = []
+        total = 0.0
+        for name in sorted(
+            names, key=lambda one: (not one.startswith(own), self.seconds.get(one, 0.0), one)
+        ):
+            total += self.seconds.get(name, 0.0)
+            if chosen and total > most:
+                break
+            chosen.append(name)
+        return chosen
+
+
+class Recorder:
+    """A pytest plugin that writes the time of each test to a file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.seconds: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add the time of one phase of a test."""
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write all times."""
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            Path(self.path).write_text(json.dumps(self.seconds))
+
+
+def pytest_configure(config: Any) -> None:
+    """Record times if `learn` asks for it (this module is then a plugin)."""
+    path = os.environ.get("BNMC_TEST_SECONDS")
+    if path:
+        config.pluginmanager.register(Recorder(path))
+
+
+def learn(where: Sequence[str], folder: Path) -> Tests:
+    """Run tests without a fault and return what they execute."""
+    kept, data = folder / "seconds.json", folder / "coverage"
+    if not kept.exists():
+        environment = _environment(ROOT) | {
+            "BNMC_TEST_SECONDS": str(kept),
+            "COVERAGE_FILE": str(data),
+        }
+        command = ["-p", "mutants", "-n", "2", "--dist", "worksteal", "-q"]
+        command += ["--cov", "--cov-context=test", "--cov-report=", "--cov-fail-under=0"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *command, *where],
+            cwd=ROOT, env=environment, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            kept.unlink(missing_ok=True)
+            raise SystemExit("without a fault, tests fail")
+    from coverage import CoverageData
+
+    found = CoverageData(str(data))
+    found.read()
+    of_line = {}
+    for path in found.measured_files():
+        contexts = found.contexts_by_lineno(path).items()
+        names = {line: [one.partition("|")[0] for one in own if one] for line, own in contexts}
+        of_line[str(Path(path).relative_to(ROOT))] = {
+            line: sorted(set(own)) for line, own in names.items() if own
+        }
+    return Tests(of_line, json.loads(kept.read_text()))
+
+
+def _environment(root: Path) -> dict[str, str]:
+    paths = f"{root / 'src'}{os.pathsep}{root / 'tests'}"
+    return {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def changed_files(base: str) -> list[Path]:
+    """Return the Python files of the package that differ from a branch."""
+    command = ["git", "diff", "--name-only", base, "--", "src/bnmc/*.py"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [Path(name) for name in names.splitlines() if (ROOT / name).exists()]
+
+
+def judge(fault: Fault, tests: list[str], seconds: float, copies: list[Path]) -> str:
+    """Return "killed", "survived", "slow" or "not run" for a fault, in one of the `copies`."""
+    if not tests:
+        return "not run"
+    copy = copies.pop()
+    file = copy / fault.path
+    source, times = file.read_text(), file.stat()
+    try:
+        file.write_text(with_fault(source, fault))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header",
+             "--tb=no", *tests],
+            cwd=copy, env=_environment(copy), check=False, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=PATIENCE * seconds + COMPILING,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "slow"
+    finally:
+        file.write_text(source)
+        # Numba's cache knows a file by its time.
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        copies.append(copy)
+    return "killed" if done.returncode else "survived"
+
+
+def _copy(folder: Path, number: int) -> Path:
+    copy = folder / f"copy-{number}"
+    names = ("src", "tests", "pyproject.toml", "README.md", "CONTRIBUTING.md", "docs", "bench")
+    for name in names:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "_build")
+            shutil.copytree(source, copy / name, ignore=ignored)
+        else:
+            copy.mkdir(exist_ok=True)
+            shutil.copy(source, copy / name)
+    return copy
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw faults, judge them, and print the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--faults", type=int, default=40, help="how many faults to draw")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    parser.add_argument("--since", default="main", help="files that differ from this branch")
+    parser.add_argument("--all", action="store_true", help="all files of the package")
+    parser.add_argument("--files", nargs="*", help="these files or folders of src/bnmc")
+    parser.add_argument("--tests", nargs="*", default=[], help="run these tests only")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of tests for one fault")
+    parser.add_argument("--keep", type=Path, help="folder that keeps what the tests execute")
+    parser.add_argument("--json", type=Path, help="file for the verdicts")
+    parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
+    given = parser.parse_args(arguments)
+
+    if given.files:
+        folders = [ROOT / name for name in given.files]
+        paths = [p for one in folders for p in (sorted(one.rglob("*.py")) or [one])]
+        files = [path.relative_to(ROOT) for path in paths]
+    elif given.all:
+        files = [path.relative_to(ROOT) for path in sorted((ROOT / "src/bnmc").rglob("*.py"))]
+    else:
+        files = changed_files(given.since)
+    every = [fault for path in files for fault in faults_of(path, ROOT)]
+    if not every:
+        raise SystemExit("no file of the package differs: use --all, --files or --since")
+    drawn = random.Random(given.seed).sample(every, min(given.faults, len(every)))
+    print(f"{len(drawn)} of {len(every)} faults in {len(files)} files, seed {given.seed}")
+
+    with tempfile.TemporaryDirectory() as temporary:
+        keep = given.keep or Path(temporary)
+        keep.mkdir(exist_ok=True, parents=True)
+        tests = learn(given.tests, keep.resolve())
+        copies = [_copy(Path(temporary), number) for number in range(given.jobs)]
+
+        def verdict(fault: Fault) -> dict[str, Any]:
+            begin = time.monotonic()
+            chosen = tests.of(fault, given.seconds)
+            seconds = sum(tests.seconds.get(name, 0.0) for name in chosen)
+            what = judge(fault, chosen, seconds, copies)
+            print(f"{what:9} {time.monotonic() - begin:5.0f} s {len(chosen):4} tests  {fault}",
+                  flush=True)  # fmt: skip
+            return {"verdict": what, "fault": str(fault), "tests": len(chosen)}
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            verdicts = list(pool.map(verdict, drawn))
+    counts = Counter(one["verdict"] for one in verdicts)
+    found = counts["killed"] + counts["slow"]
+    print(f"found {found} of {len(verdicts)}: {dict(counts)}")
+    if given.json:
+        given.json.write_text(json.dumps({"seed": given.seed, "verdicts": verdicts}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The tool that puts faults into the package: it finds known places, and tests that fail."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import mutants
+import pytest
+from faults import Fault, faults_of, with_fault
+
+SOURCE = '''\
+"""Text with 1 < 2."""
+
+LIMIT: int = 3
+
+
+def f(x, é="ü < 1"):
+    """Return 4 + 4."""
+    if x < LIMIT and not x:
+        x.total += 1
+        raise ValueError("got 5 < 6")
+    return min(x, 2.0) - é
+'''
+
+EXPECTED = {
+    (3, "3", "4"), (3, "3", "2"), (8, "x < LIMIT", "(x <= LIMIT)"), (8, "x < LIMIT", "(x > LIMIT)"),
+    (8, "x < LIMIT and not x", "(x < LIMIT or not x)"), (8, "not x", "(x)"),
+    (9, "x.total += 1", "pass"), (9, "1", "2"), (9, "1", "0"),
+    (11, "min(x, 2.0)", "(max(x, 2.0))"), (11, "2.0", "2.2"),
+    (11, "min(x, 2.0) - é", "(min(x, 2.0) + é)"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def package(tmp_path):
+    file = tmp_path / "src/bnmc/one.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(SOURCE)
+    return tmp_path, Path("src/bnmc/one.py")
+
+
+def test_every_place_that_runs_has_its_faults_and_messages_have_none(package):
+    root, path = package
+    found = faults_of(path, root)
+    assert {(one.first[0], one.was, one.becomes) for one in found} == EXPECTED
+    for one in found:
+        assert ast.dump(ast.parse(with_fault(SOURCE, one))) != ast.dump(ast.parse(SOURCE))
+
+
+def test_a_fault_replaces_its_own_bytes_beyond_ascii(package):
+    root, path = package
+    (one,) = [f for f in faults_of(path, root) if f.becomes == "(min(x, 2.0) + é)"]
+    assert with_fault(SOURCE, one) == SOURCE.replace("min(x, 2.0) - é", "(min(x, 2.0) + é)")
+
+
+def test_lines_are_those_of_a_place_in_a_function_and_none_at_import(package):
+    root, path = package
+    lines = {one.was: one.lines for one in faults_of(path, root)}
+    assert lines["3"] == ()
+    assert lines["2.0"] == (11,)
+
+
+def test_tests_of_the_file_run_first_then_the_fastest():
+    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,))
+    seconds = {"tests/a/test_one.py::slow": 9.0, "tests/b.py::x": 2.0, "tests/b.py::y": 1.0}
+    tests = mutants.Tests({"src/bnmc/a/one.py": {7: sorted(seconds), 8: ["other"]}}, seconds)
+    assert tests.of(fault, 30.0) == ["tests/a/test_one.py::slow", "tests/b.py::y", "tests/b.py::x"]
+    assert tests.of(fault, 10.0) == ["tests/a/test_one.py::slow", "tests/b.py::y"]
+    assert tests.of(fault, 1.0) == ["tests/a/test_one.py::slow"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"), [(1, "killed"), (0, "survived"), (None, "slow"), ("none", "not run")]
+)
+def test_verdicts_and_the_source_is_as_before(package, monkeypatch, outcome, verdict):
+    root, path = package
+    seen = []
+
+    def run(command, **options):
+        seen.append((root / path).read_text())
+        if outcome is None:
+            raise subprocess.TimeoutExpired(command, 1.0)
+        return subprocess.CompletedProcess(command, outcome)
+
+    monkeypatch.setattr(mutants.subprocess, "run", run)
+    before = (root / path).stat()
+    fault = faults_of(path, root)[0]
+    copies = [root]
+    tests = [] if outcome == "none" else ["a"]
+    assert mutants.judge(fault, tests, 1.0, copies) == verdict
+    assert (root / path).read_text() == SOURCE
+    assert (root / path).stat().st_mtime_ns == before.st_mtime_ns
+    assert copies == [root]
+    assert seen == ([] if outcome == "none" else [with_fault(SOURCE, fault)])
