@@ -185,6 +185,89 @@ def add_gram(block, columns, rows, partial, sums):
 
 
 @kernel
+def add_cross(first, second, columns, rows, partial, sums):
+    """Add firstᵀ second of two blocks to `sums`, kept as all 4 x 4 tiles, row of tiles by row.
+
+    Sums are made like those of `add_gram`.
+    """
+    strip = vectors.NARROW_BYTES // first.itemsize
+    tiles = (columns + 3) // 4
+    position = 0
+    for tile_i in range(tiles):
+        i = 4 * tile_i * BLOCK
+        for tile_j in range(tiles):
+            j = 4 * tile_j * BLOCK
+            s00, s01, s02, s03 = (
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+            )
+            s10, s11, s12, s13 = (
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+            )
+            s20, s21, s22, s23 = (
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+            )
+            s30, s31, s32, s33 = (
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+                zero_narrow(first),
+            )
+            for row in range(0, rows, strip):
+                keep_order()
+                x0 = load_narrow(first, i + row)
+                x1 = load_narrow(first, i + BLOCK + row)
+                x2 = load_narrow(first, i + 2 * BLOCK + row)
+                x3 = load_narrow(first, i + 3 * BLOCK + row)
+                y = load_narrow(second, j + row)
+                s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
+                s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
+                y = load_narrow(second, j + BLOCK + row)
+                s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
+                s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
+                y = load_narrow(second, j + 2 * BLOCK + row)
+                s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
+                s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
+                y = load_narrow(second, j + 3 * BLOCK + row)
+                s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
+                s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
+            store_sums(
+                partial,
+                0,
+                (
+                    s00,
+                    s01,
+                    s02,
+                    s03,
+                    s10,
+                    s11,
+                    s12,
+                    s13,
+                    s20,
+                    s21,
+                    s22,
+                    s23,
+                    s30,
+                    s31,
+                    s32,
+                    s33,
+                ),
+            )
+            at = np.uintp(position)
+            for k in range(16):
+                sums[at + np.uintp(k)] += partial[k]
+            position += 16
+
+
+@kernel
 def clear_rows(block, first_column, last_column, first_row, last_row):
     """Write zeros to a range of rows of a range of columns of a block."""
     for i in range(first_column, last_column):

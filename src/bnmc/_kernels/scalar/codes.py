@@ -40,6 +40,8 @@ STREAM_CHI = np.uint32(0x60000000)
 STREAM_START = np.uint32(0x80000000)
 STREAM_RESIDUAL = np.uint32(0xA0000000)
 STREAM_COIN = np.uint32(0xC0000000)
+#: Stream of a backward pass, which no coupled pairs accompany.
+STREAM_BACKWARD = STREAM_RESIDUAL
 #: A float64 needs a second word.  Its stream is that of the first word plus this.
 SECOND_WORD = np.uint32(0x10000000)
 

@@ -1,0 +1,550 @@
+"""The CPU kernels of the backward pass: gradients through the layers of a chain.
+
+Let a (width x columns) be the activations of a layer, of which the next layer sees the covariance
+K = F Fᵀ, and z (width x columns) the normals that gave its rows, W a = z Fᵀ.  Let δ be the gradient
+with respect to these rows.  Given a and z, the weights W are Gaussian, conditioned on W a.  So with
+B = a F⁻ᵀ / √width, an orthonormal basis of what the layer saw,
+
+    Wᵀ δ = B (zᵀ δ / √width - Bᵀ Z) + Z,    rows of Z: N(0, δᵀδ / width).
+
+Of δ only δᵀδ and zᵀδ matter: two matrices of order `columns` take the pass from a layer to the
+layer below.  The forward rows of a layer are made again, from its counters and the Gram matrix
+before it.  A layer takes two passes over its rows, because Bᵀ Z is a sum over all of them:
+`first_pass` makes the rows and Z and sums aᵀ Z, `second_pass` makes δ of the layer and its sums.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu import vectors
+from bnmc._kernels.cpu.blocks import (
+    add_columns,
+    add_cross,
+    add_gram,
+    add_product,
+    clear_rows,
+    copy_matrix,
+    multiply_triangular,
+    repeat_first_row,
+    unpack_gram,
+)
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.rows import activate_block, factorise, measure_rows
+from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
+from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
+from bnmc._kernels.scalar.codes import (
+    NORM_CENTRED,
+    NORM_NONE,
+    NORM_UNCENTRED,
+    NOT_FINITE,
+    RESOLVED_PIVOT,
+    UNRESOLVED,
+    ZERO_VARIANCE,
+    Draw,
+    Law,
+)
+
+
+#: Where δ of the layer above comes from: a readout after the last layer, the direction at the top,
+#: or the layer above, whose norm makes the sum over each batch zero if it centres.
+READOUT, TOP, INNER = 0, 1, 2
+
+
+class Rows(NamedTuple):
+    """All rows of one layer of one chain, as (blocks, padded columns * BLOCK).
+
+    `normals` and `hidden` have the dtype of the forward pass, as have `means` and `scales`,
+    (blocks, inputs * BLOCK); the others have the dtype of the backward pass.
+    """
+
+    normals: np.ndarray
+    hidden: np.ndarray
+    means: np.ndarray
+    scales: np.ndarray
+    delta: np.ndarray  # Z, then the gradient with respect to h
+    above: np.ndarray  # the gradient of the layer above; (1, 1) without a skip connection
+
+
+class Blocks(NamedTuple):
+    """Buffers of one thread: blocks, and sums over rows."""
+
+    activations: np.ndarray  # dtype of the forward pass
+    values: np.ndarray  # dtype of the backward pass
+    slopes: np.ndarray  # dtype of the backward pass
+    partial: np.ndarray  # dtype of the backward pass, 16
+    gram_sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle
+    cross_sums: np.ndarray  # float64, 16 for each 4 x 4 tile
+
+
+class Solve(NamedTuple):
+    """Matrices of order `columns`, float64 but for the factors that multiply rows."""
+
+    covariance: np.ndarray
+    group_means: np.ndarray
+    diagonal: np.ndarray
+    panel: np.ndarray
+    twin: np.ndarray
+    basis: np.ndarray  # float64 (padded, padded): the factor F of what the layer above saw
+    in_basis: np.ndarray  # bool: columns of F that are not zero
+    root: np.ndarray  # (padded, padded), dtype of the backward pass: the factor of δᵀδ / width
+    in_root: np.ndarray  # bool
+    mixing: np.ndarray  # (padded, padded), dtype of the backward pass
+    columns: np.ndarray  # float64 (columns, columns)
+
+
+@kernel
+def cast(source, out, columns, rows):
+    """Write the columns of a block to a block of another dtype."""
+    for i in range(columns):
+        for at in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
+            out[at] = source[at]
+
+
+@kernel
+def draw_regular(block, columns, regular, first_row, rows, draw):
+    """Fill the regular columns of a block with normals, and the others with zeros."""
+    k = 0
+    while k < columns:
+        end = k + 1
+        while end < columns and regular[end] == regular[k]:
+            end += 1
+        if regular[k]:
+            fill_normals(block, k, k, end - k, first_row, rows, draw)
+        else:
+            clear_rows(block, k, end, 0, rows)
+        k = end
+
+
+@kernel
+def factorise_delta(gram, law, centred, solve):
+    """Write the factor of δᵀδ / width, times a power of two; return that, and the least pivot.
+
+    If `centred`, the columns of δ of each batch have the sum zero.
+    """
+    columns = law.columns
+    for i in range(columns):
+        for j in range(columns):
+            solve.covariance[i, j] = gram[i, j]
+        solve.diagonal[i] = gram[i, i]
+    scale = scale_of(solve.diagonal)
+    if centred:
+        for first in range(0, columns, law.batch):
+            # The others determine the last sample of a batch, so its pivot is zero.
+            solve.diagonal[first + law.batch - 1] = np.inf
+    find_twins(solve.covariance, solve.twin)
+    cholesky(
+        solve.covariance, solve.diagonal, solve.twin, scale, solve.panel, solve.root, solve.in_root
+    )
+    least = 1.0
+    for k in range(columns):
+        if solve.twin[k] == k and not (centred and (k + 1) % law.batch == 0):
+            # Samples without a gradient need no resolution.
+            if gram[k, k] > 0.0:
+                least = min(least, solve.diagonal[k])
+    return scale, least
+
+
+@kernel
+def factorise_seen(gram, centred, law, solve):
+    """Write the factor of the covariance that the layer above saw, with scale 1, to `basis`."""
+    columns = law.columns
+    if centred:
+        centre(gram, law.batch, solve.group_means, solve.covariance)
+    else:
+        for i in range(columns):
+            for j in range(columns):
+                solve.covariance[i, j] = gram[i, j]
+    for first in range(0, columns, law.batch):
+        mean = 0.0
+        for i in range(first, first + law.batch):
+            mean += gram[i, i] / law.batch
+        for i in range(first, first + law.batch):
+            solve.diagonal[i] = max(gram[i, i], mean) if centred else gram[i, i]
+        if centred:
+            solve.diagonal[first + law.batch - 1] = np.inf
+    find_twins(solve.covariance, solve.twin)
+    cholesky(
+        solve.covariance, solve.diagonal, solve.twin, 1.0, solve.panel, solve.basis, solve.in_basis
+    )
+
+
+@kernel
+def first_pass(
+    sigma, law, x, first_row, last_row, draw, noise, factor, regular, solve, rows_of, blocks
+):
+    """Make rows of a layer again, and Z; sum aᵀ Z.  Returns a row without variance, or -1.
+
+    Parameters
+    ----------
+    x : (columns, >= width)
+        The representation of the layer before, if there is a skip connection.
+    draw, noise : Draw
+        The addresses of the normals of the rows and of Z.
+    factor, regular : ndarray
+        The factor from which the forward pass drew the rows.
+    """
+    blocks.cross_sums[:] = 0.0
+    columns = law.columns
+    centred = law.norm == NORM_CENTRED and law.skip == 0.0
+    norm = NORM_UNCENTRED if centred else law.norm
+    own = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+    for start in range(first_row, last_row, BLOCK):
+        count = min(BLOCK, last_row - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        number = start // BLOCK
+        z, h = rows_of.normals[number], rows_of.hidden[number]
+        means, scales = rows_of.means[number], rows_of.scales[number]
+        delta = rows_of.delta[number]
+        draw_regular(z, columns, regular, start, rows, draw)
+        cast(z, h, columns, rows)
+        multiply_triangular(factor, columns, h, rows)
+        if law.skip != 0.0:
+            add_columns(law.skip, x, start, columns, rows, h)
+        repeat_first_row(h, columns, count, rows)
+        degenerate = measure_rows(h, rows, own, means, scales)
+        if degenerate >= 0:
+            return start + degenerate
+        activate_rows(sigma, law, h, means, scales, count, rows, blocks.activations, blocks.values)
+        draw_regular(delta, columns, solve.in_root, start, rows, noise)
+        multiply_triangular(solve.root, columns, delta, rows)
+        add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+    return -1
+
+
+@kernel
+def activate_rows(sigma, law, h, means, scales, count, rows, work, out):
+    """Write the activations of a block of rows h to `out`, and zeros to rows beyond `count`."""
+    cast(h, work, law.columns, rows)
+    activate_block(sigma, work, law.columns, law.batch, rows, means, scales)
+    clear_rows(work, 0, law.columns, count, rows)
+    cast(work, out, law.columns, rows)
+
+
+@kernel
+def solve_layer(sums, law, stage, ratio, cross, solve):
+    """Write to `mixing` the matrix M for which Wᵀδ = M a + Z, as columns.
+
+    M is (P F⁻ᵀ (zᵀδ / width - F⁻¹ P aᵀZ / width))ᵀ.  P centres if the layer above does, and F⁻¹
+    is the inverse on the samples of which F has a column.
+
+    Parameters
+    ----------
+    sums : (16 * tiles,) float64
+        aᵀ Z.
+    ratio : float
+        The activations are in units of which `basis` has 1 / `ratio`.
+    cross : (columns, columns) float64
+        zᵀ δ / width of the layer above.
+    """
+    columns, batch = law.columns, law.batch
+    tiles = (columns + 3) // 4
+    right, basis = solve.columns, solve.basis
+    centred = law.norm == NORM_CENTRED and stage != READOUT
+    for i in range(columns):
+        for j in range(columns):
+            at = 16 * (i // 4 * tiles + j // 4) + 4 * (i % 4) + j % 4
+            right[i, j] = ratio * sums[at] / law.width
+    if centred:
+        subtract_means(right, columns, batch)
+    # F⁻¹ P aᵀZ, in place, by rows: a row of a sample without a column of F plays no part.
+    for i in range(columns):
+        if solve.in_basis[i]:
+            for k in range(i):
+                if solve.in_basis[k]:
+                    for j in range(columns):
+                        right[i, j] -= basis[i, k] * right[k, j]
+            for j in range(columns):
+                right[i, j] /= basis[i, i]
+    for i in range(columns):
+        for j in range(columns):
+            right[i, j] = cross[i, j] - right[i, j] if solve.in_basis[i] else 0.0
+    # F⁻ᵀ times that.
+    for i in range(columns - 1, -1, -1):
+        if solve.in_basis[i]:
+            for j in range(columns):
+                right[i, j] /= basis[i, i]
+            for k in range(i):
+                if solve.in_basis[k]:
+                    for j in range(columns):
+                        right[k, j] -= basis[i, k] * right[i, j]
+    if centred:
+        subtract_means(right, columns, batch)
+    for i in range(columns):
+        for j in range(columns):
+            solve.mixing[j, i] = ratio * right[i, j]
+
+
+@kernel
+def subtract_means(matrix, columns, batch):
+    """Subtract from each entry the mean over the rows of its batch."""
+    for first in range(0, columns, batch):
+        for j in range(columns):
+            mean = 0.0
+            for i in range(first, first + batch):
+                mean += matrix[i, j]
+            mean /= batch
+            for i in range(first, first + batch):
+                matrix[i, j] -= mean
+
+
+@kernel
+def second_pass(
+    sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks
+):
+    """Turn Z into δ of the layer, and sum δᵀδ and zᵀδ.
+
+    Parameters
+    ----------
+    skip : float
+        Factor of the gradient of the layer above, or 0.
+    unit : float
+        The rows h are in units of which the scales need this factor.
+    """
+    blocks.gram_sums[:] = 0.0
+    blocks.cross_sums[:] = 0.0
+    columns = law.columns
+    for start in range(first_row, last_row, BLOCK):
+        count = min(BLOCK, last_row - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        number = start // BLOCK
+        h, delta = rows_of.hidden[number], rows_of.delta[number]
+        means, scales = rows_of.means[number], rows_of.scales[number]
+        work, values, slopes = blocks.activations, blocks.values, blocks.slopes
+        activate_rows(sigma, law, h, means, scales, count, rows, work, values)
+        add_product(solve.mixing, 0, columns, values, columns, delta, rows)
+        activate_rows(slope, law, h, means, scales, count, rows, work, slopes)
+        above = rows_of.above[number if skip != 0.0 else 0]
+        for i in range(columns):
+            at, to = np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)
+            gain = delta.dtype.type(law.gain)
+            for k in range(at, to):
+                delta[k] *= gain * slopes[k]
+            if skip != 0.0:
+                factor = delta.dtype.type(skip)
+                for k in range(at, to):
+                    delta[k] += factor * above[k]
+        if law.norm != NORM_NONE:
+            cast_normalised(h, law, rows, means, scales, values)
+            through_norm(law, rows, unit, scales, values, delta)
+        clear_rows(delta, 0, columns, count, rows)
+        add_gram(delta, columns, rows, blocks.partial, blocks.gram_sums)
+        cast(rows_of.normals[number], values, columns, rows)
+        add_cross(values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+
+
+@kernel
+def cast_normalised(h, law, rows, means, scales, out):
+    """Write the normalised rows x of a block to a block of another dtype."""
+    for i in range(law.columns):
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // law.batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            out[column + row] = (h[column + row] - means[group + row]) * scales[group + row]
+
+
+@kernel
+def through_norm(law, rows, unit, scales, x, g):
+    """Replace g, the gradient with respect to x = N(h), by that with respect to h, row by row.
+
+    It is (g - mean g - x mean(g x)) / s, with s the standard deviation, and without mean g if the
+    norm does not centre.
+    """
+    batch = law.batch
+    number = g.dtype.type
+    strip = vectors.WIDE_BYTES // g.itemsize
+    zero = zero_wide(g)
+    ratio = fill_like(zero, number(1.0 / batch))
+    unit = number(unit)
+    for group in range(law.columns // batch):
+        first = group * batch
+        for row in range(0, rows, strip):
+            mean = zero
+            along = zero
+            for i in range(first, first + batch):
+                value = load_wide(g, i * BLOCK + row)
+                if law.norm == NORM_CENTRED:
+                    mean = mean + value
+                along = multiply_add(value, load_wide(x, i * BLOCK + row), along)
+            mean = mean * ratio
+            along = along * ratio
+            for i in range(first, first + batch):
+                value = load_wide(g, i * BLOCK + row) - mean
+                store(g, i * BLOCK + row, value - along * load_wide(x, i * BLOCK + row))
+        for i in range(first, first + batch):
+            for row in range(np.uintp(rows)):
+                at = np.uintp(i * BLOCK) + row
+                g[at] *= unit * number(scales[np.uintp(group * BLOCK) + row])
+
+
+@kernel
+def unpack_cross(sums, law, out):
+    """Write all tiles of sums over rows, divided by the width, as a matrix."""
+    tiles = (law.columns + 3) // 4
+    for i in range(law.columns):
+        for j in range(law.columns):
+            at = 16 * (i // 4 * tiles + j // 4) + 4 * (i % 4) + j % 4
+            out[i, j] = sums[at] / law.width
+
+
+@kernel
+def unit_of(gram, law, solve):
+    """Return the factor of scales of rows that `factorise` brought to another scale than gain."""
+    if law.norm == NORM_NONE or law.skip != 0.0 or law.eps != 0.0:
+        return 1.0
+    if law.norm == NORM_CENTRED:
+        centre(gram, law.batch, solve.group_means, solve.covariance)
+    else:
+        copy_matrix(gram, solve.covariance)
+    for i in range(law.columns):
+        solve.diagonal[i] = solve.covariance[i, i]
+    return scale_of(solve.diagonal) / law.gain
+
+
+@kernel
+def top_pass(law, given, first_row, last_row, draw, noise, regular, rows_of, blocks):
+    """Make δ of the last layer and its normals z, and sum δᵀδ and zᵀδ.
+
+    Parameters
+    ----------
+    given : (columns, >= width) float64
+        δ, or without columns if its entries are independent standard normals.
+    """
+    blocks.gram_sums[:] = 0.0
+    blocks.cross_sums[:] = 0.0
+    columns = law.columns
+    for start in range(first_row, last_row, BLOCK):
+        count = min(BLOCK, last_row - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        number = start // BLOCK
+        z, delta = rows_of.normals[number], rows_of.delta[number]
+        draw_regular(z, columns, regular, start, rows, draw)
+        if given.shape[0] > 0:
+            for i in range(columns):
+                for row in range(count):
+                    delta[i * BLOCK + row] = given[i, start + row]
+        else:
+            fill_normals(delta, 0, 0, columns, start, rows, noise)
+        clear_rows(delta, 0, columns, count, rows)
+        add_gram(delta, columns, rows, blocks.partial, blocks.gram_sums)
+        cast(z, blocks.values, columns, rows)
+        add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+
+
+@kernel
+def add_sums(values, total):
+    """Add an array to another of its size."""
+    for k in range(total.shape[0]):
+        total[k] += values[k]
+
+
+@kernel
+def begin_layer(law, stage, gram, gram_before, state, forward, solve):
+    """Factorise all that a layer needs; return unit, scale of δ, and least pivot of δᵀδ.
+
+    Parameters
+    ----------
+    stage : int
+        What δ of the layer above is: READOUT, TOP or INNER.
+    gram, gram_before : (columns, columns) float64
+        The Gram matrices of the layer and of the one before.
+    state : (2, columns, columns) float64
+        δᵀδ / width and zᵀδ / width of the layer above.  The second is brought to the scale.
+    """
+    scale, least = factorise_delta(
+        state[0], law, law.norm == NORM_CENTRED and stage == INNER, solve
+    )
+    for i in range(law.columns):
+        for j in range(law.columns):
+            state[1, i, j] *= scale
+    factorise_seen(gram, law.norm == NORM_CENTRED and stage != READOUT, law, solve)
+    unit = unit_of(gram_before, law, solve)
+    factorise(
+        gram_before, law, forward.covariance, forward.group_means, forward.diagonal,
+        forward.panel, forward.twin, forward.factor, forward.regular,
+    )  # fmt: skip
+    return unit, scale, least
+
+
+@kernel
+def backward_layers(
+    sigma, slope, law, stage, layer, grams, ratios, xs, state, log_scale, stream, noise, key0, key1,
+    panel, record, log_scales, forward, solve, rows_of, blocks, totals, status,
+):  # fmt: skip
+    """Take δ of one chain down through layers.
+
+    Parameters
+    ----------
+    layer : int
+        The first layer to reach; the last one is `layer` - layers + 1.
+    grams : (layers + 1, columns, columns) float64
+        The Gram matrices of layers `layer` - layers, …, `layer`.
+    ratios : (layers,) float64
+        See `solve_layer`, of layers `layer` - layers + 1, …, `layer`.
+    xs : (layers, columns, >= width)
+        With a skip connection, the representations of layers `layer` - layers, …, `layer` - 1.
+    state : (2, columns, columns) float64
+        See `begin_layer`; brought up to date, in units of 2**`log_scale`.
+    log_scale : float
+    stream, noise : uint32
+        Streams of the chain, for the rows and for Z.
+    record : (layers, 2, columns, columns) float64
+        Receives the states of all layers, in the order of `grams`.
+    log_scales : (layers,) float64
+        Receives their `log_scale`.
+    totals : (3, sums) float64
+        Work space.
+    status : (3,) int64
+        Code of an event, its layer and its row.
+    """
+    layers = record.shape[0]
+    guarded = blocks.values.itemsize == 4
+    of_gram, of_cross = blocks.gram_sums.shape[0], blocks.cross_sums.shape[0]
+    for step in range(layers - 1, -1, -1):
+        number = layer - (layers - 1 - step)
+        unit, scale, least = begin_layer(
+            law, stage, grams[step + 1], grams[step], state, forward, solve
+        )
+        if guarded and least < RESOLVED_PIVOT:
+            status[0], status[1] = UNRESOLVED, number
+            return
+        log_scale -= np.log2(scale)
+        x = xs[step if law.skip != 0.0 else 0]
+        totals[:] = 0.0
+        draw = Draw(number, stream, key0, key1)
+        noises = Draw(number, noise, key0, key1)
+        for first_row in range(0, law.width, panel):
+            last_row = min(first_row + panel, law.width)
+            degenerate = first_pass(
+                sigma, law, x, first_row, last_row, draw, noises, forward.factor,
+                forward.regular, solve, rows_of, blocks,
+            )  # fmt: skip
+            if degenerate >= 0:
+                status[0], status[1], status[2] = ZERO_VARIANCE, number, degenerate
+                return
+            add_sums(blocks.cross_sums, totals[0, :of_cross])
+        solve_layer(totals[0], law, stage, ratios[step], state[1], solve)
+        skip = law.skip * scale if stage != READOUT else 0.0
+        for first_row in range(0, law.width, panel):
+            last_row = min(first_row + panel, law.width)
+            second_pass(
+                sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks
+            )
+            add_sums(blocks.gram_sums, totals[1, :of_gram])
+            add_sums(blocks.cross_sums, totals[2, :of_cross])
+        finite = unpack_gram(totals[1], law, state[0])
+        unpack_cross(totals[2], law, state[1])
+        if not finite:
+            status[0], status[1] = NOT_FINITE, number
+            return
+        copy_matrix(state[0], record[step, 0])
+        copy_matrix(state[1], record[step, 1])
+        log_scales[step] = log_scale
+        stage = INNER
+        if law.skip != 0.0:
+            for block in range(rows_of.delta.shape[0]):
+                for at in range(np.uintp(rows_of.delta.shape[1])):
+                    rows_of.above[block, at] = rows_of.delta[block, at]
