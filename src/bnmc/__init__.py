@@ -27,10 +27,12 @@ __all__ = [
     "SoftRank",
     "Trajectory",
     "__version__",
+    "backpropagate",
     "bounds",
     "drawn_weights",
     "errors",
     "experiments",
+    "gradients",
     "gram",
     "invariant",
     "kernels",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
         bounds,
         errors,
         experiments,
+        gradients,
         gram,
         invariant,
         kernels,
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from bnmc.chain.chain import Chain
     from bnmc.chain.start import FirstLayer
     from bnmc.estimate.estimate import Estimate
+    from bnmc.gradients.backpropagation import backpropagate
     from bnmc.mean_field import MeanField
     from bnmc.simulation.observables import Distance, Observable, SoftRank
     from bnmc.simulation.run import drawn_weights, simulate
@@ -72,6 +76,7 @@ if TYPE_CHECKING:
 #: The module of each name, imported when the name is first used.
 _HOMES = {
     "Activation": "chain.activations",
+    "backpropagate": "gradients.backpropagation",
     "Chain": "chain.chain",
     "Distance": "simulation.observables",
     "Estimate": "estimate.estimate",
@@ -88,6 +93,7 @@ _MODULES = (
     "bounds",
     "errors",
     "experiments",
+    "gradients",
     "gram",
     "invariant",
     "kernels",

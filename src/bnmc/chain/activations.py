@@ -59,12 +59,17 @@ class Activation:
         splits its range there; without declared kinks it takes longer.
     name : str, optional
         Name in messages and tables; the default is the name of the function.
+    derivative : callable or Activation, optional
+        The derivative of the function, which `backpropagate` needs.  At a kink it may have any
+        finite value.
 
     Attributes
     ----------
     name : str
     kinks : tuple of float
         In increasing order.
+    derivative : Activation or None
+        The argument `derivative`; None for a named activation, whose derivative is built in.
     digest : str
         Identifies the compiled code: the name of a named activation, else a SHA-256 of the bytecode
         and of all values that it refers to.  It is the same in every process with the same Python
@@ -77,7 +82,8 @@ class Activation:
     Raises
     ------
     ArgumentTypeError
-        If `function` is not callable, `kinks` not real numbers or `name` not a string.
+        If `function` or `derivative` is not callable, `kinks` not real numbers or `name` not a
+        string.
     ArgumentError
         If a kink is not finite.
 
@@ -87,7 +93,7 @@ class Activation:
 
     Notes
     -----
-    Two activations are equal if digest, kinks and name are.  Pickle stores a named activation by
+    Two activations are equal if digest, kinks, name and derivative are.  Pickle stores a named activation by
     its name, a function of an importable module by reference, and any other function (a lambda, a
     closure) by value.
 
@@ -104,12 +110,18 @@ class Activation:
     name: str
     kinks: tuple[float, ...]
     digest: str
+    derivative: Activation | None
     function: ScalarFunction = field(compare=False)
     builtin: bool = field(compare=False)
     _scalars: dict[str, ScalarFunction] = field(compare=False)
 
     def __init__(
-        self, function: ScalarFunction, *, kinks: Iterable[float] = (), name: str | None = None
+        self,
+        function: ScalarFunction,
+        *,
+        kinks: Iterable[float] = (),
+        name: str | None = None,
+        derivative: ScalarFunction | Activation | None = None,
     ) -> None:
         if not callable(function) or isinstance(function, Activation):
             hint = f"Activation.named({function!r})" if isinstance(function, str) else ""
@@ -120,10 +132,16 @@ class Activation:
         elif not isinstance(name, str):
             raise ArgumentTypeError("name", name, "a string")
         frozen = frozen_copy(function)
+        slope = derivative
+        if slope is not None and not isinstance(slope, Activation):
+            if not callable(slope):
+                raise ArgumentTypeError("derivative", slope, "a function of one real number")
+            slope = Activation(slope, kinks=kinks, name=f"derivative of {name}")
         self._set(
             name=name,
             kinks=_checked_kinks(kinks),
             digest=code_digest(frozen, name),
+            derivative=slope,
             function=function,
             builtin=False,
             _scalars={"float32": frozen, "float64": frozen},
@@ -259,6 +277,39 @@ class Activation:
             hint = f"it is {values[wrong][0]} at {_CHECKED[wrong][0]:.6g}"
             raise ArgumentError("activation", self.name, allowed, hint)
 
+    def check_derivative(self) -> None:
+        """Raise unless `derivative` is the derivative of the function, on most of [−4, 4].
+
+        Raises
+        ------
+        ArgumentError
+            If it is not finite, or differs from differences of the function at more than a tenth of
+            801 points.  So kinks that were not declared do no harm.
+
+        Examples
+        --------
+        >>> Activation(lambda x: x * x, derivative=lambda x: 3 * x).check_derivative()
+        Traceback (most recent call last):
+            ...
+        bnmc.errors.ArgumentError: derivative: got 'derivative of <lambda>', allowed: the derivative
+        of <lambda> (at -4 it is -12, and differences of the function are -8)
+        """
+        if self.derivative is None:
+            return
+        self.derivative.check()
+        step = 2.0**-17
+        differences = (self(_CHECKED + step) - self(_CHECKED - step)) / (2.0 * step)
+        slopes = self.derivative(_CHECKED)
+        wrong = np.abs(slopes - differences) > 1e-4 * (1.0 + np.abs(slopes))
+        if wrong.mean() > 0.1:
+            at = int(wrong.argmax())
+            hint = (
+                f"at {_CHECKED[at]:.6g} it is {slopes[at]:.6g}, and differences of the function "
+                f"are {differences[at]:.6g}"
+            )
+            allowed = f"the derivative of {self.name}"
+            raise ArgumentError("derivative", self.derivative.name, allowed, hint)
+
     def __repr__(self) -> str:
         if self.builtin:
             return f"Activation.named({self.name!r})"
@@ -268,8 +319,8 @@ class Activation:
         if self.builtin:
             return _named, (self.name,)
         if is_importable(self.function):
-            return _rebuilt, (self.function, self.kinks, self.name)
-        return _unpickled, (self._by_value(), self.kinks, self.name)
+            return _rebuilt, (self.function, self.kinks, self.name, self.derivative)
+        return _unpickled, (self._by_value(), self.kinks, self.name, self.derivative)
 
     def _by_value(self) -> bytes:
         from numba import cloudpickle
@@ -331,6 +382,7 @@ def _named(name: str) -> Activation:
         name=name,
         kinks=entry.kinks,
         digest=name,
+        derivative=None,
         function=entry.function64,
         builtin=True,
         _scalars={"float32": entry.function32, "float64": entry.function64},
@@ -381,11 +433,16 @@ def _first_line(error: Exception) -> str:
     return next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
 
 
-def _rebuilt(function: ScalarFunction, kinks: tuple[float, ...], name: str) -> Activation:
-    return Activation(function, kinks=kinks, name=name)
+def _rebuilt(
+    function: ScalarFunction, kinks: tuple[float, ...], name: str, derivative: Activation | None
+) -> Activation:
+    return Activation(function, kinks=kinks, name=name, derivative=derivative)
 
 
-def _unpickled(pickled: bytes, kinks: tuple[float, ...], name: str) -> Activation:
+def _unpickled(
+    pickled: bytes, kinks: tuple[float, ...], name: str, derivative: Activation | None
+) -> Activation:
     from numba import cloudpickle
 
-    return Activation(cloudpickle.loads(pickled), kinks=kinks, name=name)
+    loaded = cloudpickle.loads(pickled)
+    return Activation(loaded, kinks=kinks, name=name, derivative=derivative)

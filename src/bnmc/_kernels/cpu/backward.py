@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._kernels.compiling import kernel
+from bnmc._kernels.compiling import inline_module, kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.blocks import (
     add_columns,
@@ -35,6 +35,7 @@ from bnmc._kernels.cpu.blocks import (
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import activate_block, factorise, measure_rows
 from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
+from bnmc._kernels.scalar import slopes
 from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
@@ -48,6 +49,7 @@ from bnmc._kernels.scalar.codes import (
     Law,
 )
 
+inline_module(slopes)
 
 #: Where δ of the layer above comes from: a readout after the last layer, the direction at the top,
 #: or the layer above, whose norm makes the sum over each batch zero if it centres.
@@ -78,6 +80,7 @@ class Blocks(NamedTuple):
     partial: np.ndarray  # dtype of the backward pass, 16
     gram_sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle
     cross_sums: np.ndarray  # float64, 16 for each 4 x 4 tile
+    hidden_sums: np.ndarray  # likewise, or empty if hᵀδ is not wanted
 
 
 class Solve(NamedTuple):
@@ -173,6 +176,20 @@ def factorise_seen(gram, centred, law, solve):
 
 
 @kernel
+def make_hidden(law, x, start, count, rows, draw, factor, regular, z, h):
+    """Make the normals z of a block of rows again, and h = skip x + gain W a.
+
+    Rows beyond `count` are copies of the first one.  The other arguments are those of `first_pass`.
+    """
+    draw_regular(z, law.columns, regular, start, rows, draw)
+    cast(z, h, law.columns, rows)
+    multiply_triangular(factor, law.columns, h, rows)
+    if law.skip != 0.0:
+        add_columns(law.skip, x, start, law.columns, rows, h)
+    repeat_first_row(h, law.columns, count, rows)
+
+
+@kernel
 def first_pass(
     sigma, law, x, first_row, last_row, draw, noise, factor, regular, solve, rows_of, blocks
 ):
@@ -199,12 +216,7 @@ def first_pass(
         z, h = rows_of.normals[number], rows_of.hidden[number]
         means, scales = rows_of.means[number], rows_of.scales[number]
         delta = rows_of.delta[number]
-        draw_regular(z, columns, regular, start, rows, draw)
-        cast(z, h, columns, rows)
-        multiply_triangular(factor, columns, h, rows)
-        if law.skip != 0.0:
-            add_columns(law.skip, x, start, columns, rows, h)
-        repeat_first_row(h, columns, count, rows)
+        make_hidden(law, x, start, count, rows, draw, factor, regular, z, h)
         degenerate = measure_rows(h, rows, own, means, scales)
         if degenerate >= 0:
             return start + degenerate
@@ -292,9 +304,7 @@ def subtract_means(matrix, columns, batch):
 
 
 @kernel
-def second_pass(
-    sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks
-):
+def second_pass(sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks):
     """Turn Z into δ of the layer, and sum δᵀδ and zᵀδ.
 
     Parameters
@@ -304,8 +314,7 @@ def second_pass(
     unit : float
         The rows h are in units of which the scales need this factor.
     """
-    blocks.gram_sums[:] = 0.0
-    blocks.cross_sums[:] = 0.0
+    clear_sums(blocks)
     columns = law.columns
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
@@ -331,9 +340,7 @@ def second_pass(
             cast_normalised(h, law, rows, means, scales, values)
             through_norm(law, rows, unit, scales, values, delta)
         clear_rows(delta, 0, columns, count, rows)
-        add_gram(delta, columns, rows, blocks.partial, blocks.gram_sums)
-        cast(rows_of.normals[number], values, columns, rows)
-        add_cross(values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+        sum_block(rows_of.normals[number], h, delta, columns, rows, blocks)
 
 
 @kernel
@@ -405,23 +412,24 @@ def unit_of(gram, law, solve):
 
 
 @kernel
-def top_pass(law, given, first_row, last_row, draw, noise, regular, rows_of, blocks):
-    """Make δ of the last layer and its normals z, and sum δᵀδ and zᵀδ.
+def top_pass(
+    law, given, x, first_row, last_row, draw, noise, factor, regular, rows_of, blocks
+):  # fmt: skip
+    """Make δ and h of the last layer, and sum δᵀδ, zᵀδ and hᵀδ.
 
     Parameters
     ----------
     given : (columns, >= width) float64
         δ, or without columns if its entries are independent standard normals.
     """
-    blocks.gram_sums[:] = 0.0
-    blocks.cross_sums[:] = 0.0
+    clear_sums(blocks)
     columns = law.columns
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         number = start // BLOCK
-        z, delta = rows_of.normals[number], rows_of.delta[number]
-        draw_regular(z, columns, regular, start, rows, draw)
+        z, h, delta = rows_of.normals[number], rows_of.hidden[number], rows_of.delta[number]
+        make_hidden(law, x, start, count, rows, draw, factor, regular, z, h)
         if given.shape[0] > 0:
             for i in range(columns):
                 for row in range(count):
@@ -429,9 +437,26 @@ def top_pass(law, given, first_row, last_row, draw, noise, regular, rows_of, blo
         else:
             fill_normals(delta, 0, 0, columns, start, rows, noise)
         clear_rows(delta, 0, columns, count, rows)
-        add_gram(delta, columns, rows, blocks.partial, blocks.gram_sums)
-        cast(z, blocks.values, columns, rows)
-        add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+        sum_block(z, h, delta, columns, rows, blocks)
+
+
+@kernel
+def clear_sums(blocks):
+    """Set all sums over rows to zero."""
+    blocks.gram_sums[:] = 0.0
+    blocks.cross_sums[:] = 0.0
+    blocks.hidden_sums[:] = 0.0
+
+
+@kernel
+def sum_block(z, h, delta, columns, rows, blocks):
+    """Add δᵀδ, zᵀδ and, if there is room for it, hᵀδ of a block."""
+    add_gram(delta, columns, rows, blocks.partial, blocks.gram_sums)
+    cast(z, blocks.values, columns, rows)
+    add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+    if blocks.hidden_sums.shape[0] > 0:
+        cast(h, blocks.values, columns, rows)
+        add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.hidden_sums)
 
 
 @kernel
@@ -442,7 +467,7 @@ def add_sums(values, total):
 
 
 @kernel
-def begin_layer(law, stage, gram, gram_before, state, forward, solve):
+def begin_layer(law, stage, gram, gram_before, gram_of_delta, forward, solve):
     """Factorise all that a layer needs; return unit, scale of δ, and least pivot of δᵀδ.
 
     Parameters
@@ -451,15 +476,12 @@ def begin_layer(law, stage, gram, gram_before, state, forward, solve):
         What δ of the layer above is: READOUT, TOP or INNER.
     gram, gram_before : (columns, columns) float64
         The Gram matrices of the layer and of the one before.
-    state : (2, columns, columns) float64
-        δᵀδ / width and zᵀδ / width of the layer above.  The second is brought to the scale.
+    gram_of_delta : (columns, columns) float64
+        δᵀδ / width of the layer above.
     """
     scale, least = factorise_delta(
-        state[0], law, law.norm == NORM_CENTRED and stage == INNER, solve
+        gram_of_delta, law, law.norm == NORM_CENTRED and stage == INNER, solve
     )
-    for i in range(law.columns):
-        for j in range(law.columns):
-            state[1, i, j] *= scale
     factorise_seen(gram, law.norm == NORM_CENTRED and stage != READOUT, law, solve)
     unit = unit_of(gram_before, law, solve)
     factorise(
@@ -487,15 +509,17 @@ def backward_layers(
     xs : (layers, columns, >= width)
         With a skip connection, the representations of layers `layer` - layers, …, `layer` - 1.
     state : (2, columns, columns) float64
-        See `begin_layer`; brought up to date, in units of 2**`log_scale`.
+        δᵀδ / width and zᵀδ / width of the layer above, with δ in units of 2**`log_scale`; brought
+        up to date.
     log_scale : float
     stream, noise : uint32
         Streams of the chain, for the rows and for Z.
-    record : (layers, 2, columns, columns) float64
-        Receives the states of all layers, in the order of `grams`.
+    record : (layers, 2 or 3, columns, columns) float64
+        Receives the states of all layers, in the order of `grams`; with hᵀδ / width if it has a
+        third place.
     log_scales : (layers,) float64
         Receives their `log_scale`.
-    totals : (3, sums) float64
+    totals : (4, sums) float64
         Work space.
     status : (3,) int64
         Code of an event, its layer and its row.
@@ -506,11 +530,14 @@ def backward_layers(
     for step in range(layers - 1, -1, -1):
         number = layer - (layers - 1 - step)
         unit, scale, least = begin_layer(
-            law, stage, grams[step + 1], grams[step], state, forward, solve
+            law, stage, grams[step + 1], grams[step], state[0], forward, solve
         )
         if guarded and least < RESOLVED_PIVOT:
             status[0], status[1] = UNRESOLVED, number
             return
+        for i in range(law.columns):
+            for j in range(law.columns):
+                state[1, i, j] *= scale
         log_scale -= np.log2(scale)
         x = xs[step if law.skip != 0.0 else 0]
         totals[:] = 0.0
@@ -530,11 +557,10 @@ def backward_layers(
         skip = law.skip * scale if stage != READOUT else 0.0
         for first_row in range(0, law.width, panel):
             last_row = min(first_row + panel, law.width)
-            second_pass(
-                sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks
-            )
+            second_pass(sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks)
             add_sums(blocks.gram_sums, totals[1, :of_gram])
             add_sums(blocks.cross_sums, totals[2, :of_cross])
+            add_sums(blocks.hidden_sums, totals[3, : blocks.hidden_sums.shape[0]])
         finite = unpack_gram(totals[1], law, state[0])
         unpack_cross(totals[2], law, state[1])
         if not finite:
@@ -542,6 +568,11 @@ def backward_layers(
             return
         copy_matrix(state[0], record[step, 0])
         copy_matrix(state[1], record[step, 1])
+        if record.shape[1] == 3:
+            unpack_cross(totals[3], law, record[step, 2])
+            for i in range(law.columns):
+                for j in range(law.columns):
+                    record[step, 2, i, j] /= unit
         log_scales[step] = log_scale
         stage = INNER
         if law.skip != 0.0:

@@ -1,0 +1,16 @@
+"""The backward pass: gradients through deep random networks, exact in law and without weights.
+
+`backpropagate` simulates the gradients of an ensemble of networks with respect to the weights of
+all layers.  Read `backpropagation.py` first, then `parts.py`: a part of the chains goes forward
+(`forward.py`) and down again (`descent.py`), beginning with a direction (`directions.py`).  The
+mathematics is in the docstring of `bnmc._kernels.cpu.backward`.
+
+The package may import `mean_field`, `simulation` and lower levels.
+"""
+
+from __future__ import annotations
+
+from bnmc.gradients.backpropagation import backpropagate
+from bnmc.gradients.result import Backpropagation
+
+__all__ = ["Backpropagation", "backpropagate"]

@@ -1,0 +1,273 @@
+"""`backpropagate`: gradients of a loss with respect to the weights of every layer."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Executor
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
+from bnmc._support.arguments import integer, precision
+from bnmc._support.keys import draw_key
+from bnmc._support.machine import available_memory, available_processors
+from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.splits import ranges
+from bnmc._support.workers import Workers, as_executor
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
+from bnmc.errors import ArgumentError, Interrupted, ResultTooLargeError
+from bnmc.gradients.buffers import bytes_of_rows
+from bnmc.gradients.directions import direction_of
+from bnmc.gradients.observables import as_gradient_observables
+from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
+from bnmc.gradients.result import Backpropagation
+from bnmc.gradients.slopes import require_derivative
+from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.ensemble import ensemble_of
+from bnmc.simulation.job import Recorded
+
+__all__ = ["backpropagate"]
+
+#: Seconds that a worker should need for a part.
+PART_SECONDS = 0.5
+
+#: Time of a forward and a backward pass, as a multiple of that of a forward pass.
+PASSES = 4.0
+
+
+def backpropagate(
+    chain: Chain,
+    depth: int,
+    *,
+    chains: int | None = None,
+    initial: str | ArrayLike | FirstLayer = "gaussian",
+    inputs: int | None = None,
+    loss: Any = "gaussian",
+    labels: ArrayLike | None = None,
+    classes: int | None = None,
+    rng: Any = None,
+    observables: Any = ("delta_gram",),
+    every: int = 1,
+    dtype: str | np.dtype[Any] | type = "float64",
+    threads: int | None = None,
+    executor: Executor | None = None,
+    progress: bool | Progress = False,
+) -> Backpropagation:
+    r"""Simulate gradients with respect to the weights of all layers of random networks.
+
+    A network has the layers
+
+    .. math:: h_{l+1} = \mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l), \qquad
+              x_{l+1} = N(h_{l+1}), \qquad x_0 = N(\mathrm{initial}),
+
+    where the entries of W are independent, N(0, 1/width), and the loss L is a function of h_depth.
+
+    Parameters
+    ----------
+    chain : Chain
+        The network, with Gaussian weights and a norm over the batch, or none.
+    depth : int
+        Number of layers, >= 1.
+    chains : int, optional
+        Number of independent networks, as in `simulate`.
+    initial : str, array_like or FirstLayer, default "gaussian"
+        The input of the normalization of layer 0, as in `simulate`.
+    inputs : int, optional
+        Number of batches that go through the same networks.  The loss is one function of all.
+    loss : {"gaussian", "cross-entropy", "squared"}, array_like or callable
+        The direction of the gradient at the top:
+
+        - "gaussian": the entries of ∂L/∂h_depth are independent standard normals;
+        - "cross-entropy" or "squared": the loss of outputs f = V σ(N(h_depth)), where V has one row
+          per class and independent entries N(0, 1/width): the mean over samples of the
+          cross-entropy with softmax, or of |f − target|²/2;
+        - an array ∂L/∂h_depth of shape (width, batch), or (chains, width, batch), with an axis of
+          inputs before the width if there are several;
+        - a function of the outputs f, (samples, classes), that returns ∂L/∂f.
+    labels : array_like, optional
+        For "cross-entropy" and "squared": the class of each sample, (samples,), or targets of shape
+        (samples, classes).
+    classes : int, optional
+        Number of outputs of the readout.  The default is that of `labels`.
+    rng : optional
+        Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
+        same `rng` and the sampler "conditional".
+    observables : names or functions
+        Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
+        or functions of (G, δᵀδ, hᵀδ), each of shape (layers, samples, samples), that return one
+        number per layer.  A mapping gives names, with (function, shape) for arrays per layer.  δ is
+        in units of exp(`log_scale`).
+    every : int, default 1
+        The observables are recorded at every so many layers, and at the last one.
+    dtype : {"float64", "float32"}
+        Precision of rows.
+    threads : int, optional
+        Number of threads; the default is the number of processors.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that runs parts of the chains.  Results do not depend on it.
+    progress : bool or callable
+        True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
+
+    Returns
+    -------
+    Backpropagation
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed, or the derivative of the activation is not known: pass
+        ``Activation(function, derivative=…)``.
+    ResultTooLargeError
+        If the result would not fit in memory, before any work.
+    ZeroVarianceError, NonFiniteError
+        If a row of a layer has no variance, or a chain or gradient leaves the range of numbers.
+    Interrupted
+        On Ctrl-C; `partial` has the finished chains.
+
+    Notes
+    -----
+    No weight matrix is made.  Let a (width × batch) be the activations of a layer and δ the
+    gradient with respect to the next h = W a.  Given the forward pass, W is Gaussian, conditioned
+    on W a = h, and δ depends on W through h alone.  So
+
+    .. math:: W^T δ = a (a^T a)^{+} (h^T δ - a^T Z) + Z, \qquad
+              \text{rows of } Z \sim N(0, δ^T δ / \mathrm{width}),
+
+    has the exact joint law of forward and backward pass, at every width and for singular Gram
+    matrices.  A norm that centres does not see the mean of a row of W a, which is therefore never
+    drawn; then a − mean a takes the place of a.  Forward and backward pass use different random
+    numbers.  The forward pass keeps its Gram matrices; if there are too many, it keeps states at
+    checkpoints and is made again from these.
+
+    If float32 does not resolve a Gram matrix, or the gradients of samples are too alike for it,
+    the chain goes on in float64.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.backpropagate(bnmc.Chain(200, 5, "relu"), 30, chains=20, rng=0)
+    >>> run.log_gradient_norm.shape
+    (20, 30)
+    >>> bool(run.log_gradient_norm[:, 0].mean() > run.log_gradient_norm[:, -1].mean() + 3)
+    True
+    """
+    as_chain(chain)
+    _require_known_backward_pass(chain)
+    depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
+    step = min(integer("every", every, low=1), MOST_LAYERS)
+    workers = available_processors() if threads is None else integer("threads", threads, low=1)
+    pool, report_to = as_executor(executor), as_progress(progress)
+    recorded_functions = as_gradient_observables(observables)
+    ensemble = ensemble_of(
+        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler="auto", dtype=dtype
+    )
+    if ensemble.state is not None:
+        raise ArgumentError("initial", "a State", "a start: gradients need all layers")
+    direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)
+    # Slots are layers 1 + k * every; the last layer is always one.
+    recorded = Recorded(min(step, depth), step, depth)
+    task = Task(
+        chain, depth, ensemble.inputs, precision(dtype), 0, direction, recorded_functions, recorded
+    )
+    _require_memory(task, ensemble.chains, workers)
+    chain.activation.check()
+    require_derivative(chain.activation)
+    start = prepare(chain, initial, ensemble.chains, ensemble.inputs)
+    task = replace(task, key=draw_key(rng))
+    size = _chains_of_part(task, ensemble.chains, workers if pool is None else None)
+    parts = _run(task, start, ranges(ensemble.chains, size), pool, workers, report_to)
+    return _joined(task, parts)
+
+
+def _require_known_backward_pass(chain: Chain) -> None:
+    if not chain.normalization.acts_on_rows:
+        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
+    if not chain.is_gaussian:
+        raise ArgumentError("weights", chain.weights, '"gaussian"')
+    if chain.width > MOST_ROWS:
+        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
+
+
+def _require_memory(task: Task, chains: int, workers: int) -> None:
+    """Raise unless the results and the arrays of all workers fit in memory."""
+    slots = task.recorded.count
+    values = sum(math.prod(one.shape_of(task.columns)) for one in task.observables)
+    size = 8 * chains * (task.depth + slots * (1 + values))
+    itemsize = np.dtype(task.dtype).itemsize
+    rows = bytes_of_rows(task.chain, task.inputs or 1, itemsize)
+    layers = stretch_layers(task.chain, task.columns, 1, itemsize, task.depth)
+    each = rows + layers * 40 * task.columns**2
+    if task.chain.skip != 0.0:
+        # Representations within a stretch, and of the states between stretches.
+        each += (layers + task.depth // layers) * itemsize * task.columns * task.chain.width
+    size += min(workers, chains) * each
+    if size > (available := available_memory()):
+        hint = "record fewer layers with every=, or nothing with observables=()"
+        raise ResultTooLargeError("depth, chains", size, available, hint)
+
+
+def _chains_of_part(task: Task, chains: int, threads: int | None) -> int:
+    """Return the number of chains that a task takes."""
+    if task.chain.skip != 0.0:
+        return 1
+    seconds = PASSES * task.depth
+    seconds *= ConditionalSampler.seconds(task.chain, task.columns, np.dtype(task.dtype))
+    by_memory = STRETCH_BYTES // (24 * task.columns**2 * task.depth)
+    size = min(int(PART_SECONDS / seconds), by_memory, -(-chains // (threads or 1)))
+    return max(1, size)
+
+
+def _run(
+    task: Task,
+    start: Covariance | Representation,
+    pieces: list[tuple[int, int]],
+    pool: Executor | None,
+    workers: int,
+    progress: bool | Progress,
+) -> list[Part]:
+    """Run all parts; on Ctrl-C raise with those that are finished up to the first that is not."""
+    done: dict[int, Part] = {}
+    chains = pieces[-1][1]
+    stop = Event() if pool is None else None
+    try:
+        with (
+            Reporter(progress, "backpropagate", "chains") as report,
+            Workers(pool, min(workers, len(pieces))) as at_work,
+        ):
+            for number, (first, last) in enumerate(pieces):
+                at_work.submit(number, task, start.part(first, last), first, last, stop)
+            while len(done) < len(pieces):
+                done.update(at_work.finished())
+                report(sum(len(part.log_norms) for part in done.values()), chains)
+    except KeyboardInterrupt:
+        if stop is not None:
+            stop.set()
+        whole = [done[number] for number in range(len(pieces)) if number in done]
+        unbroken = [part for at, part in enumerate(whole) if part.first == pieces[at][0]]
+        raise Interrupted(_joined(task, unbroken) if unbroken else None) from None
+    return [done[number] for number in range(len(pieces))]
+
+
+def _joined(task: Task, parts: list[Part]) -> Backpropagation:
+    names = parts[0].values
+    values = {name: np.concatenate([part.values[name] for part in parts]) for name in names}
+    return Backpropagation(
+        chain=task.chain,
+        depth=task.depth,
+        loss=task.direction.name,
+        layers=task.recorded.layers(0, task.recorded.count),
+        log_gradient_norm=np.concatenate([part.log_norms for part in parts]),
+        log_scale=np.concatenate([part.log_scale for part in parts]),
+        observables=values,
+        key=task.key,
+        dtype=task.dtype,
+        cpu=host_cpu(),
+        inputs=task.inputs,
+        widened=tuple(number for part in parts for number in part.widened),
+    )

@@ -1,0 +1,274 @@
+"""The way of one chain's gradient down through the layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import backward, memory, rows
+from bnmc._kernels.cpu.layers import unpack_gram
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.gradients.buffers import Buffers
+from bnmc.gradients.forward import Stretch
+from bnmc.gradients.slopes import slope_of
+from bnmc.simulation.engine.sampler import FloatArray
+
+__all__ = ["Descent"]
+
+
+class Descent:
+    """The gradient of one chain with respect to h of some layer, and its way down.
+
+    With δ (width x columns) this gradient and z (width x columns) the normals of the layer, the
+    state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.
+
+    Parameters
+    ----------
+    chain : Chain
+    inputs : int
+    key : int
+    number : int
+        Number of the chain in the ensemble.
+    dtype : str
+        Precision of the rows.
+    hidden : bool
+        Whether hᵀδ is wanted too.
+    buffers : dict
+        Buffers of the thread, by the two dtypes; filled as needed.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        inputs: int,
+        key: int,
+        number: int,
+        dtype: str,
+        hidden: bool,
+        buffers: dict[tuple[str, str], Buffers],
+    ) -> None:
+        self.chain, self.inputs, self.number = chain, inputs, number
+        self.law = law_of(chain, inputs)
+        self.stage = backward.TOP
+        self.log_scale = 0.0
+        columns = self.law.columns
+        self.state = np.zeros((2, columns, columns))
+        self._hidden = hidden
+        self._dtype = dtype
+        self._backward = dtype
+        self._buffers = buffers
+        self._last: Buffers | None = None
+        self._keys = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+        self._streams = tuple(
+            np.uint32(stream | np.uint32(number))
+            for stream in (codes.STREAM_ROWS, codes.STREAM_BACKWARD, codes.STREAM_START)
+        )
+        self._panel = memory.panel_rows(chain.width, columns)
+
+    # --- the top
+
+    def begin_with_rows(
+        self,
+        given: NDArray[np.float64] | None,
+        layer: int,
+        gram_before: NDArray[np.float64],
+        x: FloatArray,
+        is_wide: bool,
+    ) -> NDArray[np.float64]:
+        """Take the direction at the top: rows δ of `layer`, (columns, width), or normal ones.
+
+        Parameters
+        ----------
+        given : (columns, width) ndarray or None
+        layer : int
+        gram_before : (columns, columns) ndarray
+            Gram matrix of the layer before.
+        x : (columns, >= width) ndarray
+            Representation of the layer before, if there is a skip connection.
+        is_wide : bool
+            Whether the rows of the layer are float64.
+
+        Returns
+        -------
+        (2 or 3, columns, columns) ndarray
+            The state, and hᵀδ / width if it is wanted.
+        """
+        forward = "float64" if is_wide else self._dtype
+        own = self._pick(forward)
+        self._factorise(gram_before, own)
+        rows_given = np.zeros((0, 1)) if given is None else given
+        draws = [codes.Draw(layer, stream, *self._keys) for stream in self._streams[:2]]
+        tiles = own.totals.shape[1]
+        own.totals[:] = 0.0
+        for first in range(0, self.law.width, self._panel):
+            last = min(first + self._panel, self.law.width)
+            backward.top_pass(
+                self.law, rows_given, x.astype(forward, copy=False), first, last, *draws,
+                own.forward.factor, own.forward.regular, own.rows, own.blocks,
+            )  # fmt: skip
+            own.totals[1, : own.blocks.gram_sums.size] += own.blocks.gram_sums
+            own.totals[2, :tiles] += own.blocks.cross_sums
+            own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
+        unpack_gram(own.totals[1], self.law, self.state[0])
+        backward.unpack_cross(own.totals[2], self.law, self.state[1])
+        self.stage = backward.TOP
+        if self.chain.skip != 0.0:
+            own.rows.above[:] = own.rows.delta
+        states = np.zeros((3, *self.state.shape[1:]))
+        states[:2] = self.state
+        backward.unpack_cross(own.totals[3], self.law, states[2])
+        states[2] /= backward.unit_of(gram_before, self.law, own.solve)
+        return states[: 3 if self._hidden else 2]
+
+    def readout(
+        self, classes: int, layer: int, gram: NDArray[np.float64], exponent: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Draw the outputs of a Gaussian readout of the last layer.
+
+        Returns
+        -------
+        outputs : (classes, columns) ndarray
+            V a, where V has independent entries N(0, 1/width).
+        normals : (classes, columns) ndarray
+            The normals that gave them.
+        """
+        own = self._pick("float64")
+        seen = self.law._replace(norm=codes.NORM_NONE)
+        backward.factorise_seen(gram, False, seen, own.solve)
+        columns = self.law.columns
+        normals = np.zeros((classes, columns))
+        draw = codes.Draw(layer, self._streams[2], *self._keys)
+        block = own.blocks.values
+        size = len(block) // memory.padded(columns)
+        for first in range(0, classes, size):
+            count = min(size, classes - first)
+            backward.draw_regular(block, columns, own.solve.in_basis, first, size, draw)
+            drawn = block.reshape(-1, size)[:columns, :count]
+            normals[first : first + count] = drawn.T
+        basis = np.tril(own.solve.basis[:columns, :columns]) * own.solve.in_basis
+        return np.ldexp(normals @ basis.T, exponent // 2), normals
+
+    def begin_with_readout(
+        self, gradient: NDArray[np.float64], normals: NDArray[np.float64]
+    ) -> None:
+        """Take the gradient with respect to the outputs, (classes, columns)."""
+        largest = float(np.abs(gradient).max())
+        exponent = int(np.frexp(largest)[1]) if largest > 0.0 else 0
+        scaled = np.ldexp(gradient, -exponent)
+        self.log_scale = float(exponent)
+        self.state[0] = scaled.T @ scaled / self.law.width
+        self.state[1] = normals.T @ scaled / self.law.width
+        self.stage = backward.READOUT
+
+    # --- the way down
+
+    def through(
+        self, stretch: Stretch, index: int, last: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Go down to the layer after the first of a stretch.
+
+        Parameters
+        ----------
+        stretch : Stretch
+        index : int
+            The chain's place in it.
+        last : int
+            The layer to reach first: that of the state, or below it by one.
+
+        Returns
+        -------
+        states : (layers, 2 or 3, columns, columns) ndarray
+            States, and hᵀδ / width if it is wanted, of layers `stretch.first` + 1, …, `last`.
+        log_scales : (layers,) ndarray
+        """
+        first = stretch.first
+        layers = last - first
+        columns = self.law.columns
+        grams = np.ascontiguousarray(stretch.grams[index, : layers + 1])
+        exponents = stretch.exponents[index, : layers + 1]
+        ratios = np.exp2((exponents[:-1] - exponents[1:]) / 2.0)
+        states = np.zeros((layers, 3 if self._hidden else 2, columns, columns))
+        log_scales = np.zeros(layers)
+        turn = self._first_wide(stretch, index, grams)
+        done = layers
+        while done > 0:
+            is_wide = done - 1 >= turn
+            forward = "float64" if is_wide else self._dtype
+            low = turn if is_wide else 0
+            reached = self._piece(
+                forward, first + done, grams[low : done + 1], ratios[low:done],
+                stretch.xs[low:done] if self.chain.skip != 0.0 else stretch.xs,
+                states[low:done], log_scales[low:done],
+            )  # fmt: skip
+            done = low + reached
+            if reached:
+                # The gradients are too alike for float32.
+                self._backward = "float64"
+        return states, log_scales
+
+    def _piece(
+        self,
+        forward: str,
+        layer: int,
+        grams: NDArray[np.float64],
+        ratios: NDArray[np.float64],
+        xs: NDArray[Any],
+        states: NDArray[np.float64],
+        log_scales: NDArray[np.float64],
+    ) -> int:
+        """Go down from `layer` by all layers of `states`; return how many remain."""
+        own = self._pick(forward)
+        status = np.zeros(3, np.int64)
+        name = np.dtype(forward).name
+        backward.backward_layers(
+            rows.activation(sigma_of(self.chain.activation), name),
+            rows.activation(slope_of(self.chain.activation), name),
+            self.law, self.stage, layer, grams, ratios, xs.astype(forward, copy=False), self.state,
+            self.log_scale, *self._streams[:2], *self._keys, self._panel, states, log_scales,
+            own.forward, own.solve, own.rows, own.blocks, own.totals, status,
+        )  # fmt: skip
+        remaining = 0
+        if status[0] == codes.UNRESOLVED:
+            remaining = int(status[1]) - (layer - len(states))
+        elif status[0]:
+            raise_stopped(int(status[0]), self.number, int(status[1]), int(status[2]))
+        if remaining < len(states):
+            self.stage = backward.INNER
+            self.log_scale = float(log_scales[remaining])
+        return remaining
+
+    def _first_wide(self, stretch: Stretch, index: int, grams: NDArray[np.float64]) -> int:
+        """Return k: the rows of layer `first` + 1 + k and later ones are float64 by need."""
+        if self._dtype == "float64" or stretch.wide_before[index]:
+            return 0
+        if not stretch.wide[index]:
+            return len(grams)
+        own = self._pick("float32")
+        for k in range(len(grams) - 1):
+            if self._factorise(grams[k], own) < codes.RESOLVED_PIVOT:
+                return k
+        return len(grams)
+
+    def _factorise(self, gram: NDArray[np.float64], own: Buffers) -> float:
+        work = own.forward
+        least: float = rows.factorise(
+            gram, self.law, work.covariance, work.group_means, work.diagonal, work.panel,
+            work.twin, work.factor, work.regular,
+        )  # fmt: skip
+        return least
+
+    def _pick(self, forward: str) -> Buffers:
+        """Return the buffers for rows of a dtype, with the gradient above in them."""
+        key = forward, "float64" if forward == "float64" else self._backward
+        if key not in self._buffers:
+            dtypes = np.dtype(key[0]), np.dtype(key[1])
+            self._buffers[key] = Buffers(self.chain, self.inputs, *dtypes, self._hidden)
+        own = self._buffers[key]
+        if self.chain.skip != 0.0 and self._last is not None and self._last is not own:
+            own.rows.above[:] = self._last.rows.above
+        self._last = own
+        return own

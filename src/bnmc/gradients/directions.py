@@ -1,0 +1,178 @@
+"""The direction of the gradient at the top: normal rows, an array, or a loss after a readout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import log_softmax
+
+from bnmc._support.arguments import choice, finite_array, integer
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["Direction", "GivenRows", "NormalRows", "Readout", "direction_of"]
+
+Gradient = Callable[[NDArray[np.float64]], ArrayLike]
+
+#: What `backpropagate` takes as `loss` besides arrays and functions.
+LOSSES = ("gaussian", "cross-entropy", "squared")
+
+
+@dataclass(frozen=True)
+class NormalRows:
+    """∂L/∂h of the last layer has independent standard normal entries."""
+
+    name: str = "gaussian"
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """∂L/∂h of the last layer is given: (chains or 1, columns, width)."""
+
+    rows: NDArray[np.float64]
+    name: str = "given"
+
+    def of(self, number: int) -> NDArray[np.float64]:
+        """Return the rows of a chain."""
+        rows: NDArray[np.float64] = self.rows[0 if len(self.rows) == 1 else number]
+        return rows
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A loss of outputs V a of the last layer, where V has independent entries N(0, 1/width).
+
+    Attributes
+    ----------
+    classes : int
+        Number of outputs.
+    gradient : callable
+        ∂L/∂f (samples, classes) as a function of the outputs f.
+    name : str
+    """
+
+    classes: int
+    gradient: Gradient
+    name: str
+
+    def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the gradient, (samples, classes), or raise."""
+        given = self.gradient(outputs)
+        values = np.asarray(given)
+        allowed = f"a function that returns real numbers of shape {outputs.shape}"
+        if values.dtype.kind not in "biuf":
+            raise ArgumentTypeError("loss", given, allowed)
+        if values.shape != outputs.shape:
+            raise ArgumentError("loss", values.shape, allowed)
+        result = values.astype(np.float64)
+        if not np.isfinite(result).all():
+            wrong = float(result[~np.isfinite(result)][0])
+            raise ArgumentError("loss", wrong, "a function that returns finite numbers")
+        return result
+
+
+Direction = NormalRows | GivenRows | Readout
+
+
+def direction_of(
+    loss: Any, labels: Any, classes: int | None, chain: Chain, chains: int, inputs: int | None
+) -> Direction:
+    """Return the direction that the arguments of `backpropagate` mean, or raise."""
+    samples = chain.batch * (inputs or 1)
+    if isinstance(loss, str):
+        choice("loss", loss, LOSSES)
+        if loss != "gaussian":
+            targets = _targets(loss, labels, classes, samples)
+            return Readout(targets.shape[1], _gradient_of(loss, targets), loss)
+        _require_none("labels", labels, loss)
+        _require_none("classes", classes, loss)
+        return NormalRows()
+    if callable(loss):
+        _require_none("labels", labels, "a function")
+        if classes is None:
+            raise ArgumentError(
+                "classes", None, "the number of outputs of which loss is a function"
+            )
+        return Readout(integer("classes", classes, low=1), loss, "function")
+    if loss is None:
+        raise ArgumentTypeError("loss", loss, f"{', '.join(LOSSES)}, an array or a function")
+    _require_none("labels", labels, "an array")
+    _require_none("classes", classes, "an array")
+    return GivenRows(_rows(loss, chain, chains, inputs))
+
+
+def _require_none(name: str, value: object, loss: str) -> None:
+    if value is not None:
+        raise ArgumentError(name, value, f"None with loss={loss!r}")
+
+
+def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> NDArray[np.float64]:
+    """Return δ as (chains or 1, columns, width)."""
+    own = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
+    given = finite_array("loss", loss, shape=(...,))
+    if given.shape not in (own, (chains, *own)):
+        raise ArgumentError("loss", given.shape, f"an array of shape {own} or {(chains, *own)}")
+    stacked = given.reshape(-1, inputs or 1, chain.width, chain.batch)
+    return np.ascontiguousarray(stacked.swapaxes(2, 3).reshape(len(stacked), -1, chain.width))
+
+
+def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> NDArray[np.float64]:
+    """Return targets of shape (samples, classes)."""
+    if labels is None:
+        raise ArgumentError("labels", None, f"the labels of the {samples} samples")
+    given = finite_array("labels", labels, shape=(...,))
+    if given.ndim == 1:
+        numbers = given.astype(np.int64)
+        if given.shape != (samples,):
+            raise ArgumentError("labels", given.shape, f"an array of shape ({samples},)")
+        if (numbers != given).any() or (numbers < 0).any():
+            raise ArgumentError("labels", float(given.min()), "classes 0, 1, …, as whole numbers")
+        count = int(numbers.max()) + 1
+        if classes is not None:
+            count = integer("classes", classes, low=max(2, count))
+        if count < 2:
+            raise ArgumentError("classes", count, "at least 2")
+        return np.eye(count)[numbers]
+    if given.ndim != 2 or len(given) != samples:
+        raise ArgumentError(
+            "labels", given.shape, f"an array of shape ({samples},) or ({samples}, classes)"
+        )
+    least = 1 if loss == "squared" else 2
+    if given.shape[1] < least or classes not in (None, given.shape[1]):
+        raise ArgumentError(
+            "classes", classes or given.shape[1], f"{given.shape[1]}, at least {least}"
+        )
+    if loss == "cross-entropy" and ((given < 0).any() or abs(given.sum(axis=1) - 1).max() > 1e-6):
+        raise ArgumentError("labels", float(given.min()), "probabilities with the sum 1 per sample")
+    return given
+
+
+def _gradient_of(loss: str, targets: NDArray[np.float64]) -> Gradient:
+    if loss == "squared":
+        return _Squared(targets)
+    return _CrossEntropy(targets)
+
+
+@dataclass(frozen=True)
+class _CrossEntropy:
+    """The gradient of -mean over samples of Σ_c target_c ln softmax(f)_c."""
+
+    targets: NDArray[np.float64]
+
+    def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        difference: NDArray[np.float64] = np.exp(log_softmax(outputs, axis=1)) - self.targets
+        return difference / len(outputs)
+
+
+@dataclass(frozen=True)
+class _Squared:
+    """The gradient of the mean over samples of |f - target|² / 2."""
+
+    targets: NDArray[np.float64]
+
+    def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (outputs - self.targets) / len(outputs)

@@ -1,0 +1,122 @@
+"""Recorded functions of the gradient and the Gram matrix of a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._support.arguments import choice, items
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["GradientObservable", "GradientView", "as_gradient_observables"]
+
+#: Names that `backpropagate` takes as `observables`.
+NAMES = ("delta_gram", "gram", "hidden_delta")
+
+_ALLOWED = f"names among {', '.join(NAMES)}, or functions of (G, δᵀδ, hᵀδ)"
+
+
+@dataclass(frozen=True)
+class GradientView:
+    """Some layers of one chain, for observables.
+
+    Attributes
+    ----------
+    chain : Chain
+    scaled : (layers, columns, columns) ndarray
+        The Gram matrices, in units of 2**exponents.
+    exponents : (layers,) ndarray of int
+    states : (layers, 2 or 3, columns, columns) ndarray
+        δᵀδ / width, zᵀδ / width and, if wanted, hᵀδ / width.
+    """
+
+    chain: Chain
+    scaled: NDArray[np.float64]
+    exponents: NDArray[np.int64]
+    states: NDArray[np.float64]
+
+    def value(self, name: str) -> NDArray[np.float64]:
+        """Return the matrices (layers, columns, columns) of a name."""
+        if name == "gram":
+            by = self.exponents[:, None, None].astype(np.int32)
+            matrices: NDArray[np.float64] = np.ldexp(self.scaled, by)
+            return matrices
+        place = 0 if name == "delta_gram" else 2
+        return self.states[:, place] * self.chain.width
+
+
+@dataclass(frozen=True)
+class GradientObservable:
+    """A recorded function of (G, δᵀδ, hᵀδ), or one of these.
+
+    Attributes
+    ----------
+    name : str
+    function : callable or None
+        None for a matrix by its name.
+    shape : tuple of int
+        Shape of one value.
+    """
+
+    name: str
+    function: Callable[..., ArrayLike] | None = None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether the value depends on hᵀδ."""
+        return self.function is not None or self.name == "hidden_delta"
+
+    def shape_of(self, columns: int) -> tuple[int, ...]:
+        """Return the shape of the value of one layer."""
+        return self.shape if self.function is not None else (columns, columns)
+
+    def evaluate(self, view: GradientView) -> NDArray[np.float64]:
+        """Return the values of some layers."""
+        if self.function is None:
+            return view.value(self.name)
+        matrices = [view.value(name) for name in ("gram", "delta_gram", "hidden_delta")]
+        given = np.asarray(self.function(*matrices))
+        expected = (len(matrices[0]), *self.shape)
+        allowed = f"{self.name} to return real numbers of shape {expected}"
+        if given.dtype.kind not in "biuf":
+            raise ArgumentTypeError("observables", given, allowed)
+        if given.shape != expected:
+            raise ArgumentError("observables", given.shape, allowed)
+        return given.astype(np.float64)
+
+
+def as_gradient_observables(wanted: Any) -> tuple[GradientObservable, ...]:
+    """Return the observables that an argument `observables` means, without equal names."""
+    if isinstance(wanted, str) or callable(wanted):
+        wanted = [wanted]
+    if isinstance(wanted, Mapping):
+        pairs: Iterable[tuple[str | None, Any]] = wanted.items()
+    else:
+        pairs = [(None, one) for one in items("observables", wanted, _ALLOWED)]
+    chosen: dict[str, GradientObservable] = {}
+    for name, value in pairs:
+        one = _observable(name, value)
+        if chosen.get(one.name, one) != one:
+            raise ArgumentError("observables", one.name, "each name once")
+        chosen[one.name] = one
+    return tuple(chosen.values())
+
+
+def _observable(name: str | None, value: Any) -> GradientObservable:
+    if isinstance(value, str):
+        return GradientObservable(choice("observables", value, NAMES))
+    shape: Any = ()
+    if isinstance(value, tuple) and len(value) == 2:
+        value, shape = value
+    if not callable(value):
+        raise ArgumentTypeError("observables", value, _ALLOWED)
+    own = name if name is not None else str(getattr(value, "__name__", type(value).__name__))
+    if own in NAMES or not own.isidentifier():
+        raise ArgumentError("observables", own, f"an identifier besides {', '.join(NAMES)}")
+    return GradientObservable(own, value, tuple(int(length) for length in shape))

@@ -1,0 +1,216 @@
+"""Some chains of a backward pass, forward and back, as one task of a worker."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from threading import Event
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import NonFiniteError
+from bnmc.gradients.buffers import Buffers
+from bnmc.gradients.descent import Descent
+from bnmc.gradients.directions import Direction, GivenRows, Readout
+from bnmc.gradients.forward import Forward, Stretch
+from bnmc.gradients.observables import GradientObservable, GradientView
+from bnmc.simulation.job import Recorded
+
+__all__ = ["STRETCH_BYTES", "Part", "Task", "stretch_layers"]
+
+#: Bytes that the matrices of a stretch of layers, or its representations, may take.
+STRETCH_BYTES = 1 << 24
+
+
+class Part(NamedTuple):
+    """Results of chains first, …, first + len(log_norms) - 1.
+
+    log_norms : (chains, depth) ndarray of float64
+    values : dict of (chains, recorded, ...) ndarray
+    log_scale : (chains, recorded) ndarray of float64
+    widened : list of int
+        Numbers of the chains with float64 rows by need.
+    """
+
+    first: int
+    log_norms: NDArray[np.float64]
+    values: dict[str, NDArray[np.float64]]
+    log_scale: NDArray[np.float64]
+    widened: list[int]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all parts of a backward pass have in common.
+
+    Attributes
+    ----------
+    chain : Chain
+    depth : int
+    inputs : int or None
+    dtype : str
+    key : int
+    direction : Direction
+    observables : tuple of GradientObservable
+    recorded : Recorded
+        The layers, of 1, …, depth.
+    """
+
+    chain: Chain
+    depth: int
+    inputs: int | None
+    dtype: str
+    key: int
+    direction: Direction
+    observables: tuple[GradientObservable, ...]
+    recorded: Recorded
+
+    def __call__(
+        self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
+    ) -> Part | None:
+        """Take chains first:last forward and back; return None if told to stop."""
+        return _Pass(self, start, first, last, stop or Event()).run()
+
+    @property
+    def columns(self) -> int:
+        """Number of samples in all input batches."""
+        return self.chain.batch * (self.inputs or 1)
+
+    @property
+    def wants_hidden(self) -> bool:
+        """Whether an observable needs hᵀδ."""
+        return any(one.needs_hidden for one in self.observables)
+
+
+def stretch_layers(chain: Chain, columns: int, chains: int, itemsize: int, depth: int) -> int:
+    """Return the layers of a stretch: as many as memory allows, or about √depth if these are more.
+
+    The states at the ends of stretches are kept, so √depth layers need the least memory.
+    """
+    size = 24 * columns**2 * chains
+    if chain.skip != 0.0:
+        size += itemsize * columns * chain.width
+    return max(1, min(depth, max(STRETCH_BYTES // size, math.isqrt(depth))))
+
+
+class _Pass:
+    """The work of one task."""
+
+    def __init__(
+        self, task: Task, start: Covariance | Representation, first: int, last: int, stop: Event
+    ) -> None:
+        self.task, self.first, self.count, self.stop = task, first, last - first, stop
+        self.forward = Forward(task.chain, start, first, last, task.inputs, task.dtype, task.key)
+        buffers: dict[tuple[str, str], Buffers] = {}
+        self.descents = [
+            Descent(
+                task.chain,
+                task.inputs or 1,
+                task.key,
+                number,
+                task.dtype,
+                task.wants_hidden,
+                buffers,
+            )
+            for number in range(first, last)
+        ]
+        self.log_norms = np.zeros((self.count, task.depth))
+        slots = task.recorded.count
+        self.log_scale = np.zeros((self.count, slots))
+        self.values = {
+            one.name: np.zeros((self.count, slots, *one.shape_of(task.columns)))
+            for one in task.observables
+        }
+
+    def run(self) -> Part | None:
+        """Go forward to the last layer and back to the first."""
+        task = self.task
+        size = stretch_layers(
+            task.chain, task.columns, self.count, np.dtype(task.dtype).itemsize, task.depth
+        )
+        ends = list(range(0, task.depth, size))[1:]
+        states = self.forward.checkpoints(ends, self.stop.is_set) if ends else []
+        if len(states) < len(ends):
+            return None
+        last = task.depth
+        widened: list[int] = []
+        for state in [*reversed(states), None]:
+            stretch = self.forward.stretch(state, last, self.stop.is_set)
+            if last == task.depth:
+                widened = (self.first + np.flatnonzero(stretch.wide)).tolist()
+            for index in range(self.count):
+                if self.stop.is_set():
+                    return None
+                self._descend(stretch, index, last)
+            last = stretch.first
+        return Part(self.first, self.log_norms, self.values, self.log_scale, widened)
+
+    def _descend(self, stretch: Stretch, index: int, last: int) -> None:
+        """Take one chain down through a stretch, and record its layers."""
+        descent, task = self.descents[index], self.task
+        layers = np.arange(stretch.first + 1, last + 1)
+        if last == task.depth and not isinstance(task.direction, Readout):
+            top = self._begin_with_rows(stretch, index)
+            # The layer at the top has its gradient already.
+            states, scales = descent.through(stretch, index, last - 1)
+            states = np.concatenate([states, top[None]])
+            scales = np.append(scales, 0.0)
+        else:
+            if last == task.depth:
+                self._begin_with_readout(stretch, index)
+            states, scales = descent.through(stretch, index, last)
+        self._record(stretch, index, layers, states, scales)
+
+    def _begin_with_rows(self, stretch: Stretch, index: int) -> NDArray[np.float64]:
+        task = self.task
+        direction = task.direction
+        given = direction.of(self.first + index) if isinstance(direction, GivenRows) else None
+        return self.descents[index].begin_with_rows(
+            given, task.depth, stretch.grams[index, -2], stretch.xs[-1], bool(stretch.wide[index])
+        )
+
+    def _begin_with_readout(self, stretch: Stretch, index: int) -> None:
+        descent, direction = self.descents[index], self.task.direction
+        assert isinstance(direction, Readout)
+        outputs, normals = descent.readout(
+            direction.classes, self.task.depth, stretch.grams[index, -1],
+            int(stretch.exponents[index, -1]),
+        )  # fmt: skip
+        if not np.isfinite(outputs).all():
+            raise NonFiniteError(self.first + index, self.task.depth, "outputs")
+        descent.begin_with_readout(direction(outputs.T).T, normals)
+
+    def _record(
+        self,
+        stretch: Stretch,
+        index: int,
+        layers: NDArray[np.int64],
+        states: NDArray[np.float64],
+        scales: NDArray[np.float64],
+    ) -> None:
+        """Record gradient norms of all layers, and the observables of those that are due."""
+        chain = self.task.chain
+        below = layers - 1 - stretch.first
+        grams, exponents = stretch.grams[index], stretch.exponents[index]
+        products = np.einsum("lij,lij->l", states[:, 0], grams[below])
+        factor = 2.0 * math.log(abs(chain.gain) * chain.width)
+        with np.errstate(divide="ignore"):
+            logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
+        self.log_norms[index, layers - 1] = logs + math.log(2.0) * (scales + exponents[below] / 2.0)
+        slots = self.task.recorded.slots(layers)
+        due = np.flatnonzero(slots >= 0)
+        if due.size == 0:
+            return
+        to = slots[due] + self.task.recorded.before(int(layers[0]))
+        self.log_scale[index, to] = math.log(2.0) * scales[due]
+        # Rows of h have the unit of the layer before.
+        states[:, 2:] *= np.exp2(exponents[below] / 2.0)[:, None, None, None]
+        view = GradientView(
+            chain, grams[below[due] + 1], exponents[below[due] + 1], states[due],
+        )  # fmt: skip
+        for one in self.task.observables:
+            self.values[one.name][index, to] = one.evaluate(view)

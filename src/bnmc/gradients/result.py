@@ -1,0 +1,208 @@
+"""The result of a backward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from bnmc._support.arguments import integer, real
+from bnmc._support.extras import import_extra
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, PartialEstimateError, UnknownNameError
+from bnmc.estimate.estimate import Estimate
+
+if TYPE_CHECKING:
+    import xarray
+
+__all__ = ["Backpropagation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Backpropagation:
+    """Gradients of an ensemble of networks, layer by layer.
+
+    An observable is an item, ``run["delta_gram"]``, and an attribute, ``run.delta_gram``: an array
+    of shape (chains, layers, ...).
+
+    Attributes
+    ----------
+    chain : Chain
+    depth : int
+    loss : str
+        The direction at the top: "gaussian", "cross-entropy", "squared", "given" or "function".
+    log_gradient_norm : (chains, depth) ndarray of float64
+        ½ ln ‖∂L/∂W_l‖² (Frobenius norm) for l = 0, …, depth − 1.  −inf where the gradient is zero,
+        as below a layer whose activations are all in a flat piece of the activation.
+    layers : (layers,) ndarray of int
+        The recorded layers l of the observables, of 1, …, depth.
+    log_scale : (chains, layers) ndarray of float64
+        δ_l = ∂L/∂h_l is recorded in units of exp(`log_scale`).
+    observables : dict of ndarray
+        Recorded values by name.
+    key : int
+        The 64-bit key of all random numbers.
+    dtype : str
+        Precision of rows, "float64" or "float32"; results are float64.
+    cpu : str
+        The kind of processor: on the same kind, the same key gives the same bits.
+    inputs : int or None
+        Number of input batches, None for one without an axis of its own.
+    widened : tuple of int
+        The chains of a float32 run whose forward pass continued in float64.
+    """
+
+    chain: Chain
+    depth: int
+    loss: str
+    log_gradient_norm: NDArray[np.float64]
+    layers: NDArray[np.int64]
+    log_scale: NDArray[np.float64]
+    observables: Mapping[str, NDArray[np.float64]] = field(repr=False)
+    key: int
+    dtype: str
+    cpu: str
+    inputs: int | None
+    widened: tuple[int, ...]
+
+    @property
+    def chains(self) -> int:
+        """Number of networks."""
+        return len(self.log_gradient_norm)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        if name in self.observables:
+            return self.observables[name]
+        raise UnknownNameError("name", name, list(self.observables))
+
+    def __getattr__(self, name: str) -> NDArray[np.float64]:
+        observables = self.__dict__.get("observables", {})
+        if name in observables:
+            values: NDArray[np.float64] = observables[name]
+            return values
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def rate(
+        self, *, first: int | None = None, last: int | None = None, level: float = 0.95
+    ) -> Estimate:
+        r"""Return the growth of the squared gradient norm per layer, towards the input.
+
+        With g_l the norm of the gradient of layer l, it is
+
+        .. math:: \exp\big(2\, E[\ln g_{first} - \ln g_{last}] / (last - first)\big),
+
+        by the mean over chains.  At infinite width it tends to
+        `bnmc.mean_field.FixedPoint.backward_rate`.  The mean of logarithms exists where that of
+        squares does not, as for centred norms of up to three samples.
+
+        Parameters
+        ----------
+        first, last : int, optional
+            Layers between which the growth is taken.  The defaults are a quarter and three quarters
+            of the depth: near the input the Gram matrices, and near the output the gradients,
+            depend on how they began.
+        level : float, default 0.95
+            Level of the interval, which is Student's, for the logarithm.
+
+        Returns
+        -------
+        Estimate
+
+        Raises
+        ------
+        ArgumentError
+            If the layers are not 0 <= first < last < depth.
+        PartialEstimateError
+            If there are fewer than two chains, or a gradient is zero.
+
+        Examples
+        --------
+        >>> import bnmc
+        >>> run = bnmc.backpropagate(bnmc.Chain(1000, 10, "relu"), 40, chains=20, rng=0)
+        >>> rate = run.rate()
+        >>> abs(rate.value - bnmc.MeanField(run.chain).fixed_point().backward_rate) < 0.05
+        True
+        """
+        begin = self.depth // 4 if first is None else integer("first", first, low=0)
+        end = max(begin + 1, 3 * self.depth // 4) if last is None else integer("last", last, low=1)
+        level = real("level", level, above=0.0, below=1.0)
+        if not begin < end < self.depth:
+            raise ArgumentError("last", end, f"from {begin + 1} to {self.depth - 1}")
+        growth = self.log_gradient_norm[:, begin] - self.log_gradient_norm[:, end]
+        growth = 2.0 * growth / (end - begin)
+        if not np.isfinite(growth).all():
+            chain = int((~np.isfinite(growth)).argmax())
+            raise PartialEstimateError(f"the gradient of chain {chain} is zero", None)
+        value = math.exp(growth.mean())
+        if len(growth) < 2:
+            raise PartialEstimateError("an interval needs at least 2 chains", value)
+        error = float(growth.std(ddof=1)) / math.sqrt(len(growth))
+        half = float(stats.t.ppf(0.5 + 0.5 * level, len(growth) - 1)) * error
+        return Estimate(
+            value, value * error, (value * math.exp(-half), value * math.exp(half)),
+            n=len(growth), method=f"growth of gradient norms, layers {begin} to {end}", level=level,
+        )  # fmt: skip
+
+    def cosines(self) -> NDArray[np.float64]:
+        r"""Return the cosines between the parts of the gradients that single samples contribute.
+
+        The gradient of layer l − 1 is :math:`\mathrm{gain} \sum_i δ_{l,i} a_{l-1,i}^T`.  The cosine
+        of the parts of samples i and j is corr(δ_i, δ_j) corr(a_i, a_j).  Without normalization
+        a part is the gradient of the sample's own loss.
+
+        Returns
+        -------
+        (chains, layers, samples, samples) ndarray
+            For the recorded layers; NaN where a sample contributes nothing.
+
+        Raises
+        ------
+        ArgumentError
+            If "delta_gram" and "gram" of all layers were not recorded.
+        """
+        for name in ("delta_gram", "gram"):
+            if name not in self.observables:
+                raise ArgumentError("observables", list(self.observables), f"with {name!r}")
+        if len(self.layers) != self.depth:
+            raise ArgumentError("every", int(self.layers[0]), "1")
+        delta = _correlations(self.observables["delta_gram"][:, 1:])
+        return delta * _correlations(self.observables["gram"][:, :-1])
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Return the result as a dataset (extra ``xarray``).
+
+        Returns
+        -------
+        xarray.Dataset
+            `log_gradient_norm` with the dimensions (chain, weight_layer), `log_scale` and the
+            observables with the dimensions (chain, layer, …).
+        """
+        xr: Any = import_extra("xarray", "xarray")
+        data: dict[str, Any] = {
+            "log_gradient_norm": (("chain", "weight_layer"), self.log_gradient_norm),
+            "log_scale": (("chain", "layer"), self.log_scale),
+        }
+        for name, values in self.observables.items():
+            axes = [f"{name}_{axis}" for axis in range(values.ndim - 2)]
+            if name in ("delta_gram", "gram", "hidden_delta"):
+                axes = ["sample_i", "sample_j"]
+            data[name] = (("chain", "layer", *axes), values)
+        coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}
+        attributes = {
+            "chain": repr(self.chain), "loss": self.loss, "key": f"{self.key:#018x}",
+            "dtype": self.dtype, "cpu": self.cpu,
+        }  # fmt: skip
+        dataset: xarray.Dataset = xr.Dataset(data, coordinates, attributes)
+        return dataset
+
+
+def _correlations(grams: NDArray[np.float64]) -> NDArray[np.float64]:
+    lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlations: NDArray[np.float64] = grams / (lengths[..., :, None] * lengths[..., None, :])
+    return correlations

@@ -1,0 +1,41 @@
+"""The derivative of an activation, as kernels take it."""
+
+from __future__ import annotations
+
+from bnmc._kernels.compiling import Sigma
+from bnmc._kernels.scalar.slopes import SLOPES
+from bnmc.chain.activations import Activation
+from bnmc.chain.compiled import sigma_of
+from bnmc.errors import ArgumentError
+
+__all__ = ["require_derivative", "slope_of"]
+
+
+def require_derivative(activation: Activation) -> None:
+    """Raise unless the derivative of an activation is known and is what it says.
+
+    Raises
+    ------
+    ArgumentError
+        If a function has no derivative, or another one.
+    """
+    if activation.builtin:
+        return
+    if activation.derivative is None:
+        raise ArgumentError(
+            "activation", activation.name, "a named activation, or one with its derivative",
+            "bnmc.Activation(function, derivative=...)",
+        )  # fmt: skip
+    activation.check_derivative()
+
+
+def slope_of(activation: Activation) -> Sigma:
+    """Return the derivative of an activation that `require_derivative` accepts."""
+    if activation.derivative is not None:
+        return sigma_of(activation.derivative)
+    # No function of Python has this digest, as digests of functions are hexadecimal.
+    digest = f"slope of {activation.name}"
+    if digest not in Sigma.known:
+        single, double = SLOPES[activation.name]
+        Sigma(digest, {"float32": single, "float64": double})
+    return Sigma.known[digest]
