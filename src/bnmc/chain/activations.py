@@ -93,9 +93,9 @@ class Activation:
 
     Notes
     -----
-    Two activations are equal if digest, kinks, name and derivative are.  Pickle stores a named activation by
-    its name, a function of an importable module by reference, and any other function (a lambda, a
-    closure) by value.
+    Two activations are equal if digest, kinks, name and derivative are.  Pickle stores a named
+    activation by its name, a function of an importable module by reference, and any other function
+    (a lambda, a closure) by value.
 
     Examples
     --------

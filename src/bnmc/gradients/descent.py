@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import backward, memory, rows
-from bnmc._kernels.cpu.layers import unpack_gram
+from bnmc._kernels.cpu.blocks import unpack_gram
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of

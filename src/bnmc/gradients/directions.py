@@ -148,7 +148,7 @@ def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> NDArr
         )
     if loss == "cross-entropy" and ((given < 0).any() or abs(given.sum(axis=1) - 1).max() > 1e-6):
         raise ArgumentError("labels", float(given.min()), "probabilities with the sum 1 per sample")
-    return given
+    return given.astype(np.float64)
 
 
 def _gradient_of(loss: str, targets: NDArray[np.float64]) -> Gradient:

@@ -87,7 +87,7 @@ class Forward:
         The list is shorter if `stopped` returns True.
         """
         self._begin()
-        states = []
+        states: list[State] = []
         for layer in layers:
             while self._layer < layer:
                 if stopped():

@@ -144,10 +144,10 @@ def factorise_delta(gram, law, centred, solve):
     )
     least = 1.0
     for k in range(columns):
-        if solve.twin[k] == k and not (centred and (k + 1) % law.batch == 0):
-            # Samples without a gradient need no resolution.
-            if gram[k, k] > 0.0:
-                least = min(least, solve.diagonal[k])
+        is_last = centred and (k + 1) % law.batch == 0
+        # Samples without a gradient need no resolution.
+        if solve.twin[k] == k and not is_last and gram[k, k] > 0.0:
+            least = min(least, solve.diagonal[k])
     return scale, least
 
 
