@@ -214,8 +214,6 @@ def _require_memory(task: Task, chains: int, workers: int) -> None:
 
 def _chains_of_part(task: Task, chains: int, threads: int | None) -> int:
     """Return the number of chains that a task takes."""
-    if task.chain.skip != 0.0:
-        return 1
     seconds = PASSES * task.depth
     seconds *= ConditionalSampler.seconds(task.chain, task.columns, np.dtype(task.dtype))
     by_memory = STRETCH_BYTES // (24 * task.columns**2 * task.depth)
@@ -255,19 +253,18 @@ def _run(
 
 
 def _joined(task: Task, parts: list[Part]) -> Backpropagation:
-    names = parts[0].values
-    values = {name: np.concatenate([part.values[name] for part in parts]) for name in names}
+    whole = Part.joined(parts)
     return Backpropagation(
         chain=task.chain,
         depth=task.depth,
         loss=task.direction.name,
         layers=task.recorded.layers(0, task.recorded.count),
-        log_gradient_norm=np.concatenate([part.log_norms for part in parts]),
-        log_scale=np.concatenate([part.log_scale for part in parts]),
-        observables=values,
+        log_gradient_norm=whole.log_norms,
+        log_scale=whole.log_scale,
+        observables=whole.values,
         key=task.key,
         dtype=task.dtype,
         cpu=host_cpu(),
         inputs=task.inputs,
-        widened=tuple(number for part in parts for number in part.widened),
+        widened=tuple(whole.widened),
     )

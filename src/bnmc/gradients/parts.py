@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
@@ -42,6 +44,20 @@ class Part(NamedTuple):
     log_scale: NDArray[np.float64]
     widened: list[int]
 
+    @staticmethod
+    def joined(parts: Sequence[Part]) -> Part:
+        """Return the results of consecutive chains."""
+        values = {
+            name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values
+        }
+        return Part(
+            parts[0].first,
+            np.concatenate([part.log_norms for part in parts]),
+            values,
+            np.concatenate([part.log_scale for part in parts]),
+            [number for part in parts for number in part.widened],
+        )
+
 
 @dataclass(frozen=True)
 class Task:
@@ -73,7 +89,19 @@ class Task:
         self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
-        return _Pass(self, start, first, last, stop or Event()).run()
+        buffers: dict[tuple[str, str], Buffers] = {}
+        # With a skip connection all representations of a stretch are kept: one chain at a time.
+        size = 1 if self.chain.skip != 0.0 else last - first
+        done = []
+        for begin, end in ranges(last - first, size):
+            one = _Pass(
+                self, start.part(begin, end), first + begin, first + end, stop or Event(), buffers
+            )
+            part = one.run()
+            if part is None:
+                return None
+            done.append(part)
+        return Part.joined(done)
 
     @property
     def columns(self) -> int:
@@ -101,11 +129,16 @@ class _Pass:
     """The work of one task."""
 
     def __init__(
-        self, task: Task, start: Covariance | Representation, first: int, last: int, stop: Event
+        self,
+        task: Task,
+        start: Covariance | Representation,
+        first: int,
+        last: int,
+        stop: Event,
+        buffers: dict[tuple[str, str], Buffers],
     ) -> None:
         self.task, self.first, self.count, self.stop = task, first, last - first, stop
         self.forward = Forward(task.chain, start, first, last, task.inputs, task.dtype, task.key)
-        buffers: dict[tuple[str, str], Buffers] = {}
         self.descents = [
             Descent(
                 task.chain,

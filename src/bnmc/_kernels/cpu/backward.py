@@ -35,7 +35,7 @@ from bnmc._kernels.cpu.blocks import (
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import activate_block, factorise, measure_rows
 from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
-from bnmc._kernels.scalar import slopes
+from bnmc._kernels.scalar import activations, slopes
 from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
@@ -49,7 +49,8 @@ from bnmc._kernels.scalar.codes import (
     Law,
 )
 
-inline_module(slopes)
+for _module in (activations, slopes):
+    inline_module(_module)
 
 #: Where δ of the layer above comes from: a readout after the last layer, the direction at the top,
 #: or the layer above, whose norm makes the sum over each batch zero if it centres.
@@ -362,6 +363,10 @@ def through_norm(law, rows, unit, scales, x, g):
     """
     batch = law.batch
     number = g.dtype.type
+    if law.eps == 0.0 and batch == (2 if law.norm == NORM_CENTRED else 1):
+        # N(h) is 1 or -1 in each entry, whatever h.
+        clear_rows(g, 0, law.columns, 0, rows)
+        return
     strip = vectors.WIDE_BYTES // g.itemsize
     zero = zero_wide(g)
     ratio = fill_like(zero, number(1.0 / batch))

@@ -1,0 +1,110 @@
+"""The joint law of forward and backward pass, against networks with real weights.
+
+Each test compares 20,000 networks of each kind by two-sample Kolmogorov-Smirnov tests: of the
+gradient norm of each layer, of sums and differences over layers, and of entries of G, δᵀδ and hᵀδ.
+Each of the k tests has the level 1e-6 / k.
+"""
+
+import numpy as np
+import pytest
+from numpy_gradients import Networks
+from oracle import FALSE_ALARM
+from scipy import stats
+
+import bnmc
+from bnmc import Chain
+
+COUNT = 20_000
+
+RNG = np.random.default_rng(8)
+TWINS = np.repeat(RNG.standard_normal((5, 2)), [2, 1], axis=1)
+COLLINEAR = np.outer(RNG.standard_normal(4), [1.0, -2.0, 0.5])
+
+CASES = {
+    "centred": (Chain(5, 3, "tanh"), 3, None, 1),
+    "rank below batch": (Chain(3, 6, "tanh"), 3, None, 1),
+    "relu": (Chain(12, 4, "relu", gain=0.7), 3, None, 1),
+    "wide": (Chain(40, 3, "leaky_relu"), 3, None, 1),
+    "uncentred": (Chain(6, 3, "sin", norm="batch-uncentred"), 3, None, 1),
+    "eps": (Chain(6, 3, "tanh", gain=0.5, eps=0.3), 3, None, 1),
+    "none": (Chain(6, 4, "tanh", norm="none", gain=1.5), 3, None, 1),
+    "linear": (Chain(3, 5, "linear", norm="none"), 3, None, 1),
+    "skip": (Chain(5, 3, "tanh", skip=0.8, gain=0.6), 3, None, 1),
+    "skip without norm": (Chain(5, 2, "leaky_relu", norm="none", skip=0.8), 3, None, 1),
+    "inputs": (Chain(5, 3, "tanh"), 2, None, 2),
+    "twins": (Chain(5, 3, "tanh", norm="none"), 3, TWINS, 1),
+    "collinear": (Chain(4, 3, "linear", norm="none"), 2, COLLINEAR, 1),
+}
+
+
+def features(log_norms, gram, delta, hidden):
+    """Return numbers of each network whose laws are compared, (networks, numbers)."""
+    scale = np.trace(delta, axis1=-2, axis2=-1)[..., None, None]
+    hidden = hidden / np.sqrt(scale)
+    parts = [
+        log_norms,
+        log_norms[:, :1] - log_norms[:, 1:],
+        log_norms.sum(axis=1, keepdims=True),
+        gram[:, -1, 0, 0, None] + log_norms[:, :1],
+        (delta / scale)[:, :, 0, 0],
+        (delta / scale)[:, :, 0, 1],
+        hidden[:, :, 0, 0],
+        hidden[:, :-1, 0, 1] + log_norms[:, 1:],
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def of_run(run):
+    return run.log_gradient_norm, run.gram, run.delta_gram, run.hidden_delta
+
+
+def of_networks(networks, delta):
+    deltas, gradients = networks.backward(delta)
+    logs = [0.5 * np.log((one**2).sum(axis=(1, 2))) for one in gradients]
+    layers = range(1, networks.depth + 1)
+    hidden = [networks.h[layer] for layer in layers]
+    if networks.chain.norm == "batch":
+        # What a norm over the batch does not see of h is never drawn.
+        n = networks.chain.batch
+        for at, h in enumerate(hidden):
+            rows = h.reshape(*h.shape[:2], -1, n)
+            hidden[at] = (rows - rows.mean(axis=-1, keepdims=True)).reshape(h.shape)
+    return (
+        np.stack(logs, axis=1),
+        np.stack([networks.gram(layer) for layer in layers], axis=1),
+        np.stack([one.swapaxes(1, 2) @ one for one in deltas], axis=1),
+        np.stack([h.swapaxes(1, 2) @ one for h, one in zip(hidden, deltas, strict=True)], axis=1),
+    )
+
+
+def assert_same_law(run, networks, delta):
+    ours = of_run(run)
+    theirs = of_networks(networks, delta)
+    # One mean for both, so that the laws and not the shapes are compared.
+    middle = theirs[0].mean()
+    first = features(ours[0] - middle, *ours[1:])
+    second = features(theirs[0] - middle, *theirs[1:])
+    assert np.isfinite(first).all()
+    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(first.T, second.T, strict=True)]
+    assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
+
+
+def simulated(chain, depth, initial=None, inputs=1, **options):
+    start = {}
+    if initial is not None:
+        start["initial"] = initial
+    if inputs > 1:
+        start["inputs"] = inputs
+    return bnmc.backpropagate(
+        chain, depth, chains=COUNT, observables=("gram", "delta_gram", "hidden_delta"),
+        rng=5, threads=2, **start, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_normal_directions(name):
+    chain, depth, initial, inputs = CASES[name]
+    rng = np.random.default_rng(17)
+    networks = Networks(chain, depth, COUNT, rng, initial, inputs)
+    delta = rng.standard_normal(networks.h[-1].shape)
+    assert_same_law(simulated(chain, depth, initial, inputs), networks, delta)
