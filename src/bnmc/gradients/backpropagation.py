@@ -100,9 +100,10 @@ def backpropagate(
         same `rng` and the sampler "conditional".
     observables : names or functions
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
-        or functions of (G, δᵀδ, hᵀδ), each of shape (layers, samples, samples), that return one
-        number per layer.  A mapping gives names, with (function, shape) for arrays per layer.  δ is
-        in units of exp(`log_scale`).
+        or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
+        one number for each chain and layer.  A mapping gives names, with (function, shape) for
+        arrays.  δ is in units of exp(`log_scale`), and a norm that centres does not see, so hᵀδ
+        does not contain, the means of rows of h.
     every : int, default 1
         The observables are recorded at every so many layers, and at the last one.
     dtype : {"float64", "float32"}

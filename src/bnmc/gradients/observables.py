@@ -23,15 +23,15 @@ _ALLOWED = f"names among {', '.join(NAMES)}, or functions of (G, δᵀδ, hᵀδ
 
 @dataclass(frozen=True)
 class GradientView:
-    """Some layers of one chain, for observables.
+    """Some layers of some chains, for observables.
 
     Attributes
     ----------
     chain : Chain
-    scaled : (layers, columns, columns) ndarray
+    scaled : (chains, layers, columns, columns) ndarray
         The Gram matrices, in units of 2**exponents.
-    exponents : (layers,) ndarray of int
-    states : (layers, 2 or 3, columns, columns) ndarray
+    exponents : (chains, layers) ndarray of int
+    states : (chains, layers, 2 or 3, columns, columns) ndarray
         δᵀδ / width, zᵀδ / width and, if wanted, hᵀδ / width.
     """
 
@@ -41,13 +41,13 @@ class GradientView:
     states: NDArray[np.float64]
 
     def value(self, name: str) -> NDArray[np.float64]:
-        """Return the matrices (layers, columns, columns) of a name."""
+        """Return the matrices (chains, layers, columns, columns) of a name."""
         if name == "gram":
-            by = self.exponents[:, None, None].astype(np.int32)
+            by = self.exponents[..., None, None].astype(np.int32)
             matrices: NDArray[np.float64] = np.ldexp(self.scaled, by)
             return matrices
         place = 0 if name == "delta_gram" else 2
-        return self.states[:, place] * self.chain.width
+        return self.states[:, :, place] * self.chain.width
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class GradientObservable:
         return self.shape if self.function is not None else (columns, columns)
 
     def evaluate(self, view: GradientView) -> NDArray[np.float64]:
-        """Return the values of some layers."""
+        """Return the values, (chains, layers, ...)."""
         if self.function is None:
             return view.value(self.name)
         matrices = [view.value(name) for name in ("gram", "delta_gram", "hidden_delta")]
         given = np.asarray(self.function(*matrices))
-        expected = (len(matrices[0]), *self.shape)
+        expected = (*matrices[0].shape[:2], *self.shape)
         allowed = f"{self.name} to return real numbers of shape {expected}"
         if given.dtype.kind not in "biuf":
             raise ArgumentTypeError("observables", given, allowed)

@@ -175,28 +175,28 @@ class _Pass:
             stretch = self.forward.stretch(state, last, self.stop.is_set)
             if last == task.depth:
                 widened = (self.first + np.flatnonzero(stretch.wide)).tolist()
+            parts = []
             for index in range(self.count):
                 if self.stop.is_set():
                     return None
-                self._descend(stretch, index, last)
+                parts.append(self._descend(stretch, index, last))
+            self._record(stretch, *map(np.stack, zip(*parts, strict=True)))
             last = stretch.first
         return Part(self.first, self.log_norms, self.values, self.log_scale, widened)
 
-    def _descend(self, stretch: Stretch, index: int, last: int) -> None:
-        """Take one chain down through a stretch, and record its layers."""
+    def _descend(
+        self, stretch: Stretch, index: int, last: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Take one chain down through a stretch; return states and log-scales of its layers."""
         descent, task = self.descents[index], self.task
-        layers = np.arange(stretch.first + 1, last + 1)
         if last == task.depth and not isinstance(task.direction, Readout):
             top = self._begin_with_rows(stretch, index)
             # The layer at the top has its gradient already.
             states, scales = descent.through(stretch, index, last - 1)
-            states = np.concatenate([states, top[None]])
-            scales = np.append(scales, 0.0)
-        else:
-            if last == task.depth:
-                self._begin_with_readout(stretch, index)
-            states, scales = descent.through(stretch, index, last)
-        self._record(stretch, index, layers, states, scales)
+            return np.concatenate([states, top[None]]), np.append(scales, 0.0)
+        if last == task.depth:
+            self._begin_with_readout(stretch, index)
+        return descent.through(stretch, index, last)
 
     def _begin_with_rows(self, stretch: Stretch, index: int) -> NDArray[np.float64]:
         task = self.task
@@ -218,32 +218,35 @@ class _Pass:
         descent.begin_with_readout(direction(outputs.T).T, normals)
 
     def _record(
-        self,
-        stretch: Stretch,
-        index: int,
-        layers: NDArray[np.int64],
-        states: NDArray[np.float64],
-        scales: NDArray[np.float64],
+        self, stretch: Stretch, states: NDArray[np.float64], scales: NDArray[np.float64]
     ) -> None:
-        """Record gradient norms of all layers, and the observables of those that are due."""
-        chain = self.task.chain
-        below = layers - 1 - stretch.first
-        grams, exponents = stretch.grams[index], stretch.exponents[index]
-        products = np.einsum("lij,lij->l", states[:, 0], grams[below])
+        """Record gradient norms of all layers, and the observables of those that are due.
+
+        Parameters
+        ----------
+        stretch : Stretch
+        states : (chains, layers, 2 or 3, columns, columns) ndarray
+            Of layers `stretch.first` + 1, ….
+        scales : (chains, layers) ndarray
+        """
+        chain, count = self.task.chain, states.shape[1]
+        grams, exponents = stretch.grams, stretch.exponents
+        below = slice(0, count)
+        products = np.einsum("clij,clij->cl", states[:, :, 0], grams[:, below])
         factor = 2.0 * math.log(abs(chain.gain) * chain.width)
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
-        self.log_norms[index, layers - 1] = logs + math.log(2.0) * (scales + exponents[below] / 2.0)
+        logs += math.log(2.0) * (scales + exponents[:, below] / 2.0)
+        self.log_norms[:, stretch.first : stretch.first + count] = logs
+        layers = np.arange(stretch.first + 1, stretch.first + count + 1)
         slots = self.task.recorded.slots(layers)
         due = np.flatnonzero(slots >= 0)
         if due.size == 0:
             return
         to = slots[due] + self.task.recorded.before(int(layers[0]))
-        self.log_scale[index, to] = math.log(2.0) * scales[due]
+        self.log_scale[:, to] = math.log(2.0) * scales[:, due]
         # Rows of h have the unit of the layer before.
-        states[:, 2:] *= np.exp2(exponents[below] / 2.0)[:, None, None, None]
-        view = GradientView(
-            chain, grams[below[due] + 1], exponents[below[due] + 1], states[due],
-        )  # fmt: skip
+        states[:, :, 2:] *= np.exp2(exponents[:, below] / 2.0)[:, :, None, None, None]
+        view = GradientView(chain, grams[:, due + 1], exponents[:, due + 1], states[:, due])
         for one in self.task.observables:
-            self.values[one.name][index, to] = one.evaluate(view)
+            self.values[one.name][:, to] = one.evaluate(view)

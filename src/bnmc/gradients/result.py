@@ -133,7 +133,8 @@ class Backpropagation:
         level = real("level", level, above=0.0, below=1.0)
         if not begin < end < self.depth:
             raise ArgumentError("last", end, f"from {begin + 1} to {self.depth - 1}")
-        growth = self.log_gradient_norm[:, begin] - self.log_gradient_norm[:, end]
+        with np.errstate(invalid="ignore"):
+            growth = self.log_gradient_norm[:, begin] - self.log_gradient_norm[:, end]
         growth = 2.0 * growth / (end - begin)
         if not np.isfinite(growth).all():
             chain = int((~np.isfinite(growth)).argmax())

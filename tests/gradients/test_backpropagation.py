@@ -1,0 +1,255 @@
+"""`backpropagate`: bits, rates, directions, limits and errors."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import Activation, Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PartialEstimateError
+from bnmc.gradients import backpropagation, parts
+
+ALL = ("delta_gram", "gram", "hidden_delta")
+TANH = Chain(30, 4, "tanh")
+
+
+def same_bits(one, other):
+    assert one.log_gradient_norm.tobytes() == other.log_gradient_norm.tobytes()
+    assert one.log_scale.tobytes() == other.log_scale.tobytes()
+    for name, values in one.observables.items():
+        assert values.tobytes() == other[name].tobytes()
+
+
+CUTS = [
+    TANH,
+    Chain(30, 4, "tanh", skip=0.5),
+    Chain(600, 3, "relu", norm="none", gain=0.1),
+    Chain(30, 4, "leaky_relu", norm="none", skip=0.5, gain=3.0),
+]
+
+
+@pytest.mark.parametrize("chain", CUTS, ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monkeypatch):
+    def run(**options):
+        return bnmc.backpropagate(
+            chain, 30, chains=5, rng=3, dtype=dtype, observables=ALL, every=7, **options
+        )
+
+    whole = run(threads=1)
+    same_bits(whole, run(threads=3))
+    with ThreadPoolExecutor(2) as pool:
+        same_bits(whole, run(executor=pool))
+    # Five layers to a stretch, and one chain to a part.
+    monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    same_bits(whole, run(threads=2))
+
+
+@pytest.mark.parametrize("chain", CUTS[:3], ids=str)
+def test_the_forward_pass_is_that_of_simulate(chain):
+    back = bnmc.backpropagate(chain, 12, chains=3, rng=9, observables=("gram",))
+    run = bnmc.simulate(chain, 12, chains=3, rng=9, sampler="conditional")
+    np.testing.assert_array_equal(back.gram, run.gram[:, 1:])
+    assert back.key == run.key
+    assert back.layers.tolist() == list(range(1, 13))
+
+
+def test_the_rate_is_that_of_the_mean_field():
+    # 40 chains of 60 layers: the standard error is 0.1 %, and the effect of the width, of order
+    # (batch / width) = 0.25 %, is allowed for once.
+    for name in ("relu", "tanh", "gelu"):
+        chain = Chain(4000, 10, name)
+        run = bnmc.backpropagate(chain, 60, chains=40, rng=1, dtype="float32", observables=())
+        rate = run.rate()
+        predicted = bnmc.MeanField(chain).fixed_point().backward_rate
+        assert rate.stderr < 0.002 * rate.value
+        assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
+
+
+def test_a_norm_of_two_samples_has_no_gradient():
+    run = bnmc.backpropagate(Chain(9, 2, "tanh"), 4, chains=3, rng=0)
+    assert (run.log_gradient_norm[:, :-1] == -np.inf).all()
+    assert np.isfinite(run.log_gradient_norm[:, -1]).all()
+    assert (run.delta_gram[:, :-1] == 0.0).all()
+
+
+def test_gradients_that_float32_does_not_resolve_continue_in_float64():
+    # Nearly equal directions of two samples: δᵀδ has a relative pivot of 1e-8.
+    rng = np.random.default_rng(2)
+    rows = rng.standard_normal((64, 4))
+    rows[:, 1] = rows[:, 0] + 1e-4 * rng.standard_normal(64)
+    run = bnmc.backpropagate(
+        Chain(64, 4, "tanh"), 6, chains=50, loss=rows, dtype="float32", rng=0, observables=()
+    )
+    double = bnmc.backpropagate(
+        Chain(64, 4, "tanh"), 6, chains=50, loss=rows, rng=0, observables=()
+    )
+    difference = run.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
+    spread = np.hypot(run.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
+    assert (np.abs(difference) < 6 * spread / math.sqrt(50)).all()
+
+
+def test_labels_are_classes_or_targets():
+    def run(**options):
+        return bnmc.backpropagate(TANH, 3, chains=2, rng=0, **options)
+
+    one = run(loss="squared", labels=[0, 1, 2, 1])
+    same_bits(one, run(loss="squared", labels=np.eye(3)[[0, 1, 2, 1]]))
+    targets = np.eye(3)[[0, 1, 2, 1]]
+    same_bits(one, run(loss=lambda f: (f - targets) / 4, classes=3))
+    three = run(loss="cross-entropy", labels=[0, 1, 0, 1], classes=3)
+    assert (three.log_gradient_norm != one.log_gradient_norm).all()
+
+
+def test_a_readout_without_a_gradient_gives_zeros():
+    run = bnmc.backpropagate(TANH, 3, rng=0, loss=np.zeros_like, classes=2)
+    assert (run.log_gradient_norm == -np.inf).all()
+
+
+def test_observables_are_functions_of_three_matrices():
+    seen = []
+
+    def ratio(gram, delta, hidden):
+        seen.append((gram.shape, delta.shape, hidden.shape))
+        return np.trace(hidden, axis1=-2, axis2=-1) / np.trace(delta, axis1=-2, axis2=-1)
+
+    run = bnmc.backpropagate(
+        TANH, 10, chains=3, rng=0, every=4, threads=1,
+        observables={"ratio": ratio, "sides": (lambda g, d, h: g[..., 0, :2], (2,))},
+    )  # fmt: skip
+    assert run.ratio.shape == (3, 3)
+    assert run.sides.shape == (3, 3, 2)
+    assert run.layers.tolist() == [4, 8, 10]
+    assert seen == [((3, 3, 4, 4),) * 3]
+
+
+def test_own_activations_with_their_derivative():
+    own = Activation(lambda x: x / (1 + abs(x)), derivative=lambda x: 1 / (1 + abs(x)) ** 2)
+    run = bnmc.backpropagate(Chain(20, 3, own), 3, chains=2, rng=0)
+    assert np.isfinite(run.log_gradient_norm).all()
+    with pytest.raises(ArgumentError, match="derivative"):
+        bnmc.backpropagate(Chain(20, 3, Activation(lambda x: x / (1 + abs(x)))), 3)
+    wrong = Activation(lambda x: x / (1 + abs(x)), derivative=lambda x: 1 / (1 + abs(x)))
+    with pytest.raises(ArgumentError, match="differences of the function"):
+        bnmc.backpropagate(Chain(20, 3, wrong), 3)
+
+
+def test_rate_needs_chains_and_layers():
+    run = bnmc.backpropagate(TANH, 8, rng=0)
+    with pytest.raises(PartialEstimateError, match="2 chains") as caught:
+        run.rate()
+    expected = run.log_gradient_norm[0, 2] - run.log_gradient_norm[0, 6]
+    assert caught.value.partial == pytest.approx(math.exp(2 * expected / 4))
+    with pytest.raises(ArgumentError, match="last"):
+        run.rate(first=5, last=3)
+    dead = bnmc.backpropagate(Chain(9, 2, "tanh"), 8, chains=3, rng=0)
+    with pytest.raises(PartialEstimateError, match="zero"):
+        dead.rate()
+
+
+def test_the_rate_is_the_slope_of_the_logarithms():
+    run = bnmc.backpropagate(TANH, 8, chains=5, rng=0)
+    rate = run.rate(first=1, last=5)
+    slopes = (run.log_gradient_norm[:, 1] - run.log_gradient_norm[:, 5]) / 2
+    assert rate.value == pytest.approx(math.exp(slopes.mean()))
+    error = slopes.std(ddof=1) / math.sqrt(5)
+    assert rate.stderr == pytest.approx(rate.value * error)
+    # 2.776445 is the upper 2.5 % point of Student's t with 4 degrees of freedom.
+    assert math.log(rate.ci[1]) == pytest.approx(slopes.mean() + 2.776445 * error, rel=1e-6)
+    assert math.log(rate.ci[0]) == pytest.approx(slopes.mean() - 2.776445 * error, rel=1e-6)
+
+
+def test_cosines_of_the_parts_of_samples():
+    run = bnmc.backpropagate(TANH, 5, chains=2, rng=0, observables=ALL)
+    cosines = run.cosines()
+    assert cosines.shape == (2, 4, 4, 4)
+    np.testing.assert_allclose(np.diagonal(cosines, axis1=-2, axis2=-1), 1.0)
+    with pytest.raises(ArgumentError, match="gram"):
+        bnmc.backpropagate(TANH, 5, rng=0).cosines()
+    with pytest.raises(ArgumentError, match="every"):
+        bnmc.backpropagate(TANH, 5, rng=0, observables=ALL, every=2).cosines()
+
+
+def test_to_xarray():
+    run = bnmc.backpropagate(TANH, 5, chains=2, rng=0, every=2)
+    data = run.to_xarray()
+    assert data.delta_gram.dims == ("chain", "layer", "sample_i", "sample_j")
+    assert data.log_gradient_norm.shape == (2, 5)
+    assert data.layer.values.tolist() == [2, 4, 5]
+    assert data.attrs["loss"] == "gaussian"
+
+
+def test_names_of_observables_are_attributes():
+    run = bnmc.backpropagate(TANH, 2, rng=0)
+    assert run.delta_gram is run["delta_gram"]
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = run.nothing
+    with pytest.raises(ArgumentError, match="gram"):
+        _ = run["gram"]
+
+
+def test_ctrl_c_hands_over_finished_chains(monkeypatch):
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+
+    def interrupt(done, total):
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        bnmc.backpropagate(TANH, 5, chains=8, rng=0, threads=1, progress=interrupt)
+    partial = caught.value.partial
+    assert partial.chains >= 1
+    whole = bnmc.backpropagate(TANH, 5, chains=8, rng=0)
+    np.testing.assert_array_equal(
+        partial.log_gradient_norm, whole.log_gradient_norm[: partial.chains]
+    )
+
+
+def bad_loss(outputs):
+    return np.full_like(outputs, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"depth": 0}, ArgumentError, "depth"),
+        ({"loss": "hinge"}, ArgumentError, "loss"),
+        ({"loss": None}, ArgumentTypeError, "loss"),
+        ({"loss": np.ones((3, 4))}, ArgumentError, "loss"),
+        ({"loss": np.full((30, 4), np.nan)}, ArgumentError, "loss"),
+        ({"loss": "squared"}, ArgumentError, "labels"),
+        ({"loss": "squared", "labels": [0, 1]}, ArgumentError, "labels"),
+        ({"loss": "squared", "labels": [0, 1, 0.5, 1]}, ArgumentError, "labels"),
+        ({"loss": "squared", "labels": [0, 1, -1, 1]}, ArgumentError, "labels"),
+        ({"loss": "cross-entropy", "labels": [0, 0, 0, 0]}, ArgumentError, "classes"),
+        ({"loss": "cross-entropy", "labels": np.ones((4, 1))}, ArgumentError, "classes"),
+        ({"loss": "cross-entropy", "labels": np.ones((4, 2))}, ArgumentError, "labels"),
+        ({"loss": "cross-entropy", "labels": [0, 3, 0, 1], "classes": 3}, ArgumentError, "classes"),
+        ({"loss": "gaussian", "labels": [0, 1, 0, 1]}, ArgumentError, "labels"),
+        ({"loss": bad_loss, "classes": 2}, ArgumentError, "loss"),
+        ({"loss": bad_loss}, ArgumentError, "classes"),
+        ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "loss"),
+        ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "loss"),
+        ({"observables": "hidden"}, ArgumentError, "observables"),
+        ({"observables": [3]}, ArgumentTypeError, "observables"),
+        ({"observables": {"gram": lambda g, d, h: 0}}, ArgumentError, "observables"),
+        ({"observables": {"a": lambda g, d, h: 0.0}}, ArgumentError, "observables"),
+        ({"every": 0}, ArgumentError, "every"),
+        ({"chain": Chain(30, 4, weights="uniform")}, ArgumentError, "weights"),
+        ({"chain": 3}, ArgumentTypeError, "chain"),
+        ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),
+    ],
+)
+def test_bad_input(options, error, text):
+    given = {"chain": TANH, "depth": 2, **options}
+    with pytest.raises(error, match=text):
+        bnmc.backpropagate(given.pop("chain"), given.pop("depth"), **given)
+
+
+def test_a_continued_run_has_no_gradients():
+    state = bnmc.simulate(TANH, 2, rng=0).final_state
+    with pytest.raises(ArgumentError, match="initial"):
+        bnmc.backpropagate(TANH, 2, initial=state)
