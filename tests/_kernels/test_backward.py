@@ -1,0 +1,74 @@
+"""The kernels of the backward pass: each as plain Python, and the sums of blocks in NumPy."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bnmc import Chain
+from bnmc._kernels.cpu import backward, blocks, rows
+from bnmc._kernels.cpu.numbers import BLOCK
+from bnmc.gradients import backpropagate, descent
+
+ALL = ("delta_gram", "gram", "hidden_delta")
+
+CHAINS = {
+    "centred": Chain(70, 3, "tanh"),
+    "uncentred with eps": Chain(20, 3, "relu", norm="batch-uncentred", eps=0.1),
+    "skip": Chain(20, 3, "relu", skip=0.5),
+    "twins without norm": Chain(20, 3, "tanh", norm="none"),
+    "two samples": Chain(20, 2, "relu"),
+}
+
+
+@pytest.mark.parametrize("loss", ["gaussian", "squared"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
+    chain = CHAINS[name]
+    options = {"labels": [0, 1, 1][: chain.batch]} if loss == "squared" else {}
+    if name.startswith("twins"):
+        x = np.random.default_rng(0).standard_normal((20, 3))
+        x[:, 1] = x[:, 0]
+        options["initial"] = x
+
+    def run():
+        return backpropagate(chain, 3, rng=1, threads=1, loss=loss, observables=ALL, **options)
+
+    compiled = run()
+    for module in (backward, blocks):
+        for own in vars(module).copy().values():
+            if hasattr(own, "py_func") and own.__module__ == module.__name__:
+                monkeypatch.setattr(module, own.__name__, own.py_func)
+                if hasattr(backward, own.__name__):
+                    monkeypatch.setattr(backward, own.__name__, own.py_func)
+    # Plain Python takes activations themselves, not the addresses of compiled ones.
+    plain = SimpleNamespace(activation=lambda sigma, dtype: sigma, factorise=rows.factorise)
+    monkeypatch.setattr(descent, "rows", plain)
+    python = run()
+    # Sums of 70 terms in another order, through three layers.
+    np.testing.assert_allclose(
+        python.log_gradient_norm, compiled.log_gradient_norm, rtol=0, atol=1e-11
+    )
+    for one in ALL:
+        size = np.abs(compiled[one]).max(axis=(-2, -1), keepdims=True)
+        difference = np.abs(python[one] - compiled[one])
+        assert (difference <= 1e-11 * size).all(), one
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 9])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_add_cross_is_a_matrix_product(columns, dtype):
+    rng = np.random.default_rng(columns)
+    whole = (columns + 3) // 4 * 4
+    first, second = np.zeros((2, whole, BLOCK), dtype)
+    first[:columns], second[:columns] = rng.standard_normal((2, columns, BLOCK))
+    tiles = whole // 4
+    sums = np.ones(16 * tiles * tiles)
+    blocks.add_cross(
+        first.reshape(-1), second.reshape(-1), columns, 192, np.zeros(16, dtype), sums
+    )
+    found = sums.reshape(tiles, tiles, 4, 4).swapaxes(1, 2).reshape(whole, whole) - 1
+    a, b = first[:, :192].astype(float), second[:, :192].astype(float)
+    # 192 products of normals, each sum of 192 / lanes of them: error of a few roundings.
+    bound = 192 * np.finfo(dtype).eps * (np.abs(a) @ np.abs(b).T + 1)
+    assert (np.abs(found - a @ b.T) <= bound).all()
