@@ -78,7 +78,7 @@ def _problem_of_fields(state: State) -> str | None:
         return "its dtype is neither 'float64' nor 'float32'"
     if not isinstance(chain, Chain):
         return "its chain is no bnmc.Chain"
-    if state.path not in _paths(chain, inputs, state.dtype):
+    if not isinstance(state.path, str) or state.path not in _paths(chain, inputs, state.dtype):
         return f"its sampler, {state.path!r}, does not take its chain"
     if not isinstance(arrays, Mapping) or not arrays:
         return "its arrays are no mapping"
