@@ -82,10 +82,12 @@ def test_an_interruption_between_any_two_steps_loses_nothing(
         return rename(self, target)
 
     def write() -> None:
-        with mock.patch.object(Path, "rename", interrupted):
-            with files.replacing(path) as temporary:
-                fill(temporary, "after", True)
-                assert content_of(path) == "before"
+        with (
+            mock.patch.object(Path, "rename", interrupted),
+            files.replacing(path) as temporary,
+        ):
+            fill(temporary, "after", True)
+            assert content_of(path) == "before"
 
     if two_steps and step < 3:
         with pytest.raises(KeyboardInterrupt):

@@ -199,7 +199,9 @@ def test_an_error_of_an_object_is_a_type_error():
 
 
 def test_installed_packages_enter_by_version():
-    assert installed_name(pytest.approx) == f"{pytest.approx.__module__}.approx {pytest.__version__}"
+    assert (
+        installed_name(pytest.approx) == f"{pytest.approx.__module__}.approx {pytest.__version__}"
+    )
     assert installed_name(Scale) is None
     assert version_of("json") is None
     assert version_of("zarr") is not None

@@ -36,7 +36,9 @@ def path(tmp_path):
 
 
 def run(path=None, **options):
-    return bnmc.simulate(RELU, 20, **{"chains": 4, "rng": 3, "threads": 1, "store": path, **options})
+    return bnmc.simulate(
+        RELU, 20, **{"chains": 4, "rng": 3, "threads": 1, "store": path, **options}
+    )
 
 
 def after(entries, action):

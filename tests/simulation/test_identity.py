@@ -343,9 +343,7 @@ def test_names_of_dimensions_that_were_flipped_twice_are_refused(path):
         document["dimension_names"] = document["dimension_names"][::-1]
 
     rewrite(path / "gram/zarr.json", flip)
-    rewrite(
-        path / "zarr.json", lambda one: flip(one["consolidated_metadata"]["metadata"]["gram"])
-    )
+    rewrite(path / "zarr.json", lambda one: flip(one["consolidated_metadata"]["metadata"]["gram"]))
     with pytest.raises(StoreError, match="metadata of gram, layer are damaged"):
         run(path)
 

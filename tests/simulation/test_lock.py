@@ -45,7 +45,9 @@ def test_a_lock_that_another_process_holds(code, folder, monkeypatch):
 
 def taken_elsewhere(path):
     """Whether another process can take the lock."""
-    program = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    program = (
+        "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True)
     return done.returncode == 0
 

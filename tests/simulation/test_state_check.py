@@ -179,5 +179,7 @@ def test_states_of_a_store_that_were_changed_are_made_again(how, tmp_path):
     ) as made:
         again = bnmc.simulate(RELU, 10, chains=4, rng=0, store=path)
     assert made.call_count > 0
-    np.testing.assert_array_equal(again.final_state.arrays["gram"], first.final_state.arrays["gram"])
+    np.testing.assert_array_equal(
+        again.final_state.arrays["gram"], first.final_state.arrays["gram"]
+    )
     assert again.final_state.arrays["gram"].dtype == np.float64

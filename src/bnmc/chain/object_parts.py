@@ -23,14 +23,14 @@ from bnmc._support.version import __version__
 __all__ = ["installed_name", "parts_of", "version_of"]
 
 #: Attributes of classes that describe a class, or that Python computes and stores there.
-_DESCRIPTIVE = frozenset(
-    "__module__ __qualname__ __doc__ __dict__ __weakref__ __annotations__ __annotate__ "
-    "__annotate_func__ __annotations_cache__ __firstlineno__ __static_attributes__ "
-    "__abstractmethods__ _abc_impl __parameters__ __orig_bases__ __slotnames__ "
-    "__dataclass_fields__ __dataclass_params__".split()
-)
+_DESCRIPTIVE = frozenset((
+    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__firstlineno__",
+    "__static_attributes__", "__abstractmethods__", "_abc_impl", "__parameters__",
+    "__orig_bases__", "__slotnames__", "__dataclass_fields__", "__dataclass_params__",
+))  # fmt: skip
 #: Methods that `collections.namedtuple` writes; the fields determine them.
-_OF_NAMED_TUPLES = frozenset("__new__ _make _replace __replace__ __repr__ _asdict".split())
+_OF_NAMED_TUPLES = frozenset(("__new__", "_make", "_replace", "__replace__", "__repr__", "_asdict"))
 
 _DESCRIPTORS = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,

@@ -71,6 +71,7 @@ def write_run(
     (1, 3, 3, 3) 100
     """
     instance("run", run, Trajectory, "a Trajectory")
+    instance("force", force, bool, "True or False")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise ArgumentTypeError("attributes", attributes, "a mapping of names")
     if star is not None:

@@ -1,4 +1,4 @@
-"""The folder of a store: one folder whatever happens to its path, without links, and on the disk."""
+"""The folder of a store: the same one whatever happens to its path, without links, on the disk."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ class Journal:
         self.entries[entry["part"], entry["block"]] = entry
 
     def close(self) -> None:
+        """Close the file."""
         # On a full disk the buffer is lost, and its tile is made again.
         with contextlib.suppress(OSError):
             self._file.close()
