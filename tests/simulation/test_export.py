@@ -95,7 +95,12 @@ class TestWriteRun:
             ends: list[str] = []
             together = threading.Barrier(4)
 
-            def write(number: int, force: bool = force, ends: list[str] = ends) -> None:
+            def write(
+                number: int,
+                force: bool = force,
+                ends: list[str] = ends,
+                together: threading.Barrier = together,
+            ) -> None:
                 together.wait(30.0)
                 try:
                     export.write_run(run, path, attributes={"seed": number}, force=force)

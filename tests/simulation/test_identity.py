@@ -247,7 +247,8 @@ def test_every_attribute_has_a_part_in_the_checksum(path):
     intact = (path / "zarr.json").read_text()
     for name, value in attributes(path).items():
         changed = value + 1 if isinstance(value, int | float) else f"{value}x"
-        rewrite(path / "zarr.json", lambda one: one["attributes"].update({name: changed}))
+        changes = {name: changed}
+        rewrite(path / "zarr.json", lambda one, by=changes: one["attributes"].update(by))
         with pytest.raises((StoreError, StoreMismatchError)):
             run(path)
         (path / "zarr.json").write_text(intact)
