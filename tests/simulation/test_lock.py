@@ -98,3 +98,29 @@ def test_a_lock_of_another_file_is_none(folder, tmp_path):
     with pytest.raises(StoreReplacedError):
         lock.require()
     lock.release()
+
+
+def test_of_threads_that_write_one_store_one_does(tmp_path):
+    path = tmp_path / "run.zarr"
+    chain = bnmc.Chain(30, 4, "relu")
+    expected = bnmc.simulate(chain, 50, chains=4, rng=0).gram
+    together = threading.Barrier(4)
+    ends = []
+
+    def write():
+        together.wait(30.0)
+        try:
+            ends.append(bnmc.simulate(chain, 50, chains=4, rng=0, store=path).gram)
+        except StoreInUseError:
+            ends.append(None)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    written = [one for one in ends if one is not None]
+    assert len(ends) == 4
+    assert written
+    assert all((one == expected).all() for one in written)
+    assert [one.name for one in tmp_path.iterdir()] == ["run.zarr"]
