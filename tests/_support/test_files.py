@@ -113,9 +113,12 @@ def test_a_process_that_dies_at_the_exchange_loses_nothing(tmp_path: Path, step:
 
     child = os.fork()
     if child == 0:
-        files._renamed = dies
-        with files.replacing(path) as temporary:
-            fill(temporary, "after", True)
+        try:
+            files._renamed = dies
+            with files.replacing(path) as temporary:
+                fill(temporary, "after", True)
+        finally:
+            os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 9
     assert content_of(path) == step
