@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import importlib.metadata
+import random
 import sys
 import types
 from functools import cache
@@ -31,6 +32,10 @@ _DESCRIPTIVE = frozenset((
 ))  # fmt: skip
 #: Methods that `collections.namedtuple` writes; the fields determine them.
 _OF_NAMED_TUPLES = frozenset(("__new__", "_make", "_replace", "__replace__", "__repr__", "_asdict"))
+
+#: Generators that all functions of a process share.  Distributions of SciPy refer to NumPy's, also
+#: if they draw with the generator that they are given.
+_GLOBAL_GENERATORS = (np.random.mtrand._rand, getattr(random, "_inst", None))
 
 _DESCRIPTORS = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
@@ -57,6 +62,8 @@ def parts_of(value: Any) -> tuple[str, tuple[Any, ...]]:
         If the object has no state that pickle knows, such as a lock or a file, or is known by its
         name only.
     """
+    if any(value is one for one in _GLOBAL_GENERATORS):
+        return "global generator", (type(value),)
     if isinstance(value, type):
         return "class", _of_class(value)
     if isinstance(value, types.MethodType):
