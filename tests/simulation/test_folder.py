@@ -15,7 +15,7 @@ from bnmc.errors import StoreError, StoreReplacedError
 from bnmc.simulation import plan
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.store import folder as folder_module
-from bnmc.simulation.store import journal
+from bnmc.simulation.store import journal, store
 from bnmc.simulation.store.folder import Folder, read_file
 
 RELU = bnmc.Chain(30, 4, "relu")
@@ -244,33 +244,57 @@ def test_pipes_in_a_store_are_refused(name, path):
 # --- durability
 
 
-def test_a_line_of_the_journal_follows_its_data_to_the_disk(path):
-    """Each file is synchronised before the line that promises it."""
+def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
+    """Each is synchronised after it was written, and so are the folders that lead to it."""
     order = []
-    synced, append, fsync = folder_module.synced, journal.Journal.append, os.fsync
+    synced, append = folder_module.synced, journal.Journal.append
+    put = store.RunStore.put
+    waiting = []
 
     def note_synced(one):
-        order.append(("synced", os.path.relpath(os.path.realpath(one), path)))
+        order.append(os.path.relpath(os.path.realpath(one), path))
         synced(one)
 
     def note_append(self, entry):
-        order.append(("line", (entry["part"], entry["block"])))
-        with mock.patch.object(os, "fsync", side_effect=fsync) as done:
-            append(self, entry)
-        assert done.called
+        order.append((entry["part"], entry["block"]))
+        append(self, entry)
+
+    def note_put(self, *arguments):
+        put(self, *arguments)
+        waiting.append(len(self._on_the_way))
 
     with (
         mock.patch.object(folder_module, "synced", note_synced),
         mock.patch.object(journal.Journal, "append", note_append),
+        mock.patch.object(store.RunStore, "put", note_put),
     ):
         run(path)
+    assert waiting == [1] * 6
     for part in range(2):
         for block in range(3):
-            line = order.index(("line", (part, block)))
-            before = {what for kind, what in order[:line] if kind == "synced"}
+            after_it = order[order.index((part, block)) :]
             chunk = f"gram/c/{part}/{block}/0/0"
-            folders = {os.path.dirname(chunk), f"gram/c/{part}", "gram/c", "gram", "progress"}
-            assert {chunk, f"progress/state-{part}-{block}.npz", *folders} <= before
+            files = {chunk, f"progress/state-{part}-{block}.npz", "progress/journal"}
+            folders = {os.path.dirname(chunk), f"gram/c/{part}/{block}", "progress"}
+            assert files | folders <= set(after_it)
+    assert {"gram/c", "gram", "."} <= set(order)
+
+
+def test_an_error_of_the_disk_ends_the_run(path):
+    count = 0
+
+    def fail(self, files):
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(5, "Input/output error")
+
+    with (
+        mock.patch.object(Folder, "sync", fail),
+        pytest.raises(StoreError, match="Input/output error"),
+    ):
+        run(path)
+    np.testing.assert_array_equal(run(path).gram, run().gram)
 
 
 def test_a_store_gets_its_name_when_it_is_on_the_disk(path):

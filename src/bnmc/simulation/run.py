@@ -109,8 +109,8 @@ def simulate(
         run is interrupted in any way, the same call continues it and returns the same bits.  If
         the store is complete, the call returns the run.  Values are read on access, in parts by
         `Trajectory.to_xarray`, so they may be larger than memory.  If `rng` is omitted, the key is
-        that of an existing store.  A tile is finished when it is on the disk, so a power failure
-        costs the tiles in work.  Functions of yours are compared by code and state, so that another
+        that of an existing store.  The end of the process costs the tiles in work; a power
+        failure, two more.  Functions of yours are compared by code and state, so that another
         process can resume the run.
     timeout : float, optional
         Seconds, > 0, after which the run returns its finished part: ``run.complete`` is False, and

@@ -14,7 +14,9 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,9 +121,10 @@ class RunStore:
     Before each write, and before results are returned, the store checks that its path still leads
     to the folder that it opened, and that this process holds the lock of that folder.
 
-    A tile is on the disk (``fsync``) before its line in the journal is, and a line is before the
-    next tile begins.  So a power failure costs the tiles in work.  If the disk nevertheless loses
-    data, the checksums show the loss, and the tile is made again.
+    A process that is killed loses the tiles in work, as the system has all others.  The disk
+    writes a tile (``fsync``) while the next one is made, and has all tiles before the run returns.
+    So a power failure costs the tiles in work and two more.  The line of a tile may be on the disk
+    without its data: the checksums then show the loss, and the tile is made again.
     """
 
     def __init__(
@@ -139,6 +142,8 @@ class RunStore:
         self._identity = identity_of(job, start, attributes)
         #: Tiles that this process wrote.
         self._written: set[tuple[int, int]] = set()
+        #: Tiles that the disk is writing.
+        self._on_the_way: deque[Future[None]] = deque()
         with reported(path):
             if not os.path.lexists(path):
                 create(path, job, grid, attributes, self._identity, dims)
@@ -155,6 +160,8 @@ class RunStore:
                 self._group = zarr.open_group(place, mode="r+", zarr_format=3)
                 self._tiles = Journal(self._folder, "progress/journal", facts.run)
                 stack.callback(self._tiles.close)
+                self._disk = ThreadPoolExecutor(1, thread_name_prefix="bnmc-disk")
+                stack.callback(self._disk.shutdown)
                 self._layout = layout_of(job.chain, job.path, job.inputs, job.dtype)
                 self._keep_all = self._states_are_small()
                 self._drop_damaged()
@@ -210,21 +217,36 @@ class RunStore:
             "part": part, "block": block, "state": zlib.crc32(content),
             "sums": {name: checksum(values) for name, values in tile.values.items()},
         }  # fmt: skip
+        with self._writing():
+            files = self._write(part, block, tile, content)
+            self._lock.require()
+            self._tiles.append(entry)
+            self._written.add((part, block))
+            files.append(self._progress / "journal")
+            self._on_the_way.append(self._disk.submit(self._folder.sync, files))
+            self._wait_for_disk(1)
+            if not self._keep_all:
+                self._state_path(part, block - 2).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Check before and after a write that this process may write; report errors."""
         with reported(self.path):
             self._lock.require()
             try:
-                self._write(part, block, tile, content)
+                yield
             except OSError:
                 self._lock.require()  # to write fails in a folder that was removed
                 raise
             self._lock.require()
-            self._tiles.append(entry)
-            self._written.add((part, block))
-            if not self._keep_all:
-                self._state_path(part, block - 2).unlink(missing_ok=True)
 
-    def _write(self, part: int, block: int, tile: Tile, state: bytes) -> None:
-        """Write values and state of a tile to the disk."""
+    def _wait_for_disk(self, left: int) -> None:
+        """Wait until at most so many tiles are not yet on the disk."""
+        while len(self._on_the_way) > left:
+            self._on_the_way.popleft().result()
+
+    def _write(self, part: int, block: int, tile: Tile, state: bytes) -> list[Path]:
+        """Write values and state of a tile; return their files."""
         files = []
         if (part, block) not in self._tiles.entries:
             where = region(self.grid, part, block)
@@ -234,7 +256,7 @@ class RunStore:
         path = self._state_path(part, block)
         path.with_suffix(".partial").write_bytes(state)
         path.with_suffix(".partial").replace(path)
-        self._folder.sync([*files, path])
+        return [*files, path]
 
     def finish(self, *, complete: bool) -> None:
         """Check, before the run is returned, that the store is what this process wrote.
@@ -249,8 +271,8 @@ class RunStore:
         StoreError
             If it is not.
         """
-        with reported(self.path):
-            self._lock.require()
+        with self._writing():
+            self._wait_for_disk(0)
             self._checked_facts()
             for part, block in sorted(self._written) if complete else ():
                 if not self._is_sound(part, block):
@@ -259,7 +281,6 @@ class RunStore:
                         "were written; the same call makes them again"
                     )
                     raise StoreError(str(self.path), reason)
-            self._lock.require()
 
     def arrays(self, slots: int) -> StoredArrays:
         """Return the values of so many recorded layers, which are read on access."""
