@@ -553,7 +553,7 @@ from bench import reliability
 from bnmc.errors import StoreError
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-reliability.simulation.STORED_TILE_SECONDS = reliability.TILE_SECONDS
+reliability.plan.STORED_TILE_SECONDS = reliability.TILE_SECONDS
 if {limit}:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 try:

@@ -656,9 +656,10 @@ def _written(rng, folder, shown):
     out = folder / "run.npz"
     out.unlink(missing_ok=True)
     given = {"path": out, "attributes": {"a": 1}, "star": np.eye(3), "force": False}
-    name = rng.choice(list(given))
-    given[name] = hostile(rng)
-    shown += [f"write_run {name}={_shown(given[name])}"]
+    name = rng.choice([*given, "run"])
+    if name in given:
+        given[name] = hostile(rng)
+        shown += [f"write_run {name}={_shown(given[name])}"]
     run = trajectory() if rng.random() < 0.9 else hostile(rng)
     export.write_run(run, **given)
 

@@ -100,6 +100,16 @@ EXAMPLES = [
         (errors.StoreError, OSError),
     ),
     (
+        errors.StoreLockError("run.zarr", "No locks available"),
+        "store 'run.zarr': its file system cannot lock files (No locks available); use another one",
+        (errors.StoreError, OSError),
+    ),
+    (
+        errors.StoreReplacedError("run.zarr"),
+        "store 'run.zarr': it was removed or replaced while this run wrote it",
+        (errors.StoreError, OSError),
+    ),
+    (
         errors.StoreMismatchError("run.zarr", "width", "100", "200"),
         "store: expected a run with width = 200, got 'run.zarr', which has width = 100",
         (errors.ArgumentError, ValueError),

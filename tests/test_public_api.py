@@ -55,8 +55,8 @@ PUBLIC = {
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted MissingExtraError "
         "NonFiniteError NotMixing PartialEstimateError PrecisionWarning ResultTooLargeError "
-        "SingularGramError StoreError StoreInUseError StoreMismatchError UnknownNameError "
-        "WorkersLostError ZeroVarianceError"
+        "SingularGramError StoreError StoreInUseError StoreLockError StoreMismatchError "
+        "StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
     ),
     "bnmc.experiments": (
         "Experiment Table describe names run"

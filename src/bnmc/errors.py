@@ -30,7 +30,9 @@ __all__ = [
     "SingularGramError",
     "StoreError",
     "StoreInUseError",
+    "StoreLockError",
     "StoreMismatchError",
+    "StoreReplacedError",
     "UnknownNameError",
     "WorkersLostError",
     "ZeroVarianceError",
@@ -416,6 +418,53 @@ class StoreInUseError(StoreError):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "another run is writing it")
+
+
+class StoreLockError(StoreError):
+    """The file system of the store has no locks, so two runs could write the store at once.
+
+    Write the store to another file system, such as a local disk.
+
+    Parameters
+    ----------
+    path : str
+        Path of the store.
+    reason : str
+        Message of the operating system.
+
+    Attributes
+    ----------
+    path, reason : str
+        The path, and the reason in words.
+
+    Examples
+    --------
+    >>> print(StoreLockError("run.zarr", "No locks available"))
+    store 'run.zarr': its file system cannot lock files (No locks available); use another one
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, f"its file system cannot lock files ({reason}); use another one")
+
+
+class StoreReplacedError(StoreError):
+    """The store was removed, or another one took its place, while a run wrote it.
+
+    The run wrote nothing to the other store.
+
+    Parameters
+    ----------
+    path : str
+        Path of the store.
+
+    Examples
+    --------
+    >>> print(StoreReplacedError("run.zarr"))
+    store 'run.zarr': it was removed or replaced while this run wrote it
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "it was removed or replaced while this run wrote it")
 
 
 class StoreMismatchError(ArgumentError):

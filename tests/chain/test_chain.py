@@ -70,7 +70,7 @@ def test_repr_shows_what_is_not_the_default():
         "weights='uniform', eps=1e-05)"
     )
     assert eval(repr(chain)) == chain
-    assert "weights=<function weights" in repr(Chain(5, 3, weights=weights))
+    assert "weights=<weights>" in repr(Chain(5, 3, weights=weights))
 
 
 def test_pickling():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,38 @@ class TestWriteRun:
         with pytest.raises(ArgumentError, match="Zarr store"):
             export.write_run(run, tmp_path / name, force=True)
         assert (tmp_path / name / "thesis.tex").exists()
+
+    @pytest.mark.parametrize("name", ["run.npz", "run.nc", "run.zarr"])
+    def test_threads_that_write_one_path(
+        self, run: bnmc.Trajectory, tmp_path: Path, name: str
+    ) -> None:
+        """With `force` each writes a whole; without it one of them does."""
+        path = tmp_path / name
+        for force in (False, True):
+            ends: list[str] = []
+            together = threading.Barrier(4)
+
+            def write(
+                number: int,
+                force: bool = force,
+                ends: list[str] = ends,
+                together: threading.Barrier = together,
+            ) -> None:
+                together.wait(30.0)
+                try:
+                    export.write_run(run, path, attributes={"seed": number}, force=force)
+                except ArgumentError:
+                    ends.append("refused")
+                else:
+                    ends.append("written")
+
+            threads = [threading.Thread(target=write, args=(one,)) for one in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(ends) == (["written"] * 4 if force else ["refused"] * 3 + ["written"])
+            assert [found.name for found in tmp_path.iterdir()] == [name]
 
     def test_no_folder(self, run: bnmc.Trajectory, tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match="existing folder"):

@@ -27,7 +27,7 @@ from bnmc.errors import (
 )
 from bnmc.simulation import plan, recording
 from bnmc.simulation import tiles as simulation_tiles
-from bnmc.simulation.store import journal, reading, store
+from bnmc.simulation.store import journal, layout, reading, store
 
 RELU = bnmc.Chain(30, 4, "relu")
 #: One run of each sampler's state: Gram matrices, rows as well, activations, Wishart factors.
@@ -327,7 +327,7 @@ def test_a_full_disk_loses_nothing(path):
     assert made.call_count <= 18 - 4
     # A disk that is full before the store exists leaves nothing behind.
     with (
-        mock.patch.object(store, "_consolidate", side_effect=OSError(28, "No space")),
+        mock.patch.object(layout, "_describe", side_effect=OSError(28, "No space")),
         pytest.raises(StoreError, match="No space"),
     ):
         run(store=path.with_name("new.zarr"))
@@ -419,13 +419,13 @@ def test_a_second_writer_of_one_process_is_refused(path):
 
 
 def test_who_loses_the_race_to_make_a_store_finds_it(path):
-    create = store._create
+    create = store.create
 
     def late(*arguments):
         create(*arguments)  # another run made it meanwhile
         create(*arguments)
 
-    with mock.patch.object(store, "_create", late):
+    with mock.patch.object(store, "create", late):
         stored = run(store=path)
     assert_same(stored, run())
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import os
 import shutil
+import sys
+import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -12,6 +16,13 @@ from bnmc._support.arguments import choice
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["as_path", "replacing", "require_writable"]
+
+#: Kinds of renaming for `_renamed`.
+_EXCHANGE, _NO_REPLACE = 0, 1
+
+#: Errors that mean that a path came or went since it was looked at, and how often that may happen.
+_BY_OTHERS = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_MOST_TRIALS = 100
 
 
 def as_path(name: str, path: object) -> Path:
@@ -60,11 +71,25 @@ def require_writable(name: str, path: Path, formats: Collection[str]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which becomes `path` if no error is raised.
 
-    The block makes a file or a folder of the temporary path. Until the block ends, an existing
-    file or folder stays at `path`; after an error it stays there for good.
+    The block makes a file or a folder of the temporary path. At every instant an existing file or
+    folder at `path` is there as a whole, or the new one is: an error, Ctrl-C or the end of the
+    process loses neither. Several threads and processes may write one path; each has its own
+    temporary path, and the last one to finish wins.
+
+    Parameters
+    ----------
+    path : Path
+    exclusive : bool, default False
+        Whether to raise `FileExistsError` if something is at `path` by the end of the block.
+
+    Notes
+    -----
+    Linux and macOS exchange two folders in one step. Elsewhere a folder at `path` first gets the
+    temporary name that ends in ``.former`` and the suffix; if the process is killed in the next
+    instant, the folder has that name.
 
     Examples
     --------
@@ -77,24 +102,104 @@ def replacing(path: Path) -> Iterator[Path]:
     '42'
     """
     temporary = _beside(path)
-    former = path.with_name(f".{path.stem}.{os.getpid()}.former{path.suffix}")
+    former = temporary.with_name(f"{temporary.stem}.former{path.suffix}")
     try:
         yield temporary
-        if path.is_dir() and not path.is_symlink():  # a folder cannot be replaced in one step
-            path.rename(former)
-        temporary.replace(path)
+        if exclusive:
+            _move_new(temporary, path)
+        else:
+            _move(temporary, path, former)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) == temporary:
             error.filename = str(path)  # the name that the user passed
         raise
     finally:
+        if os.path.lexists(former) and not os.path.lexists(path):
+            former.rename(path)
         for leftover in (temporary, former):
-            if leftover.is_dir():
+            if leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover)
             else:
                 leftover.unlink(missing_ok=True)
 
 
 def _beside(path: Path) -> Path:
-    """Return the temporary path of a file."""
-    return path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    """Return a temporary path that no other thread or process uses."""
+    return path.with_name(f".{path.stem}.{os.getpid()}.{uuid.uuid4().hex[:12]}{path.suffix}")
+
+
+def _move(new: Path, path: Path, former: Path) -> None:
+    """Move a file or a folder to a path; what is there goes to `new`, to `former`, or away."""
+    for trial in range(_MOST_TRIALS):
+        try:
+            if not (_is_folder(new) or _is_folder(path)):
+                new.replace(path)
+            elif not os.path.lexists(path):
+                new.rename(path)
+            elif not _renamed(new, path, _EXCHANGE):
+                path.rename(former)
+                new.rename(path)
+        except OSError as error:
+            others = error.errno in _BY_OTHERS and os.path.lexists(new)
+            if not others or trial == _MOST_TRIALS - 1:
+                raise
+            # Another thread or process wrote the path in this instant.
+            if os.path.lexists(path) and _is_folder(former):
+                shutil.rmtree(former)
+        else:
+            return
+
+
+def _move_new(new: Path, path: Path) -> None:
+    """Move a file or a folder to a path, or raise `FileExistsError` if something is there."""
+    try:
+        if _renamed(new, path, _NO_REPLACE):
+            return
+        if os.path.lexists(path):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if _is_folder(new) or os.name != "posix":
+            new.rename(path)  # fails if there is a file, or a folder that is not empty
+        else:
+            os.link(new, path)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        raise
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _renamed(one: Path, other: Path, flag: int) -> bool:
+    """Rename in a way that Python does not offer; return False if the system does not either.
+
+    Parameters
+    ----------
+    one, other : Path
+    flag : int
+        Index of the kind: to exchange two paths, or not to replace the second one.
+
+    Raises
+    ------
+    OSError
+    """
+    named = {"linux": ("renameat2", (2, 1)), "darwin": ("renamex_np", (2, 4))}
+    if sys.platform not in named:
+        return False
+    name, flags = named[sys.platform]
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is None:
+        return False
+    paths = os.fsencode(one), os.fsencode(other)
+    here = -100  # AT_FDCWD
+    if sys.platform == "linux":
+        status = function(here, paths[0], here, paths[1], ctypes.c_uint(flags[flag]))
+    else:
+        status = function(*paths, ctypes.c_uint(flags[flag]))
+    if status == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # an old kernel or file system
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))

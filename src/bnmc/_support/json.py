@@ -11,7 +11,7 @@ import numpy as np
 
 from bnmc.errors import ArgumentTypeError
 
-__all__ = ["dumps", "plain"]
+__all__ = ["dumps", "loads", "plain"]
 
 
 def dumps(document: Any) -> str:
@@ -40,6 +40,33 @@ def dumps(document: Any) -> str:
     }
     """
     return json.dumps(plain(document), indent=2, allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """Return the document of a text that may come from anywhere.
+
+    Parameters
+    ----------
+    text : str or bytes
+
+    Returns
+    -------
+    object
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or is nested too deeply.
+
+    Examples
+    --------
+    >>> loads('{"rate": 0.5}')
+    {'rate': 0.5}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def plain(value: Any) -> Any:

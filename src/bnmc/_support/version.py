@@ -1,7 +1,24 @@
-"""The version of the package, in a file that every module can import."""
+"""The version of this package, and of the packages that compute values."""
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+import platform
+from functools import cache
+
+__all__ = ["__version__", "versions"]
 
 __version__ = "0.1.0"
+
+
+@cache
+def versions() -> str:
+    """Return the versions of Python and of the packages on which the bits of a run depend."""
+    import llvmlite
+    import numba
+    import numpy as np
+    import scipy
+
+    # Versions 3.11.2 and 3.11.9 of Python have the same bytecode.
+    python = ".".join(platform.python_version_tuple()[:2])
+    named = [f"{one.__name__} {one.__version__}" for one in (numba, llvmlite, np, scipy)]
+    return ", ".join([f"Python {python}", *named])

@@ -125,7 +125,9 @@ class Chain:
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)
-            if value != default:
+            if callable(value):  # without its address, which differs from process to process
+                shown.append(f"{name}=<{getattr(value, '__qualname__', type(value).__qualname__)}>")
+            elif value != default:
                 shown.append(f"{name}={value!r}")
         return f"Chain({', '.join(shown)})"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dis
 import hashlib
+import importlib
 import sys
 from _ctypes import CFuncPtr
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc.chain.object_parts import installed_name, parts_of, version_of
 from bnmc.errors import ArgumentError
 
 __all__ = ["ScalarFunction", "code_digest", "digest_of", "frozen_copy", "is_importable"]
@@ -23,6 +25,9 @@ ScalarFunction = Callable[[Any], Any]
 
 # Numba knows the functions of these packages by name and does not compile their Python source.
 _KNOWN_BY_NAME = frozenset(sys.stdlib_module_names | {"numba", "numpy", "scipy"}) - {"__main__"}
+
+#: Types whose `repr` is their value.
+_PLAIN = frozenset((bool, int, float, complex, str, bytes))
 
 # --- what a function is
 
@@ -82,6 +87,22 @@ def _global_names(code: CodeType) -> list[str]:
     return sorted(names)
 
 
+def _imported_names(code: CodeType) -> list[str]:
+    """Return the names of the modules that a code, or a code in it, imports absolutely."""
+    names: set[str] = set()
+    level: Any = 0
+    loaded: list[Any] = [None, None]
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            level = loaded[-2]  # the level and the names are loaded before
+            if level == 0:
+                names.add(str(instruction.argval))
+        loaded.append(instruction.argval)
+    for inner in _inner_codes(code):
+        names.update(_imported_names(inner))
+    return sorted(names)
+
+
 def _inner_codes(code: CodeType) -> Iterator[CodeType]:
     return (constant for constant in code.co_consts if isinstance(constant, CodeType))
 
@@ -123,18 +144,43 @@ def code_digest(function: FunctionType, name: str) -> str:
 
 
 def digest_of(value: object) -> str:
-    """Return a digest of a function or of plain values, the same in every process."""
-    digest = _Digest()
-    digest.add(value)
+    """Return a digest of a value with all that it refers to, the same in every process.
+
+    It contains neither addresses nor the order of sets.  The order of a dict is part of the dict,
+    as a loop over it shows.  Functions and classes of installed packages enter by name and version,
+    all others by their code.  Objects enter by class and state; see `object_parts`.
+
+    Raises
+    ------
+    TypeError
+        If `value` refers to something that has no such digest: a lock, a file, a pointer to a C
+        function.
+    """
+    digest = _Digest(by_version=True)
+    try:
+        digest.add(value)
+    except TypeError:
+        raise
+    except Exception as error:  # reading a foreign value may raise anything
+        raise TypeError(f"{type(error).__name__}: {error}") from error
     return digest.hexdigest()
 
 
 class _Digest:
-    """SHA-256 of a tree of values, the same in every process."""
+    """SHA-256 of a tree of values, the same in every process.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    by_version : bool
+        Whether functions and classes of installed packages enter by name and version.
+    """
+
+    def __init__(self, *, by_version: bool = False) -> None:
+        self._by_version = by_version
         self._state = hashlib.sha256()
         self._seen: dict[tuple[int, int], int] = {}
+        # An address is that of one value as long as the value lives.
+        self._kept: list[object] = []
 
     def hexdigest(self) -> str:
         return self._state.hexdigest()
@@ -155,26 +201,44 @@ class _Digest:
             self.add(name)
             if name in function.__globals__:
                 self.add(function.__globals__[name], code)
+        if self._by_version:
+            self.add(sorted(vars(function).items()))
+            self._add_imports(code)
+
+    def _add_imports(self, code: CodeType) -> None:
+        """Add the modules that a code imports when it runs."""
+        for name in _imported_names(code):
+            self.add(name)
+            if name.partition(".")[0] in _KNOWN_BY_NAME:
+                continue
+            try:
+                module = importlib.import_module(name)
+            except Exception:  # the function meets the same error, and may handle it
+                self._write("missing", b"")
+            else:
+                self._add_module(module, code)
 
     def add(self, value: Any, user: CodeType | None = None) -> None:
         """Add a value; of a module only what `user`, the code that refers to it, may read."""
         if isinstance(value, Enum):
             self._write("member", f"{_full_name(type(value))}.{value.name}".encode())
             self.add(value.value, user)
-        elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        elif value is None or value is ... or type(value) in _PLAIN:
             self._write(type(value).__name__, repr(value).encode())
-        elif isinstance(value, tuple | list):
-            fields = getattr(value, "_fields", ())  # of a named tuple
+        elif type(value) in (tuple, list) or _is_named_tuple(value):
+            fields = getattr(value, "_fields", ())
             self._write(type(value).__name__, " ".join([str(len(value)), *fields]).encode())
+            if fields:
+                self.add(type(value))
             for item in value:
                 self.add(item, user)
-        elif isinstance(value, set | frozenset):
-            self._write("set", " ".join(sorted(map(digest_of, value))).encode())
-        elif isinstance(value, dict):
+        elif type(value) in (set, frozenset):
+            self._write("set", " ".join(sorted(map(self._digest_of, value))).encode())
+        elif type(value) is dict:
             self._write("dict", str(len(value)).encode())
             for item in value.items():
                 self.add(item, user)
-        elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        elif _is_plain_array(value):
             self._add_array(np.asarray(value))
         elif isinstance(value, np.dtype):
             self._write("dtype", _layout(value).encode())
@@ -182,17 +246,25 @@ class _Digest:
             self._add_code(value)
         elif isinstance(value, ModuleType):
             self._add_module(value, user)
-        elif isinstance(value, FunctionType) and not _known_by_name(value):
+        elif self._by_version and (name := installed_name(value)) is not None:
+            self._write("installed", name.encode())
+        elif isinstance(value, FunctionType) and not _is_known(value):
             self.add_function(value)
         elif _is_known(value):
             self._write("name", _full_name(value).encode())
         elif isinstance(value, CFuncPtr):
             raise TypeError("it refers to a pointer to a C function, which cannot be identified")
         elif not self._add_compiled(value):
-            from numba import cloudpickle
+            kind, parts = parts_of(value)
+            self._write("object", kind.encode())
+            if not self._is_seen(value, None):
+                for part in parts:
+                    self.add(part)
 
-            dumps: Any = cloudpickle.dumps
-            self._write("pickle", dumps(value))
+    def _digest_of(self, value: object) -> str:
+        digest = _Digest(by_version=self._by_version)
+        digest.add(value)
+        return digest.hexdigest()
 
     def _add_array(self, array: NDArray[Any]) -> None:
         self._write("array", f"{_layout(array.dtype)}{array.shape}".encode())
@@ -240,10 +312,6 @@ class _Digest:
             self._write("enumeration", _full_name(value).encode())
             self.add(list(value.__members__.items()))
             return True
-        if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
-            self._write("fields", " ".join(value._fields).encode())
-            self.add(sorted(getattr(value, "_field_defaults", {}).items()))
-            return True
         if kind.startswith("numba.core.types"):  # a type, to convert to
             self._write("type", str(value).encode())
             return True
@@ -259,6 +327,12 @@ class _Digest:
 
     def _add_module(self, module: ModuleType, user: CodeType | None) -> None:
         self._write("module", module.__name__.encode())
+        if self._by_version:
+            package = module.__name__.partition(".")[0]
+            version = "" if package in _KNOWN_BY_NAME else version_of(package)
+            if version is not None:  # names are part of the code that refers to it
+                self._write("version", version.encode())
+                return
         if user is None or self._is_seen(module, user):
             return
         for name in _attribute_names(user):
@@ -266,10 +340,11 @@ class _Digest:
                 self.add(name)
                 self.add(vars(module)[name], user)
 
-    def _is_seen(self, value: object, user: CodeType) -> bool:
+    def _is_seen(self, value: object, user: CodeType | None) -> bool:
         """Note a value that may refer to itself; say whether it was noted before."""
         key = (id(value), id(user))
         seen = key in self._seen
+        self._kept.append(value)
         self._write("reference", str(self._seen.setdefault(key, len(self._seen))).encode())
         return seen
 
@@ -285,9 +360,18 @@ def _attribute_names(code: CodeType) -> list[str]:
     return sorted(names)
 
 
-def _known_by_name(function: Any) -> bool:
-    """Return whether a function belongs to a package whose functions Numba knows."""
-    return str(function.__module__).partition(".")[0] in _KNOWN_BY_NAME
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_plain_array(value: Any) -> bool:
+    """Return whether a value is an array or a scalar of NumPy, and nothing more.
+
+    Other classes of arrays have more than their items: a masked array has a mask.
+    """
+    if isinstance(value, np.ndarray) and type(value) not in (np.ndarray, np.recarray):
+        return False
+    return isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject
 
 
 def _is_known(value: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.files import replacing
+from bnmc._support.json import loads
 from bnmc._support.version import __version__
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
@@ -100,8 +101,8 @@ class KeptParts:
             with replacing(header) as temporary:
                 temporary.write_text(json.dumps(dict(identity), indent=2) + "\n", encoding="utf-8")
         try:
-            stored = dict(json.loads(header.read_text(encoding="utf-8")))
-        except (ValueError, TypeError, RecursionError) as error:
+            stored = dict(loads(header.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
             raise StoreError(str(self.folder), f"{_HEADER} is damaged") from error
         self._require(stored, identity)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.json import loads
 from bnmc._support.machine import available_memory
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -117,7 +118,7 @@ def unpacked(content: bytes, activations: Iterable[Activation]) -> tuple[Any, di
     """
     try:
         arrays = _arrays(content)
-        document = json.loads(arrays[_DOCUMENT].tobytes())
+        document = loads(arrays[_DOCUMENT].tobytes())
         identity, tree = dict(document["identity"]), document["value"]
     except Foreign:
         raise

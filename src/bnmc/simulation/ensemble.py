@@ -14,6 +14,7 @@ from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.choice import SAMPLERS, choose_sampler
 from bnmc.simulation.engine.state import State
+from bnmc.simulation.state_check import require_sound
 
 __all__ = ["Ensemble", "ensemble_of"]
 
@@ -96,6 +97,7 @@ def _continued(
     dtype: str,
 ) -> Ensemble:
     """Take everything from a state; arguments that are given as well must agree with it."""
+    require_sound(state)
     if state.chain != chain:
         raise ArgumentError("initial", state.chain, f"a state of {chain}")
     for name, given, kept in (

@@ -48,7 +48,8 @@ def write_run(
     star : (batch, batch) ndarray, optional
         Gram matrix from which the distances are measured, written as ``star``.
     force : bool, default False
-        Whether to replace an existing file or Zarr store.
+        Whether to replace an existing file or Zarr store.  The former one is at `path` until the
+        new one is complete and takes its place, in one step on Linux and macOS.
 
     Raises
     ------
@@ -70,6 +71,7 @@ def write_run(
     (1, 3, 3, 3) 100
     """
     instance("run", run, Trajectory, "a Trajectory")
+    instance("force", force, bool, "True or False")
     if attributes is not None and not isinstance(attributes, Mapping):
         raise ArgumentTypeError("attributes", attributes, "a mapping of names")
     if star is not None:
@@ -80,8 +82,11 @@ def write_run(
     require_extras(path)
     facts = {**run.attributes(), **(attributes or {})}
     write = {".npz": _write_npz, ".nc": _write_netcdf, ".zarr": _write_zarr}[path.suffix.lower()]
-    with replacing(path) as temporary:
-        write(run, temporary, facts, star)
+    try:
+        with replacing(path, exclusive=not force) as temporary:
+            write(run, temporary, facts, star)
+    except FileExistsError as error:  # another thread or process wrote it meanwhile
+        raise _occupied("output", path) from error
 
 
 def require_extras(path: Path) -> None:
@@ -116,10 +121,14 @@ def require_free(name: str, path: Path, *, force: bool) -> None:
     if not os.path.lexists(path):
         return
     if not force:
-        raise ArgumentError(name, str(path), "a path that does not exist", "--force replaces it")
+        raise _occupied(name, path)
     is_store = any((path / mark).is_file() for mark in ("zarr.json", ".zgroup"))
     if path.is_dir() and not (path.suffix.lower() == ".zarr" and is_store):
         raise ArgumentError(name, str(path), "a file or a Zarr store, to be replaced")
+
+
+def _occupied(name: str, path: Path) -> ArgumentError:
+    return ArgumentError(name, str(path), "a path that does not exist", "--force replaces it")
 
 
 def _write_npz(

@@ -13,7 +13,6 @@ from bnmc import gram as grams
 from bnmc._kernels.scalar import measures
 from bnmc._support.arguments import choice, finite_array, host_array, integer, items, real
 from bnmc.chain.chain import Chain
-from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.trajectory import Trajectory
@@ -128,8 +127,6 @@ class Observable:
     (1, 3)
     """
 
-    #: Values on which it depends besides the Gram matrix.
-    parameters: tuple[Any, ...] = ()
     #: The number that kernels compute for it, if they can.
     measure: Measure | None = None
 
@@ -149,9 +146,9 @@ class Observable:
         return f"Observable({self.name!r}, shape={self.shape})"
 
     @property
-    def digest(self) -> str:
-        """Digest of its code and values, which tells it from others of the same name."""
-        return digest_of((self.function, self.shape))
+    def content(self) -> object:
+        """What its values depend on besides the Gram matrix, for the identity of a run."""
+        return type(self), sorted(vars(self).items())
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape ``(chains, layers, inputs, *shape)``."""
@@ -199,10 +196,6 @@ class _Builtin(Observable):
     def __repr__(self) -> str:
         return f"Observable({self.name!r})"
 
-    @property
-    def digest(self) -> str:
-        return digest_of(self.parameters)
-
     def evaluate(self, view: View) -> NDArray[np.float64]:
         return self.compute(view)
 
@@ -224,7 +217,6 @@ class SoftRank(_Builtin):
     def __init__(self, tau: float = 0.5, name: str = "soft_rank") -> None:
         tau = real("tau", tau, above=0.0)
         self.tau = tau
-        self.parameters = (tau,)
         super().__init__(
             _name(name),
             lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
@@ -245,7 +237,6 @@ class Distance(_Builtin):
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:
         fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
         self.star = fixed
-        self.parameters = (fixed,)
         super().__init__(
             _name(name),
             lambda view: grams.distance(view.gram, fixed),

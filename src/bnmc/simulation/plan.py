@@ -29,7 +29,6 @@ from bnmc.simulation.job import Job
 from bnmc.simulation.recording import Recording
 from bnmc.simulation.segment import Pool, Segment
 from bnmc.simulation.sinks import RunningMoments
-from bnmc.simulation.store.reading import StoredArrays
 from bnmc.simulation.store.store import RunStore, stored_key
 from bnmc.simulation.tiles import TILE_SECONDS, Grid, TiledRun, grid_of
 from bnmc.simulation.trajectory import Moments, Trajectory
@@ -205,7 +204,8 @@ class Plan:
         observables: Mapping[str, NDArray[np.float64]] = {}
         moments: dict[str, Moments] = {}
         if self.execution.store is not None:
-            observables = StoredArrays(self.execution.store, tuple(self.job.shapes), slots)
+            assert isinstance(course, TiledRun)
+            observables = course.store.arrays(slots)
         elif isinstance(self.sink, RunningMoments):
             moments = self.sink.results()
         else:

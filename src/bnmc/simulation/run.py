@@ -109,7 +109,9 @@ def simulate(
         run is interrupted in any way, the same call continues it and returns the same bits.  If
         the store is complete, the call returns the run.  Values are read on access, in parts by
         `Trajectory.to_xarray`, so they may be larger than memory.  If `rng` is omitted, the key is
-        that of an existing store.
+        that of an existing store.  The end of the process costs the tiles in work; a power
+        failure, two more.  Functions of yours are compared by code and state, so that another
+        process can resume the run.
     timeout : float, optional
         Seconds, > 0, after which the run returns its finished part: ``run.complete`` is False, and
         its layers are those that all chains have reached.
@@ -140,8 +142,12 @@ def simulate(
         On Ctrl-C: a KeyboardInterrupt whose `partial` is the finished part of the run.
     StoreMismatchError
         If the store holds another run; the message names the difference.
-    StoreInUseError, StoreError
-        If another run is writing the store, or the store cannot be read or written.
+    StoreInUseError
+        If another run is writing the store.
+    StoreReplacedError
+        If the store is removed or replaced meanwhile.
+    StoreLockError, StoreError
+        If the file system has no locks, or the store cannot be read or written.
     WorkersLostError
         If workers of the executor die again and again.
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
+from bnmc._support.version import versions
 from bnmc._support.workers import Workers, received, sendable
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.state import State
@@ -95,11 +96,12 @@ def grid_of(
 
 
 class Tile(NamedTuple):
-    """Values of the recorded layers, the arrays of the last state, and the kind of CPU."""
+    """Values of the recorded layers, the arrays of the last state, and where they were made."""
 
     values: Values
     arrays: dict[str, NDArray[Any]]
     cpu: str
+    versions: str
 
 
 class TileSink(Protocol):
@@ -173,6 +175,8 @@ class TiledRun:
                 self._take(part, tile)
             self._hand_over()
             report(self._layers_done(), self.grid.recorded.last - self.first_layer)
+        if self.store is not None:
+            self.store.finish(complete=self.whole == self.grid.blocks)
 
     def _ready(self, busy: set[int]) -> list[int]:
         """Return the parts to submit next, the last ones first, as many as workers are free."""
@@ -309,7 +313,7 @@ def make_tile(
             if stop is not None and stop.is_set():
                 return None
             segment.advance(grid.end(block), sink)
-        return Tile(sink.arrays, segment.state.arrays, host_cpu())
+        return Tile(sink.arrays, segment.state.arrays, host_cpu(), versions())
 
 
 class _TileArrays(Arrays):

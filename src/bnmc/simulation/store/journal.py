@@ -1,96 +1,112 @@
-"""The journal of finished tiles, and the lock of the process that writes a store."""
+"""The journal of finished tiles."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import json
-import os
-import sys
-import threading
 import zlib
-from pathlib import Path
 from typing import Any
 
-from bnmc.errors import StoreInUseError
+from bnmc._support.json import loads
+from bnmc.errors import StoreMismatchError
+from bnmc.simulation.store.folder import Folder
 
-__all__ = []
+__all__ = ["Journal", "entries_of"]
+
+#: Tiles by part and block.
+Entries = dict[tuple[int, int], dict[str, Any]]
 
 
 class Journal:
-    """The finished tiles, one line each with its own checksum; the last line of a tile counts."""
+    """The finished tiles, one line each with its own checksum; the last line of a tile counts.
 
-    def __init__(self, path: Path) -> None:
-        self.entries: dict[tuple[int, int], dict[str, Any]] = {}
-        sound = 0
-        for line in path.read_bytes().splitlines(keepends=True):
-            entry = self._parsed(line)
-            if entry is None:  # a line that was not finished
-                break
-            self.entries[entry["part"], entry["block"]] = entry
-            sound += len(line)
-        self._file = path.open("r+b")
-        self._file.truncate(sound)
-        self._file.seek(sound)
+    Every line contains the digest of the attributes of the store, and with them the identity of
+    the run and its division into tiles.  So no line of another store counts.
 
-    @staticmethod
-    def _parsed(line: bytes) -> dict[str, Any] | None:
-        checksum, _, text = line.partition(b" ")
-        if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
-            return None
-        entry: dict[str, Any] = json.loads(text)
-        return entry
+    Parameters
+    ----------
+    folder : Folder
+    name : str
+        File in the folder.
+    run : str
+        What the lines contain of the run; see `entries_of`.
+
+    Raises
+    ------
+    StoreMismatchError
+        If a line is that of another run.
+    """
+
+    def __init__(self, folder: Folder, name: str, run: str) -> None:
+        self._run = run
+        self._file = folder.open(name)
+        try:
+            self.entries, sound = entries_of(self._file.read(), run, str(folder.path))
+            self._file.truncate(sound)
+            self._file.seek(sound)
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Enter a tile."""
-        text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        """Enter a tile.  Whoever reads the file finds the line, also if this process dies now."""
+        text = json.dumps({"run": self._run, **entry}, separators=(",", ":")).encode() + b"\n"
         self._file.write(b"%08x " % zlib.crc32(text) + text)
         self._file.flush()
         self.entries[entry["part"], entry["block"]] = entry
 
     def close(self) -> None:
+        """Close the file."""
         # On a full disk the buffer is lost, and its tile is made again.
         with contextlib.suppress(OSError):
             self._file.close()
 
 
-class Lock:
-    """A lock on a file that the operating system drops when the process ends in any way.
+def entries_of(content: bytes, run: str, path: str) -> tuple[Entries, int]:
+    """Return the tiles of a journal, and the length of its sound lines.
 
-    Record locks belong to the process.  `flock`, which the package filelock uses, belongs to the
-    open file, which forked workers share: they would hold the lock after their parent was killed.
+    Parameters
+    ----------
+    content : bytes
+    run : str
+        Digest of the attributes of the store, which every line must contain.
+    path : str
+        Path of the store, for messages.
+
+    Raises
+    ------
+    StoreMismatchError
+        If a line is that of another run.
     """
-
-    _held: set[tuple[int, str]] = set()  # noqa: RUF012
-    _guard = threading.Lock()
-
-    def __init__(self, path: Path, store: Path) -> None:
-        # Two threads of one process would both get a record lock.
-        self._key = (os.getpid(), os.path.realpath(path))
-        with self._guard:
-            if self._key in self._held:
-                raise StoreInUseError(str(store))
-            self._file = path.open("r+b")
-            try:
-                _lock_file(self._file)
-            except OSError:
-                self._file.close()
-                raise StoreInUseError(str(store)) from None
-            self._held.add(self._key)
-
-    def release(self) -> None:
-        """Release the lock."""
-        with self._guard:
-            self._file.close()
-            self._held.discard(self._key)
+    entries: Entries = {}
+    sound = 0
+    for line in content.splitlines(keepends=True):
+        entry = _parsed(line)
+        if entry is None:  # a line that was not finished
+            break
+        if entry["run"] != run:
+            raise StoreMismatchError(path, "run of the journal", str(entry["run"]), run)
+        entries[entry["part"], entry["block"]] = entry
+        sound += len(line)
+    return entries, sound
 
 
-def _lock_file(file: io.BufferedRandom) -> None:
-    if sys.platform == "win32":
-        import msvcrt
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    checksum, _, text = line.partition(b" ")
+    if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
+        return None
+    with contextlib.suppress(ValueError):
+        entry = loads(text)
+        if isinstance(entry, dict) and _is_complete(entry):
+            return entry
+    return None
 
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
 
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _is_complete(entry: dict[str, Any]) -> bool:
+    numbers = (entry.get("part"), entry.get("block"), entry.get("state"))
+    sums = entry.get("sums")
+    return (
+        all(type(one) is int and one >= 0 for one in numbers)
+        and isinstance(sums, dict)
+        and "run" in entry
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +13,24 @@ from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
-from bnmc.errors import ResultTooLargeError
-from bnmc.simulation.store.store import reported
+from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
+from bnmc.simulation.store.folder import read_file
+from bnmc.simulation.store.journal import entries_of
+from bnmc.simulation.store.layout import Facts, facts_of, reported
+from bnmc.simulation.tiles import Grid
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["StoredArrays"]
+__all__ = ["StoredArrays", "checksum", "region"]
 
 
 @dataclass(frozen=True)
 class StoredArrays(Mapping[str, NDArray[np.float64]]):
     """The recorded values of a stored run, each read on access.
+
+    On each access the store must still hold the run, and values must have the checksums of the
+    journal.
 
     Attributes
     ----------
@@ -31,16 +38,31 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
     names : tuple of str
     layers : int
         Number of layers that all chains have recorded.
+    identity : str
+        Digest of the identity of the run.
     """
 
     path: Path
     names: tuple[str, ...]
     layers: int
+    identity: str
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
+        """Return all values of an observable.
+
+        Raises
+        ------
+        StoreMismatchError
+            If the store holds another run by now.
+        StoreError
+            If the store cannot be read, or values are damaged.
+        ResultTooLargeError
+            If they do not fit in memory.
+        """
         if name not in self.names:
             raise KeyError(name)
         with reported(self.path):
+            facts = self._checked_facts()
             group = import_extra("zarr", "xarray").open_group(self.path, mode="r", zarr_format=3)
             array = group[name]
             size = 8 * int(np.prod((array.shape[0], self.layers, *array.shape[2:])))
@@ -48,6 +70,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
                 hint = "read parts of it through run.to_xarray()"
                 raise ResultTooLargeError(name, size, available, hint)
             values: NDArray[np.float64] = array[:, : self.layers]
+            self._require_sums(name, values, facts)
             return values
 
     def __iter__(self) -> Iterator[str]:
@@ -57,7 +80,48 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         return len(self.names)
 
     def to_xarray(self) -> xarray.Dataset:
-        """Return the store as a dataset that reads values on access."""
+        """Return the store as a dataset that reads values on access.
+
+        Zarr then checks each chunk that it reads, but not whether the store still holds the run.
+        """
         xr = import_extra("xarray", "xarray")
-        dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=None, consolidated=True)
+        with reported(self.path):
+            self._checked_facts()
+            dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=None, consolidated=True)
         return dataset.isel(layer=slice(self.layers))
+
+    def _checked_facts(self) -> Facts:
+        """Return the attributes of the store, or raise unless it holds the run."""
+        facts = facts_of(self.path, self.path)
+        facts.require_sound()
+        if facts.identity != self.identity:
+            raise StoreMismatchError(str(self.path), "identity", facts.identity, self.identity)
+        facts.require_layout(self.path, (*self.names, "layer"))
+        return facts
+
+    def _require_sums(self, name: str, values: NDArray[np.float64], facts: Facts) -> None:
+        """Raise unless values of an observable have the checksums of the journal."""
+        journal = read_file(self.path / "progress" / "journal")
+        entries, _ = entries_of(journal, facts.run, str(self.path))
+        part, block = facts.cut
+        for first in range(0, values.shape[0], part):
+            for slot in range(0, self.layers, block):
+                entry = entries.get((first // part, slot // block))
+                tile = values[first : first + part, slot : slot + block]
+                if entry is None or checksum(tile) != entry["sums"].get(name):
+                    last = first + len(tile) - 1
+                    reason = (
+                        f"{name} of chains {first} to {last} is damaged from recorded layer "
+                        f"{slot} on; the same call of simulate makes it again"
+                    )
+                    raise StoreError(str(self.path), reason)
+
+
+def region(grid: Grid, part: int, block: int) -> tuple[slice, slice]:
+    """Return the chains and the slots of a tile."""
+    return grid.of_part(part), grid.of_block(block)
+
+
+def checksum(values: NDArray[np.float64]) -> int:
+    """Return the checksum of the values of a tile."""
+    return zlib.crc32(np.ascontiguousarray(values).data)

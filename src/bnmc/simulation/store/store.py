@@ -10,14 +10,13 @@ with their checksums, and missing or damaged tiles are made again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
-import json
 import os
-import shutil
-import threading
+import zipfile
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,22 +26,20 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.extras import import_extra
-from bnmc.chain.code_digest import digest_of
-from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, StoreError, StoreMismatchError
+from bnmc._support.version import versions
+from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
+from bnmc.simulation.identity import identity_of
 from bnmc.simulation.job import Job
-from bnmc.simulation.store.journal import Journal, Lock
+from bnmc.simulation.state_check import layout_of, problem_of
+from bnmc.simulation.store.folder import Folder, read_file
+from bnmc.simulation.store.journal import Journal
+from bnmc.simulation.store.layout import Facts, chunk_of, create, facts_of, reported
+from bnmc.simulation.store.lock import Lock
+from bnmc.simulation.store.reading import StoredArrays, checksum, region
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
 __all__ = ["RunStore", "as_store_path", "stored_key"]
-
-#: The attributes of a store that identify its run, in the order of comparison.
-_IDENTITY = (
-    "bnmc_version", "cpu", "chain", "activation_digest", "weights_digest", "sampler", "dtype",
-    "backend", "chains", "inputs", "start", "first_layer", "depth", "burn_in", "every",
-    "observables", "key",
-)  # fmt: skip
-
 
 #: The states of all tiles are kept if they take less than this part of the bytes of the values.
 SHARE_OF_STATES = 0.25
@@ -69,8 +66,18 @@ def as_store_path(store: object) -> Path:
 
 
 def stored_key(path: Path) -> int | None:
-    """Return the key of the run in a store, or None if there is no store."""
-    return int(_attributes(path)["key"]) if os.path.lexists(path) else None
+    """Return the key of the run in a store, or None if there is no store.
+
+    Raises
+    ------
+    StoreError
+        If the attributes of the store are damaged.
+    """
+    if not os.path.lexists(path):
+        return None
+    facts = facts_of(path, path)
+    facts.require_sound()
+    return int(facts.attributes["key"])
 
 
 class RunStore:
@@ -97,11 +104,27 @@ class RunStore:
     Raises
     ------
     StoreMismatchError
-        If the store holds another run.
+        If the store holds another run, or has the journal of another run.
     StoreInUseError
         If another run is writing the store.
+    StoreLockError
+        If the file system has no locks.
+    StoreReplacedError
+        If the store is removed or replaced meanwhile.
     StoreError
         If the store cannot be read or written.
+    ArgumentTypeError
+        If a function of the run cannot be compared with that of another process.
+
+    Notes
+    -----
+    Before each write, and before results are returned, the store checks that its path still leads
+    to the folder that it opened, and that this process holds the lock of that folder.
+
+    A process that is killed loses the tiles in work, as the system has all others.  The disk
+    writes a tile (``fsync``) while the next one is made, and has all tiles before the run returns.
+    So a power failure costs the tiles in work and two more.  The line of a tile may be on the disk
+    without its data: the checksums then show the loss, and the tile is made again.
     """
 
     def __init__(
@@ -115,19 +138,31 @@ class RunStore:
     ) -> None:
         self.path = path
         self.job = job
-        self._progress = path / "progress"
         zarr = import_extra("zarr", "xarray")
-        identity = {**attributes, **_identity(job, start, grid)}
+        self._identity = identity_of(job, start, attributes)
+        #: Tiles that this process wrote.
+        self._written: set[tuple[int, int]] = set()
+        #: Tiles that the disk is writing.
+        self._on_the_way: deque[Future[None]] = deque()
         with reported(path):
             if not os.path.lexists(path):
-                _create(zarr, path, job, grid, identity, dims)
+                create(path, job, grid, attributes, self._identity, dims)
             with contextlib.ExitStack() as stack:
-                stack.callback(Lock(self._progress / "lock", path).release)
-                self.grid = self._checked_grid(grid, identity)
-                self._group = zarr.open_group(path, mode="r+", zarr_format=3)
-                self._clear_leftovers()
-                self._tiles = Journal(self._progress / "journal")
+                self._folder = Folder(path)
+                place = self._folder.place
+                self._progress = place / "progress"
+                self._lock = Lock(self._folder, "progress/lock")
+                stack.callback(self._lock.release)
+                self._lock.require()
+                self._folder.require_plain()
+                facts = self._checked_facts()
+                self.grid = self._stored_grid(grid, facts)
+                self._group = zarr.open_group(place, mode="r+", zarr_format=3)
+                self._tiles = Journal(self._folder, "progress/journal", facts.run)
                 stack.callback(self._tiles.close)
+                self._disk = ThreadPoolExecutor(1, thread_name_prefix="bnmc-disk")
+                stack.callback(self._disk.shutdown)
+                self._layout = layout_of(job.chain, job.path, job.inputs, job.dtype)
                 self._keep_all = self._states_are_small()
                 self._drop_damaged()
                 self._mend_layers()
@@ -158,50 +193,113 @@ class RunStore:
         if entry is None:
             return None
         try:
-            content = self._state_path(part, block).read_bytes()
+            content = read_file(self._state_path(part, block))
             if zlib.crc32(content) != entry["state"]:
                 return None
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError):
+            state = self.job.state(self.grid.end(block), _unpacked(content))
+        except (OSError, ValueError, EOFError, LookupError, zipfile.BadZipFile):
             return None
-        return self.job.state(self.grid.end(block), arrays)
+        chains = self.grid.of_part(part)
+        counts = {len(array) for array in state.arrays.values() if array.ndim}
+        if counts != {chains.stop - chains.start} or problem_of(state, self._layout) is not None:
+            return None
+        return state
 
     def put(self, part: int, block: int, tile: Tile) -> None:
         """Write a tile; values that the store has already are kept."""
-        if tile.cpu != host_cpu():
-            raise StoreMismatchError(str(self.path), "cpu", host_cpu(), tile.cpu)
+        for name, have, want in (
+            ("cpu", tile.cpu, host_cpu()), ("versions", tile.versions, versions())
+        ):  # fmt: skip
+            if have != want:
+                raise StoreMismatchError(str(self.path), name, want, have)
         content = _packed(tile.arrays)
-        sums = {name: _checksum(values) for name, values in tile.values.items()}
-        with reported(self.path):
-            if (part, block) not in self._tiles.entries:
-                where = self._region(part, block)
-                for name, values in tile.values.items():
-                    self._group[name][where] = values
-            path = self._state_path(part, block)
-            path.with_suffix(".partial").write_bytes(content)
-            path.with_suffix(".partial").replace(path)
-            entry = {"part": part, "block": block, "sums": sums, "state": zlib.crc32(content)}
+        entry = {
+            "part": part, "block": block, "state": zlib.crc32(content),
+            "sums": {name: checksum(values) for name, values in tile.values.items()},
+        }  # fmt: skip
+        with self._writing():
+            files = self._write(part, block, tile, content)
+            self._lock.require()
             self._tiles.append(entry)
+            self._written.add((part, block))
+            files.append(self._progress / "journal")
+            self._on_the_way.append(self._disk.submit(self._folder.sync, files))
+            self._wait_for_disk(1)
             if not self._keep_all:
                 self._state_path(part, block - 2).unlink(missing_ok=True)
 
-    def _checked_grid(self, grid: Grid, identity: Mapping[str, Any]) -> Grid:
-        """Raise unless the store holds this run; return the division of the stored run."""
-        stored = _attributes(self.path)
-        for name in _IDENTITY:
-            have, want = (str(values.get(name, "nothing")) for values in (stored, identity))
-            if have != want:
-                raise StoreMismatchError(str(self.path), name, have, want)
-        part, block = int(stored["part"]), int(stored["block"])
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Check before and after a write that this process may write; report errors."""
+        with reported(self.path):
+            self._lock.require()
+            try:
+                yield
+            except OSError:
+                self._lock.require()  # to write fails in a folder that was removed
+                raise
+            self._lock.require()
+
+    def _wait_for_disk(self, left: int) -> None:
+        """Wait until at most so many tiles are not yet on the disk."""
+        while len(self._on_the_way) > left:
+            self._on_the_way.popleft().result()
+
+    def _write(self, part: int, block: int, tile: Tile, state: bytes) -> list[Path]:
+        """Write values and state of a tile; return their files."""
+        files = []
+        if (part, block) not in self._tiles.entries:
+            where = region(self.grid, part, block)
+            for name, values in tile.values.items():
+                self._group[name][where] = values
+                files.append(chunk_of(self._folder.place, name, part, block, values.ndim))
+        path = self._state_path(part, block)
+        path.with_suffix(".partial").write_bytes(state)
+        path.with_suffix(".partial").replace(path)
+        return [*files, path]
+
+    def finish(self, *, complete: bool) -> None:
+        """Check, before the run is returned, that the store is what this process wrote.
+
+        Parameters
+        ----------
+        complete : bool
+            Whether to read all tiles that this process wrote, and compare their checksums.
+
+        Raises
+        ------
+        StoreError
+            If it is not.
+        """
+        with self._writing():
+            self._wait_for_disk(0)
+            self._checked_facts()
+            for part, block in sorted(self._written) if complete else ():
+                if not self._is_sound(part, block):
+                    reason = (
+                        f"chains {self.grid.of_part(part)} of block {block} changed after they "
+                        "were written; the same call makes them again"
+                    )
+                    raise StoreError(str(self.path), reason)
+
+    def arrays(self, slots: int) -> StoredArrays:
+        """Return the values of so many recorded layers, which are read on access."""
+        return StoredArrays(self.path, tuple(self.job.shapes), slots, self._identity.digest)
+
+    def _checked_facts(self) -> Facts:
+        """Return the attributes of the store, or raise unless it holds this run."""
+        facts = facts_of(self._folder.place, self.path)
+        facts.require(self._identity)
+        facts.require_sound()
+        facts.require_layout(self._folder.place, (*self.job.shapes, "layer"))
+        return facts
+
+    def _stored_grid(self, grid: Grid, facts: Facts) -> Grid:
+        """Return the division of the stored run."""
+        part, block = facts.cut
         if not (1 <= part <= grid.chains and 1 <= block <= grid.recorded.count):
             raise StoreError(str(self.path), "its attributes part and block are damaged")
         return replace(grid, part=part, block=block)
-
-    def _clear_leftovers(self) -> None:
-        """Remove files that a dead writer left unfinished."""
-        for leftover in self.path.rglob("*.partial"):
-            leftover.unlink(missing_ok=True)
 
     def _states_are_small(self) -> bool:
         job = self.job
@@ -231,112 +329,30 @@ class RunStore:
 
     def _is_sound(self, part: int, block: int) -> bool:
         sums = self._tiles.entries[part, block]["sums"]
-        where = self._region(part, block)
+        where = region(self.grid, part, block)
         for name in self.job.shapes:
             values = _read(self._group[name], where)
-            if values is None or _checksum(values) != sums.get(name):
+            if values is None or checksum(values) != sums.get(name):
                 return False
         return True
 
-    def _region(self, part: int, block: int) -> tuple[slice, slice]:
-        return self.grid.of_part(part), self.grid.of_block(block)
-
     def _state_path(self, part: int, block: int) -> Path:
         return self._progress / f"state-{part}-{block}.npz"
-
-
-def _create(
-    zarr: Any,
-    path: Path,
-    job: Job,
-    grid: Grid,
-    identity: Mapping[str, Any],
-    dims: Mapping[str, tuple[str, ...]],
-) -> None:
-    """Make an empty store, which gets its name when it is complete."""
-    building = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    try:
-        attributes = {**identity, "part": grid.part, "block": grid.block}
-        group = zarr.create_group(building, zarr_format=3, attributes=attributes)
-        for name, shape in job.shapes.items():
-            group.create_array(
-                name,
-                shape=(grid.chains, grid.recorded.count, *shape),
-                chunks=(grid.part, grid.block, *(max(1, length) for length in shape)),
-                dtype="float64",
-                fill_value=np.nan,
-                compressors=None,
-                dimension_names=dims[name],
-            )
-        layers = grid.recorded.layers(0, grid.recorded.count)
-        coordinate = group.create_array(
-            "layer", shape=layers.shape, chunks=layers.shape, dtype="int64", fill_value=0,
-            compressors=None, dimension_names=("layer",),
-        )  # fmt: skip
-        coordinate[:] = layers
-        _consolidate(building, (*job.shapes, "layer"))
-        zarr.create_group(building / "progress", zarr_format=3)
-        for name in ("journal", "lock"):
-            (building / "progress" / name).touch()
-        with contextlib.suppress(OSError):  # another run made it meanwhile and holds the lock
-            building.rename(path)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def _consolidate(path: Path, names: tuple[str, ...]) -> None:
-    """Enter the metadata of the arrays in those of the group, so that a reader opens one file.
-
-    `zarr.consolidate_metadata` does the same with a warning that the format may change.
-    """
-    root = json.loads((path / "zarr.json").read_text())
-    metadata = {name: json.loads((path / name / "zarr.json").read_text()) for name in names}
-    root["consolidated_metadata"] = {
-        "kind": "inline", "must_understand": False, "metadata": metadata
-    }  # fmt: skip
-    (path / "zarr.json").write_text(json.dumps(root, indent=2))
-
-
-def _attributes(path: Path) -> dict[str, Any]:
-    try:
-        attributes: dict[str, Any] = json.loads((path / "zarr.json").read_text())["attributes"]
-        int(attributes["key"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(str(path), f"its metadata cannot be read: {error}") from None
-    return attributes
-
-
-def _identity(job: Job, start: Origin, grid: Grid) -> dict[str, Any]:
-    """Return the attributes that identify a run, besides those of its trajectory."""
-    recorded = grid.recorded
-    first = start.layer if isinstance(start, State) else 0
-    weights = job.chain.weights
-    return {
-        "activation_digest": job.chain.activation.digest,
-        "weights_digest": weights if isinstance(weights, str) else digest_of(weights),
-        "start": _start_digest(start),
-        "first_layer": first,
-        "depth": recorded.last - first,
-        "burn_in": recorded.first - first,
-        "every": recorded.every,
-        "observables": ", ".join(f"{one.name} ({one.digest[:16]})" for one in job.observables),
-    }
-
-
-def _start_digest(start: Origin) -> str:
-    digest = hashlib.sha256(type(start).__name__.encode())
-    named = start.arrays if isinstance(start, State) else vars(start)
-    for name, values in sorted(named.items()):
-        digest.update(f"{name}{values.dtype.str}{values.shape}".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()
 
 
 def _packed(arrays: dict[str, Any]) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()
+
+
+def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a state, or raise `ValueError` if they are larger than the file."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > len(content):
+            raise ValueError("a state is not compressed")
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def _read(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
@@ -349,22 +365,3 @@ def _read(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
     except ValueError:
         return None
     return values
-
-
-def _checksum(values: NDArray[np.float64]) -> int:
-    return zlib.crc32(np.ascontiguousarray(values).data)
-
-
-@contextlib.contextmanager
-def reported(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system and of Zarr into a `StoreError`."""
-    try:
-        yield
-    except BnmcError:
-        raise
-    except OSError as error:
-        raise StoreError(str(path), error.strerror or str(error)) from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # Zarr raises these for damaged metadata.
-        reason = f"it is damaged: {type(error).__name__}: {error}"
-        raise StoreError(str(path), reason) from error

@@ -1,0 +1,108 @@
+"""The identity of a run: everything that determines its values, and one digest of it.
+
+Two runs of one identity have the same bits.  The identity is the same in every process: functions
+enter by their code and objects by their state, never by an address; see `chain/code_digest.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bnmc._support.version import versions
+from bnmc.chain.code_digest import digest_of
+from bnmc.errors import ArgumentTypeError
+from bnmc.simulation.engine.state import State
+from bnmc.simulation.job import Job
+from bnmc.simulation.tiles import Origin
+
+__all__ = ["Identity", "identity_of"]
+
+#: Facts about a run that its `Trajectory.attributes` contain.
+_FROM_ATTRIBUTES = (
+    "bnmc_version", "cpu", "chain", "sampler", "dtype", "backend", "chains", "inputs", "key",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What determines the values of a run.
+
+    Attributes
+    ----------
+    facts : dict of str to str
+        Each fact by its name: versions, kind of processor, chain, key, …  Functions and arrays
+        enter by digests.
+    """
+
+    facts: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all facts."""
+        return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()
+
+
+def identity_of(job: Job, start: Origin, attributes: Mapping[str, Any]) -> Identity:
+    """Return the identity of a run.
+
+    Parameters
+    ----------
+    job : Job
+    start : Covariance, Representation or State
+    attributes : mapping
+        `Trajectory.attributes` of the run.
+
+    Returns
+    -------
+    Identity
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a function of the user refers to something that other processes cannot compare.
+    """
+    chain, recorded = job.chain, job.recorded
+    first = start.layer if isinstance(start, State) else 0
+    facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
+    facts |= {
+        "versions": versions(),
+        "activation_digest": chain.activation.digest,
+        "weights_digest": _digest("weights", chain.weights, chain.weights),
+        "chain_digest": _digest(
+            "chain", chain, (type(chain), chain.normalization, chain.covariance)
+        ),
+        "start": _start_digest(start),
+        "first_layer": str(first),
+        "depth": str(recorded.last - first),
+        "burn_in": str(recorded.first - first),
+        "every": str(recorded.every),
+        "observables": ", ".join(
+            f"{one.name} ({_digest('observables', one, one.content)[:32]})"
+            for one in job.observables
+        ),
+    }
+    return Identity(facts)
+
+
+def _digest(name: str, argument: object, value: object) -> str:
+    """Return the digest of a value that belongs to an argument, or raise about the argument."""
+    if isinstance(value, str):
+        return value
+    try:
+        return digest_of(value)
+    except TypeError as error:
+        allowed = "what another process can compare, as a store needs"
+        hint = (
+            f"{error}; refer to numbers, arrays and functions, "
+            "or leave other objects out in __getstate__"
+        )
+        raise ArgumentTypeError(name, argument, allowed, hint) from error
+
+
+def _start_digest(start: Origin) -> str:
+    named = start.arrays if isinstance(start, State) else vars(start)
+    return digest_of((type(start).__name__, sorted(named.items())))

@@ -1,0 +1,112 @@
+"""The check of a state that comes from outside: from the caller, from a pickle or from a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS, MOST_ROWS
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, BnmcError
+from bnmc.simulation.engine.choice import SAMPLERS, choose_sampler
+from bnmc.simulation.engine.state import State
+
+__all__ = ["Layout", "layout_of", "problem_of", "require_sound"]
+
+#: Shape of the part of one chain, and dtype, of each array of a state.
+Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+#: Arrays that the state of a GPU lacks.
+_OPTIONAL = {"wide", "unresolved"}
+
+#: Largest magnitude of a power of two that a state splits off.
+_MOST_EXPONENT = 2**52
+
+
+def require_sound(state: State) -> None:
+    """Raise `ArgumentError` about `initial` unless a state is one that a run may continue."""
+    problem = _problem_of_fields(state)
+    if problem is None:
+        problem = problem_of(state, layout_of(state.chain, state.path, state.inputs, state.dtype))
+    if problem is not None:
+        raise ArgumentError("initial", "a state", "the final_state of a run", problem)
+
+
+def layout_of(chain: Chain, path: str, inputs: int | None, dtype: str) -> Layout:
+    """Return the arrays of the states of a sampler."""
+    arrays = SAMPLERS[path](chain, 1, inputs, dtype, 0).arrays
+    return {name: (array.shape[1:], array.dtype) for name, array in arrays.items()}
+
+
+def problem_of(state: State, layout: Layout) -> str | None:
+    """Return why the arrays of a state are not those of its sampler, or None if they are."""
+    arrays = state.arrays
+    missing, foreign = layout.keys() - arrays.keys() - _OPTIONAL, arrays.keys() - layout.keys()
+    if missing or foreign - _OPTIONAL:
+        return f"its arrays are {', '.join(map(str, arrays))}, not {', '.join(layout)}"
+    for name, (shape, dtype) in layout.items():
+        array = arrays.get(name)
+        if array is None:
+            continue
+        if array.shape[1:] != shape or array.dtype != dtype:
+            return f"its array {name} has {array.dtype} of shape {array.shape}, not {dtype} {shape}"
+        if array.dtype.kind == "f" and not np.isfinite(_rows(array, state)).all():
+            return f"its array {name} is not finite"
+        if array.dtype.kind == "i" and array.size and np.abs(array).max() > _MOST_EXPONENT:
+            return f"its array {name} has a number of more than 52 bits"
+    return None
+
+
+def _rows(array: NDArray[Any], state: State) -> NDArray[Any]:
+    """Return an array without the padding after its rows."""
+    return array[..., : state.chain.width] if array.ndim >= 3 else array
+
+
+def _problem_of_fields(state: State) -> str | None:
+    """Return what is wrong with the fields of a state besides the contents of its arrays."""
+    chain, arrays, inputs = state.chain, state.arrays, state.inputs
+    if type(state.key) is not int or not 0 <= state.key < 2**64:
+        return "its key is no integer of 64 bits"
+    if type(state.layer) is not int or not 0 <= state.layer < MOST_LAYERS:
+        return f"its layer is no integer from 0 to {MOST_LAYERS - 1}"
+    if inputs is not None and (type(inputs) is not int or not 1 <= inputs <= MOST_CHAINS):
+        return "its number of inputs is neither None nor a positive integer"
+    if state.dtype not in ("float64", "float32"):
+        return "its dtype is neither 'float64' nor 'float32'"
+    if not isinstance(chain, Chain):
+        return "its chain is no bnmc.Chain"
+    if not isinstance(state.path, str) or state.path not in _paths(chain, inputs, state.dtype):
+        return f"its sampler, {state.path!r}, does not take its chain"
+    if not isinstance(arrays, Mapping) or not arrays:
+        return "its arrays are no mapping"
+    if not all(type(array) is np.ndarray and array.ndim for array in arrays.values()):
+        return "its arrays are no arrays of chains"
+    lengths = {len(array) for array in arrays.values()}
+    if len(lengths) != 1 or not 1 <= lengths.pop() <= MOST_CHAINS:
+        return "its arrays differ in the number of chains, or have none"
+    return _problem_of_size(state)
+
+
+def _problem_of_size(state: State) -> str | None:
+    """Return why rows of the chain cannot be in the arrays, before such rows are made."""
+    chain = state.chain
+    if state.path == "factor" or (state.path != "weights" and chain.skip == 0.0):
+        return None
+    numbers = chain.width * chain.batch * (state.inputs or 1)
+    if chain.width > MOST_ROWS or max(array.size for array in state.arrays.values()) < numbers:
+        return "its arrays are smaller than its layers"
+    return None
+
+
+def _paths(chain: Chain, inputs: int | None, dtype: str) -> set[str]:
+    """Return the samplers that take a chain."""
+    found = set()
+    for wanted in ("auto", "conditional", "weights"):
+        try:
+            found.add(choose_sampler(chain, inputs, wanted, dtype).path)
+        except BnmcError:
+            continue
+    return found

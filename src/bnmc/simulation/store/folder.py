@@ -1,0 +1,169 @@
+"""The folder of a store: the same one whatever happens to its path, without links, on the disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bnmc.errors import StoreError, StoreReplacedError
+
+__all__ = ["Folder", "read_file"]
+
+
+class Folder:
+    """A folder that is open, so that it stays the same one.
+
+    On Linux `place` leads to the folder itself, not to its path.  If somebody removes the folder
+    and makes another one at the path, nothing is written to the other one.
+
+    Parameters
+    ----------
+    path : Path
+
+    Attributes
+    ----------
+    path : Path
+    place : Path
+        Where to read and write.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.place = path
+        if os.name == "posix":
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            # The number of a closed folder could become that of another one, so it stays open as
+            # long as a thread may write.
+            weakref.finalize(self, os.close, descriptor)
+            self._inode = _inode(os.fstat(descriptor))
+            anchored = Path(f"/proc/self/fd/{descriptor}")
+            if sys.platform == "linux" and anchored.is_dir():
+                self.place = anchored
+        else:
+            self._inode = _inode(os.stat(path))
+        self._linked: set[Path] = set()
+
+    def require_same(self) -> None:
+        """Raise `StoreReplacedError` unless the path still leads to this folder."""
+        try:
+            found = _inode(os.stat(self.path))
+        except FileNotFoundError:
+            found = None
+        if found != self._inode:
+            raise StoreReplacedError(str(self.path))
+
+    def require_plain(self) -> None:
+        """Remove files that a dead writer left unfinished; raise if there is a link in the folder.
+
+        Raises
+        ------
+        StoreError
+            If the folder contains anything but files and folders.
+        """
+        for entry in _entries(self.place):
+            if entry.name.endswith(".partial"):
+                Path(entry.path).unlink(missing_ok=True)
+            elif not entry.is_dir(follow_symlinks=False) and not entry.is_file(
+                follow_symlinks=False
+            ):
+                name = Path(entry.path).relative_to(self.place)
+                what = "a link" if entry.is_symlink() else "no regular file"
+                raise StoreError(
+                    str(self.path), f"{name} is {what}; a store contains files and folders only"
+                )
+
+    def open(self, name: str) -> io.BufferedRandom:
+        """Open a file for reading and writing.
+
+        Raises
+        ------
+        StoreError
+            If it is a link or no regular file, or has another name elsewhere.
+        """
+        flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        flags |= getattr(os, "O_BINARY", 0)
+        place = self.place / name
+        if place.is_symlink():
+            raise StoreError(str(self.path), f"{name} is a link")
+        file = os.fdopen(os.open(place, flags), "r+b")
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            file.close()
+            reason = f"{name} has another name elsewhere, or is no regular file: copy the store"
+            raise StoreError(str(self.path), reason)
+        return file
+
+    def sync(self, files: Iterable[Path]) -> None:
+        """Wait until files and the entries of their folders are on the disk.
+
+        Parameters
+        ----------
+        files : iterable of Path
+            Files below `place`.  Those that do not exist are left out.
+        """
+        for file in files:
+            if not file.exists():  # Zarr writes no chunk that is empty
+                continue
+            synced(file)
+            synced(file.parent)
+            inner = file.parent
+            while inner != self.place and inner not in self._linked:
+                synced(inner.parent)
+                self._linked.add(inner)
+                inner = inner.parent
+
+
+def synced(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk."""
+    if path.is_dir():
+        if os.name != "posix":  # Windows writes entries with their files
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+    else:
+        descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a regular file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is something else, such as a pipe, which would never end.
+    """
+    descriptor = os.open(
+        path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path.name} is no regular file")
+        return file.read()
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield all entries of a folder and of the folders in it, without following links."""
+    waiting = [folder]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

@@ -1,0 +1,284 @@
+"""Digests of objects: class and state, the same in every process, without addresses."""
+
+import collections
+import dataclasses
+import functools
+import random
+import subprocess
+import sys
+import threading
+import types
+
+import numpy as np
+import pytest
+import scipy.stats
+from numba import cloudpickle
+
+from bnmc.chain.code_digest import digest_of
+from bnmc.chain.object_parts import installed_name, version_of
+
+
+class Scale:
+    """A callable object."""
+
+    def __init__(self, k):
+        self.k = k
+
+    def __call__(self, x):
+        return self.k * x
+
+    def value(self, x):
+        return self.k + x
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+@dataclasses.dataclass
+class Data:
+    k: float
+    tail: list = dataclasses.field(default_factory=list)
+
+
+class Chosen:
+    """Says itself which state matters."""
+
+    def __init__(self, k, cache):
+        self.k, self.cache = k, cache
+
+    def __getstate__(self):
+        return {"k": self.k}
+
+
+def made_class(k, base=object, **more):
+    return type("Made", (base,), {"f": lambda self, x: k * x, **more})
+
+
+def with_attribute(k):
+    def f(x):
+        return x * f.k
+
+    f.k = k
+    return f
+
+
+def masked(mask):
+    return np.ma.MaskedArray(np.zeros(2), mask)
+
+
+def generator(seed):
+    return np.random.default_rng(seed)
+
+
+#: Pairs that differ at one point, and how a function would notice.
+DIFFERENT = {
+    "state": (Scale(1.0), Scale(2.0)),
+    "bound method, state": (Scale(1.0).value, Scale(2.0).value),
+    "bound method, name": (Scale(1.0).value, Scale(1.0).__call__),
+    "bound method, replaced function": (
+        types.MethodType(lambda self: 1, Scale(1.0)), types.MethodType(lambda self: 2, Scale(1.0)),
+    ),
+    "slots": (Slotted(1.0), Slotted(2.0)),
+    "dataclass": (Data(1.0), Data(2.0)),
+    "dataclass, list": (Data(1.0, [1]), Data(1.0, [2])),
+    "class, code": (made_class(1.0), made_class(2.0)),
+    "class, base": (made_class(1.0, Scale), made_class(1.0)),
+    "class, attribute": (made_class(1.0, a=1), made_class(1.0, a=2)),
+    "class, property": (
+        made_class(1.0, a=property(lambda self: 1)), made_class(1.0, a=property(lambda self: 2)),
+    ),
+    "class, static method": (
+        made_class(1.0, a=staticmethod(lambda: 1)), made_class(1.0, a=staticmethod(lambda: 2)),
+    ),
+    "class, kept property": (
+        made_class(1.0, a=functools.cached_property(lambda self: 1)),
+        made_class(1.0, a=functools.cached_property(lambda self: 2)),
+    ),
+    "method of an instance of another class": (made_class(1.0)().f, made_class(2.0)().f),
+    "partial, function": (functools.partial(max, 1), functools.partial(min, 1)),
+    "partial, argument": (functools.partial(max, 1), functools.partial(max, 2)),
+    "partial, keyword": (functools.partial(max, key=abs), functools.partial(max, key=len)),
+    "cached function": (
+        functools.lru_cache(Scale(1.0).value), functools.lru_cache(Scale(2.0).value),
+    ),
+    "method of C": ([1].index, [2].index),
+    "descriptor": (str.upper, str.lower),
+    "function attribute": (with_attribute(1.0), with_attribute(2.0)),
+    "masked array": (masked([False, True]), masked([True, False])),
+    "subclass of arrays": (np.zeros(1).view(type("Own", (np.ndarray,), {})), np.zeros(1)),
+    "array of objects": (np.array([1, "a"], object), np.array([1, "b"], object)),
+    "generator, seed": (generator(1), generator(2)),
+    "generator, kind": (
+        np.random.Generator(np.random.PCG64(1)), np.random.Generator(np.random.Philox(1)),
+    ),
+    "np.vectorize": (np.vectorize(lambda x: x), np.vectorize(lambda x: -x)),
+    "ordered dict": (
+        collections.OrderedDict(a=1, b=2), collections.OrderedDict(b=2, a=1),
+    ),
+    "default dict": (collections.defaultdict(int, a=1), collections.defaultdict(list, a=1)),
+    "deque": (collections.deque([1, 2]), collections.deque([2, 1])),
+    "slice": (slice(1), slice(2)),
+    "range": (range(1), range(2)),
+    "mapping": (types.MappingProxyType({"a": 1}), types.MappingProxyType({"a": 2})),
+    "subclass of float": (type("F", (float,), {})(1.0), 1.0),
+    "subclass of list": (type("L", (list,), {})([1]), [1]),
+    "subclass of dict": (collections.Counter("aab"), collections.Counter("abb")),
+    "simple namespace": (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_objects_that_differ_at_one_point_have_different_digests(what):
+    one, other = DIFFERENT[what]
+    assert digest_of(one) == digest_of(one)
+    assert digest_of(one) != digest_of(other)
+    assert digest_of(lambda g: one) != digest_of(lambda g: other)
+
+
+#: A lock cannot be sent; nor can what pickle looks up by a name; a lambda as a method is copied.
+NOT_SENT = ("class, kept property", "cached function", "method of an instance of another class")
+
+
+@pytest.mark.parametrize("what", [what for what in DIFFERENT if what not in NOT_SENT])
+def test_an_object_that_was_sent_has_the_same_digest(what):
+    one = DIFFERENT[what][0]
+    sent = cloudpickle.loads(cloudpickle.dumps(one))
+    assert digest_of(sent) == digest_of(one)
+
+
+def test_an_object_may_refer_to_itself():
+    one, other = Scale(1.0), Scale(1.0)
+    one.k, other.k = one, other
+    assert digest_of(one) == digest_of(other)
+
+
+def test_the_state_that_an_object_declares_is_compared():
+    assert digest_of(Chosen(1, "a")) == digest_of(Chosen(1, "b")) != digest_of(Chosen(2, "a"))
+
+
+def test_the_order_of_attributes_is_no_part_of_an_object():
+    one, other = types.SimpleNamespace(a=1, b=2), types.SimpleNamespace(b=2, a=1)
+    assert digest_of(one) == digest_of(other)
+
+
+def test_calls_leave_digests_as_they_are():
+    square = np.vectorize(lambda x: x * x, otypes=[float])
+    kept = functools.lru_cache(lambda x: x * x)
+    before = digest_of((square, kept))
+    square([1.0, 2.0])
+    kept(3)
+    assert digest_of((square, kept)) == before
+
+
+def test_distributions_of_scipy_may_draw_weights():
+    """They refer to the global generator of NumPy, whose state no digest contains."""
+    law = scipy.stats.t(5)
+    before = digest_of((law, law.rvs, np.random.normal, random.gauss))
+    np.random.normal()  # noqa: NPY002
+    random.gauss(0, 1)
+    law.rvs(size=3, random_state=np.random.default_rng(0))
+    law.cdf(1.0)
+    assert digest_of((law, law.rvs, np.random.normal, random.gauss)) == before
+    assert digest_of(scipy.stats.t(6)) != digest_of(law)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [threading.Lock(), sys.stdout, (n for n in [1]), np.frompyfunc(lambda x: x, 1, 1)],
+    ids=["lock", "file", "generator", "ufunc of a Python function"],
+)
+def test_what_has_no_state_has_no_digest(value):
+    with pytest.raises(TypeError):
+        digest_of(lambda g: value)
+
+
+def test_an_error_of_an_object_is_a_type_error():
+    class Broken:
+        def __reduce_ex__(self, protocol):
+            raise OSError("gone")
+
+    with pytest.raises(TypeError, match="gone"):
+        digest_of(Broken())
+
+
+def test_code_that_a_function_imports_is_part_of_it(monkeypatch):
+    """The author may change it between two runs."""
+
+    def observable(g):
+        import own_module
+
+        return own_module.value(g)
+
+    def with_a_missing_one(g):
+        import nowhere_at_all
+
+        return nowhere_at_all
+
+    digests = []
+    for k in (1.0, 2.0, 1.0):
+        module = types.ModuleType("own_module")
+        module.value = lambda g, k=k: k * g
+        monkeypatch.setitem(sys.modules, "own_module", module)
+        digests.append(digest_of(observable))
+    assert digests[0] == digests[2] != digests[1]
+    assert digest_of(with_a_missing_one) == digest_of(with_a_missing_one)
+
+
+def test_installed_packages_enter_by_version():
+    assert (
+        installed_name(pytest.approx) == f"{pytest.approx.__module__}.approx {pytest.__version__}"
+    )
+    assert installed_name(Scale) is None
+    assert version_of("json") is None
+    assert version_of("zarr") is not None
+    import bnmc
+
+    assert version_of("bnmc") == bnmc.__version__
+    # Their modules, too: a method that was replaced in one process is none of another.
+    assert digest_of(lambda g: pytest.approx(g)) == digest_of(lambda g: pytest.approx(g))
+
+
+PROGRAM = """
+import dataclasses, functools, numpy as np
+from bnmc.chain.code_digest import digest_of
+
+class Scale:
+    names = {"a", "b", "c", "d"}
+    def __init__(self, k): self.k, self.seen = k, {"x", "y", "z"}
+    def __call__(self, generator, shape): return self.k * generator.normal(size=shape)
+    def value(self, g): return len(self.names) * g[0, 0]
+
+@dataclasses.dataclass
+class Data:
+    k: float = 1.0
+    def __call__(self, g): return self.k
+
+COLOURS = {"red", "green", "blue"}
+def of_set(g): return g[0, 0] + (g[0, 1] in {1.0, 2.0, 3.0}) + len(COLOURS)
+def local(g):
+    import fractions
+    return float(fractions.Fraction(1, 2))
+import scipy.stats
+LAW = scipy.stats.laplace(0.0, 0.5**0.5)
+values = [Scale(2.0), Scale(2.0).value, Data(), of_set, local, functools.partial(of_set, g=1),
+          lambda g: Scale(g), Scale, np.random.default_rng(1), functools.lru_cache(of_set),
+          lambda g: np.linalg.norm(g) + np.random.rand(),
+          lambda generator, shape: LAW.rvs(size=shape, random_state=generator)]
+for value in values: print(digest_of(value))
+"""
+
+
+def test_objects_of_the_main_module_have_the_same_digest_in_every_process():
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True,
+            env={"PATH": "", "PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+        ).stdout.split()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 12

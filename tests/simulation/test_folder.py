@@ -1,0 +1,324 @@
+"""Stores that are removed, replaced or linked while a run writes them, and what is on the disk."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.errors import StoreError, StoreReplacedError
+from bnmc.simulation import plan
+from bnmc.simulation import tiles as simulation_tiles
+from bnmc.simulation.store import folder as folder_module
+from bnmc.simulation.store import journal, store
+from bnmc.simulation.store.folder import Folder, read_file
+
+RELU = bnmc.Chain(30, 4, "relu")
+posix = pytest.mark.skipif(os.name != "posix", reason="of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    def grid_of(chains, recorded, parts, seconds, size, of_tile):
+        return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
+
+    monkeypatch.setattr(plan, "grid_of", grid_of)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.zarr"
+
+
+def run(path=None, **options):
+    return bnmc.simulate(
+        RELU, 20, **{"chains": 4, "rng": 3, "threads": 1, "store": path, **options}
+    )
+
+
+def after(entries, action):
+    """Act once, before a tile is entered in the journal."""
+    count = 0
+    original = journal.Journal.append
+
+    def append(self, entry):
+        nonlocal count
+        count += 1
+        original(self, entry)
+        if count == entries:
+            action()
+
+    return mock.patch.object(journal.Journal, "append", append)
+
+
+# --- a store that is removed and begun again by another process
+
+PROGRAM = """
+import sys, bnmc
+from bnmc.errors import StoreError
+from bnmc.simulation import plan, tiles
+
+plan.grid_of = lambda chains, recorded, *rest: tiles.Grid(chains, recorded, 2, 20)
+
+def report(done, total):
+    print("at", done, flush=True)
+try:
+    run = bnmc.simulate(
+        bnmc.Chain(30, 4, "relu"), 3000, chains=4, every=5, rng=1, threads=1,
+        store=sys.argv[1], progress=report,
+    )
+except StoreError as error:
+    print("end", type(error).__name__, flush=True)
+else:
+    print("end complete" if run.complete else "end partial", flush=True)
+"""
+
+
+def wait_for(process, word):
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(word):
+            return line.split()[1]
+    raise AssertionError("the process ended")
+
+
+@posix
+def test_two_writers_of_one_path_never_mix(path):
+    """The first one is stopped in its work, and goes on while the second one writes."""
+    settings = {"depth": 3000, "chains": 4, "every": 5, "threads": 1}
+    expected = bnmc.simulate(RELU, rng=2, **settings)
+    first = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    with first:
+        try:
+            wait_for(first, "at")
+            os.kill(first.pid, signal.SIGSTOP)
+            shutil.rmtree(path)
+            ends = []
+
+            def go_on(done, total):
+                if not ends:
+                    os.kill(first.pid, signal.SIGCONT)
+                    ends.append(wait_for(first, "end"))
+
+            found = bnmc.simulate(RELU, rng=2, store=path, progress=go_on, **settings)
+        finally:
+            first.kill()
+    assert ends == ["StoreReplacedError"]
+    assert found.complete
+    np.testing.assert_array_equal(found.gram, expected.gram)
+    again = bnmc.simulate(RELU, rng=2, store=path, **settings)
+    np.testing.assert_array_equal(again.gram, expected.gram)
+
+
+@posix
+@pytest.mark.parametrize("entries", [1, 3, 6])
+def test_a_removed_store_ends_its_run(entries, path):
+    with after(entries, lambda: shutil.rmtree(path)), pytest.raises(StoreReplacedError):
+        run(path)
+    assert not path.exists()
+    assert run(path).complete
+
+
+@posix
+@pytest.mark.parametrize("entries", [1, 6])
+def test_a_store_that_another_one_replaces_keeps_its_values(entries, path):
+    other = path.with_name("other.zarr")
+    values = run(other, rng=4).gram
+
+    def replace():
+        path.rename(path.with_name("moved.zarr"))
+        other.rename(path)
+
+    with after(entries, replace), pytest.raises(StoreReplacedError):
+        run(path)
+    np.testing.assert_array_equal(run(path, rng=4).gram, values)
+    # The first run goes on where it was moved to.
+    np.testing.assert_array_equal(run(path.with_name("moved.zarr")).gram, run().gram)
+
+
+@posix
+def test_a_lock_that_was_removed_ends_the_run(path):
+    with (
+        after(2, lambda: (path / "progress" / "lock").unlink()),
+        pytest.raises(StoreReplacedError),
+    ):
+        run(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_writes_go_to_the_folder_that_was_opened(tmp_path):
+    """Even in the instant after a check, nothing is written to another folder."""
+    (tmp_path / "a").mkdir()
+    opened = Folder(tmp_path / "a")
+    opened.require_same()
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "a").mkdir()
+    (opened.place / "file").write_text("mine")
+    assert [one.name for one in tmp_path.rglob("file")] == ["file"]
+    assert (tmp_path / "b" / "file").exists()
+    with pytest.raises(StoreReplacedError):
+        opened.require_same()
+
+
+def test_values_that_change_before_the_end_are_noticed(path):
+    def damage():
+        chunk = path / "gram" / "c" / "0" / "0" / "0" / "0"
+        chunk.write_bytes(chunk.read_bytes()[::-1])
+
+    with after(6, damage), pytest.raises(StoreError, match="changed after they were written"):
+        run(path)
+    np.testing.assert_array_equal(run(path).gram, run().gram)
+
+
+def test_another_run_at_the_same_inode_is_noticed(path):
+    other = path.with_name("other.zarr")
+    run(other, rng=4)
+
+    def copy_over():
+        shutil.copy(other / "zarr.json", path / "zarr.json")
+
+    with after(6, copy_over), pytest.raises(bnmc.errors.StoreMismatchError, match="key"):
+        run(path)
+
+
+# --- links
+
+
+@posix
+@pytest.mark.parametrize(
+    "name",
+    ["gram/c/0/0/0/0", "gram/c/0", "gram", "layer/c/0", "zarr.json", "progress",
+     "progress/journal", "progress/lock", "progress/state-0-2.npz"],
+)  # fmt: skip
+def test_links_in_a_store_are_refused(name, path):
+    run(path)
+    moved = path.with_name("elsewhere")
+    (path / name).rename(moved)
+    (path / name).symlink_to(moved)
+    with pytest.raises(StoreError, match="is a link"):
+        run(path)
+    (path / name).unlink()
+    moved.rename(path / name)
+    assert run(path).complete
+
+
+@posix
+def test_a_link_to_a_store_is_the_store(path):
+    other = path.with_name("other.zarr")
+    run(path)
+    other.symlink_to(path)
+    with mock.patch.object(simulation_tiles, "make_tile", side_effect=AssertionError("work")):
+        np.testing.assert_array_equal(run(other).gram, run().gram)
+
+
+@posix
+@pytest.mark.parametrize("name", ["progress/journal", "progress/lock"])
+def test_hard_links_of_files_that_are_written_in_place_are_refused(name, path):
+    run(path)
+    os.link(path / name, path.with_name("elsewhere"))
+    with pytest.raises(StoreError, match="another name elsewhere"):
+        run(path)
+
+
+@posix
+@pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "zarr.json", "progress/journal"])
+def test_pipes_in_a_store_are_refused(name, path):
+    """To read one would never end."""
+    stored = run(path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises((StoreError, bnmc.errors.ArgumentError), match=r"regular file|a run made"):
+        run(path)
+    if name != "gram/c/0/0/0/0":
+        with pytest.raises(StoreError, match="regular file"):
+            stored["gram"]
+
+
+# --- durability
+
+
+def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
+    """Each is synchronised after it was written, and so are the folders that lead to it."""
+    order = []
+    synced, append = folder_module.synced, journal.Journal.append
+    put = store.RunStore.put
+    waiting = []
+
+    def note_synced(one):
+        order.append(os.path.relpath(os.path.realpath(one), path))
+        synced(one)
+
+    def note_append(self, entry):
+        order.append((entry["part"], entry["block"]))
+        append(self, entry)
+
+    def note_put(self, *arguments):
+        put(self, *arguments)
+        waiting.append(len(self._on_the_way))
+
+    with (
+        mock.patch.object(folder_module, "synced", note_synced),
+        mock.patch.object(journal.Journal, "append", note_append),
+        mock.patch.object(store.RunStore, "put", note_put),
+    ):
+        run(path)
+    assert waiting == [1] * 6
+    for part in range(2):
+        for block in range(3):
+            after_it = order[order.index((part, block)) :]
+            chunk = f"gram/c/{part}/{block}/0/0"
+            files = {chunk, f"progress/state-{part}-{block}.npz", "progress/journal"}
+            folders = {os.path.dirname(chunk), f"gram/c/{part}/{block}", "progress"}
+            assert files | folders <= set(after_it)
+    assert {"gram/c", "gram", "."} <= set(order)
+
+
+def test_an_error_of_the_disk_ends_the_run(path):
+    count = 0
+
+    def fail(self, files):
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(5, "Input/output error")
+
+    with (
+        mock.patch.object(Folder, "sync", fail),
+        pytest.raises(StoreError, match="Input/output error"),
+    ):
+        run(path)
+    np.testing.assert_array_equal(run(path).gram, run().gram)
+
+
+def test_a_store_gets_its_name_when_it_is_on_the_disk(path):
+    named = []
+    rename, fsync = type(path).rename, os.fsync
+
+    def note(descriptor):
+        named.append("synced")
+        fsync(descriptor)
+
+    def renamed(self, target):
+        named.append("renamed")
+        return rename(self, target)
+
+    with mock.patch.object(os, "fsync", note), mock.patch.object(type(path), "rename", renamed):
+        run(path)
+    at = named.index("renamed")
+    # Metadata of three groups and arrays, layers, journal, lock, and their folders.
+    assert named[:at].count("synced") >= 8
+    assert named[at + 1] == "synced"
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    with pytest.raises(OSError, match=r"regular|directory"):
+        read_file(tmp_path)
+    (tmp_path / "a").write_bytes(b"1")
+    assert read_file(tmp_path / "a") == b"1"

@@ -1,0 +1,391 @@
+"""The identity of a run: the same in every process, and compared before anything is handed over."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import zlib
+from concurrent.futures import ProcessPoolExecutor
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.errors import ArgumentTypeError, StoreError, StoreMismatchError
+from bnmc.simulation import plan
+from bnmc.simulation import tiles as simulation_tiles
+from bnmc.simulation.observables import SoftRank
+
+RELU = bnmc.Chain(30, 4, "relu")
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Cut runs into tiles of two chains through seven recorded layers."""
+
+    def grid_of(chains, recorded, parts, seconds, size, of_tile):
+        return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
+
+    monkeypatch.setattr(plan, "grid_of", grid_of)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.zarr"
+
+
+def run(path=None, chain=RELU, depth=20, **options):
+    return bnmc.simulate(chain, depth, **{"chains": 4, "rng": 3, "store": path, **options})
+
+
+def attributes(path):
+    return json.loads((path / "zarr.json").read_text())["attributes"]
+
+
+def rewrite(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+# --- other processes
+
+
+PROGRAM = """
+import os, sys, numpy as np, bnmc
+from bnmc.simulation import plan, tiles
+from bnmc.simulation.store import journal
+
+plan.grid_of = lambda chains, recorded, *rest: tiles.Grid(chains, recorded, 2, 5)
+
+class Sampler:
+    signs = {-1.0, 1.0}
+    def __init__(self, scale): self.scale, self.seen = scale, {"x", "y", "z"}
+    def __call__(self, generator, shape):
+        return self.scale * generator.choice(sorted(self.signs), size=shape)
+    def corner(self, g): return self.scale * g[0, 0]
+
+LEVELS = {"low", "high", "middle"}
+def of_set(g): return g[0, 1] * len(LEVELS) * (len(LEVELS) in {1, 2, 3})
+
+append, left = journal.Journal.append, int(sys.argv[2])
+def dies(self, entry):
+    global left
+    if left == 0: os._exit(9)
+    left -= 1
+    append(self, entry)
+journal.Journal.append = dies
+
+sampler = Sampler(1.0)
+run = bnmc.simulate(
+    bnmc.Chain(20, 3, "relu", weights=sampler), 20, chains=4, rng=0, threads=1,
+    observables={"corner": sampler.corner, "of_set": of_set, "l": lambda g: sampler.scale},
+    store=sys.argv[1] if sys.argv[1] != "-" else None,
+)
+print(run.complete, run["corner"].tobytes().hex(), left)
+"""
+
+
+def in_a_process(path, tiles, seed):
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), str(tiles)], capture_output=True, text=True,
+        env={**os.environ, "PYTHONHASHSEED": seed},
+    )  # fmt: skip
+
+
+def test_a_run_with_functions_of_the_main_module_resumes_in_another_process(path):
+    expected = in_a_process("-", -1, "0")
+    assert in_a_process(path, 4, "1").returncode == 9
+    resumed = in_a_process(path, 99, "2")
+    assert resumed.returncode == 0, resumed.stderr
+    complete, corner, left = resumed.stdout.split()
+    assert complete == "True"
+    assert corner == expected.stdout.split()[1]
+    assert int(left) == 99 - (10 - 4)  # the finished tiles were not made again
+
+
+def test_workers_find_the_versions_of_the_coordinator(path):
+    with ProcessPoolExecutor(1) as executor:
+        found = run(path, executor=executor)
+    np.testing.assert_array_equal(found.gram, run().gram)
+    shutil.rmtree(path)
+    with (
+        mock.patch.object(simulation_tiles, "versions", return_value="NumPy 1.0"),
+        pytest.raises(StoreMismatchError, match="versions = "),
+    ):
+        run(path)
+
+
+# --- functions
+
+
+class Offset:
+    def __init__(self, k):
+        self.k = k
+
+    def corner(self, g):
+        return g[0, 0] + self.k
+
+    def __call__(self, g):
+        return g[0, 0] + self.k
+
+
+class OwnObservable(bnmc.Observable):
+    pass
+
+
+OBSERVABLES = {
+    "bound methods": lambda k: {"f": Offset(k).corner},
+    "callable objects": lambda k: {"f": Offset(k)},
+    "values of a closure": lambda k: {"f": lambda g: g[0, 0] + k},
+    "sets": lambda k: {"f": lambda g, s=frozenset([k]): g[0, 0] + sum(s)},
+    "thresholds": lambda k: SoftRank(k, name="f"),
+    "attributes of an own class": lambda k: _with(OwnObservable(np.trace, name="f"), k),
+}  # fmt: skip
+
+
+def _with(observable, k):
+    observable.k = k
+    return observable
+
+
+@pytest.mark.parametrize("what", OBSERVABLES)
+def test_observables_of_one_name_are_told_apart(what, path):
+    made = OBSERVABLES[what]
+    run(path, observables=made(1.0))
+    run(path, observables=made(1.0))
+    with pytest.raises(StoreMismatchError, match="observables = f"):
+        run(path, observables=made(2.0))
+
+
+def test_samplers_of_weights_are_told_apart(path):
+    class Sampler:
+        def __init__(self, high):
+            self.high = high
+
+        def __call__(self, generator, shape):
+            return generator.uniform(-self.high, self.high, shape)
+
+    def chain(high):
+        return bnmc.Chain(20, 3, "relu", weights=Sampler(high))
+
+    run(path, chain(1.5))
+    run(path, chain(1.5))
+    assert "0x" not in attributes(path)["chain"]
+    with pytest.raises(StoreMismatchError, match="weights_digest"):
+        run(path, chain(1.6))
+
+
+def test_a_subclass_of_chain_is_another_chain(path):
+    class Own(bnmc.Chain):
+        pass
+
+    run(path)
+    with pytest.raises(StoreMismatchError, match="chain_digest"):
+        run(path, Own(30, 4, "relu"))
+
+
+def test_what_cannot_be_compared_is_refused_with_a_store_only(path):
+    lock = threading.Lock()
+
+    def guarded(g):
+        with lock:
+            return g[0, 0]
+
+    def sampler(generator, shape):
+        with lock:
+            return generator.standard_normal(shape)
+
+    chain = bnmc.Chain(20, 3, "relu", weights=sampler)
+    assert run(observables=guarded)["guarded"].shape == (4, 21)
+    assert run(None, chain).complete
+    with pytest.raises(ArgumentTypeError, match="observables: .*store.*_thread.lock.*__getstate__"):
+        run(path, observables=guarded)
+    with pytest.raises(ArgumentTypeError, match="weights: .*_thread.lock"):
+        run(path, chain)
+    assert not path.exists()
+
+
+# --- other stores
+
+
+def test_attributes_and_journal_contain_the_identity(path):
+    run(path)
+    found = attributes(path)
+    assert len(found["identity"]) == len(found["checksum"]) == 64
+    lines = (path / "progress" / "journal").read_bytes().splitlines()
+    assert len(lines) == 6
+    for line in lines:
+        assert json.loads(line.partition(b" ")[2])["run"].startswith(found["identity"])
+    other = path.with_name("other.zarr")
+    run(other, rng=4)
+    assert attributes(other)["identity"] != found["identity"]
+
+
+def test_a_flipped_bit_in_the_stored_key_is_refused(path):
+    whole = run(path)
+    text = (path / "zarr.json").read_text()
+    key = str(whole.key)
+    flipped = key[:-1] + chr(ord(key[-1]) ^ 1)
+    assert text.count(f'"key": "{key}"') == 1
+    (path / "zarr.json").write_text(text.replace(f'"key": "{key}"', f'"key": "{flipped}"'))
+    with pytest.raises(StoreError, match="attributes are damaged"):
+        run(path, rng=None)
+    with pytest.raises(StoreMismatchError, match=f"key = {flipped}"):
+        run(path)
+    with pytest.raises(StoreError, match="attributes are damaged"):
+        whole["gram"]
+    with pytest.raises(StoreError, match="attributes are damaged"):
+        whole.to_xarray()
+
+
+def test_every_attribute_has_a_part_in_the_checksum(path):
+    run(path)
+    intact = (path / "zarr.json").read_text()
+    for name, value in attributes(path).items():
+        changed = value + 1 if isinstance(value, int | float) else f"{value}x"
+        changes = {name: changed}
+        rewrite(path / "zarr.json", lambda one, by=changes: one["attributes"].update(by))
+        with pytest.raises((StoreError, StoreMismatchError)):
+            run(path)
+        (path / "zarr.json").write_text(intact)
+    rewrite(path / "zarr.json", lambda one: one["attributes"].update(note="of the reader"))
+    assert run(path).complete
+
+
+@pytest.fixture
+def two(path):
+    """Stores of two runs that differ in their keys, with the values of the first one."""
+    other = path.with_name("other.zarr")
+    run(other, rng=4)
+    return path, other, run(path), run().gram
+
+
+def test_the_journal_of_another_run_is_refused(two):
+    path, other, whole, _ = two
+    shutil.copy(other / "progress" / "journal", path / "progress" / "journal")
+    with pytest.raises(StoreMismatchError, match="run of the journal"):
+        run(path)
+    with pytest.raises(StoreMismatchError, match="run of the journal"):
+        whole["gram"]
+
+
+def test_arrays_of_another_run_are_never_handed_over(two):
+    path, other, whole, expected = two
+    shutil.rmtree(path / "gram" / "c")
+    shutil.copytree(other / "gram" / "c", path / "gram" / "c")
+    with pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged"):
+        whole["gram"]
+    np.testing.assert_array_equal(run(path).gram, expected)
+
+
+def test_arrays_and_journal_of_another_run_are_refused(two):
+    path, other, whole, _ = two
+    for part in ("gram", "progress"):
+        shutil.rmtree(path / part)
+        shutil.copytree(other / part, path / part)
+    with pytest.raises(StoreMismatchError, match="run of the journal"):
+        run(path)
+    with pytest.raises(StoreMismatchError, match="run of the journal"):
+        whole["gram"]
+
+
+def test_another_store_at_the_path_is_refused(two):
+    path, other, whole, _ = two
+    shutil.rmtree(path)
+    shutil.copytree(other, path)
+    with pytest.raises(StoreMismatchError, match="identity"):
+        whole["gram"]
+    with pytest.raises(StoreMismatchError, match="identity"):
+        whole.to_xarray()
+    with pytest.raises(StoreMismatchError, match="key"):
+        run(path)
+
+
+def test_the_journal_of_another_division_is_refused(path, monkeypatch):
+    run(path)
+
+    def other_grid(chains, recorded, *rest):
+        return simulation_tiles.Grid(chains, recorded, 1, 7)
+
+    monkeypatch.setattr(plan, "grid_of", other_grid)
+    other = path.with_name("other.zarr")
+    run(other)
+    shutil.copy(other / "progress" / "journal", path / "progress" / "journal")
+    with pytest.raises(StoreMismatchError, match="run of the journal"):
+        run(path)
+
+
+# --- metadata
+
+
+@pytest.mark.parametrize("where", ["gram/zarr.json", "zarr.json"])
+def test_flipped_names_of_dimensions_are_refused(where, path):
+    whole = run(path)
+
+    def flip(document):
+        if where == "zarr.json":
+            document = document["consolidated_metadata"]["metadata"]["gram"]
+        document["dimension_names"] = document["dimension_names"][::-1]
+
+    rewrite(path / where, flip)
+    for call in (lambda: run(path), lambda: whole["gram"], whole.to_xarray):
+        with pytest.raises(StoreError, match="dimension_names of gram"):
+            call()
+
+
+def test_names_of_dimensions_that_were_flipped_twice_are_refused(path):
+    run(path)
+
+    def flip(document):
+        document["dimension_names"] = document["dimension_names"][::-1]
+
+    rewrite(path / "gram/zarr.json", flip)
+    rewrite(path / "zarr.json", lambda one: flip(one["consolidated_metadata"]["metadata"]["gram"]))
+    with pytest.raises(StoreError, match="metadata of gram, layer are damaged"):
+        run(path)
+
+
+def test_metadata_that_are_missing_are_reported(path):
+    run(path)
+    rewrite(path / "zarr.json", lambda one: one.pop("consolidated_metadata"))
+    with pytest.raises(StoreError, match="lacks the metadata"):
+        run(path)
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize("where", ["zarr.json", "gram/zarr.json"])
+def test_nested_json_is_damage(where, path):
+    whole = run(path)
+    (path / where).write_text(NESTED)
+    for call in (lambda: run(path), lambda: run(path, rng=None), lambda: whole["gram"]):
+        with pytest.raises(StoreError, match="nested"):
+            call()
+
+
+@pytest.mark.parametrize("text", [NESTED, "[]", "{}", '{"run": 1, "part": -1}', "\xff"])
+def test_lines_of_the_journal_that_make_no_sense_are_made_again(text, path):
+    expected = run().gram
+    run(path)
+    line = text.encode("latin-1") + b"\n"
+    journal = path / "progress" / "journal"
+    journal.write_bytes(b"%08x " % zlib.crc32(line) + line + journal.read_bytes())
+    np.testing.assert_array_equal(run(path).gram, expected)
+
+
+def test_a_chunk_that_is_damaged_is_noticed_by_every_reader(path):
+    whole = run(path)
+    dataset = whole.to_xarray()
+    chunk = path / "gram" / "c" / "0" / "0" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[5] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(ValueError, match="checksum"):
+        dataset["gram"].load()
+    with pytest.raises(StoreError, match="checksum"):
+        whole["gram"]

@@ -1,0 +1,185 @@
+"""States from outside: changed ones raise a typed error that says what is wrong."""
+
+import io
+import json
+import pickle
+import zlib
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.errors import ArgumentError
+from bnmc.simulation import tiles as simulation_tiles
+from bnmc.simulation.store import store
+
+RELU = bnmc.Chain(30, 4, "relu")
+#: Runs of all samplers and arrays of states.
+RUNS = {
+    "conditional": (RELU, {}),
+    "skip in float32": (bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32"}),
+    "weights": (bnmc.Chain(24, 3, "relu", weights="uniform", skip=1.0), {"inputs": 2}),
+    "factor": (bnmc.Chain.vanilla(30, 3), {}),
+    "without a norm": (bnmc.Chain(24, 3, "relu", norm="none"), {"dtype": "float32"}),
+}
+
+
+def final_state(name):
+    chain, options = RUNS[name]
+    observables = ["orthogonality_gap"]
+    return bnmc.simulate(chain, 3, chains=2, rng=0, observables=observables, **options).final_state
+
+
+@pytest.fixture(scope="module")
+def states():
+    return {name: final_state(name) for name in RUNS}
+
+
+def continued(state, depth=2, **options):
+    return bnmc.simulate(
+        state.chain, depth, initial=state, observables=["orthogonality_gap"], **options
+    )
+
+
+def changed(state, name, change):
+    return replace(state, arrays={**state.arrays, name: change(state.arrays[name].copy())})
+
+
+def with_nan(array):
+    array[(0,) * array.ndim] = np.nan
+    return array
+
+
+def huge(array):
+    array[:] = 2**60
+    return array
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_true_states_go_on(name, states):
+    state = states[name]
+    expected = continued(state)
+    sent = pickle.loads(pickle.dumps(state))
+    np.testing.assert_array_equal(
+        continued(sent)["orthogonality_gap"], expected["orthogonality_gap"]
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_arrays_that_were_changed_are_refused(name, states):
+    state = states[name]
+    for array in state.arrays:
+        for change in (
+            lambda one: one[:, :1] if one.ndim > 1 else one[:, None],
+            lambda one: one.astype(np.complex128),
+            lambda one: one[:1],
+            lambda one: list(one),
+            lambda one: one[:0],
+            lambda one: None,
+            *([with_nan] if state.arrays[array].dtype.kind == "f" else []),
+            *([huge] if state.arrays[array].dtype.kind == "i" else []),
+        ):
+            if state.arrays[array].shape[1:2] == (1,):
+                continue
+            with pytest.raises(ArgumentError, match=r"initial: .*final_state"):
+                continued(changed(state, array, change))
+        fewer = {one: values for one, values in state.arrays.items() if one != array}
+        if array not in ("wide", "unresolved"):
+            with pytest.raises(ArgumentError, match="initial"):
+                continued(replace(state, arrays=fewer))
+    for arrays in ({}, None, [1], {**state.arrays, "more": np.zeros(2)}):
+        with pytest.raises(ArgumentError, match="initial"):
+            continued(replace(state, arrays=arrays))
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    {
+        "key": (-1, 2**64, 1.5, "3", None, True),
+        "layer": (-1, 2**40, 1.0, None, "x"),
+        "inputs": (0, -1, 2.0, "x", 7),
+        "dtype": ("float16", None, 3, "complex128"),
+        "path": ("factor", "passes", "weighs", None, 3, []),
+    }.items(),
+)
+def test_fields_that_were_changed_are_refused(field, values, states):
+    for value in values:
+        with pytest.raises(ArgumentError, match="initial"):
+            continued(replace(states["conditional"], **{field: value}))
+
+
+def test_chains_that_do_not_fit_are_refused(states):
+    state = states["skip in float32"]
+    for chain in (None, "relu", bnmc.Chain(2**40, 4, "relu", skip=0.5)):
+        wrong = replace(state, chain=chain)
+        with pytest.raises(ArgumentError, match="initial"):
+            bnmc.simulate(chain if isinstance(chain, bnmc.Chain) else RELU, 2, initial=wrong)
+
+
+def test_a_state_of_a_gpu_lacks_arrays(states):
+    state = states["skip in float32"]
+    fewer = {name: one for name, one in state.arrays.items() if name != "unresolved"}
+    assert continued(replace(state, arrays=fewer)).complete
+
+
+# --- states that a store keeps
+
+
+def tampered(path, change):
+    """Change the last state of each part, and its checksum in the journal."""
+    file = path / "progress" / "journal"
+    lines = []
+    for line in file.read_bytes().splitlines():
+        entry = json.loads(line.partition(b" ")[2])
+        state = path / "progress" / f"state-{entry['part']}-{entry['block']}.npz"
+        if state.exists():
+            content = change(state.read_bytes())
+            state.write_bytes(content)
+            entry["state"] = zlib.crc32(content)
+        text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        lines.append(b"%08x " % zlib.crc32(text) + text)
+    file.write_bytes(b"".join(lines))
+
+
+def arrays_with(change):
+    def changed(content):
+        return store._packed(change(store._unpacked(content)))
+
+    return changed
+
+
+def compressed(content):
+    file = io.BytesIO()
+    np.savez_compressed(file, gram=np.zeros((1000, 1000)))
+    return file.getvalue()
+
+
+TAMPERED = {
+    "no archive": lambda content: b"PK" + content[2:40],
+    "nothing": lambda content: b"",
+    "a missing array": arrays_with(lambda one: {"wide": one["wide"]}),
+    "another shape": arrays_with(lambda one: {**one, "gram": one["gram"][:, :2]}),
+    "fewer chains": arrays_with(lambda one: {name: a[:0] for name, a in one.items()}),
+    "a scalar": arrays_with(lambda one: {**one, "gram": np.float64(1.0)}),
+    "text": arrays_with(lambda one: {**one, "gram": np.array(["a"] * len(one["gram"]))}),
+    "not finite": arrays_with(lambda one: {**one, "gram": one["gram"] * np.nan}),
+    "compressed": compressed,
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+def test_states_of_a_store_that_were_changed_are_made_again(how, tmp_path):
+    path = tmp_path / "run.zarr"
+    first = bnmc.simulate(RELU, 10, chains=4, rng=0, store=path)
+    tampered(path, TAMPERED[how])
+    with mock.patch.object(
+        simulation_tiles, "make_tile", side_effect=simulation_tiles.make_tile
+    ) as made:
+        again = bnmc.simulate(RELU, 10, chains=4, rng=0, store=path)
+    assert made.call_count > 0
+    np.testing.assert_array_equal(
+        again.final_state.arrays["gram"], first.final_state.arrays["gram"]
+    )
+    assert again.final_state.arrays["gram"].dtype == np.float64
