@@ -9,7 +9,7 @@ import pytest
 import bnmc
 from bnmc import Activation, Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PartialEstimateError
-from bnmc.gradients import backpropagation, parts
+from bnmc.gradients import backpropagation, descent, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
@@ -76,7 +76,15 @@ def test_a_norm_of_two_samples_has_no_gradient():
     assert (run.delta_gram[:, :-1] == 0.0).all()
 
 
-def test_gradients_that_float32_does_not_resolve_continue_in_float64():
+def test_gradients_that_float32_does_not_resolve_continue_in_float64(monkeypatch):
+    seen = set()
+    make = descent.Buffers
+
+    def noted(chain, inputs, forward, backward, hidden):
+        seen.add((forward.name, backward.name))
+        return make(chain, inputs, forward, backward, hidden)
+
+    monkeypatch.setattr(descent, "Buffers", noted)
     # Nearly equal directions of two samples: δᵀδ has a relative pivot of 1e-8.
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((64, 4))
@@ -84,12 +92,25 @@ def test_gradients_that_float32_does_not_resolve_continue_in_float64():
     run = bnmc.backpropagate(
         Chain(64, 4, "tanh"), 6, chains=50, loss=rows, dtype="float32", rng=0, observables=()
     )
+    assert ("float32", "float64") in seen
     double = bnmc.backpropagate(
         Chain(64, 4, "tanh"), 6, chains=50, loss=rows, rng=0, observables=()
     )
     difference = run.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
     spread = np.hypot(run.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
     assert (np.abs(difference) < 6 * spread / math.sqrt(50)).all()
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+def test_a_float32_chain_that_widens_on_its_way(skip):
+    # Samples approach each other without a norm, so that float32 soon does not resolve them.
+    chain = Chain(64, 4, "relu", norm="none", gain=2**0.5 * (1 - skip), skip=skip)
+    single = bnmc.backpropagate(chain, 150, chains=40, dtype="float32", rng=0, observables=())
+    double = bnmc.backpropagate(chain, 150, chains=40, rng=0, observables=())
+    assert single.widened == (tuple(range(40)) if skip == 0.0 else ())
+    difference = single.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
+    spread = np.hypot(single.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
+    assert (np.abs(difference) < 6 * spread / math.sqrt(40)).all()
 
 
 def test_labels_are_classes_or_targets():
@@ -237,6 +258,9 @@ def bad_loss(outputs):
         ({"observables": [3]}, ArgumentTypeError, "observables"),
         ({"observables": {"gram": lambda g, d, h: 0}}, ArgumentError, "observables"),
         ({"observables": {"a": lambda g, d, h: 0.0}}, ArgumentError, "observables"),
+        ({"observables": {"a": lambda g, d, h: "no"}}, ArgumentTypeError, "observables"),
+        ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "observables"),
+        ({"loss": "squared", "labels": np.ones((3, 2))}, ArgumentError, "labels"),
         ({"every": 0}, ArgumentError, "every"),
         ({"chain": Chain(30, 4, weights="uniform")}, ArgumentError, "weights"),
         ({"chain": 3}, ArgumentTypeError, "chain"),

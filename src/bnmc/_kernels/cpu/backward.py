@@ -146,8 +146,9 @@ def factorise_delta(gram, law, centred, solve):
     least = 1.0
     for k in range(columns):
         is_last = centred and (k + 1) % law.batch == 0
-        # Samples without a gradient need no resolution.
-        if solve.twin[k] == k and not is_last and gram[k, k] > 0.0:
+        # Samples without a gradient need no resolution.  Twins have the pivot 0, because sums of
+        # float32 numbers do not tell nearly equal gradients from equal ones.
+        if not is_last and gram[k, k] > 0.0:
             least = min(least, solve.diagonal[k])
     return scale, least
 
