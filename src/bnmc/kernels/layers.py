@@ -142,6 +142,7 @@ def conditional_layer(
     conditional_layers(
         sigma, law, out.reshape((1, n, n)), xs, kept, chain, layer, s.slots, s.record,
         memory.panel_rows(law.width, n), low_word(key), high_word(key), s.total, s.work, s.status,
+        s.no_exponents, s.no_units, 0,
     )  # fmt: skip
     return int(s.status[0, 0])
 
@@ -219,7 +220,7 @@ def weights_layer(
         sigma, law, weights, s.no_weights, out.reshape((1, n, n)), xs,
         activations.reshape((1, 2, whole, activations.shape[2])), chain, layer, s.slots, s.record,
         memory.panel_rows(law.width, max(n, law.width)), low_word(key), high_word(key), s.total,
-        s.work, s.status,
+        s.work, s.status, s.no_exponents, s.no_units, 0,
     )  # fmt: skip
     return int(s.status[0, 0])
 

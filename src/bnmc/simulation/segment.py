@@ -106,10 +106,12 @@ class Segment:
             values = np.zeros((self.chains, layers, measures, self.job.inputs or 1))
             return Frames(none[:, :, None, None], none, none[:, :, None], values)
         pivots = columns if self.job.path == "factor" else 0
+        units = columns if self.sampler.is_scaled else 0
         return Frames(
             np.zeros((self.chains, layers, columns, columns)),
             np.zeros((self.chains, layers)),
             np.zeros((self.chains, layers, pivots)),
+            units=np.zeros((self.chains, layers, units), np.int64),
         )
 
     def _go(self, layer: int, slots: NDArray[np.int64], frames: Frames) -> None:
@@ -167,7 +169,7 @@ class Segment:
         numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
         by_memory = FRAME_BYTES / (8 * self.chains * numbers)
         by_memory *= self.sampler.frame_factor
-        return max(1, int(min(by_time, by_memory, 100_000, self.sampler.most_layers)))
+        return max(1, int(min(by_time, by_memory, 100_000)))
 
 
 class Pool:

@@ -61,7 +61,7 @@ class WeightsSampler(RowSampler):
             self.grams[first:last], self._xs(first, last, self.dtype),
             self.activations[first:last], self.offset + first, layer, slots,
             frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
-            status,
+            status, self.exponents[first:last], frames.units[first:last], self.lift,
         )  # fmt: skip
         self.check(status, first)
 
@@ -72,8 +72,7 @@ class WeightsSampler(RowSampler):
         for index in range(first, last):
             for step, slot in enumerate(slots):
                 self._one_layer(index, layer + step, lambda make: [make(0, self.panels)])
-                if slot >= 0:
-                    frames.gram[index, slot] = self.grams[index]
+                self._record_one(index, slot, frames)
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray

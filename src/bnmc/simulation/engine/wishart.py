@@ -44,16 +44,24 @@ class FactorSampler(Sampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
+        units = np.broadcast_to(start.exponents, (len(start.exponents), self.columns))
+        # All samples share one unit here, the largest.
+        largest = units.max(axis=1, keepdims=True)
+        shares = np.ldexp(1.0, np.maximum(units - largest, -2000).astype(np.int32))
+        own = slice(first, last) if len(largest) > 1 else slice(1)
+        self.log_starts[first:last] = 2.0 * np.log(2.0) * largest[own, 0]
         if isinstance(start, Representation):
             for index in range(first, last):
-                a = start.a[0 if len(start.a) == 1 else index]
+                at = 0 if len(start.a) == 1 else index
+                a = start.a[at] * shares[0 if len(shares) == 1 else index]
                 self.factors[index] = triangular_factor(a / np.sqrt(self.chain.width))
             slots = np.zeros(0, np.int64)
         else:
-            self.factors[first:last] = triangular_factor(semidefinite_root(start.matrix))
+            root = semidefinite_root(start.matrix) * shares[0]
+            self.factors[first:last] = triangular_factor(root)
             # Layer 0 is drawn: its Gram matrix is W^T W / width with W a Wishart factor, and
             # gain 1.
-            self.log_starts[first:last] = -np.log(self.chain.width)
+            self.log_starts[first:last] -= np.log(self.chain.width)
             slots = np.full(1, -1)
         self._run(first, last, 0, slots, frames)
         self._record(first, last, 0, frames)
