@@ -14,7 +14,7 @@ from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import finish_block
-from bnmc._kernels.scalar.codes import GIVEN, NORM_NONE, Law
+from bnmc._kernels.scalar.codes import GIVEN, MOST_ELEMENTS, NORM_NONE, Law
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
@@ -202,7 +202,7 @@ def weights_layer(
     n, whole, stride = law.columns, memory.padded(law.columns), memory.stride(law.width)
     if not (is_valid(law, layer, chain) and layer >= 1 and out.shape == (n, n)):
         return BAD_ARGUMENT
-    if not 0 <= weights < GIVEN:
+    if not (0 <= weights < GIVEN and law.width <= MOST_ELEMENTS):
         return BAD_ARGUMENT
     if activations.shape[:2] != (2, whole) or activations.shape[2] < stride:
         return BAD_ARGUMENT

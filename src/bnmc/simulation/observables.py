@@ -155,9 +155,10 @@ class Observable:
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape ``(chains, layers, inputs, *shape)``."""
-        # Other observables share the numbers, so the function gets a read-only view.
-        matrices = view.gram.view()
-        matrices.flags.writeable = False
+        # Other observables, and the array of the user, share the numbers.  The function gets a copy,
+        # in memory that cannot be made writeable again.
+        gram = view.gram
+        matrices = np.frombuffer(gram.tobytes()).reshape(gram.shape)
         out = np.empty(matrices.shape[:3] + self.shape)
         for index in np.ndindex(*matrices.shape[:3]):
             out[index] = self._checked(self.function(matrices[index]))

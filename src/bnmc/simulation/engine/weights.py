@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers
 from bnmc._kernels.scalar import codes
+from bnmc._support.arguments import host_array
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.rows import RowSampler
@@ -112,11 +113,8 @@ class WeightsSampler(RowSampler):
         counter = [0, panel, layer, self.offset + index]
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
         returned = self.chain.weights(generator, (rows, width))
-        try:
-            drawn = np.asarray(returned)
-        except ValueError:  # a ragged sequence
-            allowed = f"a sampler of real numbers of shape {(rows, width)}"
-            raise ArgumentError("weights", returned, allowed) from None
+        allowed = f"a sampler of real numbers of shape {(rows, width)}"
+        drawn = host_array("weights", returned, allowed)
         if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
             got = f"{drawn.dtype} of shape {drawn.shape}"
             raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")
