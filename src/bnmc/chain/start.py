@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._kernels.scalar.scaling import LEEWAY
 from bnmc._support.arguments import choice, finite_array, host_array
 from bnmc._support.device_arrays import is_device_array
+from bnmc._support.interruption import interruptible
 from bnmc.chain.chain import Chain
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
@@ -215,7 +216,9 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
         return _of_any_scale(chain, np.stack([_stack(one) for one in full]))
     normalised = normalise(chain, full, own)
     with np.errstate(all="ignore"):
-        activated = np.asarray(chain.activation(normalised), dtype=np.float64)
+        # The function of a user may never end.
+        result = interruptible(lambda: chain.activation(normalised))
+        activated = np.asarray(result, dtype=np.float64)
     return Representation(
         np.stack([_stack(one) for one in normalised]), np.stack([_stack(one) for one in activated])
     )

@@ -174,6 +174,10 @@ class Observable:
             raise ArgumentError(about, array.shape, f"the declared shape {self.shape}")
         return array
 
+    def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
+        """Return the shape of a value if no evaluation is needed for it, else None."""
+        return None
+
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         """Return the names of the axes after chain and layer."""
         own = tuple(f"{self.name}_{axis}" for axis in range(len(self.shape)))
@@ -206,6 +210,11 @@ class _Builtin(Observable):
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         return self.compute(view)
+
+    def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
+        # A spectrum of a large batch takes seconds; other observables are evaluated.
+        spectral = self.axes == ("mode",)
+        return ((batch,) if inputs is None else (inputs, batch)) if spectral else None
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         return (("input",) if has_inputs and self.per_input else ()) + self.axes

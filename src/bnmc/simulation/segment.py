@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.interruption import abandon
 from bnmc._support.splits import even_ranges
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
@@ -181,7 +182,7 @@ class Pool:
         self._executor: ThreadPoolExecutor | None = None
 
     @property
-    def executor(self) -> Executor:
+    def executor(self) -> ThreadPoolExecutor:
         """The threads."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="bnmc")
@@ -191,8 +192,10 @@ class Pool:
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._executor is not None
         # After Ctrl-C nobody waits for the end of a long layer.
-        wait = kind is None or not issubclass(kind, KeyboardInterrupt)
-        self._executor.shutdown(wait=wait, cancel_futures=True)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            abandon(self._executor)
+        else:
+            self._executor.shutdown(cancel_futures=True)
 
     def map(self, task: Callable[[int, int], None], ranges: list[tuple[int, int]]) -> None:
         """Run a task on ranges, and raise the first error in the order of ranges."""
