@@ -29,6 +29,7 @@ __all__ = [
     "normalise",
     "prepare",
     "shape_of",
+    "write_gram",
 ]
 
 #: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
@@ -172,14 +173,14 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
         exponents = _exponents_of(np.abs(stacked).max(axis=0, keepdims=True))
         stacked = np.ldexp(stacked, -exponents)
     covariance = np.zeros((stacked.shape[1], stacked.shape[1]))
-    if not _is_gram(stacked, covariance):
+    if not write_gram(stacked, covariance):
         largest = float(np.abs(x).max())
         raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
     return Covariance(covariance, exponents)
 
 
-def _is_gram(x: NDArray[np.float64], out: NDArray[np.float64]) -> bool:
-    """Write the Gram matrix of x, (features, columns), and return whether it is finite.
+def write_gram(x: NDArray[np.float64], out: NDArray[np.float64]) -> bool:
+    """Write the Gram matrix xᵀx / features of x, (features, columns); return whether it is finite.
 
     Kernels of this package sum it.  The bits of a product by BLAS depend on the kind of BLAS, and
     on its threads.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.blas import blas_kernel
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.choice import SAMPLERS
 from bnmc.simulation.engine.sampler import Sampler
@@ -67,6 +68,12 @@ class Job:
     recorded: Recorded
     #: Whether recorded Gram matrices stay on the GPU.
     stays: bool = False
+
+    def with_blas(self, cpu: str) -> str:
+        """Return a kind of processor, and that of BLAS if the bits of an observable depend on it."""
+        if any(one.uses_blas for one in self.observables):
+            return f"{cpu}; {blas_kernel()}"
+        return cpu
 
     @property
     def columns(self) -> int:

@@ -132,6 +132,8 @@ class Observable:
     parameters: tuple[Any, ...] = ()
     #: The number that kernels compute for it, if they can.
     measure: Measure | None = None
+    #: Whether BLAS computes it, whose kernel and threads decide on the last bits.
+    uses_blas = False
 
     def __init__(
         self,
@@ -197,6 +199,7 @@ class _Builtin(Observable):
     ) -> None:
         self.name = name
         self.measure = measure
+        self.uses_blas = name == "eigenvalues"
         self.compute = compute
         self.axes = axes
         self.per_input = per_input
@@ -239,6 +242,7 @@ class SoftRank(_Builtin):
             _name(name),
             lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
         )
+        self.uses_blas = True
 
 
 class Distance(_Builtin):

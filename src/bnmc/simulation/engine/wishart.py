@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import wishart
-from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
@@ -57,8 +56,7 @@ class FactorSampler(Sampler):
                 self.factors[index] = triangular_factor(a / np.sqrt(self.chain.width))
             slots = np.zeros(0, np.int64)
         else:
-            root = semidefinite_root(start.matrix) * shares[0]
-            self.factors[first:last] = triangular_factor(root)
+            self.factors[first:last] = root_of(start.matrix) * shares[0]
             # Layer 0 is drawn: its Gram matrix is W^T W / width with W a Wishart factor, and
             # gain 1.
             self.log_starts[first:last] -= np.log(self.chain.width)
@@ -95,8 +93,13 @@ class FactorSampler(Sampler):
 
 def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
     """Return the square upper triangular R with RᵀR = aᵀa and a diagonal that is not negative."""
-    columns = a.shape[1]
-    r = np.zeros((columns, columns))
-    reduced: FloatArray = np.linalg.qr(np.asarray(a, dtype=np.float64), mode="r")  # type: ignore[assignment]
-    r[: reduced.shape[0]] = reduced
-    return r * np.where(np.diag(r) < 0.0, -1.0, 1.0)[:, None]
+    factor = np.zeros((a.shape[1], a.shape[1]))
+    wishart.triangularise(np.array(a.T, dtype=np.float64, order="C"), factor)
+    return factor
+
+
+def root_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the upper triangular R with RᵀR = S for a positive semidefinite matrix S."""
+    lower = np.zeros_like(matrix)
+    wishart.semidefinite_factor(np.array(matrix), lower)
+    return np.ascontiguousarray(lower.T)
