@@ -1,8 +1,10 @@
-"""What is said of the BLAS of NumPy, on which some last bits depend, and what does not depend on it."""
+"""The BLAS of NumPy: runs name it if a value depends on it, and no state depends on it."""
 
+import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -28,15 +30,10 @@ def test_the_kernel_is_named_with_and_without_threadpoolctl():
 def test_a_run_names_blas_if_its_values_depend_on_it():
     plain = bnmc.simulate(CHAIN, 1, rng=0).cpu
     for observable in ("eigenvalues", "soft_rank", bnmc.SoftRank(0.1, "other")):
-        for executor in ({}, {"executor": mock_executor()}):
-            run = bnmc.simulate(CHAIN, 1, rng=0, observables=[observable], **executor)
-            assert run.cpu == f"{plain}; {blas.blas_kernel()}"
-
-
-def mock_executor():
-    from concurrent.futures import ThreadPoolExecutor
-
-    return ThreadPoolExecutor(1)
+        with ThreadPoolExecutor(1) as pool:
+            for executor in (None, pool):
+                run = bnmc.simulate(CHAIN, 1, rng=0, observables=[observable], executor=executor)
+                assert run.cpu == f"{plain}; {blas.blas_kernel()}"
 
 
 def test_states_do_not_depend_on_blas():
@@ -58,7 +55,7 @@ def test_states_do_not_depend_on_blas():
     digests = {
         subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True,
-            check=True, env={**__import__("os").environ, "OPENBLAS_CORETYPE": kernel},
+            check=True, env={**os.environ, "OPENBLAS_CORETYPE": kernel},
         ).stdout
         for kernel in ("Prescott", "Haswell")
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which functions count as positively homogeneous: only those that are, proved by their own code."""
+"""Functions that count as positively homogeneous: only such that their own code proves to be."""
 
 import math
 

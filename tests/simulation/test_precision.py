@@ -5,7 +5,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-
 from oracle import binomial_range, gram, normals, semidefinite_cholesky, weights
 
 import bnmc
@@ -161,7 +160,7 @@ def by_logarithms(chain, x, depth, key, sampler, dtype):
     """Follow one network from x_0 by the formula, with the run's random numbers.
 
     Every layer divides each sample by its largest activation, and adds the logarithm of that.
-    Returns log G_ii and G_ij / sqrt(G_ii G_jj) of each layer; for a sample that is zero, -inf and 0.
+    Returns log G_ii and G_ij / sqrt(G_ii G_jj) of each layer; of a sample that is zero, -inf and 0.
     """
     sigma, width, columns = SIGMAS[key_of(chain)], chain.width, x.shape[1]
     logs, logs_of_grams, correlations = np.zeros(columns), [], []
@@ -255,7 +254,8 @@ def test_narrow_chains_follow_their_logarithms(number):
     allowed = 10 * resolved * np.sqrt(chain.width)
     for layer in layers:
         run = bnmc.simulate(chain, layer, rng=number, observables=IN_LOGARITHMS, **options)
-        assert run.key == key and not run.widened
+        assert run.key == key
+        assert not run.widened
         found, shape = state_in_logarithms(run.final_state)
         alive = logs[layer] > -np.inf
         np.testing.assert_array_equal(found > -np.inf, alive)
@@ -315,7 +315,7 @@ def test_inputs_of_any_size_keep_their_scale(sampler, activation):
     run = bnmc.simulate(
         chain, 5, initial=np.ldexp(x, exponents), rng=0, sampler=sampler, observables=IN_LOGARITHMS
     )
-    logs, shape = state_in_logarithms(run.final_state)
+    logs, _ = state_in_logarithms(run.final_state)
     expected = np.diag(near["scaled_gram"][0, -1])
     np.testing.assert_allclose(
         logs, np.log(expected) + 2 * exponents * np.log(2.0), rtol=0, atol=1e-11

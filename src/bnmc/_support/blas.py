@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,11 +24,8 @@ def blas_kernel() -> str:
     True
     """
     if find_spec("threadpoolctl") is not None:
-        from threadpoolctl import threadpool_info
-
-        found: list[dict[str, Any]] = [
-            one for one in threadpool_info() if one.get("user_api") == "blas"
-        ]
+        libraries = import_module("threadpoolctl").threadpool_info()
+        found: list[dict[str, Any]] = [one for one in libraries if one.get("user_api") == "blas"]
         # SciPy may have loaded a library of its own.
         own = [one for one in found if "numpy" in str(one.get("filepath"))] or found
         if own:

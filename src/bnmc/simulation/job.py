@@ -70,7 +70,7 @@ class Job:
     stays: bool = False
 
     def with_blas(self, cpu: str) -> str:
-        """Return a kind of processor, and that of BLAS if the bits of an observable depend on it."""
+        """Return a kind of processor, and BLAS too if the bits of an observable depend on it."""
         if any(one.uses_blas for one in self.observables):
             return f"{cpu}; {blas_kernel()}"
         return cpu

@@ -157,8 +157,8 @@ class Observable:
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape ``(chains, layers, inputs, *shape)``."""
-        # Other observables, and the array of the user, share the numbers.  The function gets a copy,
-        # in memory that cannot be made writeable again.
+        # Other observables, and the array of the user, share the numbers.  So the function gets a
+        # copy, in memory that cannot be made writeable.
         gram = view.gram
         matrices = np.frombuffer(gram.tobytes()).reshape(gram.shape)
         out = np.empty(matrices.shape[:3] + self.shape)

@@ -167,7 +167,8 @@ def _require_separate(arrays: Mapping[str, NDArray[np.float64]]) -> None:
     """Raise if two of the user's arrays share memory."""
     for (name, first), (other, second) in itertools.combinations(arrays.items(), 2):
         try:
-            shared = np.shares_memory(first, second, max_work=10_000)
+            # Not -1, the default: the exact answer may take exponential time.
+            shared = np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
         except np.exceptions.TooHardError:
             shared = True
         if shared:

@@ -139,7 +139,7 @@ class Segment:
         results = sink.room(first, last)
 
         def evaluate(a: int, b: int) -> None:
-            part = Frames(*(values[a:b] for values in frames))
+            part = frames.part(a, b)
             view = View.of(
                 self.job.chain, self.job.inputs or 1, part, self.sampler.offset + a, layers
             )

@@ -279,6 +279,6 @@ def _places_of(shape: Shape) -> Places:
         numbers = max(numbers + 4 * shape.per_round * shape.share_line, shared)
     end = tile64 * 8 + -(-max(numbers * size, n * (n + 1) * 8) // 8) * 8
     return Places(
-        totals, diagonal, column, means, grand, units, partial, flags, twin, zero, factor, tile, tile,
-        multiplied, shares, tile64, end,
+        totals, diagonal, column, means, grand, units, partial, flags, twin, zero, factor, tile,
+        tile, multiplied, shares, tile64, end,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from math import frexp
 LEEWAY = 8
 
 
-def shift_of(size):
+def shift_of(size: float) -> int:
     """Return the exponent by which the unit of a sample of this size changes."""
     if not size > 0.0:
         return 0
@@ -27,7 +27,7 @@ def shift_of(size):
     return exponent if abs(exponent) > LEEWAY else 0
 
 
-def shift_of_square(square):
+def shift_of_square(square: float) -> int:
     """Return `shift_of` of the root of a diagonal entry of a Gram matrix."""
     if not square > 0.0:
         return 0

@@ -39,6 +39,14 @@ class Frames(NamedTuple):
     values: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
     units: NDArray[np.int64] = np.zeros((0, 0, 0), np.int64)
 
+    def part(self, first: int, last: int) -> Frames:
+        """Return the frames of some chains, as a view."""
+        own = slice(first, last)
+        return Frames(
+            self.gram[own], self.log_scale[own], self.log_pivots[own], self.values[own],
+            self.units[own],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class State:
