@@ -139,6 +139,22 @@ def test_what_is_not_homogeneous_has_no_scale_and_says_so():
     bnmc.simulate(chain, 100, rng=0)
 
 
+def cube(x):
+    return x * x * x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_becomes_too_small_for_its_rows_says_so(dtype):
+    """The cube of a small number is 0 after a few layers, which is not the law."""
+    chain = bnmc.Chain.vanilla(6, 2, cube)
+    for sampler in ("conditional", "weights"):
+        with pytest.raises(NonFiniteError, match="too small for float"):
+            bnmc.simulate(chain, 30, rng=0, initial=0.1 * np.eye(6, 2), sampler=sampler, dtype=dtype)
+    dead = bnmc.Chain.vanilla(1, 1, lambda x: max(x, 0.0) ** 3)
+    run = bnmc.simulate(dead, 60, rng=0, dtype=dtype, sampler="conditional")
+    assert not run.gram[0, -1].any()
+
+
 # --- scale of narrow chains, where one layer may divide a sample by 10**6
 
 

@@ -106,8 +106,8 @@ class Observable:
     Parameters
     ----------
     function : callable
-        Maps G, an (n, n) array, to a number or an array of `shape`.  It must be pure: several
-        threads call it, in any order.
+        Maps G, a read-only (n, n) array, to a number or an array of `shape`.  It must be pure:
+        several threads call it, in any order.
     shape : tuple of int, default ()
         Shape of its values.
     name : str, optional

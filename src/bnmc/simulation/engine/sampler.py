@@ -174,10 +174,15 @@ class ScaledSampler(Sampler):
             self.law, self.lift = lifted(self.law)
 
     def require_scale(self, grams: NDArray[np.float64]) -> None:
-        """Raise if a Gram matrix is so small that float64 rounds it or makes it zero."""
-        # A named activation is zero only if it is homogeneous, and its scale is then split off.
-        zero = self.chain.activation.builtin & ~grams.any(axis=(1, 2))
-        small = np.flatnonzero(zero | (exponents_of(grams) < -960))
+        """Raise if a Gram matrix is so small that the dtype of the rows rounds it or makes it zero.
+
+        The zeros of an activation that is zero near 0 are exact.
+        """
+        near_zero = self.chain.activation([-1e-30, 1e-30])
+        zero = ~grams.any(axis=(1, 2)) & bool(near_zero.all())
+        single = (self.dtype == np.float32) & ~self.wide
+        small = np.flatnonzero(zero | (exponents_of(grams) < np.where(single, -100, -960)))
         if small.size:
             chain = self.offset + int(small[0])
-            raise NonFiniteError(chain, None, "Gram matrix, too small for float64, is")
+            rows = "float32" if single[small[0]] else "float64"
+            raise NonFiniteError(chain, None, f"Gram matrix, too small for {rows}, is")
