@@ -149,7 +149,7 @@ def test_what_becomes_too_small_for_its_rows_says_so(dtype):
     chain = bnmc.Chain.vanilla(6, 2, cube)
     for sampler in ("conditional", "weights"):
         with pytest.raises(NonFiniteError, match="too small for float"):
-            bnmc.simulate(chain, 30, rng=0, initial=0.1 * np.eye(6, 2), sampler=sampler, dtype=dtype)
+            bnmc.simulate(chain, 30, rng=0, initial=np.eye(6, 2) / 9, sampler=sampler, dtype=dtype)
     dead = bnmc.Chain.vanilla(1, 1, lambda x: max(x, 0.0) ** 3)
     run = bnmc.simulate(dead, 60, rng=0, dtype=dtype, sampler="conditional")
     assert not run.gram[0, -1].any()
@@ -306,6 +306,21 @@ def test_states_are_the_same_for_any_cut(number):
         layer, state = cut, part.final_state
     for name, values in whole.final_state.arrays.items():
         np.testing.assert_array_equal(values, state.arrays[name])
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("skip", [0.0, 2.0**-41])
+def test_threads_that_share_each_layer_keep_the_scale(sampler, skip):
+    chain = bnmc.Chain(1100, 2, "leaky_relu", norm="none", gain=2.0**-40, skip=skip)
+    options = {"rng": 0, "sampler": sampler, "observables": IN_LOGARITHMS}
+    alone = bnmc.simulate(chain, 3, threads=1, **options)
+    with mock.patch.object(segment, "SHARED_LAYER_SECONDS", 0.0):
+        together = bnmc.simulate(chain, 3, threads=2, **options)
+    for name in IN_LOGARITHMS:
+        np.testing.assert_array_equal(together[name], alone[name])
+    for name, values in alone.final_state.arrays.items():
+        np.testing.assert_array_equal(together.final_state.arrays[name], values)
+    assert (alone.final_state.arrays["exponent"] < -110).all()
 
 
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])

@@ -172,8 +172,8 @@ def simulate(
     and for inputs of any size.  Homogeneous are linear, relu, leaky_relu, abs, and your own
     functions that consist of arithmetic, comparisons, ``abs``, ``max``, ``min`` and their NumPy
     forms.  A sample that is smaller than the largest one by more than float64 allows is zero in
-    "scaled_gram"; the state keeps it.  If σ is not homogeneous and the Gram matrix becomes too small
-    for the dtype, the run raises `NonFiniteError`.
+    "scaled_gram"; the state keeps it.  If σ is not homogeneous and the Gram matrix becomes too
+    small for the dtype, the run raises `NonFiniteError`.
 
     Examples
     --------
