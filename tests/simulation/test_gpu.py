@@ -642,12 +642,12 @@ def test_overflow(sampler):
     assert error.value.layer == 2
     with pytest.raises(NonFiniteError, match="float32 representation"):
         simulate(
-            Chain(20, 2, "relu", norm="none", weights="uniform"), 1, dtype="float32",
+            Chain(20, 2, "gelu", norm="none", weights="uniform"), 1, dtype="float32",
             initial=np.full((20, 2), 1e39), backend="cuda",
         )  # fmt: skip
     with pytest.raises(NonFiniteError, match="Gram"):
         simulate(
-            Chain(20, 2, "relu", norm="none"), 1, initial=np.full((20, 2), 1e200), backend="cuda"
+            Chain(20, 2, "gelu", norm="none"), 1, initial=np.full((20, 2), 1e200), backend="cuda"
         )
 
 

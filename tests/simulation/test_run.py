@@ -519,7 +519,7 @@ def test_masked_elements_raise(where):
     options = {"initial": masked()} if where == "initial" else {}
     if where == "observables":
         options["observables"] = Observable(masked, (5, 2))
-    with pytest.raises(ArgumentTypeError, match="masked"):
+    with pytest.raises((ArgumentTypeError, ArgumentError), match="masked"):
         simulate(chain, 2, **options)
 
 

@@ -15,12 +15,13 @@ from bnmc._kernels.gpu.gram import Gram
 from bnmc._kernels.gpu.registers import most_registers
 from bnmc._kernels.gpu.relative import KeptFactor, Relative
 from bnmc._kernels.gpu.rows import Rows
-from bnmc._kernels.gpu.scalars import element_of_attempt, key_of_attempt, philox4x32, uniform64
+from bnmc._kernels.gpu.scalars import philox4x32, uniform64
 from bnmc._kernels.gpu.shape import Shape, u32
 from bnmc._kernels.gpu.stops import NOT_STOPPED, STOPPED_NOT_FINITE
 from bnmc._kernels.gpu.sums import Sums
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
+    MOST_ELEMENTS,
     NOT_FINITE,
     PATIENCE,
     SECOND_WORD,
@@ -132,18 +133,17 @@ def couple_kernel(
                         # Draw from the residual law of the second chain, proportional to
                         # max(p' - p, 0), by rejection: propose from p', with other normals.
                         stream = residual
-                    element = element_of_attempt(attempt, columns)
-                    key = key_of_attempt(k1, attempt, columns)
-                    noted = draw_side(width, eps, element, layer, stream, k0, key, pair[1], nothing)
+                    element = attempt * columns % MOST_ELEMENTS
+                    noted = draw_side(width, eps, element, layer, stream, k0, k1, pair[1], nothing)
                     searching = refused and noted == NOT_STOPPED
                     if searching:
-                        draw_squares(width, element, layer, stream, k0, key, wishart)
+                        draw_squares(width, element, layer, stream, k0, k1, wishart)
                         attempt += 1
                         # Computed per attempt: a kept value would occupy registers while rows
                         # are drawn.
                         ratio = log_determinant(relative, pivot[0])
                         ratio -= half_excess(relative, pivot[0], wishart)
-                        searching = log_coin(layer, name, attempt, k0, key) <= width * ratio
+                        searching = log_coin(layer, name, attempt, k0, k1) <= width * ratio
             if noted != NOT_STOPPED:
                 if t == 0:
                     row = noted != STOPPED_NOT_FINITE

@@ -10,10 +10,7 @@ _measures = device_module(measures)
 _normal = device_module(normal)
 _scaling = device_module(scaling)
 
-_philox = device_module(philox)
-
-philox4x32 = _philox.philox4x32
-element_of_attempt, key_of_attempt = _philox.element_of_attempt, _philox.key_of_attempt
+philox4x32 = device_module(philox).philox4x32
 
 radius32, radius64 = _normal.radius32, _normal.radius64
 sincos32, sincos64 = _normal.sincos32, _normal.sincos64

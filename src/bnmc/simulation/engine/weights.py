@@ -12,7 +12,7 @@ from bnmc._kernels.cpu import layers
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import host_array
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames
@@ -114,7 +114,10 @@ class WeightsSampler(RowSampler):
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
         returned = self.chain.weights(generator, (rows, width))
         allowed = f"a sampler of real numbers of shape {(rows, width)}"
-        drawn = host_array("weights", returned, allowed)
+        try:
+            drawn = host_array("weights", returned, allowed)
+        except ArgumentTypeError as error:  # ragged, or masked
+            raise ArgumentError("weights", returned, allowed, str(error)) from None
         if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
             got = f"{drawn.dtype} of shape {drawn.shape}"
             raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")
