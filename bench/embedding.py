@@ -115,7 +115,8 @@ def plain_layers() -> Any:
         slots = np.full(times, -1)
         return lambda: layers.conditional_layers(
             sigma, law, gram[None], x, kept, 0, 1, slots, np.zeros((1, 0, BATCH, BATCH)), panel,
-            np.uint32(7), np.uint32(0), total, work, status,
+            np.uint32(7), np.uint32(0), total, work, status, np.zeros((1, 0), np.int64),
+            np.zeros((1, 0, 0), np.int64), 0,
         )  # fmt: skip
 
     return make

@@ -550,7 +550,7 @@ def test_overflow_names_chain_and_layer(sampler, dtype):
 
 
 def test_an_overflow_of_the_input():
-    chain = Chain(6, 3, "relu", norm="none")
+    chain = Chain(6, 3, "gelu", norm="none")
     for initial in (1e200 * np.abs(X), np.stack([np.abs(X), 1e200 * np.abs(X)])):
         error = fails(NonFiniteError, simulate, chain, 1, initial=initial, rng=0)
         assert error.chain == (None if initial.ndim == 2 else 1)
@@ -569,14 +569,17 @@ def test_large_and_small_input_is_no_overflow(norm):
         np.testing.assert_allclose(run.gram, limit, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 def test_float32_that_cannot_hold_the_input():
-    chain = Chain(6, 3, SIGMA, norm="none")
     huge = {"rng": 0, "dtype": "float32", "initial": 2.0**200 * X}
+    chain = Chain(6, 3, "gelu", norm="none")
     fails(NonFiniteError, simulate, chain, 1, sampler="weights", **huge)
-    # The conditional sampler does not store the input, and splits off its scale.
-    large = simulate(chain, 1, **huge).gram
-    small = simulate(chain, 1, **{**huge, "initial": X}).gram
-    np.testing.assert_array_equal(large, 2.0**400 * small)
+    # The scale of a homogeneous chain is split off.
+    chain = Chain(6, 3, "leaky_relu", norm="none")
+    for sampler in ("conditional", "weights"):
+        large = simulate(chain, 1, sampler=sampler, **huge).gram
+        small = simulate(chain, 1, sampler=sampler, **{**huge, "initial": X}).gram
+        np.testing.assert_array_equal(large, 2.0**400 * small)
 
 
 def test_a_scale_beyond_float64_is_for_the_log_scale():

@@ -14,7 +14,7 @@ from numba import types
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MULTIPLIED, Spec
-from bnmc._kernels.scalar.codes import NORM_CENTRED
+from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 
@@ -30,6 +30,7 @@ KERNELS = {
     "observe-10-float32": ("observe", 10, "float32", DRAWN, BOTH),
     "renew-10-float64": ("renew", 10, "float64", DRAWN, BOTH),
     "rescale-10-float32": ("rescale", 10, "float32", MULTIPLIED, BOTH),
+    "layers-10-float32-scaled": ("layers", 10, "float32", DRAWN, (90,)),
     "rows-10-float32": ("rows", 10, "float32", DRAWN, BOTH),
     "rows-16-float32-weights": ("rows", 16, "float32", MULTIPLIED, BOTH),
     "rows-10-float32-given": ("rows", 10, "float32", GIVEN, BOTH),
@@ -67,8 +68,7 @@ def signature(kernel, dtype):
     if kernel == "observe":
         return types.void(grams, *recorded)
     if kernel == "rescale":
-        rows = array(number, 3), array(number, 4)
-        return types.void(grams, *rows, array(whole, 1), record, whole, whole, whole, status)
+        return types.void(grams, array(number, 3), array(number, 4), status, whole, whole)
     if kernel == "layers":
         slots = array(whole, 1)
         return types.void(
@@ -80,19 +80,21 @@ def signature(kernel, dtype):
     )  # fmt: skip
 
 
-def spec_of(columns, dtype, source):
-    """Centred relu chains of one batch."""
+def spec_of(columns, dtype, source, scaled):
+    """Centred relu chains of one batch, or chains without norm whose scale is split off."""
     sigma = sigma_of(Activation.named("relu"))
     return Spec(
-        columns, columns, NORM_CENTRED, False, source == MULTIPLIED, dtype,
-        sigma.digest, source,
+        columns, columns, NORM_NONE if scaled else NORM_CENTRED, False, source == MULTIPLIED, dtype,
+        sigma.digest, source, scaled=scaled,
     )  # fmt: skip
 
 
 def compile_all(folder, wanted):
     """Write the PTX of kernels to files."""
     for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
-        compiled = kernels_of(spec_of(columns, dtype, source))
+        compiled = kernels_of(
+            spec_of(columns, dtype, source, "rescale" in name or "scaled" in name)
+        )
         for capability in capabilities:
             cc = divmod(capability, 10)
             # Device functions ask the current device for its capability.

@@ -464,6 +464,7 @@ class Layers:
             activation_of(sigma, self.dtype), self.law, *weights, self.grams, self.xs,
             self.activations, CHAIN, first_layer, slots, record, self.panel, *KEY,
             np.zeros_like(self.work.sums), self.work, self.status,
+            np.zeros((len(record), 0), np.int64), np.zeros((len(record), 0, 0), np.int64), 0,
         )  # fmt: skip
         return record
 

@@ -7,7 +7,7 @@ from oracle import binomial_range, normals, philox, polar, weights
 
 from bnmc._kernels.cpu import memory, numbers
 from bnmc._kernels.scalar import codes
-from bnmc._kernels.scalar.philox import philox4x32
+from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, philox4x32
 
 # Random123 (D. E. Shaw Research), tests/kat_vectors, lines "philox4x32 10":
 # counter, key, answer.
@@ -155,3 +155,21 @@ def test_float32_and_float64_normals_of_one_address_are_near():
     usual = (radius > 0.1) & (radius < 4)
     assert usual.mean() > 0.99
     assert np.all(difference[usual] <= 16 * eps)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 10, 1000, 2**20 + 7])
+def test_attempts_share_no_numbers(columns):
+    """Elements stay in their word; attempts beyond it have other keys, and so other numbers."""
+    per_key = 2**32 // columns
+    attempts = [0, 1, per_key - 1, per_key, per_key + 1, 5 * per_key - 1, 7 * per_key]
+    addresses = set()
+    for attempt in attempts:
+        element = element_of_attempt(attempt, columns)
+        key = int(key_of_attempt(np.uint32(2**32 - 3), attempt, columns))
+        assert 0 <= element <= 2**32 - columns
+        assert element % columns == 0
+        assert key == (2**32 - 3 + attempt // per_key) % 2**32
+        addresses.add((element, key))
+    assert len(addresses) == len(attempts)
+    # The first attempts have the key of the run.
+    assert element_of_attempt(1, columns) == columns

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bnmc._support.arguments import choice, finite_array, instance, integer, real
+from bnmc._support.arguments import (
+    choice,
+    finite_array,
+    instance,
+    integer,
+    real,
+    result_array,
+)
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
 
@@ -245,3 +252,24 @@ def test_instance_returns_the_value_or_raises():
     assert instance("runs", values, list, "a list") is values
     with pytest.raises(ArgumentTypeError, match=r"^runs: got \(1,\), allowed: a list$"):
         instance("runs", (1,), list, "a list")
+
+
+def test_masked_elements_raise():
+    masked = np.ma.masked_array([1.0, 2.0], [False, True])
+    for value in (masked, [masked, masked], ([masked],), np.ma.masked_array(1.0, True)):
+        with pytest.raises(ArgumentTypeError, match="^x: .*elements are masked: fill or drop them"):
+            finite_array("x", value, shape=(...,))
+    # A mask that hides nothing changes nothing.
+    np.testing.assert_array_equal(finite_array("x", masked[:1], shape=("n",)), [1.0])
+    with pytest.raises(ArgumentTypeError, match="^out: "):
+        result_array("out", masked, (2,))
+
+
+def test_a_result_has_a_place_for_each_element():
+    base = np.zeros((4, 6))
+    for good in (base, base.T, base[::2, 1::2], base[::-1], base[:, :1], np.zeros((3, 0))):
+        assert result_array("out", good, good.shape) is good
+    for shape, strides in (((3, 2), (0, 8)), ((3, 2), (8, 8)), ((2, 3), (16, 8)), ((2,), (4,))):
+        bad = np.lib.stride_tricks.as_strided(base, shape, strides)
+        with pytest.raises(ArgumentError, match="^out: got .strides .*one place in memory"):
+            result_array("out", bad, shape)

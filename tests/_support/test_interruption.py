@@ -258,3 +258,77 @@ def test_a_report_that_raises_ends_the_run():
 
     with pytest.raises(LookupError, match="enough"):
         bnmc.simulate(CHAIN, 100, rng=0, progress=stop)
+
+
+NEVER_ENDS = {
+    "Python": "chains=2, threads=2, observables=[spin]",
+    "compiled": "activation=compiled",
+    "compiled, an array": "activation=far, initial=np.full((5, 2), 9.0) + np.eye(5, 2)",
+}
+
+
+@pytest.mark.parametrize("what", NEVER_ENDS)
+def test_a_function_that_never_ends(what):
+    """The first Ctrl-C ends the call after `GRACE`, and the process ends without its threads."""
+    script = f"""
+        import os, signal, threading, time
+        import numpy as np
+        import bnmc
+
+        once = threading.Lock()
+
+        def press():
+            if not once.acquire(blocking=False):  # by another chain
+                return
+            print("spins", flush=True)
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def spin(G):
+            if (G != np.eye(2)).any():  # else the check of its shape
+                threading.Thread(target=press).start()
+                while True:
+                    pass
+            return 0.0
+
+        def compiled(x):
+            while x < 5.0:
+                x = x * 1.0
+            return x
+
+        def far(x):
+            while x > 5.0:
+                x = x * 1.0
+            return x
+
+        def run(activation="relu", **options):
+            if activation != "relu":
+                bnmc.Activation(activation)([10.0 if activation is compiled else -1.0])  # compile
+                threading.Timer(0.3, press).start()
+            norm = "none" if activation is far else "batch"
+            chain = bnmc.Chain(5, 2, activation, norm=norm)
+            bnmc.simulate(chain, 3, rng=0, **options)
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            run({NEVER_ENDS[what]})
+        except KeyboardInterrupt:
+            print("ended", flush=True)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["spins", "ended"], done.stderr
+    assert done.returncode == 0
+
+
+def test_shapes_of_spectra_are_known_without_one():
+    """At batch 3000 a spectrum takes seconds, in which Ctrl-C would find no run to return."""
+    with mock.patch("bnmc.gram.eigenvalues", side_effect=AssertionError):
+        for inputs in (None, 2):
+            run = bnmc.simulation.job.Job(
+                CHAIN, "conditional", "cpu", 0, inputs, "float64",
+                (bnmc.simulation.observables.OBSERVABLES["eigenvalues"],),
+                bnmc.simulation.job.Recorded(0, 1, 1),
+            )  # fmt: skip
+            assert run.shapes == {"eigenvalues": (4,) if inputs is None else (2, 4)}

@@ -200,3 +200,22 @@ def test_a_function_cannot_change_what_others_see():
 def test_repr(observable):
     assert repr(observable) == f"Observable({observable.name!r}, shape={observable.shape})"
     assert repr(OBSERVABLES["gram"]) == "Observable('gram')"
+
+
+def test_an_observable_cannot_make_its_matrix_writeable():
+    def spoils(G):
+        array = G
+        while isinstance(array, np.ndarray):
+            with suppress(ValueError):
+                array.flags.writeable = True
+            with suppress(ValueError):
+                array[...] = np.nan
+            array = array.base
+        return float(G[0, 0])
+
+    out = np.zeros((5, 5, 3, 3))
+    chosen = [Observable(spoils, name="before"), "gram", Observable(spoils, name="after")]
+    run = record(chosen, out={"gram": out})
+    np.testing.assert_array_equal(out, record(["gram"])["gram"])
+    for name in ("before", "after"):
+        np.testing.assert_array_equal(run[name], out[..., 0, 0])

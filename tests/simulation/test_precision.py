@@ -5,13 +5,16 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from oracle import binomial_range, gram, normals, semidefinite_cholesky, weights
 
 import bnmc
+from bnmc._kernels.scalar import codes
 from bnmc.errors import NonFiniteError, PrecisionWarning
 from bnmc.simulation import segment
 from bnmc.simulation.engine import precision
 
 RELU = bnmc.Chain.vanilla(20, 3, "relu")
+IN_LOGARITHMS = ["scaled_gram", "log_scale"]
 
 
 # --- scale
@@ -74,7 +77,7 @@ def test_bits_do_not_depend_on_where_the_scale_is_looked_at():
     wanted = ["scaled_gram", "log_scale"]
     expected = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
     assert expected["log_scale"][:, -1].max() < -1000
-    with mock.patch.dict(precision._LEEWAY, float64=7.0):
+    with mock.patch.object(segment, "FRAME_BYTES", 5000):
         other = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
     with mock.patch.object(segment, "TASK_SECONDS", 0.0):
         blocks = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted, threads=2)
@@ -134,6 +137,252 @@ def test_what_is_not_homogeneous_has_no_scale_and_says_so():
         bnmc.simulate(chain, 10**6, rng=0, every=10**5)
     assert caught.value.chain == 0
     bnmc.simulate(chain, 100, rng=0)
+
+
+def cube(x):
+    return x * x * x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_becomes_too_small_for_its_rows_says_so(dtype):
+    """The cube of a small number is 0 after a few layers, which is not the law."""
+    chain = bnmc.Chain.vanilla(6, 2, cube)
+    for sampler in ("conditional", "weights"):
+        with pytest.raises(NonFiniteError, match="too small for float"):
+            bnmc.simulate(chain, 30, rng=0, initial=np.eye(6, 2) / 9, sampler=sampler, dtype=dtype)
+    dead = bnmc.Chain.vanilla(1, 1, lambda x: max(x, 0.0) ** 3)
+    run = bnmc.simulate(dead, 60, rng=0, dtype=dtype, sampler="conditional")
+    assert not run.gram[0, -1].any()
+
+
+# --- scale of narrow chains, where one layer may divide a sample by 10**6
+
+
+def own_leaky(x):
+    return max(x, SLOPE * x)
+
+
+SLOPE = 0.02
+SIGMAS = {
+    "linear": lambda x: x,
+    "abs": np.abs,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "leaky_relu": lambda x: np.where(x > 0.0, x, 0.01 * x),
+    own_leaky: lambda x: np.maximum(x, SLOPE * x),
+}
+
+
+def by_logarithms(chain, x, depth, key, sampler, dtype):
+    """Follow one network from x_0 by the formula, with the run's random numbers.
+
+    Every layer divides each sample by its largest activation, and adds the logarithm of that.
+    Returns log G_ii and G_ij / sqrt(G_ii G_jj) of each layer; of a sample that is zero, -inf and 0.
+    """
+    sigma, width, columns = SIGMAS[key_of(chain)], chain.width, x.shape[1]
+    logs, logs_of_grams, correlations = np.zeros(columns), [], []
+    a = sigma(x)
+    for layer in range(depth + 1):
+        if layer:
+            stream = codes.STREAM_WEIGHTS if sampler == "weights" else codes.STREAM_ROWS
+            draw = codes.Draw(layer, stream, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32))
+            if sampler == "weights":
+                law = chain.weight_law.code
+                w = weights(law, np.arange(width), np.arange(width), draw, dtype).T
+                h = w.astype(np.float64) @ a / np.sqrt(width)
+            else:
+                units = 16 * columns * 2.0**-52
+                factor = semidefinite_cholesky(gram(a), units)
+                z = normals(np.arange(columns), np.arange(width), draw, dtype).astype(np.float64)
+                h = (factor @ z).T
+            x = chain.skip * x + chain.gain * h
+            a = sigma(x)
+        largest = np.abs(a).max(axis=0)
+        largest = np.where(largest > 0.0, largest, np.abs(x).max(axis=0))
+        largest = np.where(largest > 0.0, largest, 1.0)
+        x, a, logs = x / largest, a / largest, logs + np.log(largest)
+        g = gram(a)
+        diagonal = np.diag(g)
+        with np.errstate(divide="ignore"):
+            logs_of_grams.append(2.0 * logs + np.log(diagonal))
+        size = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
+        correlations.append(g / np.outer(size, size))
+    return np.array(logs_of_grams), np.array(correlations)
+
+
+def key_of(chain):
+    return chain.activation.name if chain.activation.builtin else own_leaky
+
+
+def state_in_logarithms(state, chain=0):
+    """Return log G_ii and the correlations of a state."""
+    g, exponents = state.arrays["gram"][chain], state.arrays["exponent"][chain]
+    diagonal = np.diag(g)
+    size = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
+    with np.errstate(divide="ignore"):
+        return np.log(diagonal) + 2.0 * np.log(2.0) * exponents, g / np.outer(size, size)
+
+
+def narrow(width, activation, batch=2, **options):
+    return bnmc.Chain(width, batch, activation, norm="none", **options)
+
+
+# With one sample float32 rows resolve the Gram matrix, so the chain does not continue in float64.
+NARROW = [
+    (narrow(1, "leaky_relu", 1), "conditional", "float32", None),
+    (narrow(1, "leaky_relu"), "conditional", "float64", None),
+    (narrow(2, "leaky_relu"), "conditional", "float64", 2),
+    (narrow(4, "leaky_relu", 1), "conditional", "float32", None),
+    (narrow(3, own_leaky), "conditional", "float64", None),
+    (narrow(2, own_leaky), "weights", "float32", None),
+    (narrow(1, "leaky_relu"), "weights", "float32", 2),
+    (narrow(2, "leaky_relu", weights="rademacher"), "weights", "float32", None),
+    (narrow(4, "leaky_relu", weights="uniform"), "weights", "float64", None),
+    (narrow(1, "linear"), "weights", "float32", None),
+    (narrow(2, "abs"), "conditional", "float64", None),
+    (narrow(4, "relu"), "weights", "float32", None),
+    (narrow(2, "leaky_relu", skip=0.01), "conditional", "float32", None),
+    (narrow(2, "leaky_relu", skip=-0.1, weights="rademacher"), "weights", "float32", None),
+    (narrow(3, own_leaky, skip=0.02, gain=1e-30), "weights", "float32", 2),
+    (narrow(2, "relu", skip=-0.5, gain=0.1), "conditional", "float64", None),
+]
+
+
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("number", range(len(NARROW)))
+def test_narrow_chains_follow_their_logarithms(number):
+    """In 300 layers G becomes as small as 10**-1000, of samples that differ by as much."""
+    chain, sampler, dtype, inputs = NARROW[number]
+    columns, depth = chain.batch * (inputs or 1), 300
+    x = np.random.default_rng(number).normal(size=(chain.width, columns)).astype(dtype)
+    x = x.astype(np.float64)
+    x[0] = np.abs(x[0])  # so that a rectifier leaves something
+    initial = x if inputs is None else np.stack(np.hsplit(x, inputs))
+    options = {"initial": initial, "inputs": inputs, "sampler": sampler, "dtype": dtype}
+    layers = [1, 30, 75, depth]
+    key = bnmc.simulate(chain, 0, rng=number, **options).key
+    logs, correlations = by_logarithms(chain, x, depth, key, sampler, dtype)
+    unit = 2.0**-24 if dtype == "float32" else 2.0**-52
+    # Of nearly collinear samples a Gram matrix resolves the root of its rounding error; the factor
+    # is for numbers near the kink, where slopes differ.
+    resolved = (
+        np.sqrt(16 * columns * unit) if sampler == "conditional" and columns > 1 else 5 * unit
+    )
+    allowed = 10 * resolved * np.sqrt(chain.width)
+    for layer in layers:
+        run = bnmc.simulate(chain, layer, rng=number, observables=IN_LOGARITHMS, **options)
+        assert run.key == key
+        assert not run.widened
+        found, shape = state_in_logarithms(run.final_state)
+        alive = logs[layer] > -np.inf
+        np.testing.assert_array_equal(found > -np.inf, alive)
+        apart = np.abs(found[alive] - logs[layer][alive])
+        assert apart.max(initial=0.0) < allowed * (layer + 1)
+        assert np.abs(shape - correlations[layer]).max() < allowed * (layer + 1)
+        # The record holds the largest sample, at any scale.
+        trace = np.einsum("...ii->...", run["scaled_gram"][0, -1]).sum()
+        if alive.any():
+            total = np.log(trace) + run["log_scale"][0, -1]
+            assert total == pytest.approx(
+                np.logaddexp.reduce(logs[layer]), abs=allowed * (layer + 1)
+            )
+        else:
+            assert trace == 0.0
+
+
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("number", range(len(NARROW)))
+def test_states_are_the_same_for_any_cut(number):
+    chain, sampler, dtype, inputs = NARROW[number]
+    depth = 200
+    options = {"sampler": sampler, "dtype": dtype, "inputs": inputs, "observables": IN_LOGARITHMS}
+    whole = bnmc.simulate(chain, depth, chains=3, rng=number, **options)
+    cuts = np.random.default_rng(number).choice(np.arange(1, depth), 6, replace=False)
+    layer, state = 0, None
+    for cut in (*sorted(cuts.tolist()), depth):
+        start = {"chains": 3, "rng": number} if state is None else {"initial": state}
+        part = bnmc.simulate(chain, cut - layer, **start, **options)
+        for name in IN_LOGARITHMS:
+            np.testing.assert_array_equal(part[name], whole[name][:, layer : cut + 1])
+        layer, state = cut, part.final_state
+    for name, values in whole.final_state.arrays.items():
+        np.testing.assert_array_equal(values, state.arrays[name])
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("skip", [0.0, 2.0**-41])
+def test_threads_that_share_each_layer_keep_the_scale(sampler, skip):
+    chain = bnmc.Chain(1100, 2, "leaky_relu", norm="none", gain=2.0**-40, skip=skip)
+    options = {"rng": 0, "sampler": sampler, "observables": IN_LOGARITHMS}
+    alone = bnmc.simulate(chain, 3, threads=1, **options)
+    with mock.patch.object(segment, "SHARED_LAYER_SECONDS", 0.0):
+        together = bnmc.simulate(chain, 3, threads=2, **options)
+    for name in IN_LOGARITHMS:
+        np.testing.assert_array_equal(together[name], alone[name])
+    for name, values in alone.final_state.arrays.items():
+        np.testing.assert_array_equal(together.final_state.arrays[name], values)
+    assert (alone.final_state.arrays["exponent"] < -110).all()
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("activation", ["linear", "leaky_relu"])
+def test_inputs_of_any_size_keep_their_scale(sampler, activation):
+    """Multiples by powers of 2 are the same chain to the bit, subnormal numbers included."""
+    chain = bnmc.Chain(20, 3, activation, norm="none", skip=0.5 if sampler == "weights" else 0.0)
+    # Whole numbers, so that multiples of the least subnormal number hold all of their digits.
+    x = np.random.default_rng(5).integers(-99, 100, size=(20, 3)).astype(np.float64)
+    near = bnmc.simulate(chain, 5, initial=x, rng=0, sampler=sampler, observables=IN_LOGARITHMS)
+    for exponent in (-1074, -530, 530, 1016):
+        far = bnmc.simulate(
+            chain, 5, initial=np.ldexp(x, exponent), rng=0, sampler=sampler,
+            observables=IN_LOGARITHMS,
+        )  # fmt: skip
+        (log_near, shape_near), (log_far, shape_far) = in_logarithms(near), in_logarithms(far)
+        np.testing.assert_allclose(shape_far, shape_near, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(log_far - log_near, 2 * exponent * np.log(2.0), rtol=1e-14)
+    # Each sample has a scale of its own.
+    if sampler == "conditional" and activation == "linear":
+        return  # Wishart factors have one scale
+    exponents = np.array([-900, 0, 1000])
+    run = bnmc.simulate(
+        chain, 5, initial=np.ldexp(x, exponents), rng=0, sampler=sampler, observables=IN_LOGARITHMS
+    )
+    logs, _ = state_in_logarithms(run.final_state)
+    expected = np.diag(near["scaled_gram"][0, -1])
+    np.testing.assert_allclose(
+        logs, np.log(expected) + 2 * exponents * np.log(2.0), rtol=0, atol=1e-11
+    )
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_first_layers_of_any_size_keep_their_scale(norm):
+    x = np.random.default_rng(6).integers(-99, 100, size=(7, 3)).astype(np.float64)
+    for activation in ("linear", "relu"):
+        chain = bnmc.Chain(20, 3, activation, norm=norm)
+        near, *others = (
+            bnmc.simulate(
+                chain, 5, initial=bnmc.FirstLayer(np.ldexp(x, exponent)), rng=0,
+                observables=IN_LOGARITHMS,
+            )
+            for exponent in (0, -1074, -530, 530, 1016)
+        )  # fmt: skip
+        log_near, shape_near = in_logarithms(near)
+        for far, exponent in zip(others, (-1074, -530, 530, 1016), strict=True):
+            log_far, shape_far = in_logarithms(far)
+            np.testing.assert_allclose(shape_far, shape_near, rtol=0, atol=1e-14)
+            moved = 2 * exponent * np.log(2.0) * (norm == "none")
+            np.testing.assert_allclose(log_far, log_near + moved, rtol=1e-14, atol=1e-12)
+
+
+def test_zero_is_the_law_where_a_rectifier_kills_a_sample():
+    chain = narrow(1, "relu", 1)
+    run = bnmc.simulate(chain, 5, chains=4000, rng=0, observables=IN_LOGARITHMS)
+    alive = (run["scaled_gram"][:, :, 0, 0] > 0.0).sum(axis=0)
+    for layer, count in enumerate(alive):
+        low, high = binomial_range(4000, 0.5 ** (layer + 1), len(alive))
+        assert low <= count <= high
+    dead = run["scaled_gram"][:, :-1, 0, 0] == 0.0
+    assert not run["scaled_gram"][:, 1:, 0, 0][dead].any()
+    assert not run["log_scale"][:, 1:][dead].any()
 
 
 # --- condition

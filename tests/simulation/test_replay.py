@@ -22,6 +22,7 @@ CHAINS = {
     "weights": (Chain(70, 3, "relu"), "weights"),
     "uniform weights and skip": (Chain(600, 3, "tanh", skip=1.0, weights="uniform"), "weights"),
     "weights of a function": (Chain(600, 3, "relu", weights=unit_normals), "weights"),
+    "no norm": (Chain(80, 3, "relu", norm="none", gain=2.0**-20), "conditional"),
 }
 
 

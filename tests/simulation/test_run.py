@@ -2,6 +2,7 @@
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from bnmc import Activation, Chain, FirstLayer, simulate
-from bnmc.errors import ZeroVarianceError
+from bnmc import Activation, Chain, FirstLayer, Observable, simulate
+from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 from bnmc.simulation import plan, segment
 
 SLOPE = 0.01
@@ -493,3 +494,50 @@ def test_many_layers_without_under_or_overflow():
     change = np.diff(run.log_pivots[0].sum(axis=-1))[0]
     assert abs(change - depth * mean) < 5 * np.sqrt(depth * variance)
     assert run.log_scale[0, -1] < -1000
+
+
+def test_arrays_for_results_share_no_memory():
+    chain, shared = Chain(5, 2), np.zeros((1, 3, 2, 2))
+    out = {"gram": shared, "scaled_gram": shared}
+    with pytest.raises(ArgumentError, match="^out: got 'gram, scaled_gram', .* share no memory"):
+        simulate(chain, 2, observables=list(out), out=out)
+    both = np.zeros((1, 3, 2, 4))
+    out = {"gram": both[..., ::2], "scaled_gram": both[..., 1::2]}
+    simulate(chain, 2, observables=list(out), out=out, rng=0)
+    np.testing.assert_array_equal(both[..., ::2], both[..., 1::2])
+
+
+@pytest.mark.parametrize("where", ["initial", "weights", "observables"])
+def test_masked_elements_raise(where):
+    def masked(*_):
+        return np.ma.masked_array(np.ones((5, 2)), np.eye(5, 2))
+
+    def weights(rng, shape):
+        return np.ma.masked_array(rng.normal(size=shape), np.eye(*shape))
+
+    chain = Chain(5, 2, weights=weights if where == "weights" else "gaussian")
+    options = {"initial": masked()} if where == "initial" else {}
+    if where == "observables":
+        options["observables"] = Observable(masked, (5, 2))
+    with pytest.raises((ArgumentTypeError, ArgumentError), match="masked"):
+        simulate(chain, 2, **options)
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_layers_beyond_the_counter_raise(sampler):
+    chain = Chain(5, 2, "tanh")
+    begun = simulate(chain, 1, rng=0, sampler=sampler).final_state
+    state = replace(begun, layer=2**32 - 3)
+    end = simulate(chain, 2, initial=state).final_state
+    assert end.layer == 2**32 - 1
+    allowed = "allowed: an integer <= 2: layers have numbers below 2..32, and the state has one of"
+    with pytest.raises(ArgumentError, match=f"^depth: got 3, {allowed} 4294967293"):
+        simulate(chain, 3, initial=state)
+    with pytest.raises(ArgumentError, match="^depth: got 1, allowed: an integer <= 0"):
+        simulate(chain, 1, initial=end)
+
+
+def test_more_weights_than_counters_raise():
+    for width in (2**32, 2**33):
+        with pytest.raises(ArgumentError, match="^width: got .*, allowed: at most 4294967295"):
+            simulate(Chain(width, 2, "relu", weights="uniform"), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from numbers import Integral, Real
 from types import EllipsisType
@@ -317,14 +318,17 @@ def result_array(
     Raises
     ------
     ArgumentTypeError
-        If `value` is not a float64 array.
+        If `value` is not a float64 array, or has a mask.
     ArgumentError
-        If `value` has another shape or is read-only.
+        If `value` has another shape or is read-only, or two of its elements may share memory.
     """
-    if not isinstance(value, np.ndarray) or value.dtype != np.float64:
+    if not isinstance(value, np.ndarray) or value.dtype != np.float64 or _is_masked(value):
         raise ArgumentTypeError(name, value, f"a float64 array for {what}")
     if value.shape != shape or not value.flags.writeable:
         raise ArgumentError(name, value.shape, f"a writable array {shape} for {what}")
+    if value.size and not _is_injective(value):
+        allowed = f"an array for {what} with one place in memory for each element"
+        raise ArgumentError(name, f"strides {value.strides}", allowed)
     return value
 
 
@@ -392,7 +396,8 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
     Raises
     ------
     ArgumentTypeError
-        If `value` is a ragged sequence, or the conversion raises an error.
+        If `value` is a ragged sequence, or the conversion raises an error.  If elements are masked:
+        only the mask says that their numbers have no meaning.
 
     Examples
     --------
@@ -400,6 +405,8 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
     >>> np.shares_memory(host_array("a", memoryview(values)), values)
     True
     """
+    if _is_masked(value):
+        raise ArgumentTypeError(name, value, allowed, "elements are masked: fill or drop them")
     if is_device_array(value):
         copy: NDArray[Any] = to_host(name, value)
         return copy
@@ -413,6 +420,34 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
         raise ArgumentTypeError(name, value, allowed) from None
     except Exception as error:  # a tensor that needs a gradient; a foreign object raises anything
         raise ArgumentTypeError(name, value, allowed, str(error)) from error
+
+
+def _is_masked(value: object, depth: int = 64) -> bool:
+    """Whether an array, or one in nested sequences, has masked elements.
+
+    Arrays have at most 64 axes.
+    """
+    if isinstance(value, (list, tuple)):
+        # Numbers decide at once: they are all that long sequences contain.
+        others = (one for one in value if not isinstance(one, (int, float)))
+        return depth > 0 and any(_is_masked(one, depth - 1) for one in others)
+    # No masked array exists until this module is imported.
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray) and bool(value.mask.any())
+
+
+def _is_injective(array: NDArray[Any]) -> bool:
+    """Whether elements have different places in memory, as in every view by slices or transposes.
+
+    Arrays whose axes are interleaved without an overlap count as overlapping.
+    """
+    extent = array.itemsize
+    axes = zip(array.strides, array.shape, strict=True)
+    for stride, length in sorted((abs(stride), length) for stride, length in axes if length > 1):
+        if stride < extent:
+            return False
+        extent += stride * (length - 1)
+    return True
 
 
 def _unwrapped(value: object) -> object:

@@ -1,4 +1,10 @@
-"""Ctrl-C and time limits, which end long work between two steps and never within a step."""
+"""Ctrl-C and time limits, which end long work between two steps and never within a step.
+
+Python cannot stop a thread.  If a step does not end, as with a function of the user that never
+returns, the call ends without it: after the first Ctrl-C within `GRACE` seconds, and at a second
+one at once.  The thread then goes on in the background until the process ends, and the end of the
+process does not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +12,13 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as pools
+from typing import Any, TypeVar
 
-__all__ = ["StillAtWork", "Stop", "uninterrupted"]
+__all__ = ["StillAtWork", "Stop", "abandon", "interruptible", "uninterrupted"]
+
+T = TypeVar("T")
 
 #: Time that the current step has to end after Ctrl-C, in seconds.
 GRACE = 0.8
@@ -80,9 +91,7 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
         finally:
             ended.set()
 
-    context = contextvars.copy_context()  # for one, the error state of NumPy
-    thread = threading.Thread(target=context.run, args=(attempt,), name="bnmc-run", daemon=True)
-    thread.start()
+    thread = _started(attempt)
     try:
         while not ended.wait(0.5):
             pass
@@ -97,3 +106,58 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
     if failed:
         raise failed[0]
     return True
+
+
+def interruptible(function: Callable[[], T]) -> T:
+    """Call a function that may never return to Python, such as compiled code of the user.
+
+    Python handles Ctrl-C between two of its own instructions only.  So another thread calls the
+    function, and after Ctrl-C nobody waits for that thread.
+
+    Returns
+    -------
+    object
+        What the function returns.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        On Ctrl-C, at once.
+    Exception
+        Any error that the function raises.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # raised in the waiting thread
+            errors.append(error)
+
+    thread = _started(attempt)
+    while thread.is_alive():
+        thread.join(0.5)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def abandon(executor: ThreadPoolExecutor) -> None:
+    """Shut down threads of which one may never end, without waiting for any.
+
+    The end of the process does not wait for them either, which it does for all other executors.
+    """
+    executor.shutdown(wait=False, cancel_futures=True)
+    waited_for: Any = getattr(pools, "_threads_queues", {})
+    for thread in getattr(executor, "_threads", ()):
+        waited_for.pop(thread, None)
+
+
+def _started(function: Callable[[], None]) -> threading.Thread:
+    context = contextvars.copy_context()  # for one, the error state of NumPy
+    thread = threading.Thread(target=context.run, args=(function,), name="bnmc-run", daemon=True)
+    thread.start()
+    return thread

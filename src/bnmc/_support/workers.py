@@ -17,6 +17,7 @@ from concurrent.futures import (
 )
 from typing import Any, Self, TypeVar
 
+from bnmc._support.interruption import abandon
 from bnmc._support.machine import available_processors
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
@@ -156,8 +157,11 @@ class Workers:
             future.cancel()
         if self._is_own and self._executor is not None:
             # After Ctrl-C a long task goes on in its thread.
-            wait = kind is None or not issubclass(kind, KeyboardInterrupt)
-            self._executor.shutdown(wait=wait, cancel_futures=True)
+            interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+            if interrupted and isinstance(self._executor, ThreadPoolExecutor):
+                abandon(self._executor)
+            else:
+                self._executor.shutdown(wait=not interrupted, cancel_futures=True)
 
     def submit(self, number: int, function: Callable[..., Any], *arguments: Any) -> None:
         """Submit a task under a number."""

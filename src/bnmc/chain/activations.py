@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, real
+from bnmc._support.interruption import interruptible
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
@@ -267,7 +268,7 @@ class Activation:
         allowed = "a function that is finite on [-4, 4]"
         _compiled(self, "float64")
         try:
-            values = self(_CHECKED)
+            values = interruptible(lambda: self(_CHECKED))
         except Exception as error:  # the user's function may raise anything
             raise ArgumentError(
                 "activation", self.name, allowed, f"it raises {type(error).__name__}: {error}"

@@ -7,15 +7,18 @@ exists.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._kernels.scalar.scaling import LEEWAY
 from bnmc._support.arguments import choice, finite_array, host_array
 from bnmc._support.device_arrays import is_device_array
+from bnmc._support.interruption import interruptible
 from bnmc.chain.chain import Chain
+from bnmc.chain.homogeneity import splits_scale
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "normalise",
     "prepare",
     "shape_of",
+    "write_gram",
 ]
 
 #: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
@@ -78,11 +82,19 @@ def shape_of(value: Any) -> tuple[int, ...]:
         return ()
 
 
+def _no_exponents() -> NDArray[np.int64]:
+    return np.zeros((1, 1), np.int64)
+
+
 @dataclass(frozen=True)
 class Covariance:
-    """Layer 0 has rows N(0, matrix) before its normalization; `matrix` is (columns, columns)."""
+    """Layer 0 has rows N(0, matrix) before its normalization; `matrix` is (columns, columns).
+
+    Column i of the rows is in units of 2**exponents[0, i]; `exponents` is (1, columns or 1).
+    """
 
     matrix: NDArray[np.float64]
+    exponents: NDArray[np.int64] = field(default_factory=_no_exponents)
 
     def part(self, first: int, last: int) -> Covariance:
         """Return the start of some chains, which is the same."""
@@ -91,16 +103,21 @@ class Covariance:
 
 @dataclass(frozen=True)
 class Representation:
-    """Layer 0 is known: x_0 and its activations, (chains or 1, width, columns)."""
+    """Layer 0 is known: x_0 and its activations, (chains or 1, width, columns).
+
+    Column i of both is in units of 2**exponents[:, i]; `exponents` is (chains or 1, columns or 1).
+    """
 
     x: NDArray[np.float64]
     a: NDArray[np.float64]
+    exponents: NDArray[np.int64] = field(default_factory=_no_exponents)
 
     def part(self, first: int, last: int) -> Representation:
         """Return the start of some chains."""
         if len(self.x) == 1:
             return self
-        return Representation(self.x[first:last], self.a[first:last])
+        own = slice(first, last) if len(self.exponents) > 1 else slice(1)
+        return Representation(self.x[first:last], self.a[first:last], self.exponents[own])
 
 
 def prepare(
@@ -148,14 +165,32 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
             "initial", x.shape, f"a FirstLayer of shape {axes}, batch = {chain.batch}"
         )
     stacked = _stack(x[None] if inputs is None else x)
+    exponents = np.zeros((1, 1), np.int64)
     if chain.normalization.hides_scale(chain.eps):
         _require_variance(chain, stacked)
-    with np.errstate(over="ignore", invalid="ignore"):
-        covariance = stacked.T @ stacked / stacked.shape[0]
-    if not np.isfinite(covariance).all():
+        stacked = np.ldexp(stacked, -_exponents_of(np.abs(stacked).max()))
+    elif splits_scale(chain):
+        exponents = _exponents_of(np.abs(stacked).max(axis=0, keepdims=True))
+        stacked = np.ldexp(stacked, -exponents)
+    covariance = np.zeros((stacked.shape[1], stacked.shape[1]))
+    if not write_gram(stacked, covariance):
         largest = float(np.abs(x).max())
         raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
-    return Covariance(covariance)
+    return Covariance(covariance, exponents)
+
+
+def write_gram(x: NDArray[np.float64], out: NDArray[np.float64]) -> bool:
+    """Write the Gram matrix xᵀx / features of x, (features, columns); return whether it is finite.
+
+    Kernels of this package sum it.  The bits of a product by BLAS depend on the kind of BLAS, and
+    on its threads.
+    """
+    from bnmc._kernels.cpu import layers, memory
+
+    features, columns = x.shape
+    rows = memory.aligned_zeros((columns, memory.stride(features)), np.float64)
+    rows[:, :features] = x.T
+    return bool(layers.gram_of_rows(rows, features, memory.work(columns, 1, "float64"), out))
 
 
 def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
@@ -178,12 +213,43 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
     full = x.astype(np.float64).reshape(-1, inputs or 1, chain.width, chain.batch)
+    if splits_scale(chain):
+        return _of_any_scale(chain, np.stack([_stack(one) for one in full]))
     normalised = normalise(chain, full, own)
     with np.errstate(all="ignore"):
-        activated = np.asarray(chain.activation(normalised), dtype=np.float64)
+        # The function of a user may never end.
+        result = interruptible(lambda: chain.activation(normalised))
+        activated = np.asarray(result, dtype=np.float64)
     return Representation(
         np.stack([_stack(one) for one in normalised]), np.stack([_stack(one) for one in activated])
     )
+
+
+def _of_any_scale(chain: Chain, x: NDArray[np.float64]) -> Representation:
+    """Return a known layer 0, (chains or 1, width, columns), with the scale of its samples apart.
+
+    The unit of a sample is that of its activations; if these are all zero, that of x.
+    """
+    digits, exponents = np.frexp(x)
+    activated = np.asarray(chain.activation(digits), dtype=np.float64)
+    sizes = np.where(activated != 0.0, np.frexp(activated)[1] + exponents, _LEAST)
+    of_a = sizes.max(axis=1)
+    of_x = np.where(x != 0.0, exponents, _LEAST).max(axis=1)
+    units = np.where(of_a > _LEAST, of_a, np.where(of_x > _LEAST, of_x, 0))
+    units[np.abs(units) <= LEEWAY] = 0
+    by = exponents - units[:, None]
+    with np.errstate(over="ignore"):  # x of a unit that no activation has
+        return Representation(np.ldexp(digits, by), np.ldexp(activated, by), units.astype(np.int64))
+
+
+#: Below every exponent of float64.
+_LEAST = -5000
+
+
+def _exponents_of(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the exponents (base 2) of sizes that are far from 1, else 0."""
+    exponents = np.where(sizes > 0.0, np.frexp(sizes)[1], 0).astype(np.int64)
+    return np.where(np.abs(exponents) > LEEWAY, exponents, 0)
 
 
 def _stack(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import finish_block
-from bnmc._kernels.scalar.codes import GIVEN, NORM_NONE, Law
+from bnmc._kernels.scalar.codes import GIVEN, MOST_ELEMENTS, NORM_NONE, Law
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
@@ -142,6 +142,7 @@ def conditional_layer(
     conditional_layers(
         sigma, law, out.reshape((1, n, n)), xs, kept, chain, layer, s.slots, s.record,
         memory.panel_rows(law.width, n), low_word(key), high_word(key), s.total, s.work, s.status,
+        s.no_exponents, s.no_units, 0,
     )  # fmt: skip
     return int(s.status[0, 0])
 
@@ -201,7 +202,7 @@ def weights_layer(
     n, whole, stride = law.columns, memory.padded(law.columns), memory.stride(law.width)
     if not (is_valid(law, layer, chain) and layer >= 1 and out.shape == (n, n)):
         return BAD_ARGUMENT
-    if not 0 <= weights < GIVEN:
+    if not (0 <= weights < GIVEN and law.width <= MOST_ELEMENTS):
         return BAD_ARGUMENT
     if activations.shape[:2] != (2, whole) or activations.shape[2] < stride:
         return BAD_ARGUMENT
@@ -219,7 +220,7 @@ def weights_layer(
         sigma, law, weights, s.no_weights, out.reshape((1, n, n)), xs,
         activations.reshape((1, 2, whole, activations.shape[2])), chain, layer, s.slots, s.record,
         memory.panel_rows(law.width, max(n, law.width)), low_word(key), high_word(key), s.total,
-        s.work, s.status,
+        s.work, s.status, s.no_exponents, s.no_units, 0,
     )  # fmt: skip
     return int(s.status[0, 0])
 

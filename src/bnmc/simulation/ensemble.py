@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ROWS
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ELEMENTS, MOST_ROWS
 from bnmc._support.arguments import choice, integer, precision
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer, shape_of
@@ -126,6 +126,7 @@ def _started(
         chains = shape[0] if len(shape) == axes + 1 else 1
     chains = integer("chains", chains, low=1, high=MOST_CHAINS)
     path = choose_sampler(chain, inputs, sampler, dtype).path
-    if path != "factor" and chain.width > MOST_ROWS:
-        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
+    most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
+    if chain.width > most:
+        raise ArgumentError("width", chain.width, f"at most {most} for this chain")
     return Ensemble(chain, path, chains, inputs, dtype)

@@ -18,8 +18,6 @@ __all__ = []
 class InProcessRun:
     """A run in this process, all chains together; threads share the chains, or each layer."""
 
-    cpu = host_cpu()
-
     def __init__(self, segment: Segment, start: Origin, sink: Sink) -> None:
         self.segment = segment
         self.start = start
@@ -43,6 +41,11 @@ class InProcessRun:
     def _note(self) -> None:
         self.slots = self.segment.job.recorded.before(self.segment.layer + 1)
         self._state = self.segment.state
+
+    @property
+    def cpu(self) -> str:
+        """The kind of processor."""
+        return self.segment.job.with_blas(host_cpu())
 
     @property
     def state(self) -> State | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.blas import blas_kernel
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.choice import SAMPLERS
 from bnmc.simulation.engine.sampler import Sampler
@@ -68,6 +69,12 @@ class Job:
     #: Whether recorded Gram matrices stay on the GPU.
     stays: bool = False
 
+    def with_blas(self, cpu: str) -> str:
+        """Return a kind of processor, and BLAS too if the bits of an observable depend on it."""
+        if any(one.uses_blas for one in self.observables):
+            return f"{cpu}; {blas_kernel()}"
+        return cpu
+
     @property
     def columns(self) -> int:
         """Number of samples in all input batches."""
@@ -96,12 +103,21 @@ class Job:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of one value of each observable, from one evaluation."""
+        """Shape of one value of each observable.
+
+        Functions of the user are evaluated once, which checks that they return the declared shape.
+        """
         pivots = self.columns if self.path == "factor" else 0
         none = np.zeros((1, 1))
         frames = Frames(np.eye(self.columns)[None, None], none, np.zeros((1, 1, pivots)))
         view = View.of(self.chain, self.inputs or 1, frames, 0, np.zeros(1, np.int64))
-        return {one.name: self.values(one, view).shape[2:] for one in self.observables}
+        return {
+            one.name: one.known_shape(self.chain.batch, self.inputs) or self._shape_of(one, view)
+            for one in self.observables
+        }
+
+    def _shape_of(self, observable: Observable, view: View) -> tuple[int, ...]:
+        return self.values(observable, view).shape[2:]
 
     def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
         """Evaluate an observable, without the axis of inputs if `inputs` is None."""

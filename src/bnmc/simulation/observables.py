@@ -105,8 +105,8 @@ class Observable:
     Parameters
     ----------
     function : callable
-        Maps G, an (n, n) array, to a number or an array of `shape`.  It must be pure: several
-        threads call it, in any order.
+        Maps G, a read-only (n, n) array, to a number or an array of `shape`.  It must be pure:
+        several threads call it, in any order.
     shape : tuple of int, default ()
         Shape of its values.
     name : str, optional
@@ -129,6 +129,8 @@ class Observable:
 
     #: The number that kernels compute for it, if they can.
     measure: Measure | None = None
+    #: Whether BLAS computes it, whose kernel and threads decide on the last bits.
+    uses_blas = False
 
     def __init__(
         self,
@@ -152,9 +154,10 @@ class Observable:
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         """Return values of shape ``(chains, layers, inputs, *shape)``."""
-        # Other observables share the numbers, so the function gets a read-only view.
-        matrices = view.gram.view()
-        matrices.flags.writeable = False
+        # Other observables, and the array of the user, share the numbers.  So the function gets a
+        # copy, in memory that cannot be made writeable.
+        gram = view.gram
+        matrices = np.frombuffer(gram.tobytes()).reshape(gram.shape)
         out = np.empty(matrices.shape[:3] + self.shape)
         for index in np.ndindex(*matrices.shape[:3]):
             out[index] = self._checked(self.function(matrices[index]))
@@ -169,6 +172,10 @@ class Observable:
         if array.shape != self.shape:
             raise ArgumentError(about, array.shape, f"the declared shape {self.shape}")
         return array
+
+    def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
+        """Return the shape of a value if no evaluation is needed for it, else None."""
+        return None
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         """Return the names of the axes after chain and layer."""
@@ -189,6 +196,7 @@ class _Builtin(Observable):
     ) -> None:
         self.name = name
         self.measure = measure
+        self.uses_blas = name == "eigenvalues"
         self.compute = compute
         self.axes = axes
         self.per_input = per_input
@@ -198,6 +206,11 @@ class _Builtin(Observable):
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         return self.compute(view)
+
+    def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
+        # A spectrum of a large batch takes seconds; other observables are evaluated.
+        spectral = self.axes == ("mode",)
+        return ((batch,) if inputs is None else (inputs, batch)) if spectral else None
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         return (("input",) if has_inputs and self.per_input else ()) + self.axes
@@ -221,6 +234,7 @@ class SoftRank(_Builtin):
             _name(name),
             lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
         )
+        self.uses_blas = True
 
 
 class Distance(_Builtin):

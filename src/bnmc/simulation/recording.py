@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -120,6 +121,8 @@ class Recording:
         arrays = {name: self._array(name, job, given.pop(name, None)) for name in job.shapes}
         if given:
             raise ArgumentError("out", next(iter(given)), ", ".join(job.shapes))
+        if not self.on_device:
+            _require_separate({name: arrays[name] for name in self.out or {}})
         return Arrays(arrays)
 
     def _array(self, name: str, job: Job, given: Any) -> NDArray[np.float64] | Any:
@@ -151,9 +154,25 @@ def recording_of(
     functions = as_observables(observables, ensemble.inputs is not None)
     step = min(integer("every", every, low=1), MOST_LAYERS)
     first = ensemble.first_layer + integer("burn_in", burn_in, low=0, high=depth)
+    if ensemble.first_layer + depth >= MOST_LAYERS:
+        most = MOST_LAYERS - 1 - ensemble.first_layer
+        allowed = f"an integer <= {most}: layers have numbers below 2**32, and the state has one"
+        raise ArgumentError("depth", depth, f"{allowed} of {ensemble.first_layer}")
     recorded = Recorded(first, step, ensemble.first_layer + depth)
     on_device = isinstance(out, Mapping) and any(map(is_device_array, out.values()))
     return Recording(ensemble, functions, recorded, axes, out, on_device)
+
+
+def _require_separate(arrays: Mapping[str, NDArray[np.float64]]) -> None:
+    """Raise if two of the user's arrays share memory."""
+    for (name, first), (other, second) in itertools.combinations(arrays.items(), 2):
+        try:
+            # Not -1, the default: the exact answer may take exponential time.
+            shared = np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            shared = True
+        if shared:
+            raise ArgumentError("out", f"{name}, {other}", "arrays that share no memory")
 
 
 def _reduced_axes(reduce: str | Iterable[str]) -> frozenset[str]:

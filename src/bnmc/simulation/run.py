@@ -58,7 +58,8 @@ def simulate(
     chain : Chain
         The network: width, batch, activation, normalization, weights.
     depth : int
-        Number of layers, >= 0.
+        Number of layers, >= 0.  The number of the last layer, counted from the start of the chain,
+        is below 2**32.
     chains : int, optional
         Number of independent networks.  The default is the number of batches in `initial`, or 1.
     initial : str, array_like, FirstLayer or State, default "gaussian"
@@ -118,7 +119,8 @@ def simulate(
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
     out : mapping of name to float64 array, optional
-        Arrays for the values, of the shapes of the results.  If "gram" alone is recorded, the array
+        Arrays for the values, of the shapes of the results, that share no memory with each other
+        and have one place in memory for each element.  If "gram" alone is recorded, the array
         may be C-contiguous on the GPU: kernels then write to it without a copy, and it is the
         result, ``run["gram"]``.
 
@@ -135,11 +137,12 @@ def simulate(
     ZeroVarianceError
         If a row of the input or of a layer has no variance; the message names the row.
     NonFiniteError
-        If a chain without normalization leaves the range of float64.
+        If a chain without normalization leaves the range of its dtype.
     BackendError
         If the backend cannot run on this machine, or cannot run this chain; the message says why.
     Interrupted
-        On Ctrl-C: a KeyboardInterrupt whose `partial` is the finished part of the run.
+        On Ctrl-C: a KeyboardInterrupt whose `partial` is the finished part of the run.  A step that
+        does not end within a second, or never, goes on in the background until the process ends.
     StoreMismatchError
         If the store holds another run; the message names the difference.
     StoreInUseError
@@ -170,8 +173,13 @@ def simulate(
     `Trajectory.widened` lists such chains.
 
     Without normalization the scale of a deep chain leaves the range of float64.  If σ is positively
-    homogeneous (linear, relu, leaky_relu, abs), the scale is split off exactly: "scaled_gram",
-    "log_scale" and all scale-free observables are then valid at any depth.
+    homogeneous, the scale of each sample is split off exactly, at every layer and from the initial
+    array on: "scaled_gram", "log_scale" and all scale-free observables are then valid at any depth,
+    and for inputs of any size.  Homogeneous are linear, relu, leaky_relu, abs, and your own
+    functions that consist of arithmetic, comparisons, ``abs``, ``max``, ``min`` and their NumPy
+    forms.  A sample that is smaller than the largest one by more than float64 allows is zero in
+    "scaled_gram"; the state keeps it.  If σ is not homogeneous and the Gram matrix becomes too
+    small for the dtype, the run raises `NonFiniteError`.
 
     Examples
     --------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.interruption import abandon
 from bnmc._support.splits import even_ranges
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
@@ -106,10 +107,12 @@ class Segment:
             values = np.zeros((self.chains, layers, measures, self.job.inputs or 1))
             return Frames(none[:, :, None, None], none, none[:, :, None], values)
         pivots = columns if self.job.path == "factor" else 0
+        units = columns if self.sampler.is_scaled else 0
         return Frames(
             np.zeros((self.chains, layers, columns, columns)),
             np.zeros((self.chains, layers)),
             np.zeros((self.chains, layers, pivots)),
+            units=np.zeros((self.chains, layers, units), np.int64),
         )
 
     def _go(self, layer: int, slots: NDArray[np.int64], frames: Frames) -> None:
@@ -136,7 +139,7 @@ class Segment:
         results = sink.room(first, last)
 
         def evaluate(a: int, b: int) -> None:
-            part = Frames(*(values[a:b] for values in frames))
+            part = frames.part(a, b)
             view = View.of(
                 self.job.chain, self.job.inputs or 1, part, self.sampler.offset + a, layers
             )
@@ -167,7 +170,7 @@ class Segment:
         numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
         by_memory = FRAME_BYTES / (8 * self.chains * numbers)
         by_memory *= self.sampler.frame_factor
-        return max(1, int(min(by_time, by_memory, 100_000, self.sampler.most_layers)))
+        return max(1, int(min(by_time, by_memory, 100_000)))
 
 
 class Pool:
@@ -179,7 +182,7 @@ class Pool:
         self._executor: ThreadPoolExecutor | None = None
 
     @property
-    def executor(self) -> Executor:
+    def executor(self) -> ThreadPoolExecutor:
         """The threads."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="bnmc")
@@ -189,8 +192,10 @@ class Pool:
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._executor is not None
         # After Ctrl-C nobody waits for the end of a long layer.
-        wait = kind is None or not issubclass(kind, KeyboardInterrupt)
-        self._executor.shutdown(wait=wait, cancel_futures=True)
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            abandon(self._executor)
+        else:
+            self._executor.shutdown(cancel_futures=True)
 
     def map(self, task: Callable[[int, int], None], ranges: list[tuple[int, int]]) -> None:
         """Run a task on ranges, and raise the first error in the order of ranges."""

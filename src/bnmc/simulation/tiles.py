@@ -250,7 +250,7 @@ class TiledRun:
     @property
     def cpu(self) -> str:
         """The kinds of processor of the workers."""
-        return ", ".join(sorted(self.cpus)) or host_cpu()
+        return self.job.with_blas(", ".join(sorted(self.cpus)) or host_cpu())
 
     @property
     def widened(self) -> list[int]:

@@ -79,7 +79,10 @@ class Trajectory:
     backend : str
         "cpu".
     cpu : str
-        The kind of processor: on the same kind, the same key gives the same bits.
+        The kind of processor: on the same kind, the same key gives the same bits.  If "eigenvalues"
+        or a soft rank is recorded, the BLAS of NumPy follows, with its kernel and threads if the
+        package threadpoolctl is installed: the last bits of these two depend on it.  No other value
+        and no state depends on it.
     chains : int
     widened : tuple of int
         The chains of a float32 run that continued in float64, because float32 rows did not resolve

@@ -15,6 +15,7 @@ from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.blocks import add_gram, copy_matrix, unpack_gram
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import draw_rows, factorise, multiply_rows
+from bnmc._kernels.cpu.scaling import copy_numbers, rescale
 from bnmc._kernels.scalar.codes import (
     NORM_NONE,
     NOT_FINITE,
@@ -31,7 +32,7 @@ from bnmc._kernels.scalar.codes import (
 @kernel
 def conditional_layers(
     sigma, law, grams, xs, activations, first_chain, first_layer, slots, record, panel, key0, key1,
-    total, work, status,
+    total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers, each drawn given the Gram matrix of the one before.
 
@@ -52,7 +53,14 @@ def conditional_layers(
         Code of an event, its layer and its row; a chain stops at its first event.  A chain with the
         code UNRESOLVED stops before the layer: its Gram matrix has pivots that float32 rows would
         not resolve, so float64 rows must make the layer.
+    exponents : (chains, columns) int64, or (chains, 0) if the scale is not split off
+        The units of the state, brought up to date; see `scalar.scaling`.
+    units : (chains, slots, columns) int64
+        Receives the units of recorded matrices.
+    lift : int
+        The exponent by which `law` was divided.
     """
+    scaled = exponents.shape[1] > 0
     block, means, scales, partial, sums = (
         work.block,
         work.means,
@@ -110,6 +118,8 @@ def conditional_layers(
                 for k in range(total.shape[0]):
                     total[k] += sums[k]
             finite = unpack_gram(total, law, gram)
+            if scaled and finite:
+                finite = rescale(gram, x, kept, exponents[chain], lift)
             if not finite or degenerate >= 0:
                 status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
                 status[chain, 1] = first_layer + step
@@ -117,12 +127,14 @@ def conditional_layers(
                 break
             if slots[step] >= 0:
                 copy_matrix(gram, record[chain, slots[step]])
+                if scaled:
+                    copy_numbers(exponents[chain], units[chain, slots[step]])
 
 
 @kernel
 def weighted_layers(
     sigma, law, weights, given, grams, xs, activations, first_chain, first_layer, slots, record,
-    panel, key0, key1, total, work, status,
+    panel, key0, key1, total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers whose weights are drawn.
 
@@ -133,6 +145,7 @@ def weighted_layers(
     given : (1, 1)
         Not used.
     """
+    scaled = exponents.shape[1] > 0
     for chain in range(activations.shape[0]):
         gram = grams[chain]
         x = xs[chain if law.skip != 0.0 else 0]
@@ -164,6 +177,8 @@ def weighted_layers(
                 for k in range(total.shape[0]):
                     total[k] += work.sums[k]
             finite = unpack_gram(total, law, gram)
+            if scaled and finite:
+                finite = rescale(gram, x, following, exponents[chain], lift)
             if not finite or degenerate >= 0:
                 status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
                 status[chain, 1] = layer
@@ -171,6 +186,8 @@ def weighted_layers(
                 break
             if slots[step] >= 0:
                 copy_matrix(gram, record[chain, slots[step]])
+                if scaled:
+                    copy_numbers(exponents[chain], units[chain, slots[step]])
 
 
 @kernel

@@ -25,7 +25,6 @@ from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import factorise, finish_block
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
-    MOST_ELEMENTS,
     NORM_CENTRED,
     NORM_NONE,
     NORM_UNCENTRED,
@@ -39,7 +38,7 @@ from bnmc._kernels.scalar.codes import (
     Law,
 )
 from bnmc._kernels.scalar.normal import uniform64
-from bnmc._kernels.scalar.philox import philox4x32
+from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, philox4x32
 
 # The side of a pair whose rows are drawn.
 AHEAD, BEHIND, BOTH = 1, 2, 3
@@ -132,7 +131,9 @@ def coupled_layers(
             draw = Draw(layer, np.uint32(stream | number), key0, key1)
             attempt = 0
             while True:
-                element = attempt * law.columns % MOST_ELEMENTS
+                element = element_of_attempt(attempt, law.columns)
+                key = key_of_attempt(key1, attempt, law.columns)
+                draw = Draw(layer, draw.stream, key0, key)
                 row = draw_layer(sigma, law, element, draw, sides, works, pair.normals, squares)
                 finite = True
                 if sides & AHEAD:

@@ -6,6 +6,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.scalar.cholesky import cholesky, find_twins
 from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
 from bnmc._kernels.scalar.gamma import chi
 
@@ -120,3 +121,72 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
         for i in range(columns):
             for j in range(columns):
                 gram[i, j] /= trace
+
+
+@kernel
+def triangularise(a, factor):
+    """Write the upper triangular R with R^T R = a a^T and a diagonal that is not negative.
+
+    By Householder's reflections, in the order of the samples.
+
+    Parameters
+    ----------
+    a : (columns, rows) float64
+        One sample per row; it is used up.
+    factor : (columns, columns) float64
+        Receives R.
+    """
+    columns, rows = a.shape
+    factor[:, :] = 0.0
+    for k in range(columns):
+        if k < rows:
+            reflect(a, k)
+        for i in range(min(k + 1, rows)):
+            factor[i, k] = a[k, i]
+    for i in range(columns):
+        if factor[i, i] < 0.0:
+            for j in range(i, columns):
+                factor[i, j] = -factor[i, j]
+
+
+@kernel
+def semidefinite_factor(matrix, factor):
+    """Write the lower triangular factor of a positive semidefinite matrix, which is used up.
+
+    `factor` contains zeros.
+    """
+    columns = matrix.shape[0]
+    diagonal, twin = np.zeros(columns), np.zeros(columns, np.int64)
+    for i in range(columns):
+        diagonal[i] = matrix[i, i]
+    find_twins(matrix, twin)
+    panel, regular = np.zeros((4, columns)), np.zeros(columns, np.bool_)
+    cholesky(matrix, diagonal, twin, 1.0, panel, factor, regular)
+
+
+@kernel
+def reflect(a, k):
+    """Reflect all samples so that sample k is zero beyond its entry k."""
+    columns, rows = a.shape
+    size = 0.0
+    for i in range(k, rows):
+        size = max(size, abs(a[k, i]))
+    if size == 0.0:
+        return
+    square = 0.0
+    for i in range(k, rows):
+        a[k, i] /= size
+        square += a[k, i] * a[k, i]
+    norm = np.sqrt(square)
+    turned = -norm if a[k, k] > 0.0 else norm
+    a[k, k] -= turned
+    for j in range(k + 1, columns):
+        product = 0.0
+        for i in range(k, rows):
+            product += a[k, i] * a[j, i]
+        product /= -turned * a[k, k]
+        for i in range(k, rows):
+            a[j, i] -= product * a[k, i]
+    a[k, k] = size * turned
+    for i in range(k + 1, rows):
+        a[k, i] = 0.0

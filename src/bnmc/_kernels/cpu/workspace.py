@@ -45,6 +45,8 @@ class Scratch(NamedTuple):
     no_x: np.ndarray  # (1, 1, 1)
     no_activations: np.ndarray  # (1, 2, 0, 0)
     no_weights: np.ndarray  # (1, 1)
+    no_exponents: np.ndarray  # int64 (1, 0)
+    no_units: np.ndarray  # int64 (1, 0, 0)
 
 
 @lower_constant(SigmaType)
@@ -179,4 +181,6 @@ def carve(workspace, batch, columns):
         at(small + 2 * LINE, (1, 1, 1), rows),
         at(small + 2 * LINE, (1, 2, 0, 0), rows),
         at(small + 3 * LINE, (1, 1), rows),
+        at(small + 2 * LINE, (1, 0), np.int64),
+        at(small + 2 * LINE, (1, 0, 0), np.int64),
     )  # fmt: skip

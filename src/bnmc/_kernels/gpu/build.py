@@ -15,7 +15,7 @@ from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
 from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
 from bnmc._kernels.gpu.rows import row_functions
 from bnmc._kernels.gpu.shape import DRAWN, Shape, Spec, shape_of
-from bnmc._kernels.gpu.state import observe_kernel, rescale_kernel
+from bnmc._kernels.gpu.state import observe_kernel, rescale_kernel, unit_functions
 from bnmc._kernels.gpu.sums import sum_functions
 from bnmc._kernels.scalar.codes import NORM_NONE
 
@@ -24,13 +24,14 @@ class Kernels(NamedTuple):
     """The kernels of one `Spec`."""
 
     shape: Shape
-    #: None unless rows are drawn and not kept.
+    #: None unless rows are drawn and not kept, and no representation needs new units.
     layers: Any
     rows: Any
     #: None unless `layers` exists, rows are float64 and normalised, and a chain has one input and
     #: no skip connection.
     couple: Any
     observe: Any
+    #: None unless the scale is split off.
     rescale: Any
     renew: Any
 
@@ -49,8 +50,11 @@ def kernels_of(spec: Spec) -> Kernels:
     multiply_tile = multiply_function(shape, block)
 
     layers = couple = None
-    if spec.source == DRAWN and not spec.kept:
-        layers = layers_kernel(shape, block, gram, sums, record_layer, factorise, draw_activations)
+    units = unit_functions(shape, block, gram)
+    if spec.source == DRAWN and not spec.kept and not (spec.scaled and spec.skipped):
+        layers = layers_kernel(
+            shape, block, gram, sums, record_layer, factorise, draw_activations, units
+        )
         if not spec.single and not spec.skipped and spec.norm != NORM_NONE and spec.inputs == 1:
             couple = couple_kernel(
                 shape, block, gram, factorise, kept_factor_functions(shape, block),
@@ -65,6 +69,6 @@ def kernels_of(spec: Spec) -> Kernels:
         ),
         couple=couple,
         observe=observe_kernel(shape, block, gram, record_layer),
-        rescale=rescale_kernel(shape),
+        rescale=rescale_kernel(shape, block, gram, units) if spec.scaled else None,
         renew=renew_kernel(shape),
     )

@@ -25,7 +25,7 @@ def gram_functions(shape: Shape, block: Block) -> Gram:
     """Return the device functions that move a Gram matrix."""
     columns, threads, thread = shape.spec.columns, shape.threads, block.thread
     classes, edge, squares = shape.classes, shape.edge, shape.squares
-    at_totals = shape.at.totals
+    at_totals, at_units, with_units = shape.at.totals, shape.at.units, shape.spec.scaled
 
     @cuda.jit(device=True)
     def entry_of(i, j):
@@ -37,20 +37,26 @@ def gram_functions(shape: Shape, block: Block) -> Gram:
 
     @cuda.jit(device=True)
     def load_gram(gram):
-        """Copy a Gram matrix to shared memory, in the order of the sums."""
+        """Copy a Gram matrix to shared memory, in the order of the sums, and its units."""
         doubles = cuda.shared.array(0, float64)
         for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             doubles[u32(at_totals + entry_of(i, j))] = gram[i, j]
+        if with_units:
+            for i in range(thread(), columns, threads):
+                doubles[u32(at_units + i)] = gram[columns, i]
         cuda.syncthreads()
 
     @cuda.jit(device=True)
     def store_gram(gram):
-        """Copy the Gram matrix from shared memory to an array."""
+        """Copy the Gram matrix and its units from shared memory to an array."""
         doubles = cuda.shared.array(0, float64)
         for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             gram[i, j] = doubles[u32(at_totals + entry_of(i, j))]
+        if with_units:
+            for i in range(thread(), columns, threads):
+                gram[columns, i] = doubles[u32(at_units + i)]
 
     return Gram(entry_of, load_gram, store_gram)
 

@@ -13,6 +13,7 @@ from bnmc._kernels.gpu.gram import Gram
 from bnmc._kernels.gpu.registers import most_registers, registers_of_layers
 from bnmc._kernels.gpu.rows import Rows
 from bnmc._kernels.gpu.shape import DRAWN, MULTIPLIED, Shape, u32
+from bnmc._kernels.gpu.state import Units
 from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED
 from bnmc._kernels.gpu.sums import Sums
 from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS
@@ -20,9 +21,10 @@ from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGH
 
 def layers_kernel(
     shape: Shape, block: Block, gram: Gram, sums: Sums, record_layer: Any, factorise: Any,
-    draw_activations: Any,
+    draw_activations: Any, units: Units,
 ) -> Any:  # fmt: skip
     """Return the kernel `layers`."""
+    with_units, (choose_units, apply_units) = shape.spec.scaled, units
     single, skipped, tile_rows = shape.spec.single, shape.spec.skipped, shape.tile_rows
     begin, load_gram, store_gram = block.begin, gram.load, gram.store
     clear_sums, add_tile, finish_sums = sums.clear, sums.add_tile, sums.finish
@@ -63,6 +65,9 @@ def layers_kernel(
                 if cuda.threadIdx.x == 0:
                     status[chain] = (step << STEP_BITS) + whole[u32(at_flags)]
                 break
+            if with_units:
+                choose_units()
+                apply_units()
             if slots[step] >= 0:
                 record_layer(record, values, kinds, stars, chain, slots[step])
         store_gram(grams[chain])
@@ -76,6 +81,7 @@ def rows_kernel(
 ) -> Any:  # fmt: skip
     """Return the kernel `rows`."""
     source, single, skipped = shape.spec.source, shape.spec.single, shape.spec.skipped
+    with_units = shape.spec.scaled
     kept_rows, threads, tile_rows = shape.spec.kept, shape.threads, shape.tile_rows
     entries, at_totals, at_flags = shape.entries, shape.at.totals, shape.at.flags
     begin, load_gram, store_gram = block.begin, gram.load, gram.store
@@ -117,8 +123,9 @@ def rows_kernel(
         stream = np.uint32(stream_tag | (first_chain + chain))
         counter = np.uint32(layer)
         unresolved = False
-        if source == DRAWN:
+        if source == DRAWN or with_units:
             load_gram(grams[chain])
+        if source == DRAWN:
             least = factorise(gain, eps)
             unresolved = least < RESOLVED_PIVOT and single and not skipped and not kept_rows
         if unresolved:

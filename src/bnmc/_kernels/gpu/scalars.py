@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bnmc._kernels.gpu.device import device_module
-from bnmc._kernels.scalar import cholesky, measures, normal, philox
+from bnmc._kernels.scalar import cholesky, measures, normal, philox, scaling
 
 _cholesky = device_module(cholesky)
 _measures = device_module(measures)
 _normal = device_module(normal)
+_scaling = device_module(scaling)
 
 philox4x32 = device_module(philox).philox4x32
 
@@ -16,6 +17,7 @@ sincos32, sincos64 = _normal.sincos32, _normal.sincos64
 uniform32, uniform64 = _normal.uniform32, _normal.uniform64
 
 scale_of = _cholesky.scale_of
+shift_of, shift_of_square = _scaling.shift_of, _scaling.shift_of_square
 
 measured_entry = _measures.entry_of
 measured_square = _measures.square_of

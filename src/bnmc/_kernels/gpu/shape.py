@@ -56,6 +56,12 @@ class Spec(NamedTuple):
     digest: str  # of the activation, a key of `Sigma.known`
     source: int = DRAWN
     weights: int = GAUSSIAN
+    scaled: bool = False  # whether the scale of each sample is split off
+
+    @property
+    def rows_of_gram(self) -> int:
+        """Rows of the array of a Gram matrix, whose last row holds the units if there are any."""
+        return self.columns + self.scaled
 
     @property
     def inputs(self) -> int:
@@ -92,6 +98,7 @@ class Places(NamedTuple):
     column: int  # two columns of the factor in turns, and other work space of a number per column
     means: int
     grand: int
+    units: int  # exponents of the samples, whole numbers
     partial: int  # shares of sums
     # int64
     flags: int  # the first row without variance, or another reason to stop
@@ -250,7 +257,8 @@ def _places_of(shape: Shape) -> Places:
     column = diagonal + n
     means = column + 2 * n
     grand = means + inputs * n
-    flags = grand + inputs * inputs
+    units = grand + inputs * inputs
+    flags = units + (n if spec.scaled else 0)
     # If an entry has one share, it is added to the total at once.
     partial = totals
     if shape.per_entry > 1:
@@ -271,6 +279,6 @@ def _places_of(shape: Shape) -> Places:
         numbers = max(numbers + 4 * shape.per_round * shape.share_line, shared)
     end = tile64 * 8 + -(-max(numbers * size, n * (n + 1) * 8) // 8) * 8
     return Places(
-        totals, diagonal, column, means, grand, partial, flags, twin, zero, factor, tile, tile,
-        multiplied, shares, tile64, end,
+        totals, diagonal, column, means, grand, units, partial, flags, twin, zero, factor, tile,
+        tile, multiplied, shares, tile64, end,
     )  # fmt: skip

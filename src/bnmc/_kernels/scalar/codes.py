@@ -49,7 +49,8 @@ SECOND_WORD = np.uint32(0x10000000)
 # which leaves 28 bits.  Four rows share a word.
 MOST_LAYERS, MOST_CHAINS, MOST_ROWS = 1 << 32, 1 << 28, 1 << 33
 
-#: Number of elements of a counter.  After so many, rejection sampling repeats its elements.
+#: Largest number of elements of a counter, a word.  After so many, rejection sampling of coupled
+#: pairs on a GPU repeats its elements; on the CPU it goes on with another key.
 MOST_ELEMENTS = 2**32 - 1
 
 SQRT3 = 1.7320508075688772

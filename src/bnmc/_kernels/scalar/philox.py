@@ -15,6 +15,8 @@ MULTIPLIER_0 = np.uint32(0xD2511F53)
 MULTIPLIER_1 = np.uint32(0xCD9E8D57)
 WEYL_0 = np.uint64(0x9E3779B9)
 WEYL_1 = np.uint64(0xBB67AE85)
+#: Number of values of a word.
+WORDS = 1 << 32
 
 
 def product(factor, multiplier):
@@ -36,3 +38,17 @@ def philox4x32(c0, c1, c2, c3, k0, k1):
         k0 = np.uint32((np.uint64(k0) + WEYL_0) & LOW)
         k1 = np.uint32((np.uint64(k1) + WEYL_1) & LOW)
     return c0, c1, c2, c3
+
+
+def element_of_attempt(attempt, columns):
+    """Return the first of the elements of an attempt, each of which takes as many as columns.
+
+    The word of elements holds those of the first attempts.  `key_of_attempt` carries further ones
+    into the key, so no attempt repeats the numbers of another one.
+    """
+    return attempt % (WORDS // columns) * columns
+
+
+def key_of_attempt(k1, attempt, columns):
+    """Return the second word of the key for an attempt; see `element_of_attempt`."""
+    return np.uint32((np.uint64(k1) + np.uint64(attempt // (WORDS // columns))) & LOW)

@@ -36,13 +36,15 @@ class ConditionalSampler(RowSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        record = frames.gram[first:last]
+        record = frames.gram[first:last], frames.units[first:last]
         if self.chain.covariance.is_identity:
-            self._draw(self.law, first, last, layer, slots, record)
+            self._draw(self.law, first, last, layer, slots, *record, self.lift)
             return
         for step in range(len(slots)):
             self.grams[first:last] = self.chain.covariance(self.grams[first:last])
-            self._draw(self.law, first, last, layer + step, slots[step : step + 1], record)
+            self._draw(
+                self.law, first, last, layer + step, slots[step : step + 1], *record, self.lift
+            )
 
     def factorised(self, index: int, layer: int) -> tuple[np.dtype[Any], codes.Draw, numbers.Work]:
         """Factorise the covariance of the rows of a layer, for one chain.

@@ -14,7 +14,7 @@ from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Covariance, Representation, write_gram
 from bnmc.errors import ArgumentError
 
 __all__ = [
@@ -152,8 +152,9 @@ class Pairs:
         law = law_of_start(self._law)
         for start, stream in ((behind, codes.STREAM_START), (ahead, codes.STREAM_ROWS)):
             if isinstance(start, Representation):
-                a = start.a[0]
-                self._renew(a.T @ a / self.chain.width)
+                matrix = np.zeros(self.grams.shape[2:])
+                write_gram(start.a[0], matrix)
+                self._renew(matrix)
             else:
                 self._renew(start.matrix)
                 self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)

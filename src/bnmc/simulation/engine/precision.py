@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.chain import Chain
+from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar.scaling import shift_of
 
 __all__ = [
-    "EXPONENT_OF_STATE",
     "exponents_of",
     "in_range",
-    "is_homogeneous",
-    "layers_of_scale",
     "least_pivots",
-    "rescale",
+    "lifted",
 ]
 
 
-#: σ(a x) = a σ(x) for a > 0.
-_HOMOGENEOUS = frozenset({"abs", "leaky_relu", "linear", "relu"})
-
 #: Matrices with an exponent (base 2) of at most 900 are recorded unscaled.
 _MOST_EXPONENT = 900
-
-#: The state is rescaled if its exponent is larger.
-EXPONENT_OF_STATE = 16
-
-#: Change of the exponent of a Gram matrix that the dtype of the rows allows between two rescalings:
-#: products of rows are made in that dtype.
-_LEEWAY = {"float64": 400.0, "float32": 40.0}
+#: Beyond all differences of exponents of float64.
+_FARTHEST = 5000
 
 
-def is_homogeneous(chain: Chain) -> bool:
-    """Return whether scaling the start scales the chain, so that its scale can be split off.
+def lifted(law: codes.Law) -> tuple[codes.Law, int]:
+    """Return a law without normalization divided by a power of 2, and the exponent of that power.
 
-    Without normalization the scale of a deep chain leaves the range of float64.
+    The exponent is 0 unless the factors of a layer are far from 1.
     """
-    sigma = chain.activation
-    return chain.normalization.is_identity and sigma.builtin and sigma.name in _HOMOGENEOUS
-
-
-def layers_of_scale(chain: Chain, dtype: str) -> int:
-    """Return the number of layers between two rescalings."""
-    growth = 1.0 + 2.0 * abs(np.log2(abs(chain.skip) + abs(chain.gain)))
-    return max(1, int(_LEEWAY[dtype] / growth))
+    lift = shift_of(max(abs(law.skip), abs(law.gain)))
+    return law._replace(skip=math.ldexp(law.skip, -lift), gain=math.ldexp(law.gain, -lift)), lift
 
 
 def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -56,53 +40,32 @@ def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def in_range(
-    grams: NDArray[np.float64], log_scale: NDArray[np.float64], exponents: NDArray[np.int64]
+    grams: NDArray[np.float64], log_scale: NDArray[np.float64], units: NDArray[np.int64]
 ) -> None:
-    """Multiply recorded matrices by 2**exponents as far as float64 allows, in place.
+    """Give recorded matrices the unit 1 as far as float64 allows, in place.
 
     Parameters
     ----------
     grams : (chains, layers, n, n) ndarray of float64
-        Receive the matrices themselves if float64 can hold them, else matrices with entries of at
-        most 1.
+        Receive the matrices themselves if float64 can hold their largest entry, else matrices with
+        entries of at most 1.
     log_scale : (chains, layers) ndarray of float64
         Receives the logarithm of the factor that is missing.
-    exponents : (chains,) ndarray of int64
-        The matrices are in units of 2**exponents.
+    units : (chains, layers, n) ndarray of int64
+        Entry (i, j) of a matrix is in units of 2**(units[i] + units[j]).
 
     Notes
     -----
-    The result depends on the product alone, not on its two factors.
+    The result depends on the matrices themselves alone, not on their units.  A sample that is
+    smaller than the largest one by more than float64 allows becomes zero.
     """
-    own = exponents_of(grams)
-    total = own + exponents[:, None]
-    far = np.abs(total) > _MOST_EXPONENT
-    by = np.where(far, -own, exponents[:, None]).astype(np.int32)
-    np.ldexp(grams, by[:, :, None, None], out=grams)
-    log_scale[...] = np.where(far, total * np.log(2.0), 0.0)
-
-
-def rescale(
-    grams: NDArray[np.float64], rows: list[NDArray[Any]], exponents: NDArray[np.int64]
-) -> None:
-    """Divide the states with a scale far from 1 by a power of 2, in place.
-
-    Parameters
-    ----------
-    grams : (chains, n, n) ndarray of float64
-        Divided by an even power.
-    rows : list of (chains, ...) ndarray
-        Divided by the root of that power.
-    exponents : (chains,) ndarray of int64
-        Grow by the power.
-    """
-    own = exponents_of(grams)
-    for chain in np.flatnonzero(np.abs(own) > EXPONENT_OF_STATE):
-        half = int(own[chain]) // 2
-        grams[chain] = np.ldexp(grams[chain], -2 * half)
-        for values in rows:
-            np.ldexp(values[chain], -half, out=values[chain])
-        exponents[chain] += 2 * half
+    diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
+    sizes = np.where(diagonal > 0.0, np.frexp(diagonal)[1] + 2 * units, -(1 << 62)).max(axis=-1)
+    far = (np.abs(sizes) > _MOST_EXPONENT) & (diagonal > 0.0).any(axis=-1)
+    common = np.where(far, sizes, 0)
+    by = units[..., :, None] + units[..., None, :] - common[..., None, None]
+    np.ldexp(grams, np.clip(by, -_FARTHEST, _FARTHEST).astype(np.int32), out=grams)
+    log_scale[...] = common * np.log(2.0)
 
 
 def least_pivots(grams: NDArray[np.float64], centred: bool, rank: int) -> NDArray[np.float64]:

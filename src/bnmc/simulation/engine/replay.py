@@ -47,6 +47,8 @@ class Replay:
     def representation(self, index: int) -> FloatArray:
         """Return x = N(skip x + gain W a) of one chain, (columns, width).
 
+        Without normalization, numbers beyond the range of the dtype are infinite or zero.
+
         Raises
         ------
         ZeroVarianceError
@@ -60,7 +62,12 @@ class Replay:
             out, degenerate = _drawn(sampler, index, self.layer, sampler.law)
         if degenerate >= 0:
             raise ZeroVarianceError(index, self.layer, degenerate)
-        return out[:, : sampler.chain.width]
+        rows = out[:, : sampler.chain.width]
+        if sampler.is_scaled:
+            by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)
+            with np.errstate(over="ignore"):
+                np.ldexp(rows, by[:, None], out=rows)
+        return rows
 
     def _multiplied(self, sampler: WeightsSampler, index: int, out: FloatArray) -> int:
         """Write the representation by weights; return a row without variance, or -1."""

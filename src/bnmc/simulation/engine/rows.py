@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers, memory
+from bnmc._kernels.cpu.scaling import rescale
 from bnmc._kernels.scalar import codes
 from bnmc._support.splits import even_ranges
 from bnmc.chain.compiled import law_of_start, raise_stopped
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.precision import in_range, least_pivots, rescale
+from bnmc.simulation.engine.precision import in_range, least_pivots
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames
 
@@ -58,18 +59,16 @@ class RowSampler(ScaledSampler):
         return arrays
 
     def watch_precision(self, frames: Frames) -> None:
-        if self.is_scaled:
-            in_range(frames.gram, frames.log_scale, self.exponents)
-            rows = [self.xs] if self.chain.skip != 0.0 else []
-            rescale(self.grams, rows + [self.activations] * self.keeps_a, self.exponents)
-        elif self.chain.normalization.is_identity:
-            self.require_scale(self.grams)
         if self.is_watched:
             n, centred = self.chain.batch, self.chain.normalization.hides_common_part
             for first in range(0, self.columns, n):
                 own = frames.gram[..., first : first + n, first : first + n]
                 least = least_pivots(own, centred, self.chain.width)
                 self.unresolved |= (least < LOST_PIVOT).any(axis=1)
+        if self.is_scaled:
+            in_range(frames.gram, frames.log_scale, frames.units)
+        elif self.chain.normalization.is_identity:
+            self.require_scale(self.grams)
 
     @property
     def keeps_a(self) -> bool:
@@ -88,20 +87,28 @@ class RowSampler(ScaledSampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
+        if self.is_scaled:
+            own = slice(first, last) if len(start.exponents) > 1 else slice(1)
+            self.exponents[first:last] = start.exponents[own]
         if isinstance(start, Covariance):
             self._draw_start(start, first, last)
         else:
             self._copy_start(start, first, last)
         frames.gram[first:last, 0] = self.grams[first:last]
+        if self.is_scaled:
+            frames.units[first:last, 0] = self.exponents[first:last]
 
     def record(self, frames: Frames) -> None:
         frames.gram[:, 0] = self.grams
+        if self.is_scaled:
+            frames.units[:, 0] = self.exponents
 
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
         """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
         law = law_of_start(self.law)
-        self._draw(law, first, last, 0, np.full(1, -1), np.zeros((last - first, 0, 1, 1)))
+        none = np.zeros((last - first, 0, 1, 1)), np.zeros((last - first, 0, 1), np.int64)
+        self._draw(law, first, last, 0, np.full(1, -1), *none, lift=0)
 
     def _draw(
         self,
@@ -111,6 +118,8 @@ class RowSampler(ScaledSampler):
         layer: int,
         slots: NDArray[np.int64],
         record: NDArray[np.float64],
+        units: NDArray[np.int64],
+        lift: int,
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
@@ -120,7 +129,7 @@ class RowSampler(ScaledSampler):
         if last - first > 1 and self.wide[first:last].any():
             for index in range(first, last):
                 one = slice(index - first, index - first + 1)
-                self._draw(law, index, index + 1, layer, slots, record[one])
+                self._draw(law, index, index + 1, layer, slots, record[one], units[one], lift)
             return
         dtype = np.dtype(np.float64) if self.wide[first] else self.dtype
         status = np.zeros((last - first, 3), np.int64)
@@ -129,14 +138,17 @@ class RowSampler(ScaledSampler):
             self.activation(dtype), law, self.grams[first:last], self._xs(first, last, dtype),
             self._activations(first, last, dtype), self.offset + first, layer, slots, record,
             self.panel,
-            *self.key_words, np.zeros_like(work.sums), work, status,
+            *self.key_words, np.zeros_like(work.sums), work, status, self.exponents[first:last],
+            units, lift,
         )  # fmt: skip
         for index in (first + np.flatnonzero(status[:, 0] == codes.UNRESOLVED)).tolist():
             self.wide[index] = True
             one = slice(index - first, index - first + 1)
             done = int(status[index - first, 1]) - layer
             status[one] = 0
-            self._draw(law, index, index + 1, layer + done, slots[done:], record[one])
+            self._draw(
+                law, index, index + 1, layer + done, slots[done:], record[one], units[one], lift
+            )
         self.check(status, first)
 
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
@@ -199,8 +211,15 @@ class RowSampler(ScaledSampler):
         for index in range(self.chains):
             for step, slot in enumerate(slots):
                 self._one_layer(index, layer + step, share)
-                if slot >= 0:
-                    frames.gram[index, slot] = self.grams[index]
+                self._record_one(index, slot, frames)
+
+    def _record_one(self, index: int, slot: int, frames: Frames) -> None:
+        """Record the state of one chain, unless the slot is -1."""
+        if slot < 0:
+            return
+        frames.gram[index, slot] = self.grams[index]
+        if self.is_scaled:
+            frames.units[index, slot] = self.exponents[index]
 
     def _one_layer(
         self, index: int, layer: int, share: Callable[[Callable[[int, int], int]], list[int]]
@@ -211,6 +230,9 @@ class RowSampler(ScaledSampler):
         x = self.rows_of_x(index)
         degenerate = share(self._layer_task(index, layer, x, panel_sums))
         finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
+        if self.is_scaled and finite:
+            a = self.activations[index, layer % 2] if self.keeps_a else self.activations[0, 0]
+            finite = rescale(self.grams[index], x, a, self.exponents[index], self.lift)
         rows = [row for row in degenerate if row >= 0]
         if rows or not finite:
             status = codes.ZERO_VARIANCE if finite else codes.NOT_FINITE

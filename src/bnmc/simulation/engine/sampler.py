@@ -19,9 +19,10 @@ from bnmc._kernels.cpu import memory, numbers, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.precision import exponents_of, is_homogeneous, layers_of_scale
+from bnmc.simulation.engine.precision import exponents_of, lifted
 from bnmc.simulation.engine.state import Frames, Measure, State
 
 __all__ = ["FloatArray", "Sampler", "ScaledSampler"]
@@ -37,6 +38,8 @@ class Sampler:
     path: str
     #: Whether threads may each advance a part of the chains.
     divisible = True
+    #: Whether the scale of each sample is split off, in `Frames.units`.
+    is_scaled = False
     #: Factor of the memory that the frames of a block of layers may take.
     frame_factor = 1
 
@@ -130,13 +133,8 @@ class Sampler:
         """Take all chains through layers, with all threads on each layer."""
         raise NotImplementedError
 
-    @property
-    def most_layers(self) -> int:
-        """Most layers between two calls of `watch_precision`."""
-        return 1 << 62
-
     def watch_precision(self, frames: Frames) -> None:
-        """Rescale states and check the precision of all chains, after each block of layers."""
+        """Give frames the unit 1, and check the precision of all chains, after each block."""
 
     def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
         """Return the buffers of the calling thread, for rows of a dtype."""
@@ -167,21 +165,24 @@ class ScaledSampler(Sampler):
     """Base class of samplers that split off the scale of homogeneous chains."""
 
     def _allocate(self) -> None:
-        #: The state is in units of 2**exponents.
-        self.exponents = np.zeros(self.chains, np.int64)
-        self.is_scaled = is_homogeneous(self.chain)
-
-    @property
-    def most_layers(self) -> int:
-        if not self.is_scaled:
-            return super().most_layers
-        return layers_of_scale(self.chain, self.dtype.name)
+        self.is_scaled = splits_scale(self.chain)
+        #: Columns of the state are in units of 2**exponents; there are none without a split.
+        self.exponents = np.zeros((self.chains, self.columns if self.is_scaled else 0), np.int64)
+        #: The exponent by which the law was divided, which each layer adds to those of the state.
+        self.lift = 0
+        if self.is_scaled:
+            self.law, self.lift = lifted(self.law)
 
     def require_scale(self, grams: NDArray[np.float64]) -> None:
-        """Raise if a Gram matrix is so small that float64 rounds it or makes it zero."""
-        # A named activation is zero only if it is homogeneous, and its scale is then split off.
-        zero = self.chain.activation.builtin & ~grams.any(axis=(1, 2))
-        small = np.flatnonzero(zero | (exponents_of(grams) < -960))
+        """Raise if a Gram matrix is so small that the dtype of the rows rounds it or makes it zero.
+
+        The zeros of an activation that is zero near 0 are exact.
+        """
+        near_zero = self.chain.activation([-1e-30, 1e-30])
+        zero = ~grams.any(axis=(1, 2)) & bool(near_zero.all())
+        single = (self.dtype == np.float32) & ~self.wide
+        small = np.flatnonzero(zero | (exponents_of(grams) < np.where(single, -100, -960)))
         if small.size:
             chain = self.offset + int(small[0])
-            raise NonFiniteError(chain, None, "Gram matrix, too small for float64, is")
+            rows = "float32" if single[small[0]] else "float64"
+            raise NonFiniteError(chain, None, f"Gram matrix, too small for {rows}, is")

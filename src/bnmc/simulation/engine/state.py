@@ -29,12 +29,23 @@ class Frames(NamedTuple):
     log_pivots : (chains, layers, columns) float64, or no columns if the sampler has none
     values : (chains, layers, measures, inputs) float64
         Replaces all others if the sampler records numbers only.
+    units : (chains, layers, columns) int64, or no columns if the scale is not split off
+        The units in which samplers record `gram`, until `watch_precision`.
     """
 
     gram: NDArray[np.float64]
     log_scale: NDArray[np.float64]
     log_pivots: NDArray[np.float64]
     values: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
+    units: NDArray[np.int64] = np.zeros((0, 0, 0), np.int64)
+
+    def part(self, first: int, last: int) -> Frames:
+        """Return the frames of some chains, as a view."""
+        own = slice(first, last)
+        return Frames(
+            self.gram[own], self.log_scale[own], self.log_pivots[own], self.values[own],
+            self.units[own],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

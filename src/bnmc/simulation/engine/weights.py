@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers
 from bnmc._kernels.scalar import codes
+from bnmc._support.arguments import host_array
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames
@@ -61,7 +62,7 @@ class WeightsSampler(RowSampler):
             self.grams[first:last], self._xs(first, last, self.dtype),
             self.activations[first:last], self.offset + first, layer, slots,
             frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
-            status,
+            status, self.exponents[first:last], frames.units[first:last], self.lift,
         )  # fmt: skip
         self.check(status, first)
 
@@ -72,8 +73,7 @@ class WeightsSampler(RowSampler):
         for index in range(first, last):
             for step, slot in enumerate(slots):
                 self._one_layer(index, layer + step, lambda make: [make(0, self.panels)])
-                if slot >= 0:
-                    frames.gram[index, slot] = self.grams[index]
+                self._record_one(index, slot, frames)
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
@@ -113,11 +113,11 @@ class WeightsSampler(RowSampler):
         counter = [0, panel, layer, self.offset + index]
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
         returned = self.chain.weights(generator, (rows, width))
+        allowed = f"a sampler of real numbers of shape {(rows, width)}"
         try:
-            drawn = np.asarray(returned)
-        except ValueError:  # a ragged sequence
-            allowed = f"a sampler of real numbers of shape {(rows, width)}"
-            raise ArgumentError("weights", returned, allowed) from None
+            drawn = host_array("weights", returned, allowed)
+        except ArgumentTypeError as error:  # ragged, or masked
+            raise ArgumentError("weights", returned, allowed, str(error)) from None
         if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
             got = f"{drawn.dtype} of shape {drawn.shape}"
             raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")

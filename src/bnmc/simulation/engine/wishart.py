@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import wishart
-from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
@@ -44,16 +43,23 @@ class FactorSampler(Sampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
+        units = np.broadcast_to(start.exponents, (len(start.exponents), self.columns))
+        # All samples share one unit here, the largest.
+        largest = units.max(axis=1, keepdims=True)
+        shares = np.ldexp(1.0, np.maximum(units - largest, -2000).astype(np.int32))
+        own = slice(first, last) if len(largest) > 1 else slice(1)
+        self.log_starts[first:last] = 2.0 * np.log(2.0) * largest[own, 0]
         if isinstance(start, Representation):
             for index in range(first, last):
-                a = start.a[0 if len(start.a) == 1 else index]
+                at = 0 if len(start.a) == 1 else index
+                a = start.a[at] * shares[0 if len(shares) == 1 else index]
                 self.factors[index] = triangular_factor(a / np.sqrt(self.chain.width))
             slots = np.zeros(0, np.int64)
         else:
-            self.factors[first:last] = triangular_factor(semidefinite_root(start.matrix))
+            self.factors[first:last] = root_of(start.matrix) * shares[0]
             # Layer 0 is drawn: its Gram matrix is W^T W / width with W a Wishart factor, and
             # gain 1.
-            self.log_starts[first:last] = -np.log(self.chain.width)
+            self.log_starts[first:last] -= np.log(self.chain.width)
             slots = np.full(1, -1)
         self._run(first, last, 0, slots, frames)
         self._record(first, last, 0, frames)
@@ -87,8 +93,13 @@ class FactorSampler(Sampler):
 
 def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
     """Return the square upper triangular R with RᵀR = aᵀa and a diagonal that is not negative."""
-    columns = a.shape[1]
-    r = np.zeros((columns, columns))
-    reduced: FloatArray = np.linalg.qr(np.asarray(a, dtype=np.float64), mode="r")  # type: ignore[assignment]
-    r[: reduced.shape[0]] = reduced
-    return r * np.where(np.diag(r) < 0.0, -1.0, 1.0)[:, None]
+    factor = np.zeros((a.shape[1], a.shape[1]))
+    wishart.triangularise(np.array(a.T, dtype=np.float64, order="C"), factor)
+    return factor
+
+
+def root_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the upper triangular R with RᵀR = S for a positive semidefinite matrix S."""
+    lower = np.zeros_like(matrix)
+    wishart.semidefinite_factor(np.array(matrix), lower)
+    return np.ascontiguousarray(lower.T)

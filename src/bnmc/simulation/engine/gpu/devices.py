@@ -61,6 +61,7 @@ class DividedSampler(Sampler):
         ]
         for part, (a, b) in zip(self.parts, self.ranges, strict=True):
             part.wide = self.wide[a:b]
+        self.is_scaled = self.parts[0].is_scaled
 
     def seconds(self, chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:  # type: ignore[override]
         return self.kind.seconds(chain, columns, dtype) / len(self.parts)
@@ -98,25 +99,21 @@ class DividedSampler(Sampler):
             if rows is not None:
                 own = DeviceRows(numba_cuda.to_device(rows[a:b] if len(rows) > 1 else rows))
             elif isinstance(start, Representation) and len(start.x) > 1:
-                own = Representation(start.x[a:b], start.a[a:b])
-            part.begin(own, 0, b - a, _part_of(frames, a, b))
+                own = start.part(a, b)
+            part.begin(own, 0, b - a, frames.part(a, b))
 
         self._each(begin)
 
     def record(self, frames: Frames) -> None:
-        self._each(lambda part, a, b: part.record(_part_of(frames, a, b)))
+        self._each(lambda part, a, b: part.record(frames.part(a, b)))
 
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        self._each(lambda part, a, b: part.advance(0, b - a, layer, slots, _part_of(frames, a, b)))
-
-    @property
-    def most_layers(self) -> int:
-        return self.parts[0].most_layers
+        self._each(lambda part, a, b: part.advance(0, b - a, layer, slots, frames.part(a, b)))
 
     def watch_precision(self, frames: Frames) -> None:
-        self._each(lambda part, a, b: part.watch_precision(_part_of(frames, a, b)))
+        self._each(lambda part, a, b: part.watch_precision(frames.part(a, b)))
 
     def _each(self, task: Callable[[GpuSampler, int, int], Any]) -> list[Any]:
         """Run a task on all devices at once."""
@@ -143,10 +140,6 @@ def on_each(
     futures = [thread.submit(task, *own) for thread, own in zip(threads, arguments, strict=True)]
     wait(futures)
     return [future.result() for future in futures]
-
-
-def _part_of(frames: Frames, first: int, last: int) -> Frames:
-    return Frames(*(values[first:last] for values in frames))
 
 
 #: The samplers of one device, by path.

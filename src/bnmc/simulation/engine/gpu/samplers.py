@@ -31,11 +31,11 @@ from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of_start
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
-from bnmc.simulation.engine.precision import EXPONENT_OF_STATE, in_range
+from bnmc.simulation.engine.precision import in_range
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, Measure, State
 from bnmc.simulation.engine.weights import WeightsSampler
@@ -85,22 +85,22 @@ class GpuSampler(ScaledSampler):
         size = 8 * chains * self.columns**2 + itemsize * int(np.prod(of_x) + np.prod(of_a))
         with device_memory("chains", size, FEWER_CHAINS):
             self.stream, self.copying = numba_cuda.stream(), numba_cuda.stream()
-            self.grams = self._zeros((chains, self.columns, self.columns), np.float64)
+            # With the units of the samples in a further row, if the scale is split off.
+            self.grams = self._zeros((chains, self._rows_of_gram, self.columns), np.float64)
             self.xs = self._zeros(of_x, self.dtype)
             self.activations = self._zeros(of_a, self.dtype)
-            self._exponents = self._zeros((chains,), np.int64)
+        #: What `lift` has added to all units since the units on the device.
+        self._lifted = 0
         #: The array on the device in which frames stay, or None.
         self.results: Any = None
-        #: The slots of `results` that were written last.
-        self._written = slice(0, 0)
         # Made once: the driver waits for kernels before it pins or frees memory.
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
         self.record_only(())
 
     def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
-        # Kernels do not know the scale that was split off.
-        return not (self.is_scaled and any(one.kind == numbers_of.DISTANCE for one in wanted))
+        # The numbers of kernels are those of a matrix whose samples have one unit.
+        return not self.is_scaled
 
     def record_only(self, wanted: tuple[Measure, ...]) -> None:
         super().record_only(wanted)
@@ -117,7 +117,12 @@ class GpuSampler(ScaledSampler):
         """Shape of the recorded values of one layer of one chain."""
         if self.measures:
             return len(self.measures), self.inputs or 1
-        return self.columns, self.columns
+        return self._rows_of_gram, self.columns
+
+    @property
+    def _rows_of_gram(self) -> int:
+        """Rows of a Gram matrix on the device; the last one holds units if there are any."""
+        return self.columns + self.is_scaled
 
     def _target(self, frames: Any) -> _Target:
         """Return the arrays in which kernels record, given the array of frames on the device."""
@@ -141,7 +146,8 @@ class GpuSampler(ScaledSampler):
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The state, on the host, in the form of the CPU samplers."""
-        arrays: dict[str, NDArray[Any]] = {"gram": self.grams.copy_to_host()}
+        grams, exponents = self._divided(self.grams.copy_to_host(), 0)
+        arrays: dict[str, NDArray[Any]] = {"gram": grams}
         if self.keeps_a:
             rows = self.activations.copy_to_host().transpose(0, 1, 3, 2)
             shape = (*rows.shape[:2], memory.padded(self.columns), rows.shape[3])
@@ -150,32 +156,30 @@ class GpuSampler(ScaledSampler):
         else:
             arrays["wide"] = self.wide
         if self.is_scaled:
-            arrays["exponent"] = self.exponents
+            arrays["exponent"] = exponents
         if self.skipped:
             arrays["x"] = self.xs.copy_to_host()
         return arrays
 
     def take(self, state: State) -> None:
         self.layer = state.layer
-        self.grams.copy_to_device(state.arrays["gram"])
+        self._send_grams(state.arrays["gram"], state.arrays.get("exponent", 0))
         if self.keeps_a:
             rows = state.arrays["activations"][:, :, : self.columns]
             self.activations.copy_to_device(np.ascontiguousarray(rows.transpose(0, 1, 3, 2)))
         else:
             self.wide[:] = state.arrays["wide"]
-        if self.is_scaled:
-            self.exponents[:] = state.arrays["exponent"]
-            self._exponents.copy_to_device(self.exponents)
         if self.skipped:
             self.xs.copy_to_device(np.ascontiguousarray(state.arrays["x"]))
 
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
+        if isinstance(start, DeviceRows) and self.is_scaled:
+            # Their scale is split off on the host.
+            start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
         if isinstance(start, Covariance):
-            self.grams.copy_to_device(
-                np.broadcast_to(start.matrix, self.grams.shape).astype(np.float64)
-            )
+            self._send_grams(start.matrix, start.exponents)
             law = law_of_start(self.law)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
@@ -185,7 +189,9 @@ class GpuSampler(ScaledSampler):
         self.record(frames)
 
     def record(self, frames: Frames) -> None:
-        self._written = slice(0, 1)
+        if self.is_scaled:
+            self._deliver(self.grams.copy_to_host()[:, None], np.zeros(1, np.int64), 0, frames)
+            return
         if self.results is None and not self.measures:
             frames.gram[:, 0] = self.grams.copy_to_host()
             return
@@ -203,41 +209,77 @@ class GpuSampler(ScaledSampler):
     def watch_precision(self, frames: Frames) -> None:
         if self.is_scaled:
             if frames.gram.size:
-                in_range(frames.gram, frames.log_scale, self.exponents)
-            self._rescale()
+                in_range(frames.gram, frames.log_scale, frames.units)
         elif self.chain.normalization.is_identity:
             self.require_scale(self.grams.copy_to_host())
 
-    def _rescale(self) -> None:
-        """Divide the state by powers of 2, and multiply the frames on the device by them."""
-        status = numba_cuda.to_device(np.full(self.chains, NOT_STOPPED), stream=self.stream)
-        stay = self._nothing(4, "float64") if self.results is None else self.results
-        first, last = (0, 0) if self.results is None else (self._written.start, self._written.stop)
-        launch(
-            self.kernels.rescale, self.chains, self.kernels.shape.threads, 0, self.stream,
-            self.grams, self.xs, self.activations, self._exponents, stay, first, last,
-            EXPONENT_OF_STATE, status,
-        )  # fmt: skip
-        self.stream.synchronize()
-        self.exponents[:] = self._exponents.copy_to_host()
-        large = np.flatnonzero(status.copy_to_host() != NOT_STOPPED)
+    def _send_grams(self, grams: NDArray[np.float64], exponents: Any) -> None:
+        """Copy Gram matrices and the units of their samples to the device."""
+        rows = np.zeros(self.grams.shape)
+        rows[:, : self.columns] = grams
+        rows[:, self.columns :] = np.asarray(exponents)[..., None, :] if self.is_scaled else 0.0
+        self.grams.copy_to_device(rows)
+        self._lifted = 0
+
+    def _divided(
+        self, rows: NDArray[np.float64], steps: Any
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return Gram matrices and units, given the arrays of the device so many layers later."""
+        n = self.columns
+        units = rows[..., n:, :].sum(axis=-2).astype(np.int64)
+        lifts = self._lifted + self.lift * np.asarray(steps, np.int64)
+        return np.ascontiguousarray(rows[..., :n, :]), units + lifts[..., None]
+
+    def _advanced(
+        self, advance: Callable[[NDArray[np.int64], Any], None], slots: NDArray[np.int64],
+        frames: Frames,
+    ) -> None:  # fmt: skip
+        """Advance by a function of slots and of the array for frames on the host."""
+        if not self.is_scaled:
+            advance(slots, self._host(frames))
+            return
+        due = np.flatnonzero(slots >= 0)
+        rows = np.zeros((self.chains, due.size, self._rows_of_gram, self.columns))
+        own = np.full(slots.shape, -1)
+        own[due] = np.arange(due.size)
+        advance(own, rows)
+        first = int(slots[due[0]]) if due.size else 0
+        self._deliver(rows, due + 1, first, frames)
+        self._lifted += self.lift * slots.size
+
+    def _deliver(
+        self, rows: NDArray[np.float64], steps: NDArray[np.int64], first: int, frames: Frames
+    ) -> None:
+        """Write recorded layers, and their units, to frames or to the array of the device."""
+        grams, units = self._divided(rows, steps)
+        if self.results is None:
+            frames.gram[:, first : first + len(steps)] = grams
+            frames.units[:, first : first + len(steps)] = units
+            return
+        log_scale = np.zeros(grams.shape[:2])
+        in_range(grams, log_scale, units)
+        large = np.flatnonzero((log_scale > 0.0).any(axis=1))
         if large.size:
             chain = self.offset + int(large[0])
             raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
+        grams *= np.exp(np.maximum(log_scale, -745.2))[..., None, None]
+        for chain in range(self.chains if len(steps) else 0):
+            there = self.results[chain, first : first + len(steps)]
+            there.copy_to_device(np.ascontiguousarray(grams[chain]))
 
     def _copy_start(self, start: Representation) -> None:
         """Copy a known layer 0 to the device."""
         width, shared = self.chain.width, len(start.x) == 1
         work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
         rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
-        grams = np.zeros(self.grams.shape)
+        grams = np.zeros((self.chains, self.columns, self.columns))
         for index in range(1 if shared else self.chains):
             rows[:, :width] = start.a[index].T
             if not gram_of_rows(rows, width, work, grams[index]):
                 raise NonFiniteError(None if shared else self.offset + index, 0, "Gram matrix")
         if shared:
             grams[1:] = grams[0]
-        self.grams.copy_to_device(grams)
+        self._send_grams(grams, start.exponents)
         with np.errstate(over="ignore"):
             if self.skipped:
                 xs = np.zeros(self.xs.shape, self.dtype)
@@ -260,7 +302,7 @@ class GpuSampler(ScaledSampler):
         spec = Spec(
             self.columns, self.chain.batch, self.law.norm, self.skipped,
             kept or self.keeps_a, dtype, self.sigma.digest, source,
-            self.chain.weight_law.code if source == MULTIPLIED else 0,
+            self.chain.weight_law.code if source == MULTIPLIED else 0, self.is_scaled,
         )  # fmt: skip
         kernels = kernels_of(spec)
         if kernels.shape.bytes > shared_memory():
@@ -323,12 +365,9 @@ class GpuSampler(ScaledSampler):
     ) -> NDArray[np.int64]:
         """Take chains through layers in chunks; `record` takes the frames on the host."""
         wanted = np.flatnonzero(slots >= 0)
-        self._written = slice(0, 0)
-        if wanted.size:
-            self._written = slice(int(slots[wanted[0]]), int(slots[wanted[-1]]) + 1)
         # A chain that continues in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
-        stay = self.results is not None
+        stay = self.results is not None and not self.is_scaled
         leave = record is not None and wanted.size > 0 and not stay
         shape = (wanted.size, *self._shape_of_frame) if leave else (1, 1, 1)
         numbers = int(np.prod(shape))
@@ -451,8 +490,16 @@ class GpuSampler(ScaledSampler):
             kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes, self.stream,
             (*before, 0, *after, layer, 0, *self.key_words),
         )  # fmt: skip
+        rows = self.grams[first:last], x, kept, status
+        if self.is_scaled:
+            rescale = ready(
+                kernels.rescale, (count, 1), kernels.shape.threads, kernels.shape.bytes,
+                self.stream, (*rows, layer, 0),
+            )  # fmt: skip
         for step, slot in enumerate(slots.tolist()):
             start(*before, slot, *after, layer + step, step, *self.key_words)
+            if self.is_scaled:
+                rescale(*rows, layer + step, step)
         return status, (sums, arrived, kept, given, x, target)
 
     def _rows(
@@ -504,7 +551,9 @@ class GpuConditionalSampler(GpuSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        self._draw(self.law, first, last, layer, slots, self._host(frames))
+        self._advanced(
+            lambda own, record: self._draw(self.law, first, last, layer, own, record), slots, frames
+        )
 
 
 class GpuWeightsSampler(GpuSampler):
@@ -520,9 +569,11 @@ class GpuWeightsSampler(GpuSampler):
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        record = self._host(frames)
-        status = self._go(self.law, first, last, layer, slots, record, self.dtype.name, False)
-        self._check(status, first, layer)
+        def advance(own: NDArray[np.int64], record: Any) -> None:
+            status = self._go(self.law, first, last, layer, own, record, self.dtype.name, False)
+            self._check(status, first, layer)
+
+        self._advanced(advance, slots, frames)
 
 
 def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:

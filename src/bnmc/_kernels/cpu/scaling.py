@@ -1,0 +1,70 @@
+"""New units of the samples of a state; see `scalar.scaling`."""
+
+from __future__ import annotations
+
+from math import ldexp
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
+
+
+@kernel
+def rescale(gram, x, a, exponents, lift):
+    """Add `lift` to the exponents, and give new units to samples whose size is far from 1.
+
+    Parameters
+    ----------
+    gram : (columns, columns) float64
+    x : (columns, >= width), or (1, 1) without a skip connection
+    a : (>= columns, >= width), or (0, 0) if activations are no part of the state
+    exponents : (columns,) int64
+        Column i of x and a is in units of 2**exponents[i].
+    lift : int
+        The exponent by which the law of the layer was divided.
+
+    Returns
+    -------
+    bool
+        Whether x is finite.
+    """
+    skipped = x.shape[1] > 1
+    finite = True
+    for i in range(gram.shape[0]):
+        exponents[i] += lift
+        shift = shift_of_square(gram[i, i])
+        if skipped:
+            largest = 0.0
+            for value in x[i]:
+                largest = max(largest, abs(np.float64(value)))
+            finite = finite and largest < np.inf
+            # Without activations the sample lives on in x alone.
+            if gram[i, i] == 0.0:
+                shift = shift_of(largest)
+        if shift == 0:
+            continue
+        exponents[i] += shift
+        for j in range(gram.shape[0]):
+            # The entry (i, i) is multiplied twice.
+            gram[i, j] = ldexp(gram[i, j], -shift)
+            gram[j, i] = ldexp(gram[j, i], -shift)
+        if skipped:
+            scale_row(x[i], -shift)
+        if a.shape[0] > 0:
+            scale_row(a[i], -shift)
+    return finite
+
+
+@kernel
+def scale_row(values, exponent):
+    """Multiply numbers by 2**exponent; the power may exceed the range of their dtype."""
+    for at in range(values.size):
+        values[at] = ldexp(np.float64(values[at]), exponent)
+
+
+@kernel
+def copy_numbers(values, out):
+    """Write whole numbers to another array of their length."""
+    for at in range(values.size):
+        out[at] = values[at]

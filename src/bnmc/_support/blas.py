@@ -1,0 +1,36 @@
+"""The BLAS of NumPy, on which the last bits of eigenvalues depend."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+__all__ = ["blas_kernel"]
+
+
+@cache
+def blas_kernel() -> str:
+    """Return name, version, kernel and threads of the BLAS that NumPy uses, as one line.
+
+    Kernel and threads are known only if the package threadpoolctl is installed.
+
+    Examples
+    --------
+    >>> bool(blas_kernel())
+    True
+    """
+    if find_spec("threadpoolctl") is not None:
+        libraries = import_module("threadpoolctl").threadpool_info()
+        found: list[dict[str, Any]] = [one for one in libraries if one.get("user_api") == "blas"]
+        # SciPy may have loaded a library of its own.
+        own = [one for one in found if "numpy" in str(one.get("filepath"))] or found
+        if own:
+            kernel = f"{own[0].get('architecture') or 'unknown'}, {own[0]['num_threads']} threads"
+            return f"{own[0]['internal_api']} {own[0].get('version') or 'unknown'} {kernel}"
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', 'unknown')}"

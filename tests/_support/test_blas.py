@@ -1,0 +1,62 @@
+"""The BLAS of NumPy: runs name it if a value depends on it, and no state depends on it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc._support import blas
+
+CHAIN = bnmc.Chain(30, 4, "relu")
+
+
+def test_the_kernel_is_named_with_and_without_threadpoolctl():
+    blas.blas_kernel.cache_clear()
+    with mock.patch.object(blas, "find_spec", return_value=None):
+        plain = blas.blas_kernel()
+    name = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    assert plain.startswith(name)
+    blas.blas_kernel.cache_clear()
+    pytest.importorskip("threadpoolctl")
+    assert blas.blas_kernel().endswith(" threads")
+
+
+def test_a_run_names_blas_if_its_values_depend_on_it():
+    plain = bnmc.simulate(CHAIN, 1, rng=0).cpu
+    for observable in ("eigenvalues", "soft_rank", bnmc.SoftRank(0.1, "other")):
+        with ThreadPoolExecutor(1) as pool:
+            for executor in (None, pool):
+                run = bnmc.simulate(CHAIN, 1, rng=0, observables=[observable], executor=executor)
+                assert run.cpu == f"{plain}; {blas.blas_kernel()}"
+
+
+def test_states_do_not_depend_on_blas():
+    """OpenBLAS with kernels for another processor; only eigenvalues may change."""
+    if "openblas" not in blas.blas_kernel():
+        pytest.skip("the kernel of another BLAS cannot be chosen")
+    script = """
+        import hashlib, numpy as np, bnmc
+        x = np.random.default_rng(0).normal(size=(7, 30))
+        digest = hashlib.sha256()
+        for activation, norm in (("relu", "batch"), ("linear", "none")):
+            chain = bnmc.Chain(7, 30, activation, norm=norm)
+            wide = bnmc.Chain(40, 30, activation, norm=norm)
+            for one, start in ((wide, bnmc.FirstLayer(x)), (chain, x), (chain, "collinear")):
+                run = bnmc.simulate(one, 2, rng=0, initial=start, observables=["scaled_gram"])
+                digest.update(run["scaled_gram"].tobytes())
+        print(digest.hexdigest())
+    """
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True,
+            check=True, env={**os.environ, "OPENBLAS_CORETYPE": kernel},
+        ).stdout
+        for kernel in ("Prescott", "Haswell")
+    }  # fmt: skip
+    assert len(digests) == 1

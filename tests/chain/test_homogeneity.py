@@ -1,0 +1,74 @@
+"""Functions that count as positively homogeneous: only such that their own code proves to be."""
+
+import math
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.chain.activations import Activation
+from bnmc.chain.homogeneity import is_homogeneous, splits_scale
+
+SLOPE = 0.2
+
+
+def branches(x):
+    if x > 0:
+        return x
+    y = SLOPE * x
+    return y - x / 2
+
+
+HOMOGENEOUS = [
+    lambda x: x,
+    lambda x: -3 * x,
+    lambda x: max(x, 0),
+    lambda x: max(SLOPE * x, x),
+    lambda x: abs(x) - 0.5 * x,
+    lambda x: x if x >= 0.0 else SLOPE * x,
+    lambda x: 0.0 if x < 0 else x,
+    lambda x: np.maximum(x, SLOPE * x),
+    lambda x: np.where(x > 0, x, SLOPE * x),
+    lambda x: np.float64(0.1) * x,
+    lambda x: x * (x > 0),
+    lambda x: np.sign(x) * x,
+    lambda x: x * 0.0,
+    branches,
+]
+OTHERS = [
+    lambda x: x + 1.0,
+    lambda x: 1.0,
+    lambda x: min(max(x, 0.0), 6.0),
+    lambda x: x * x,
+    lambda x: x / (1.0 + abs(x)),
+    lambda x: np.tanh(x),
+    lambda x: math.fabs(x),  # it is, but nothing is known of the function
+    lambda x: np.sign(x),
+    lambda x: x if x < 3.0 else 3.0,
+    lambda x: x if 0.1 * x + 0.2 * x > 0.3 * x else 0.0,  # rounding decides
+    lambda x: x if x > 0 else 1.0,
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOMOGENEOUS)))
+def test_homogeneous_functions(number):
+    function = HOMOGENEOUS[number]
+    assert is_homogeneous(Activation(function))
+    x = np.random.default_rng(0).normal(size=50)
+    for exponent in (-700, -3, 5, 800):
+        for value in x.tolist():
+            scaled = function(math.ldexp(value, exponent))
+            assert scaled == math.ldexp(float(function(value)), exponent)
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_other_functions(number):
+    assert not is_homogeneous(Activation(OTHERS[number]))
+
+
+def test_chains_whose_scale_is_split_off():
+    for name in ("linear", "relu", "leaky_relu", "abs"):
+        assert splits_scale(bnmc.Chain.vanilla(5, 2, name))
+        assert not splits_scale(bnmc.Chain(5, 2, name))
+    assert splits_scale(bnmc.Chain.vanilla(5, 2, HOMOGENEOUS[3]))
+    assert not splits_scale(bnmc.Chain.vanilla(5, 2, "tanh"))
