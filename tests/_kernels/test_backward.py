@@ -64,9 +64,7 @@ def test_add_cross_is_a_matrix_product(columns, dtype):
     first[:columns], second[:columns] = rng.standard_normal((2, columns, BLOCK))
     tiles = whole // 4
     sums = np.ones(16 * tiles * tiles)
-    blocks.add_cross(
-        first.reshape(-1), second.reshape(-1), columns, 192, np.zeros(16, dtype), sums
-    )
+    blocks.add_cross(first.reshape(-1), second.reshape(-1), columns, 192, np.zeros(16, dtype), sums)
     found = sums.reshape(tiles, tiles, 4, 4).swapaxes(1, 2).reshape(whole, whole) - 1
     a, b = first[:, :192].astype(float), second[:, :192].astype(float)
     # 192 products of normals, each sum of 192 / lanes of them: error of a few roundings.

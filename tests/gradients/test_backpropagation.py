@@ -69,6 +69,22 @@ def test_the_rate_is_that_of_the_mean_field():
         assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
 
 
+def test_scales_beyond_float64_are_split_off():
+    # Each layer divides the gradient by about 1e5 √2, and 1e-200 more than float64 can hold.
+    chain = Chain(8, 3, "relu", norm="none", gain=1e-5)
+    plain = Chain(8, 3, "relu", norm="none")
+    small = bnmc.backpropagate(chain, 90, chains=4, rng=2)
+    one = bnmc.backpropagate(plain, 90, chains=4, rng=2)
+    # δ of layer l + 1 passed 89 - l layers, and a of layer l as many as l; W has the factor itself.
+    shift = 90 * math.log(1e-5)
+    both = np.isfinite(one.log_gradient_norm)
+    np.testing.assert_array_equal(both, np.isfinite(small.log_gradient_norm))
+    assert both[:, -1].any()
+    np.testing.assert_allclose(
+        small.log_gradient_norm[both], one.log_gradient_norm[both] + shift, rtol=0, atol=1e-8
+    )
+
+
 def test_a_norm_of_two_samples_has_no_gradient():
     run = bnmc.backpropagate(Chain(9, 2, "tanh"), 4, chains=3, rng=0)
     assert (run.log_gradient_norm[:, :-1] == -np.inf).all()
@@ -107,7 +123,8 @@ def test_a_float32_chain_that_widens_on_its_way(skip):
     chain = Chain(64, 4, "relu", norm="none", gain=2**0.5 * (1 - skip), skip=skip)
     single = bnmc.backpropagate(chain, 150, chains=40, dtype="float32", rng=0, observables=())
     double = bnmc.backpropagate(chain, 150, chains=40, rng=0, observables=())
-    assert single.widened == (tuple(range(40)) if skip == 0.0 else ())
+    # Most chains have come that far, and none has with a skip connection.
+    assert (20 < len(single.widened) < 40) if skip == 0.0 else not single.widened
     difference = single.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
     spread = np.hypot(single.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
     assert (np.abs(difference) < 6 * spread / math.sqrt(40)).all()

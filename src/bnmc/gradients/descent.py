@@ -12,9 +12,11 @@ from bnmc._kernels.cpu.blocks import unpack_gram
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.homogeneity import splits_scale
 from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.forward import Stretch
 from bnmc.gradients.slopes import slope_of
+from bnmc.simulation.engine.precision import lifted
 from bnmc.simulation.engine.sampler import FloatArray
 
 __all__ = ["Descent"]
@@ -52,7 +54,9 @@ class Descent:
         buffers: dict[tuple[str, str], Buffers],
     ) -> None:
         self.chain, self.inputs, self.number = chain, inputs, number
-        self.law = law_of(chain, inputs)
+        self.law, self.lift = law_of(chain, inputs), 0
+        if splits_scale(chain):
+            self.law, self.lift = lifted(self.law)
         self.stage = backward.TOP
         self.log_scale = 0.0
         columns = self.law.columns
@@ -125,7 +129,7 @@ class Descent:
         return states[: 3 if self._hidden else 2]
 
     def readout(
-        self, classes: int, layer: int, gram: NDArray[np.float64], exponent: int
+        self, classes: int, layer: int, gram: NDArray[np.float64], units: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Draw the outputs of a Gaussian readout of the last layer.
 
@@ -150,7 +154,8 @@ class Descent:
             drawn = block.reshape(-1, size)[:columns, :count]
             normals[first : first + count] = drawn.T
         basis = np.tril(own.solve.basis[:columns, :columns]) * own.solve.in_basis
-        return np.ldexp(normals @ basis.T, exponent // 2), normals
+        with np.errstate(over="ignore"):
+            return np.ldexp(normals @ basis.T, units.astype(np.int32)), normals
 
     def begin_with_readout(
         self, gradient: NDArray[np.float64], normals: NDArray[np.float64]
@@ -189,8 +194,8 @@ class Descent:
         layers = last - first
         columns = self.law.columns
         grams = np.ascontiguousarray(stretch.grams[index, : layers + 1])
-        exponents = stretch.exponents[index, : layers + 1]
-        ratios = np.exp2((exponents[:-1] - exponents[1:]) / 2.0)
+        units = stretch.units[index, : layers + 1]
+        ratios = np.exp2(units[:-1] - units[1:] + float(self.lift))
         states = np.zeros((layers, 3 if self._hidden else 2, columns, columns))
         log_scales = np.zeros(layers)
         turn = self._first_wide(stretch, index, grams)
@@ -227,8 +232,8 @@ class Descent:
         backward.backward_layers(
             rows.activation(sigma_of(self.chain.activation), name),
             rows.activation(slope_of(self.chain.activation), name),
-            self.law, self.stage, layer, grams, ratios, xs.astype(forward, copy=False), self.state,
-            self.log_scale, *self._streams[:2], *self._keys, self._panel, states, log_scales,
+            self.law, self.lift, self.stage, layer, grams, ratios,
+            xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2], *self._keys, self._panel, states, log_scales,
             own.forward, own.solve, own.rows, own.blocks, own.totals, status,
         )  # fmt: skip
         remaining = 0

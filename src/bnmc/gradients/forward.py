@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.precision import exponents_of
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames, State
 
@@ -25,9 +24,9 @@ class Stretch(NamedTuple):
     """Layers first, …, last of some chains.
 
     grams : (chains, layers, columns, columns) float64
-        Gram matrices in units of 2**exponents.
-    exponents : (chains, layers) int64
-        Even numbers.
+        Entry (i, j) of a Gram matrix is in units of 2**(units[i] + units[j]).
+    units : (chains, layers, columns) int64
+        Zeros unless the scale is split off.
     xs : (layers, columns, >= width)
         With a skip connection, the representations of the one chain.
     wide_before : (chains,) bool
@@ -38,7 +37,7 @@ class Stretch(NamedTuple):
 
     first: int
     grams: NDArray[np.float64]
-    exponents: NDArray[np.int64]
+    units: NDArray[np.int64]
     xs: FloatArray
     wide_before: NDArray[np.bool_]
     wide: NDArray[np.bool_]
@@ -105,7 +104,7 @@ class Forward:
             self._layer = state.layer
             frames = [self._frames(1)]
             self.sampler.record(frames[0])
-            self.sampler.watch_precision(frames[0])
+            self._watched(frames[0])
         first = self._layer
         wide_before = self.sampler.wide.copy()
         keeps_x = self.chain.skip != 0.0
@@ -117,32 +116,39 @@ class Forward:
             if keeps_x and self._layer < last:
                 xs.append(self._kept_x())
         grams = np.concatenate([one.gram for one in frames], axis=1)
-        log_scale = np.concatenate([one.log_scale for one in frames], axis=1)
-        exponents = np.rint(log_scale / np.log(2.0)).astype(np.int64)
-        if self.sampler.is_scaled:
-            exponents += _to_size_one(grams)
-        kept = np.zeros((1, 1, 1), self.sampler.dtype)
-        if keeps_x:
-            shifts = [(unit - int(e)) // 2 for (_, unit), e in zip(xs, exponents[0], strict=False)]
-            kept = np.stack([np.ldexp(x, by) for (x, _), by in zip(xs, shifts, strict=True)])
-        return Stretch(first, grams, exponents, kept, wide_before, self.sampler.wide.copy())
+        units = np.concatenate([one.units for one in frames], axis=1)
+        kept = np.stack(xs) if keeps_x else np.zeros((1, 1, 1), self.sampler.dtype)
+        wide = self.sampler.wide.copy()
+        return Stretch(first, grams, units, kept, wide_before, wide)
 
-    def _kept_x(self) -> tuple[FloatArray, int]:
-        """Return the representation of the one chain, in units of 2**(exponent / 2)."""
-        return self.sampler.xs[0].copy(), int(self.sampler.exponents[0])
+    def _kept_x(self) -> FloatArray:
+        """Return the representation of the one chain, in the units of its Gram matrix."""
+        x: FloatArray = self.sampler.xs[0].copy()
+        return x
 
     def _frames(self, layers: int) -> Frames:
         columns, count = self.sampler.columns, self.count
-        grams = np.zeros((count, layers, columns, columns))
-        return Frames(grams, np.zeros((count, layers)), np.zeros((count, layers, 0)))
+        return Frames(
+            np.zeros((count, layers, columns, columns)),
+            np.zeros((count, layers)),
+            np.zeros((count, layers, 0)),
+            units=np.zeros((count, layers, columns), np.int64),
+        )
+
+    def _watched(self, frames: Frames) -> Frames:
+        """Check the precision of frames, which stay in their units."""
+        own = frames
+        if self.sampler.is_scaled:
+            own = frames._replace(gram=frames.gram.copy())
+        self.sampler.watch_precision(own)
+        return frames
 
     def _begin(self) -> Frames:
         frames = self._frames(1)
         self.sampler.take(self._empty)
         self.sampler.begin(self.start, 0, self.count, frames)
-        self.sampler.watch_precision(frames)
         self._layer = 0
-        return frames
+        return self._watched(frames)
 
     @property
     def _empty(self) -> State:
@@ -155,26 +161,8 @@ class Forward:
 
     def _advance(self, last: int) -> Frames:
         """Go to layer `last`, and return the Gram matrices on the way."""
-        parts = []
-        while self._layer < last:
-            block = min(self.sampler.most_layers, last - self._layer)
-            frames = self._frames(block)
-            self.sampler.advance(0, self.count, self._layer + 1, np.arange(block), frames)
-            self.sampler.watch_precision(frames)
-            self._layer += block
-            parts.append(frames)
-        return Frames(
-            np.concatenate([one.gram for one in parts], axis=1),
-            np.concatenate([one.log_scale for one in parts], axis=1),
-            np.concatenate([one.log_pivots for one in parts], axis=1),
-        )
-
-
-def _to_size_one(grams: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Divide matrices by even powers of two, in place, so that they are of order 1; return these.
-
-    Rows of float32 hold the square root of such matrices.
-    """
-    by = exponents_of(grams) // 2 * 2
-    np.ldexp(grams, -by[..., None, None].astype(np.int32), out=grams)
-    return by
+        frames = self._frames(last - self._layer)
+        slots = np.arange(last - self._layer)
+        self.sampler.advance(0, self.count, self._layer + 1, slots, frames)
+        self._layer = last
+        return self._watched(frames)

@@ -13,7 +13,7 @@ from bnmc._support.arguments import choice, items
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["GradientObservable", "GradientView", "as_gradient_observables"]
+__all__ = ["GradientObservable", "GradientView", "as_gradient_observables", "in_units"]
 
 #: Names that `backpropagate` takes as `observables`.
 NAMES = ("delta_gram", "gram", "hidden_delta")
@@ -28,26 +28,31 @@ class GradientView:
     Attributes
     ----------
     chain : Chain
-    scaled : (chains, layers, columns, columns) ndarray
-        The Gram matrices, in units of 2**exponents.
-    exponents : (chains, layers) ndarray of int
+    gram : (chains, layers, columns, columns) ndarray
     states : (chains, layers, 2 or 3, columns, columns) ndarray
         δᵀδ / width, zᵀδ / width and, if wanted, hᵀδ / width.
     """
 
     chain: Chain
-    scaled: NDArray[np.float64]
-    exponents: NDArray[np.int64]
+    gram: NDArray[np.float64]
     states: NDArray[np.float64]
 
     def value(self, name: str) -> NDArray[np.float64]:
         """Return the matrices (chains, layers, columns, columns) of a name."""
         if name == "gram":
-            by = self.exponents[..., None, None].astype(np.int32)
-            matrices: NDArray[np.float64] = np.ldexp(self.scaled, by)
-            return matrices
+            return self.gram
         place = 0 if name == "delta_gram" else 2
         return self.states[:, :, place] * self.chain.width
+
+
+def in_units(grams: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return matrices times 2**(units[i] + units[j]) in entry (i, j)."""
+    if not units.any():
+        return grams
+    by = units[..., :, None] + units[..., None, :]
+    with np.errstate(over="ignore", under="ignore"):
+        matrices: NDArray[np.float64] = np.ldexp(grams, np.clip(by, -5000, 5000).astype(np.int32))
+    return matrices
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
-from bnmc.gradients.observables import GradientObservable, GradientView
+from bnmc.gradients.observables import GradientObservable, GradientView, in_units
 from bnmc.simulation.job import Recorded
 
 __all__ = ["STRETCH_BYTES", "Part", "Task", "stretch_layers"]
@@ -211,7 +211,7 @@ class _Pass:
         assert isinstance(direction, Readout)
         outputs, normals = descent.readout(
             direction.classes, self.task.depth, stretch.grams[index, -1],
-            int(stretch.exponents[index, -1]),
+            stretch.units[index, -1],
         )  # fmt: skip
         if not np.isfinite(outputs).all():
             raise NonFiniteError(self.first + index, self.task.depth, "outputs")
@@ -230,13 +230,14 @@ class _Pass:
         scales : (chains, layers) ndarray
         """
         chain, count = self.task.chain, states.shape[1]
-        grams, exponents = stretch.grams, stretch.exponents
-        below = slice(0, count)
-        products = np.einsum("clij,clij->cl", states[:, :, 0], grams[:, below])
+        grams, units = stretch.grams, stretch.units
+        largest = units[:, :count].max(axis=-1, keepdims=True)
+        matrices = in_units(grams[:, :count], units[:, :count] - largest)
+        products = np.einsum("clij,clij->cl", states[:, :, 0], matrices)
         factor = 2.0 * math.log(abs(chain.gain) * chain.width)
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
-        logs += math.log(2.0) * (scales + exponents[:, below] / 2.0)
+        logs += math.log(2.0) * (scales + largest[..., 0])
         self.log_norms[:, stretch.first : stretch.first + count] = logs
         layers = np.arange(stretch.first + 1, stretch.first + count + 1)
         slots = self.task.recorded.slots(layers)
@@ -245,8 +246,9 @@ class _Pass:
             return
         to = slots[due] + self.task.recorded.before(int(layers[0]))
         self.log_scale[:, to] = math.log(2.0) * scales[:, due]
-        # Rows of h have the unit of the layer before.
-        states[:, :, 2:] *= np.exp2(exponents[:, below] / 2.0)[:, :, None, None, None]
-        view = GradientView(chain, grams[:, due + 1], exponents[:, due + 1], states[:, due])
+        # Rows of h have the units of the layer before.
+        by = units[:, :count] + self.descents[0].lift
+        states[:, :, 2:] = np.ldexp(states[:, :, 2:], by[:, :, None, :, None].astype(np.int32))
+        view = GradientView(chain, in_units(grams[:, due + 1], units[:, due + 1]), states[:, due])
         for one in self.task.observables:
             self.values[one.name][:, to] = one.evaluate(view)

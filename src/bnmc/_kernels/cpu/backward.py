@@ -249,8 +249,8 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
     ----------
     sums : (16 * tiles,) float64
         aᵀ Z.
-    ratio : float
-        The activations are in units of which `basis` has 1 / `ratio`.
+    ratio : (columns,) float64
+        The units of the activations, in those of `basis`.
     cross : (columns, columns) float64
         zᵀ δ / width of the layer above.
     """
@@ -261,7 +261,7 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
     for i in range(columns):
         for j in range(columns):
             at = 16 * (i // 4 * tiles + j // 4) + 4 * (i % 4) + j % 4
-            right[i, j] = ratio * sums[at] / law.width
+            right[i, j] = ratio[i] * sums[at] / law.width
     if centred:
         subtract_means(right, columns, batch)
     # F⁻¹ P aᵀZ, in place, by rows: a row of a sample without a column of F plays no part.
@@ -289,7 +289,7 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
         subtract_means(right, columns, batch)
     for i in range(columns):
         for j in range(columns):
-            solve.mixing[j, i] = ratio * right[i, j]
+            solve.mixing[j, i] = ratio[i] * right[i, j]
 
 
 @kernel
@@ -499,8 +499,8 @@ def begin_layer(law, stage, gram, gram_before, gram_of_delta, forward, solve):
 
 @kernel
 def backward_layers(
-    sigma, slope, law, stage, layer, grams, ratios, xs, state, log_scale, stream, noise, key0, key1,
-    panel, record, log_scales, forward, solve, rows_of, blocks, totals, status,
+    sigma, slope, law, lift, stage, layer, grams, ratios, xs, state, log_scale, stream, noise,
+    key0, key1, panel, record, log_scales, forward, solve, rows_of, blocks, totals, status,
 ):  # fmt: skip
     """Take δ of one chain down through layers.
 
@@ -510,7 +510,9 @@ def backward_layers(
         The first layer to reach; the last one is `layer` - layers + 1.
     grams : (layers + 1, columns, columns) float64
         The Gram matrices of layers `layer` - layers, …, `layer`.
-    ratios : (layers,) float64
+    lift : int
+        The exponent by which `law` was divided.
+    ratios : (layers, columns) float64
         See `solve_layer`, of layers `layer` - layers + 1, …, `layer`.
     xs : (layers, columns, >= width)
         With a skip connection, the representations of layers `layer` - layers, …, `layer` - 1.
@@ -544,7 +546,7 @@ def backward_layers(
         for i in range(law.columns):
             for j in range(law.columns):
                 state[1, i, j] *= scale
-        log_scale -= np.log2(scale)
+        log_scale += lift - np.log2(scale)
         x = xs[step if law.skip != 0.0 else 0]
         totals[:] = 0.0
         draw = Draw(number, stream, key0, key1)
