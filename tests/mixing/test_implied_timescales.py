@@ -13,7 +13,7 @@ from scipy import linalg, signal, stats
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.mixing.implied_timescales import Spectrum, spectral
+from bnmc.mixing.implied_timescales import Spectrum, _chapman_kolmogorov, _rate, spectral
 from bnmc.mixing.rate import RateEstimate
 
 # An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
@@ -417,3 +417,48 @@ def test_chains_without_a_default_ask_for_observables(chain, options):
     run = bnmc.simulate(chain, 10, rng=0, **options)
     with pytest.raises(ArgumentError, match="^observables: got None, "):
         spectral(run, 1)
+
+
+# ---------------------------------------------------------------- quantiles and degrees of freedom
+
+
+def jackknifed(center, stderr, groups, rng):
+    """A statistic of all groups, and of all but each, of this jackknife estimate and error."""
+    left_out = rng.standard_normal(groups)
+    left_out -= left_out.mean()
+    left_out *= stderr / math.sqrt((groups - 1) / groups * np.square(left_out).sum())
+    return np.concatenate([[center], center + left_out])
+
+
+@pytest.mark.parametrize("groups", [5, 12])
+def test_the_test_compares_with_students_quantile_for_all_multiples_together(groups):
+    """Level 1 % for two differences; the error of m stretches has m − 1 degrees of freedom."""
+    quantile = stats.t.isf(0.01 / 2 / 2, groups - 1)
+    rng = np.random.default_rng(3)
+    for factor, passes in ((0.99, True), (1.01, False), (-0.99, True), (-1.01, False)):
+        for multiple in (2, 3):
+            # At lag 1 the correlation is 0.5 without error: the error is that at the multiple.
+            leading = {1: np.full(groups + 1, 0.5)}
+            for k in (2, 3):
+                gap = factor * quantile * 1e-3 if k == multiple else 0.0
+                leading[k] = jackknifed(0.5**k + gap, 1e-3, groups, rng)
+            found = _chapman_kolmogorov(leading, [1])
+            np.testing.assert_allclose(found.stderr, [[1e-3, 1e-3]], rtol=1e-9)
+            assert found.passed.tolist() == [passes]
+
+
+@pytest.mark.parametrize("groups", [5, 12])
+@pytest.mark.parametrize("level", [0.9, 0.99])
+def test_the_interval_is_students_with_one_degree_less_than_stretches(groups, level):
+    """Of artanh σ: an interval that is 10 % too wide, or of another degree, is another one."""
+    leading = np.tanh(jackknifed(0.6, 0.01, groups, np.random.default_rng(4)))
+    found = _rate(leading, leading, 3, level)
+    half = stats.t.isf((1 - level) / 2, groups - 1) * 0.01
+    expected = np.tanh([0.6 - half, 0.6 + half]) ** (1 / 3)
+    np.testing.assert_allclose(found.ci, expected, rtol=1e-9)
+    # If all data have more stretches than those held out, their interval may end higher.
+    everything = np.tanh(jackknifed(0.65, 0.01, 2 * groups, np.random.default_rng(5)))
+    wider = _rate(leading, everything, 3, level)
+    half = stats.t.isf((1 - level) / 2, 2 * groups - 1) * 0.01
+    assert wider.ci[1] == pytest.approx(math.tanh(0.65 + half) ** (1 / 3), rel=1e-9)
+    assert wider.ci[0] == found.ci[0]

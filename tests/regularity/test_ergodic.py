@@ -573,14 +573,11 @@ def test_other_bad_arguments(monkeypatch):
 
 
 def test_a_direction_that_rounding_removed_stays_away():
-    """Rank 2 in three directions: the last pivot is rounding, above zero in half of the lanes."""
-    rng, width, order = np.random.default_rng(6), 6, 3
-    rows = rng.standard_normal((kernels.LANES, 2, order))
-    start = rows.swapaxes(1, 2) @ rows
-    pivots = start[:, 2, 2] - np.array(
-        [G[2, :2] @ np.linalg.solve(G[:2, :2], G[:2, 2]) for G in start]
-    )
-    assert (pivots > 0).any()
+    """Three samples in a plane: the last pivot is rounding, above zero in some lanes."""
+    width, order = 6, 3
+    angles = np.random.default_rng(6).uniform([0.0, 1.0, 2.0], [0.5, 1.5, 2.5], (kernels.LANES, 3))
+    start = np.cos(angles[:, :, None] - angles[:, None])
+    assert (np.linalg.det(start) > 0).any()
     gram = np.moveaxis(start, 0, -1).flatten()
     for layer in range(3):
         kernels.linear_layers(
