@@ -210,7 +210,7 @@ def test_intervals_of_several_features_are_conservative(A):
 def test_the_errors_of_the_test_are_those_of_its_differences():
     """Of 600 runs 20 % exceed that quantile of Student's law, in 1e-6 of cases outside 12 to 28 %.
 
-    An error that is 40 % too small or too large has 36 or 7 %.  The quantile of the test itself is
+    An error that is 25 % too small or too large has 33 or 11 %.  The quantile of the test itself is
     compared with its definition below: so few of 600 exceed it that it would tell little here.
     """
     rng = np.random.default_rng(6)
