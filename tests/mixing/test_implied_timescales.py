@@ -214,9 +214,7 @@ def test_the_errors_of_the_test_are_those_of_its_differences():
     compared with its definition below: so few of 600 exceed it that it would tell little here.
     """
     rng = np.random.default_rng(6)
-    tests = [
-        spectral_or_partial(ar1(rng, 50, 60, 0.5), 1).chapman_kolmogorov for _ in range(FEWER)
-    ]
+    tests = [spectral_or_partial(ar1(rng, 50, 60, 0.5), 1).chapman_kolmogorov for _ in range(FEWER)]
     t = np.array([(one.measured - one.predicted)[0] / one.stderr[0] for one in tests])
     low, high = stats.binom.ppf([2.5e-7, 1 - 2.5e-7], FEWER, 0.2) / FEWER
     for multiple in range(2):

@@ -98,7 +98,10 @@ def test_the_chain_that_stops_in_a_pass_is_named_wherever_it_is(monkeypatch):
     def rare(x):
         return x if x <= 4.0 else np.nan
 
-    chain, run = Chain(40, 3, bnmc.Activation(rare, name="rare"), norm=RMS), {"rng": 24, "threads": 1}
+    chain, run = (
+        Chain(40, 3, bnmc.Activation(rare, name="rare"), norm=RMS),
+        {"rng": 24, "threads": 1},
+    )
     with pytest.raises(NonFiniteError) as alone:
         bnmc.simulate(chain, 4, chains=8, **run)
     stops = alone.value.chain

@@ -18,7 +18,11 @@ def test_gram_matrices_below_the_range_with_full_precision_are_errors():
     least = 2.0**-961
     fits = np.array([least * np.eye(2), np.eye(2), np.diag([1.0, 0.0])])
     sampler.require_scale(fits)
-    for small in (np.nextafter(least, 0.0) * np.eye(2), np.diag([0.0, 2.0**-1000]), np.zeros((2, 2))):
+    for small in (
+        np.nextafter(least, 0.0) * np.eye(2),
+        np.diag([0.0, 2.0**-1000]),
+        np.zeros((2, 2)),
+    ):
         with pytest.raises(NonFiniteError, match="too small") as caught:
             sampler.require_scale(np.array([fits[1], fits[0], small]))
         assert caught.value.chain == 42

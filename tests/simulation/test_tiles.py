@@ -40,9 +40,7 @@ def test_a_tile_has_a_layer_at_least_and_no_more_than_there_are():
 @pytest.mark.parametrize("start", [0, 50])
 def test_the_progress_of_a_continued_run_counts_its_own_layers(start, where, monkeypatch, tmp_path):
     """Two parts, one after the other: layers are counted in the mean over parts."""
-    monkeypatch.setattr(
-        plan, "grid_of", lambda chains, recorded, *_: Grid(chains, recorded, 1, 6)
-    )
+    monkeypatch.setattr(plan, "grid_of", lambda chains, recorded, *_: Grid(chains, recorded, 1, 6))
     state = bnmc.simulate(CHAIN, start, chains=2, rng=0).final_state
     reports = []
     with ThreadPoolExecutor(1) as pool:
