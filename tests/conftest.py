@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 # do not depend on it.  Set NUMBA_ENABLE_CUDASIM=0 to run the kernels on a GPU.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
-# Hypothesis draws the same examples in every run, and other ones in each run of `make fuzz`.  It has
-# no deadline, because the first call of a kernel compiles it.
+# Hypothesis draws the same examples in every run, and others in each run of `make fuzz`.  It has no
+# deadline, because the first call of a kernel compiles it.
 settings.register_profile("bnmc", deadline=None, derandomize=True)
 settings.register_profile(
-    "bnmc-fuzz", deadline=None, max_examples=1000, print_blob=True,
+    "bnmc-fuzz", deadline=None, max_examples=300, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 settings.load_profile("bnmc-fuzz" if os.environ.get("BNMC_FUZZ") == "1" else "bnmc")

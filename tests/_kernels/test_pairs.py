@@ -321,7 +321,7 @@ def test_each_attempt_has_a_coin_of_its_own(plain_python, monkeypatch):
 
 
 def test_an_error_names_the_pair_wherever_it_is():
-    """Rows of negative numbers, which relu maps to 0, in the third of the pairs that begin at 40."""
+    """A Gram matrix of zeros, in the third of the pairs that begin at number 40."""
     pairs = pairs_of(bnmc.Chain(5, 2, "relu", norm="batch-uncentred"), 4, first=40)
     pairs.grams[2] = 0.0
     with pytest.raises(ZeroVarianceError) as caught:

@@ -141,7 +141,7 @@ def test_bad_input(options, error, said):
 
 
 def test_all_runs_have_random_numbers_of_their_own(monkeypatch):
-    """Estimators would else agree by chance: each run draws another key, and a start another one."""
+    """Runs of one key would agree by chance: each draws its own, and so does the batch."""
     keys = []
 
     def recorded(name):
