@@ -204,7 +204,10 @@ def test_a_short_run_is_refused_with_what_it_gives():
     assert isinstance(partial, Autocorrelation)
     assert (partial.ci, partial.time.ci) == ((0.0, 1.0), (0.0, math.inf))
     assert abs(partial.time.value - 19) < 5.5 * partial.time.stderr
-    assert 0 < partial.stderr < 0.02
+    # The error of a Gaussian process: Var ln τ = 2 (2M + 1)/N, and the rate is tanh(ln τ / 2).
+    z, error = math.atanh(partial.rate), math.sqrt((2 * len(partial.lags) - 1) / 40_000)
+    expected = (math.tanh(z + error) - math.tanh(z - error)) / 2
+    assert partial.stderr == pytest.approx(expected, rel=1e-9)
     accepted = autocorrelation(values, tol=15)
     assert accepted.time.value == pytest.approx(partial.time.value, rel=0.02)
 

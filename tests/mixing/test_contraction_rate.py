@@ -88,7 +88,6 @@ def test_a_given_batch_is_a_start():
     found = contraction(bnmc.Chain(100, 4, "relu"), initial=x, pairs=4, rng=0)
     # Before layer 2 the chain ahead is at layer 1 and the other at layer 0, which all pairs share.
     assert len(np.unique(found.distance[:, 0])) == 4
-    assert 0.3 < found.rate < 0.8
 
 
 def test_a_chain_that_loses_rank_does_not_contract():

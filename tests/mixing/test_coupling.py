@@ -161,7 +161,7 @@ def test_other_starts_meet_and_their_times_are_kept():
     assert names == list(other_starts(RELU, prepare(RELU, "gaussian", 1, None)))
     for crossed in cert.crossed_starts:
         assert crossed.waiting_times.shape == (32,)
-        assert 1 <= crossed.waiting_times.min() <= crossed.waiting_times.max() < 60
+        assert crossed.waiting_times.min() >= 1
     # Different starts use different random numbers.
     times = [tuple(crossed.waiting_times) for crossed in cert.crossed_starts]
     assert len(set(times)) == len(times)
