@@ -171,3 +171,17 @@ def test_a_mean_says_what_it_assumes():
     assert "samples near a line" in found.assumes[1]
     assert "All activations of a sample are 0" in found.assumes[2]
     assert found.as_json()["assumes"] == found.assumes
+
+
+def test_the_pairs_that_choose_the_lag_are_none_of_the_replicates(monkeypatch):
+    seen, run = [], coupling.CoupledPairs.run
+
+    def recorded(self, lag, first, last, behind=None):
+        seen.append((first, last))
+        return run(self, lag, first, last, behind)
+
+    monkeypatch.setattr(coupling.CoupledPairs, "run", recorded)
+    expectation(RELU, "orthogonality_gap", replicates=50, rng=0)
+    numbers = [number for first, last in seen for number in range(first, last)]
+    assert min(numbers) == 50
+    assert len(set(numbers)) == len(numbers) > 32
