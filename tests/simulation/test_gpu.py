@@ -233,8 +233,8 @@ def runs(draw):
 def least_pivots(gram, batch, centred):
     """The least pivot of a covariance, relative to its diagonal, and the size of those in doubt.
 
-    If a matrix is singular, its last pivots are rounding errors, of a size of n units over the least
-    other pivot.  They count as zero up to 16 n units, so they are in doubt after a pivot below 1/16.
+    If a matrix is singular, its last pivots are rounding errors, of n units over the least other
+    pivot.  They count as zero up to 16 n units, so they are in doubt after a pivot below 1/16.
     """
     n = len(gram)
     if centred:
