@@ -539,12 +539,12 @@ def test_the_chain_that_lost_a_row_is_the_one_named(threads):
 
 
 #: Of eight chains the sixth and seventh stop.
-STOPS, CHAINS = 5, 8
+STOPS, COUNT = 5, 8
 
 
 def starts(width, batch, dtype=np.float64):
     """A batch for each chain, in general position."""
-    return np.random.default_rng(5).normal(size=(CHAINS, width, batch)).astype(dtype)
+    return np.random.default_rng(5).normal(size=(COUNT, width, batch)).astype(dtype)
 
 
 def without_variance():
@@ -595,7 +595,7 @@ STOPPED = {
 def test_the_chain_that_stops_is_named_wherever_it_is(name, way, monkeypatch):
     """In whatever part of the run it is, and whichever thread has it."""
     chain, options, kind, layer = STOPPED[name]
-    options = {"depth": 1, "rng": 0, "chains": CHAINS, **options}
+    options = {"depth": 1, "rng": 0, "chains": COUNT, **options}
     if way.startswith("parts"):
         part = int(way[-1])
         monkeypatch.setattr(
@@ -619,8 +619,8 @@ def test_the_chain_that_stops_is_named_where_threads_share_a_layer(monkeypatch, 
     chain = Chain(wide.shape[1], 4, "abs")
     monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
     monkeypatch.setattr(memory, "panel_rows", lambda width, columns: BLOCK)
-    run = {"initial": wide, "rng": 0, "chains": CHAINS}
-    for where in ({"threads": 3 * CHAINS}, {"threads": 4 * CHAINS, "store": tmp_path / "run.zarr"}):
+    run = {"initial": wide, "rng": 0, "chains": COUNT}
+    for where in ({"threads": 3 * COUNT}, {"threads": 4 * COUNT, "store": tmp_path / "run.zarr"}):
         error = fails(kind, simulate, chain, 2, **run, **where)
         assert (error.chain, error.layer, error.row) == (STOPS, layer, 0)
 
