@@ -516,3 +516,24 @@ def test_path_types(tmp_path, monkeypatch):
     run(depth=3, store="run.zarr")
     run(depth=3, store=Path("run.zarr"))
     assert store.as_store_path("run.zarr") == Path("run.zarr")
+
+
+@pytest.mark.parametrize("name", ["weights", "skip in float32"])
+def test_a_damaged_last_tile_is_made_from_the_state_before_it(name, path):
+    """Of large states only the last two of a part are kept: the last tile alone is made again."""
+    chain, options = RUNS[name]
+    expected = run(chain, **options)
+    run(chain, store=path, **options)
+    blocks = -(-len(expected.layers) // 7)
+    part = 1
+    kept = {file.name for file in (path / "progress").glob(f"state-{part}-*.npz")}
+    assert kept == {f"state-{part}-{block}.npz" for block in (blocks - 2, blocks - 1)}
+    (damaged,) = (
+        file
+        for file in chunks(path)
+        if file.relative_to(path / "gram" / "c").parts[:2] == (str(part), str(blocks - 1))
+    )
+    flip(damaged)
+    with counted() as made:
+        assert_same(run(chain, store=path, **options), expected)
+    assert made.call_count == 1

@@ -212,7 +212,8 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
         if x.shape[-1] == chain.batch and x.ndim == len(axes):
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
-    full = x.astype(np.float64).reshape(-1, inputs or 1, chain.width, chain.batch)
+    # NumPy adds in an order that depends on the layout in memory.
+    full = x.astype(np.float64, order="C").reshape(-1, inputs or 1, chain.width, chain.batch)
     if splits_scale(chain):
         return _of_any_scale(chain, np.stack([_stack(one) for one in full]))
     normalised = normalise(chain, full, own)
