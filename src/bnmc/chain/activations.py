@@ -354,6 +354,8 @@ def _compiled(activation: Activation, dtype: str) -> tuple[_Apply, Sigma]:
     sigma = Sigma(activation.digest, activation._scalars)
     try:
         apply(sigma, np.empty(0, dtype))
+    except Warning:  # the kernel cache warns, and a filter made an error of that
+        raise
     except Exception as error:  # Numba raises more than its own errors
         allowed = "a function of one real number, to one, that Numba can compile"
         hint = _complaint(activation.scalar(dtype), dtype) or _first_line(error)
