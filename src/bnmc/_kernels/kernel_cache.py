@@ -188,7 +188,7 @@ def _private(locator: Any) -> Any:
 class _Placed(CompileResultCacheImpl):
     """Numba's rules of what is kept, in folders that may be used."""
 
-    _locator_classes = tuple(map(_private, CompileResultCacheImpl._locator_classes))
+    _locator_classes = list(map(_private, CompileResultCacheImpl._locator_classes))
 
 
 # --- files

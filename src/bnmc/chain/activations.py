@@ -91,6 +91,11 @@ class Activation:
     its name, a function of an importable module by reference, and any other function (a lambda, a
     closure) by value.
 
+    The process keeps the compiled code of each function until it ends, also after the activation
+    is deleted, because Numba cannot unload code.  Per function and precision this takes about
+    2.3 MB if the process compiles it (1.7 MB without a simulation), and 0.3 MB if it loads the code
+    from disk.  To try thousands of functions, divide them among processes.
+
     Examples
     --------
     >>> import numpy as np
