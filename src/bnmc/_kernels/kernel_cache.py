@@ -188,7 +188,9 @@ def _private(locator: Any) -> Any:
 class _Placed(CompileResultCacheImpl):
     """Numba's rules of what is kept, in folders that may be used."""
 
-    _locator_classes = list(map(_private, CompileResultCacheImpl._locator_classes))
+    def __init__(self, py_func: Any) -> None:
+        self._locator_classes = [_private(one) for one in CompileResultCacheImpl._locator_classes]
+        super().__init__(py_func)
 
 
 # --- files
