@@ -177,13 +177,26 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
         if x.shape[-1] == chain.batch and x.ndim == len(axes):
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
-    full = x.astype(np.float64).reshape(-1, inputs or 1, chain.width, chain.batch)
+    full = x.astype(np.float64, copy=chain.normalization.is_identity)
+    full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
     normalised = normalise(chain, full, own)
+    del full  # it may be as large as the result
     with np.errstate(all="ignore"):
         activated = np.asarray(chain.activation(normalised), dtype=np.float64)
-    return Representation(
-        np.stack([_stack(one) for one in normalised]), np.stack([_stack(one) for one in activated])
-    )
+    rows = _side_by_side(normalised)
+    del normalised
+    return Representation(rows, _side_by_side(activated))
+
+
+def _side_by_side(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Put the batches of each chain side by side: (chains, rows, inputs * batch)."""
+    chains, inputs, width, batch = x.shape
+    if inputs == 1:
+        return np.ascontiguousarray(x.reshape(chains, width, batch))
+    joined = np.empty((chains, width, inputs * batch))
+    for one, rows in zip(x, joined, strict=True):
+        rows.reshape(width, inputs, batch)[...] = one.swapaxes(0, 1)
+    return joined
 
 
 def _stack(x: NDArray[np.float64]) -> NDArray[np.float64]:

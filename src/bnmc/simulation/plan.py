@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -26,12 +25,13 @@ from bnmc.simulation.execution import Execution, choose_backend
 from bnmc.simulation.export import require_extras
 from bnmc.simulation.in_process import InProcessRun
 from bnmc.simulation.job import Job
+from bnmc.simulation.memory import Request, grid_for, require_memory
 from bnmc.simulation.recording import Recording
 from bnmc.simulation.segment import Pool, Segment
 from bnmc.simulation.sinks import RunningMoments
 from bnmc.simulation.store.reading import StoredArrays
 from bnmc.simulation.store.store import RunStore, stored_key
-from bnmc.simulation.tiles import TILE_SECONDS, Grid, TiledRun, grid_of
+from bnmc.simulation.tiles import TILE_SECONDS, TiledRun
 from bnmc.simulation.trajectory import Moments, Trajectory
 
 __all__ = ["Plan"]
@@ -63,7 +63,8 @@ class Plan:
         ensemble = recording.ensemble
         self.ensemble, self.recording, self.execution = ensemble, recording, execution
         stored = execution.store is not None
-        recording.require_memory(stored=stored)
+        seconds = self._tile_seconds()
+        require_memory(Request(recording, initial, execution.threads, seconds, stored))
         backend = execution.backend
         if recording.on_device:
             recording.require_device_out()
@@ -81,6 +82,12 @@ class Plan:
         )  # fmt: skip
         self._require_tiles()
         self.sink = recording.sink(self.job, stored=stored)
+
+    def _tile_seconds(self) -> float | None:
+        """Return the seconds of a tile, or None if the run is not divided into tiles."""
+        if self.execution.store is not None:
+            return STORED_TILE_SECONDS
+        return None if self.execution.executor is None else TILE_SECONDS
 
     def _backend(self, wanted: str) -> str:
         depth = self.recording.recorded.last - self.ensemble.first_layer
@@ -164,7 +171,9 @@ class Plan:
             return InProcessRun(segment, self.start, self.sink)
         threads = execution.threads if self.job.backend == "cpu" else 1
         workers = stack.enter_context(Workers(execution.executor, threads))
-        grid = self._grid(workers)
+        seconds = self._tile_seconds()
+        assert seconds is not None
+        grid = grid_for(self.recording, workers.count, seconds)
         kept = None
         if execution.store is not None:
             dims = {name: ("chain", "layer", *axes) for name, axes in self.recording.axes.items()}
@@ -174,16 +183,6 @@ class Plan:
         sink = self.sink if kept is None else None
         own = max(1, threads // grid.parts) if execution.executor is None else 1
         return TiledRun(self.job, self.start, grid, workers, own, kept, sink, stop.event)
-
-    def _grid(self, workers: Workers) -> Grid:
-        size = 8 * sum(math.prod(shape) for shape in self.job.shapes.values())
-        # Several parts per worker, so that none is idle while another makes its last one.
-        parts = 2 * workers.count
-        of_tile = TILE_SECONDS if self.execution.store is None else STORED_TILE_SECONDS
-        ensemble = self.ensemble
-        return grid_of(
-            ensemble.chains, self.recording.recorded, parts, ensemble.seconds, size, of_tile
-        )
 
     def _sampler(self) -> Sampler:
         sampler = self.job.sampler(0, self.ensemble.chains)
