@@ -120,3 +120,22 @@ def test_an_array_of_the_caller_costs_nothing(monkeypatch):
     chain, out = Chain(20, 10), np.zeros((100, 301, 10, 10))
     without = needed(chain, 300, chains=100, threads=1)
     assert without - needed(chain, 300, chains=100, threads=1, out={"gram": out}) == out.nbytes
+
+
+def test_values_in_a_store_take_no_memory(tmp_path):
+    """Of ten million layers, the layers of a tile and the numbers of all layers are in memory."""
+    chain, depth = Chain(20, 10), 10**7
+    stored = needed(chain, depth, chains=100, threads=2, store=tmp_path / "run.zarr")
+    assert 8 * depth < stored < 32 * depth + 200_000_000
+    assert needed(chain, depth, chains=100, threads=2) > 8 * 100 * 100 * depth
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
+    chain, options = Chain(20, 10), {"chains": 100, "threads": 1}
+    size = needed(chain, 30, **options)
+    monkeypatch.setattr(memory, "available_memory", lambda: size)
+    simulate(chain, 30, rng=0, **options)
+    monkeypatch.setattr(memory, "available_memory", lambda: size - 1)
+    with pytest.raises(ResultTooLargeError):
+        simulate(chain, 30, rng=0, **options)

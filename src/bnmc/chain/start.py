@@ -7,6 +7,7 @@ exists.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import choice, finite_array, host_array
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.device_arrays import is_device_array
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
@@ -30,6 +32,9 @@ __all__ = [
 
 #: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
 COLLINEAR_VARIANCE = 1e-6
+#: Size of arrays for which the available memory, which takes 0.1 ms to find, is not looked up.
+UNCHECKED_BYTES = 1 << 24
+
 INITIAL_LAWS = ("gaussian", "collinear")
 
 
@@ -52,6 +57,8 @@ class FirstLayer:
     ------
     ArgumentError, ArgumentTypeError
         If `x` is not such an array.
+    ResultTooLargeError
+        If a copy of `x` does not fit in memory.
 
     Examples
     --------
@@ -64,7 +71,9 @@ class FirstLayer:
 
     def __init__(self, x: ArrayLike) -> None:
         features = ("features", "batch")
-        shape = ("inputs", *features) if len(shape_of(x)) == 3 else features
+        given = shape_of(x)
+        shape = ("inputs", *features) if len(given) == 3 else features
+        _require_memory("x", given, 1.2)
         self.x = finite_array("x", x, shape=shape).astype(np.float64)
 
 
@@ -138,6 +147,13 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
     return chain.normalization(x, chain.eps)
 
 
+def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
+    """Raise if copies of an array in float64 do not fit in memory; small ones are not checked."""
+    size = int(8 * copies * math.prod(shape))
+    if size > UNCHECKED_BYTES:
+        require_memory(name, size)
+
+
 def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) -> Covariance:
     x = start.x
     expected = (chain.batch,) if inputs is None else (inputs, chain.batch)
@@ -167,6 +183,7 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
 
 
 def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> Representation:
+    _require_memory("initial", shape_of(initial), 2.4)
     axes = ("width", "batch") if inputs is None else ("inputs", "width", "batch")
     lengths = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
     x = finite_array("initial", initial, shape=(..., *axes))

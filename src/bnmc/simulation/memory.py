@@ -24,9 +24,9 @@ from bnmc.simulation.ensemble import Ensemble
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.recording import Recording
 from bnmc.simulation.segment import layers_of_block
-from bnmc.simulation.tiles import Grid, grid_of
+from bnmc.simulation.tiles import grid_of
 
-__all__ = ["Request", "grid_for", "require_memory"]
+__all__ = ["Request", "require_memory"]
 
 #: Arrays that the evaluation of an observable takes at its peak, in multiples of the Gram matrices
 #: of a block, with their own copy: (in units of exp(log_scale) 0, in other units).
@@ -186,7 +186,11 @@ class Request:
     def _tiles(self, seconds: float) -> int:
         """Return the bytes of states, tiles and frames if workers of this process make tiles."""
         ensemble, recording = self.recording.ensemble, self.recording
-        grid = grid_for(recording, self.threads, seconds)
+        # About the division that `Plan` makes for as many workers as threads.
+        grid = grid_of(
+            ensemble.chains, recording.recorded, 2 * self.threads, ensemble.seconds,
+            8 * recording.per_value, seconds,
+        )  # fmt: skip
         busy = min(grid.parts, self.threads)
         own = max(1, self.threads // grid.parts)
         values = 8 * grid.part * grid.block * recording.per_value
@@ -237,15 +241,6 @@ def require_memory(request: Request) -> None:
     if needed <= available:
         return
     raise ResultTooLargeError("depth, chains", needed, available, _remedy(request, available))
-
-
-def grid_for(recording: Recording, workers: int, seconds: float) -> Grid:
-    """Return the division of a run into tiles of so many seconds, for so many workers."""
-    # Several parts per worker, so that none is idle while another makes its last one.
-    return grid_of(
-        recording.ensemble.chains, recording.recorded, 2 * workers, recording.ensemble.seconds,
-        8 * recording.per_value, seconds,
-    )  # fmt: skip
 
 
 def _remedy(request: Request, available: int) -> str:

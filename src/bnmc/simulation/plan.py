@@ -25,13 +25,13 @@ from bnmc.simulation.execution import Execution, choose_backend
 from bnmc.simulation.export import require_extras
 from bnmc.simulation.in_process import InProcessRun
 from bnmc.simulation.job import Job
-from bnmc.simulation.memory import Request, grid_for, require_memory
+from bnmc.simulation.memory import Request, require_memory
 from bnmc.simulation.recording import Recording
 from bnmc.simulation.segment import Pool, Segment
 from bnmc.simulation.sinks import RunningMoments
 from bnmc.simulation.store.reading import StoredArrays
 from bnmc.simulation.store.store import RunStore, stored_key
-from bnmc.simulation.tiles import TILE_SECONDS, TiledRun
+from bnmc.simulation.tiles import TILE_SECONDS, Grid, TiledRun, grid_of
 from bnmc.simulation.trajectory import Moments, Trajectory
 
 __all__ = ["Plan"]
@@ -171,9 +171,7 @@ class Plan:
             return InProcessRun(segment, self.start, self.sink)
         threads = execution.threads if self.job.backend == "cpu" else 1
         workers = stack.enter_context(Workers(execution.executor, threads))
-        seconds = self._tile_seconds()
-        assert seconds is not None
-        grid = grid_for(self.recording, workers.count, seconds)
+        grid = self._grid(workers)
         kept = None
         if execution.store is not None:
             dims = {name: ("chain", "layer", *axes) for name, axes in self.recording.axes.items()}
@@ -183,6 +181,15 @@ class Plan:
         sink = self.sink if kept is None else None
         own = max(1, threads // grid.parts) if execution.executor is None else 1
         return TiledRun(self.job, self.start, grid, workers, own, kept, sink, stop.event)
+
+    def _grid(self, workers: Workers) -> Grid:
+        ensemble, seconds = self.ensemble, self._tile_seconds()
+        assert seconds is not None
+        # Several parts per worker, so that none is idle while another makes its last one.
+        return grid_of(
+            ensemble.chains, self.recording.recorded, 2 * workers.count, ensemble.seconds,
+            8 * self.recording.per_value, seconds,
+        )  # fmt: skip
 
     def _sampler(self) -> Sampler:
         sampler = self.job.sampler(0, self.ensemble.chains)
