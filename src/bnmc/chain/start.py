@@ -119,6 +119,7 @@ def prepare(
     columns = chain.batch * (inputs or 1)
     if isinstance(initial, str):
         choice("initial", initial, INITIAL_LAWS)
+        _require_memory("batch", (columns, columns), 3.0)
         shared = 0.0 if initial == "gaussian" else 1.0
         own = 1.0 if initial == "gaussian" else COLLINEAR_VARIANCE
         return Covariance(shared + own * np.eye(columns))
@@ -163,6 +164,8 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
         raise ArgumentError(
             "initial", x.shape, f"a FirstLayer of shape {axes}, batch = {chain.batch}"
         )
+    columns = chain.batch * (inputs or 1)
+    _require_memory("batch", (columns, columns), 2.0)
     stacked = _stack(x[None] if inputs is None else x)
     if chain.normalization.hides_scale(chain.eps):
         _require_variance(chain, stacked)
