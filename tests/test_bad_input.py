@@ -13,7 +13,6 @@ import pytest
 from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import BLOCK
-from bnmc._support import machine
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,7 +23,8 @@ from bnmc.errors import (
     UnknownNameError,
     ZeroVarianceError,
 )
-from bnmc.simulation import plan, recording, segment, tiles
+from bnmc.simulation import memory as memory_of_runs
+from bnmc.simulation import plan, segment, tiles
 from bnmc.simulation.engine import choice
 
 SIGMA = "leaky_relu"
@@ -369,6 +369,17 @@ TOO_LARGE = {
     "depth, of which a list of layers is left": (CHAIN, 2**24, {"reduce": ("layer", "chain")}),
     "chains": (CHAIN, 1, {"chains": 2**27}),
     "chains, reduced": (CHAIN, 1, {"chains": 2**27, "reduce": ("layer", "chain")}),
+    "chains, of which a mean is left": (CHAIN, 1, {"chains": 2**20, "reduce": "chain"}),
+    "chains, to a store": (CHAIN, 1, {"chains": 2**22, "store": "large.zarr"}),
+    "depth 0": (CHAIN, 0, {"chains": 2**21}),
+    "depth 0, nothing kept": (CHAIN, 0, {"chains": 2**21, "observables": ()}),
+    "cross-Gram": (CHAIN, 1, {"inputs": 600, "observables": "cross_gram"}),
+    "rows, copied": (
+        Chain(10**7, 3, SIGMA), 1, {"initial": np.broadcast_to(np.arange(3.0), (10**7, 3))}
+    ),
+    "rows of each chain": (
+        CHAIN, 1, {"chains": 10**6, "initial": np.broadcast_to(np.arange(3.0), (10**6, 6, 3))}
+    ),
     "batch": (Chain(6, 4_000, SIGMA), 1, {}),
     "batch, reduced": (Chain(6, 4_000, SIGMA), 1, {"reduce": "chain"}),
     "batch, nothing kept": (Chain(6, 4_000, SIGMA), 1, {"observables": ["orthogonality_gap"]}),
@@ -386,7 +397,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
     """The error names the size, and comes before any allocation: here memory has 100 MB."""
-    monkeypatch.setattr(recording, "available_memory", lambda: 100_000_000)
+    monkeypatch.setattr(memory_of_runs, "available_memory", lambda: 100_000_000)
     chain, depth, options = TOO_LARGE[what]
     tracemalloc.start()
     try:
@@ -400,26 +411,10 @@ def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
     assert "95.4 MiB" in str(error)
 
 
-def test_the_size_that_is_refused_is_the_size_of_the_result(monkeypatch):
-    """A run needs no more memory than the error states."""
-    monkeypatch.setattr(recording, "available_memory", lambda: 1000)
-    arguments = {"chains": 50, "rng": 0, "sampler": "weights"}
-    requested = fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments).requested
-    monkeypatch.setattr(recording, "available_memory", lambda: requested)
-    run = simulate(CHAIN, 30, **arguments)
-    assert run.gram.nbytes < requested < 3 * run.gram.nbytes
-    monkeypatch.setattr(recording, "available_memory", lambda: requested - 1)
-    fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments)
-
-
 @pytest.mark.parametrize("width", [10**30, 2**63])
 def test_a_width_beyond_what_kernels_count(width, nothing_runs):
     error = fails(ArgumentError, lambda: simulate(Chain(width, 3, norm="none"), 1, rng=0))
     assert error.argument == "width"
-
-
-def test_the_memory_that_is_free_is_known():
-    assert 2**20 < machine.available_memory() < 2**60
 
 
 # --- rows without variance ------------------------------------------------------------------

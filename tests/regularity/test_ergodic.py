@@ -16,6 +16,7 @@ import bnmc
 from bnmc import regularity
 from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar import codes
+from bnmc._support import array_arguments
 from bnmc.bounds.rank_collapse import lemma_7
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, ResultTooLargeError
 from bnmc.regularity import averaging, ensembles
@@ -564,7 +565,7 @@ def test_other_bad_arguments(monkeypatch):
         regularity.one_step_second_moment([[math.nan]])
     with pytest.raises(ArgumentError, match=r"H: got \(3,\)"):
         regularity.one_step_second_moment([1.0, 2.0, 3.0])
-    monkeypatch.setattr(ensembles, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 10_000)
     with pytest.raises(ResultTooLargeError, match="chain: the result needs"):
         regularity.constant(bnmc.Chain.bn_linear(4, 4))
 

@@ -1,30 +1,23 @@
-"""What is recorded of a run: the size of the result, before any work."""
+"""What is recorded of a run: the number of values, before any work."""
 
 import pytest
 
 import bnmc
-from bnmc.errors import ResultTooLargeError
-from bnmc.simulation import recording
+from bnmc.simulation.ensemble import ensemble_of
+from bnmc.simulation.recording import recording_of
 
 CHAIN = bnmc.Chain(12, 3, "relu")
 
 
-@pytest.mark.parametrize("reduce", [(), "chain", "layer", ("chain", "layer")])
-def test_the_size_that_is_stated_is_that_of_the_values_that_are_kept(reduce, monkeypatch):
-    """Moments are a mean and a variance of each value that is kept."""
-    options = {"chains": 5, "inputs": 2, "rng": 0, "reduce": reduce}
-    names = ["gram", "rank_bound", "eigenvalues"]
+@pytest.mark.parametrize("inputs", [None, 2])
+def test_the_numbers_of_a_layer_are_those_that_are_kept(inputs):
+    """The memory of a run is estimated from them."""
+    names = ["gram", "rank_bound", "eigenvalues", *(["cross_gram"] if inputs else [])]
+    options = {"chains": 5, "inputs": inputs, "rng": 0}
     run = bnmc.simulate(CHAIN, 7, observables=names, **options)
-    if reduce:
-        kept = [part for one in run.moments.values() for part in (one.mean, one.variance)]
-    else:
-        kept = list(run.observables.values())
-
-    monkeypatch.setattr(recording, "available_memory", lambda: -1)
-
-    def stated(observables):
-        with pytest.raises(ResultTooLargeError) as caught:
-            bnmc.simulate(CHAIN, 7, observables=observables, **options)
-        return caught.value.requested
-
-    assert stated(names) - stated([]) == sum(values.nbytes for values in kept)
+    ensemble = ensemble_of(CHAIN, "gaussian", sampler="auto", dtype="float64", **options)
+    recording = recording_of(
+        ensemble, 7, observables=names, every=1, burn_in=0, reduce=(), out=None
+    )
+    kept = sum(values.size for values in run.observables.values())
+    assert recording.per_value * 5 * 8 == kept
