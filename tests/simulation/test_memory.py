@@ -1,7 +1,6 @@
 """The memory that a run needs: the estimate against measured peaks, and what is refused.
 
-The peak is that of `tracemalloc`, which counts the arrays of NumPy, after a small run of the same
-kind has compiled the kernels and filled the caches.  `python -m bench reliability --only memory`
+The peak is that of `tracemalloc`, which counts the arrays of NumPy.  `python -m bench reliability --only memory`
 has a larger table, with resident memory.
 """
 
@@ -59,9 +58,8 @@ def needed(chain, depth, **options):
 
 
 def peak(chain, depth, **options):
-    """Return the measured peak of a run."""
-    small = {name: options[name] for name in ("sampler", "dtype") if name in options}
-    simulate(Chain(8, 4, chain.activation, norm=chain.norm, skip=chain.skip), 2, rng=0, **small)
+    """Return the measured peak of a run, after another one that compiles the kernels."""
+    simulate(chain, min(depth, 2), rng=0, **options)
     gc.collect()
     tracemalloc.start()
     try:
