@@ -18,11 +18,12 @@ KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xarg
 NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
 export NUMBA_CACHE_DIR
 
-.PHONY: help test lint docs docs-full demo bench mutants clean
+.PHONY: help test fuzz lint docs docs-full demo bench mutants clean
 .NOTPARALLEL:
 
 help:
 	@echo "make test       lint, types, tests, doctests, coverage, documentation"
+	@echo "make fuzz       the tests with Hypothesis, with new examples each day"
 	@echo "make lint       ruff and mypy only"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make docs-full  the same, with all figures made (minutes)"
@@ -35,6 +36,13 @@ help:
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(ARGS)
 	$(if $(ARGS),,$(MAKE) --no-print-directory docs)
+
+# The seed of the day, which `make SEED=20260131 fuzz` repeats.
+SEED ?= $(shell date -u +%Y%m%d)
+
+fuzz: export BNMC_FUZZ = 1
+fuzz: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-seed=$(SEED) $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

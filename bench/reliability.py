@@ -28,10 +28,11 @@ import numpy as np
 
 import bench.startup as startup
 import bnmc
+from bench.memory import add_memory
 from bench.report import Cell, Floor, Report, Table
 from bnmc.simulation import plan
 
-NAMES = ("kills", "dask", "fuzz", "soak", "overhead", "corruption", "full disk")
+NAMES = ("kills", "dask", "fuzz", "soak", "overhead", "corruption", "full disk", "memory")
 SEED = 2026
 #: Of the stores of these benchmarks: short runs are to have many tiles.
 TILE_SECONDS = 2e-3
@@ -55,6 +56,7 @@ def benchmark(*, quick: bool, only: str | None = None) -> Report:
     parts: dict[str, Callable[[Report, bool], None]] = {
         "kills": add_kills, "dask": add_dask, "fuzz": add_fuzz, "soak": add_soak,
         "overhead": add_overhead, "corruption": add_corruption, "full disk": add_full_disk,
+        "memory": add_memory,
     }  # fmt: skip
     for name in NAMES if only is None else (only,):
         parts[name](report, quick)

@@ -5,16 +5,20 @@ import sys
 from unittest import mock
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Numba reads this variable when it is imported: GPU kernels then run in its simulator.  Other tests
 # do not depend on it.  Set NUMBA_ENABLE_CUDASIM=0 to run the kernels on a GPU.
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
-# Hypothesis draws the same examples in every run.  It has no deadline, because the first call of a
-# kernel compiles it.
+# Hypothesis draws the same examples in every run, and others in each run of `make fuzz`.  It has no
+# deadline, because the first call of a kernel compiles it.
 settings.register_profile("bnmc", deadline=None, derandomize=True)
-settings.load_profile("bnmc")
+settings.register_profile(
+    "bnmc-fuzz", deadline=None, max_examples=300, print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+settings.load_profile("bnmc-fuzz" if os.environ.get("BNMC_FUZZ") == "1" else "bnmc")
 
 
 @pytest.fixture(scope="session", autouse=True)

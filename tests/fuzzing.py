@@ -60,7 +60,7 @@ def fuzz(group, seed, folder):
     with warnings.catch_warnings(), np.errstate(all="warn", under="ignore"):
         warnings.simplefilter("error")
         try:
-            GROUPS[group](random.Random(f"{group} {seed}"), Path(folder), shown)
+            end = GROUPS[group](random.Random(f"{group} {seed}"), Path(folder), shown)
         except tools.LawMismatch:
             return "refused"
         except BnmcError as error:
@@ -69,7 +69,7 @@ def fuzz(group, seed, folder):
             return "refused"
         except Exception as error:
             raise Finding(_said(group, seed, shown, error)) from error
-    return "returned"
+    return end or "returned"
 
 
 def _said(group, seed, shown, error):
@@ -750,12 +750,12 @@ def _pickles(rng, folder, shown):
             raise Finding(repr(again))
         if isinstance(spec, bnmc.Trajectory) and not np.array_equal(again.gram, spec.gram):
             raise Finding("other values")
-        return
+        return "returned"
     cut = content[: rng.randrange(len(content))]
     try:
         pickle.loads(cut)
     except Exception:  # `pickle` documents no list of errors
-        return
+        return "refused"
     raise Finding("a part of a pickle was loaded")
 
 
@@ -822,8 +822,10 @@ def _command_line(rng, folder, shown):
         raise Finding(f"status {status}: {err.getvalue()}")
     if status in (2, 3) and len(err.getvalue().splitlines()) != 1:
         raise Finding(f"status {status}: {err.getvalue()!r}")
+    return "refused" if status in (2, 3) else "returned"
 
 
+#: Each makes one call; it may return "refused" where an error is not raised but caught or printed.
 GROUPS = {
     "functions": _functions,
     "runs": _runs,

@@ -3,6 +3,7 @@
 import itertools
 import re
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from unittest import mock
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate
-from bnmc._support import machine
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -21,7 +23,8 @@ from bnmc.errors import (
     UnknownNameError,
     ZeroVarianceError,
 )
-from bnmc.simulation import recording
+from bnmc.simulation import memory as memory_of_runs
+from bnmc.simulation import plan, segment, tiles
 from bnmc.simulation.engine import choice
 
 SIGMA = "leaky_relu"
@@ -366,6 +369,17 @@ TOO_LARGE = {
     "depth, of which a list of layers is left": (CHAIN, 2**24, {"reduce": ("layer", "chain")}),
     "chains": (CHAIN, 1, {"chains": 2**27}),
     "chains, reduced": (CHAIN, 1, {"chains": 2**27, "reduce": ("layer", "chain")}),
+    "chains, of which a mean is left": (CHAIN, 1, {"chains": 2**20, "reduce": "chain"}),
+    "chains, to a store": (CHAIN, 1, {"chains": 2**22, "store": "large.zarr"}),
+    "depth 0": (CHAIN, 0, {"chains": 2**21}),
+    "depth 0, nothing kept": (CHAIN, 0, {"chains": 2**21, "observables": ()}),
+    "cross-Gram": (CHAIN, 1, {"inputs": 600, "observables": "cross_gram"}),
+    "rows, copied": (
+        Chain(10**7, 3, SIGMA), 1, {"initial": np.broadcast_to(np.arange(3.0), (10**7, 3))}
+    ),
+    "rows of each chain": (
+        CHAIN, 1, {"chains": 10**6, "initial": np.broadcast_to(np.arange(3.0), (10**6, 6, 3))}
+    ),
     "batch": (Chain(6, 4_000, SIGMA), 1, {}),
     "batch, reduced": (Chain(6, 4_000, SIGMA), 1, {"reduce": "chain"}),
     "batch, nothing kept": (Chain(6, 4_000, SIGMA), 1, {"observables": ["orthogonality_gap"]}),
@@ -383,7 +397,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
     """The error names the size, and comes before any allocation: here memory has 100 MB."""
-    monkeypatch.setattr(recording, "available_memory", lambda: 100_000_000)
+    monkeypatch.setattr(memory_of_runs, "available_memory", lambda: 100_000_000)
     chain, depth, options = TOO_LARGE[what]
     tracemalloc.start()
     try:
@@ -397,26 +411,10 @@ def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
     assert "95.4 MiB" in str(error)
 
 
-def test_the_size_that_is_refused_is_the_size_of_the_result(monkeypatch):
-    """A run needs no more memory than the error states."""
-    monkeypatch.setattr(recording, "available_memory", lambda: 1000)
-    arguments = {"chains": 50, "rng": 0, "sampler": "weights"}
-    requested = fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments).requested
-    monkeypatch.setattr(recording, "available_memory", lambda: requested)
-    run = simulate(CHAIN, 30, **arguments)
-    assert run.gram.nbytes < requested < 3 * run.gram.nbytes
-    monkeypatch.setattr(recording, "available_memory", lambda: requested - 1)
-    fails(ResultTooLargeError, simulate, CHAIN, 30, **arguments)
-
-
 @pytest.mark.parametrize("width", [10**30, 2**63])
 def test_a_width_beyond_what_kernels_count(width, nothing_runs):
     error = fails(ArgumentError, lambda: simulate(Chain(width, 3, norm="none"), 1, rng=0))
     assert error.argument == "width"
-
-
-def test_the_memory_that_is_free_is_known():
-    assert 2**20 < machine.available_memory() < 2**60
 
 
 # --- rows without variance ------------------------------------------------------------------
@@ -535,6 +533,93 @@ def test_the_chain_that_lost_a_row_is_the_one_named(threads):
     assert len(named) > 2
 
 
+#: Of eight chains the sixth and seventh stop.
+STOPS, COUNT = 5, 8
+
+
+def starts(width, batch, dtype=np.float64):
+    """A batch for each chain, in general position."""
+    return np.random.default_rng(5).normal(size=(COUNT, width, batch)).astype(dtype)
+
+
+def without_variance():
+    """Rows ±(1, -1, 1, -1): after the absolute value all samples are equal."""
+    x = starts(40, 4)
+    x[STOPS : STOPS + 2] = np.outer(np.ones(40), [1.0, -1.0, 1.0, -1.0])
+    return x
+
+
+def scaled(factor, width=6, batch=3):
+    """Positive entries, so that relu keeps them."""
+    x = np.abs(starts(width, batch))
+    x[STOPS : STOPS + 2] *= factor
+    return x
+
+
+FLAT = {"initial": without_variance(), "depth": 2}
+STOPPED = {
+    "no variance": (Chain(40, 4, "abs"), FLAT, ZeroVarianceError, 1),
+    "no variance, float32": (
+        Chain(40, 4, "abs"), {**FLAT, "dtype": "float32"}, ZeroVarianceError, 1,
+    ),
+    "no variance, weights": (
+        Chain(40, 4, "abs", weights="uniform"), FLAT, ZeroVarianceError, 1,
+    ),
+    "no variance, own weights": (
+        Chain(40, 4, "abs", weights=lambda generator, shape: generator.standard_normal(shape)),
+        FLAT, ZeroVarianceError, 1,
+    ),
+    "the start overflows": (
+        Chain(6, 3, "relu", norm="none"), {"initial": scaled(1e200)}, NonFiniteError, 0,
+    ),
+    "the start overflows float32": (
+        Chain(6, 3, "relu", norm="none", skip=0.5),
+        {"initial": scaled(1e39), "dtype": "float32"}, NonFiniteError, 0,
+    ),
+    "the recorded matrix overflows": (
+        Chain(6, 3, "relu", norm="none"), {"initial": scaled(1e151)}, NonFiniteError, 0,
+    ),
+    "a state is too small": (
+        Chain(6, 3, "tanh", norm="none"), {"initial": scaled(1e-146)}, NonFiniteError, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["one thread", "three threads", "parts of 2", "parts of 4"])
+@pytest.mark.parametrize("name", STOPPED)
+def test_the_chain_that_stops_is_named_wherever_it_is(name, way, monkeypatch):
+    """In whatever part of the run it is, and whichever thread has it."""
+    chain, options, kind, layer = STOPPED[name]
+    options = {"depth": 1, "rng": 0, "chains": COUNT, **options}
+    if way.startswith("parts"):
+        part = int(way[-1])
+        monkeypatch.setattr(
+            plan, "grid_of", lambda chains, recorded, *_: tiles.Grid(chains, recorded, part, 2)
+        )
+    else:
+        options["threads"] = 1 if way == "one thread" else 3
+    with ThreadPoolExecutor(1) as pool:
+        if way.startswith("parts"):
+            options["executor"] = pool
+        error = fails(kind, simulate, chain, **options)
+    assert (error.chain, error.layer) == (STOPS, layer)
+    assert f"chain {STOPS}" in str(error)
+
+
+def test_the_chain_that_stops_is_named_where_threads_share_a_layer(monkeypatch, tmp_path):
+    """One chain in each part of a store, and several threads for each part."""
+    chain, options, kind, layer = STOPPED["no variance"]
+    wide = np.repeat(options["initial"], 13, axis=1)
+    wide[STOPS + 1] = wide[0]  # of two parts, the one that ends first would be named
+    chain = Chain(wide.shape[1], 4, "abs")
+    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
+    monkeypatch.setattr(memory, "panel_rows", lambda width, columns: BLOCK)
+    run = {"initial": wide, "rng": 0, "chains": COUNT}
+    for where in ({"threads": 3 * COUNT}, {"threads": 4 * COUNT, "store": tmp_path / "run.zarr"}):
+        error = fails(kind, simulate, chain, 2, **run, **where)
+        assert (error.chain, error.layer, error.row) == (STOPS, layer, 0)
+
+
 # --- numbers that leave the range -----------------------------------------------------------
 
 
@@ -586,9 +671,11 @@ def test_a_scale_beyond_float64_is_for_the_log_scale():
     chain = Chain(6, 3, "linear", norm="none", gain=100.0)
     error = fails(NonFiniteError, simulate, chain, 200, rng=0)
     assert "log_scale" in str(error)
-    assert 60 < error.layer < 100
     run = simulate(chain, 200, rng=0, observables=["scaled_gram", "log_scale"])
     assert np.isfinite(run.scaled_gram).all()
+    # exp(690) is the limit, with room for sums of entries.
+    assert error.layer == np.argmax(run.log_scale[0] > 690)
+    assert error.layer > 0
     assert run.log_scale[0, -1] > 1000
 
 

@@ -53,10 +53,10 @@ PUBLIC = {
         "corollary_15 lemma_1 lemma_13 lemma_5_gamma lemma_7 proposition_8 theorem_14"
     ),
     "bnmc.errors": (
-        "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted MissingExtraError "
-        "NonFiniteError NotMixing PartialEstimateError PrecisionWarning ResultTooLargeError "
-        "SingularGramError StoreError StoreInUseError StoreLockError StoreMismatchError "
-        "StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
+        "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
+        "MissingExtraError NonFiniteError NotMixing PartialEstimateError PrecisionWarning "
+        "ResultTooLargeError SingularGramError StoreError StoreInUseError StoreLockError "
+        "StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
     ),
     "bnmc.experiments": (
         "Experiment Table describe names run"

@@ -21,6 +21,7 @@ __all__ = [
     "BackendError",
     "BnmcError",
     "Interrupted",
+    "KernelCacheWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
@@ -532,6 +533,14 @@ class Interrupted(KeyboardInterrupt):
 
 class PrecisionWarning(UserWarning):
     """Results are less precise than their dtype allows; the message names them and a remedy."""
+
+
+class KernelCacheWarning(UserWarning):
+    """Compiled code cannot be kept on disk or read from there, so the process compiles.
+
+    The message names the folder and the reason: it cannot be written to, a file is damaged, or
+    another user may have written code there. A process warns once per folder and kind of failure.
+    """
 
 
 class PartialEstimateError(BnmcError):

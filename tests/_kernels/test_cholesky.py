@@ -274,3 +274,13 @@ def test_a_small_pivot_is_kept_as_long_as_it_is_more_than_rounding():
         factor, work, _ = factorised(gram, law_of(2))
         assert work.regular.all()
         assert factor[1, 1] ** 2 == pytest.approx(size, rel=1e-3)
+
+
+@BODIES
+def test_samples_of_different_length_are_no_twins(python):
+    """a₀ = (1, 1) and a₁ = (1, 0) have a₀·a₁ = |a₁|², but not |a₀|²; and the other way round."""
+    for gram in ([[2.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 2.0]]):
+        factor, work, _ = factorised(np.array(gram), law_of(2), python)
+        np.testing.assert_array_equal(work.twin, [0, 1])
+        assert work.regular.all()
+        np.testing.assert_allclose(factor @ factor.T, gram, rtol=1e-15)

@@ -345,6 +345,38 @@ def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
 
 @BODIES
 @DTYPES
+@pytest.mark.parametrize("batch", [3, 40, 200])
+def test_equal_entries_have_no_variance_however_many_are_added(dtype, body, batch):
+    """The mean of n equal entries may be n units of rounding off: so may their variance."""
+    law, seen = law_of(256, batch), 0.0
+    for value in np.random.default_rng(batch).uniform(0.5, 2.0, 40 if body == "compiled" else 3):
+        block, _ = blocked(64, batch, dtype, 3)
+        view = block.reshape(-1, numbers.BLOCK)
+        view[:batch, 9] = value
+        mean = dtype(0.0)
+        for entry in view[:batch, 9]:
+            mean += entry
+        seen = max(seen, abs(mean * dtype(1.0 / batch) / view[0, 9] - 1) / np.finfo(dtype).eps)
+        assert normalise_block(body, block, 64, law) == 9
+    # Of many entries the mean is off by more than one unit, which is what the threshold is for.
+    assert seen > 1.5 or batch == 3
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("batch", [3, 40])
+def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, body, batch):
+    """One entry of n differs by δ: the variance is δ² (n−1)/n², here 3² times the threshold."""
+    unit = np.finfo(dtype).eps
+    block, _ = blocked(64, batch, dtype, 3)
+    view = block.reshape(-1, numbers.BLOCK)
+    view[:batch, :64] = 1.0
+    view[0, :64] += 3.0 * batch**2 * unit / math.sqrt(batch - 1)
+    assert normalise_block(body, block, 64, law_of(256, batch)) == -1
+
+
+@BODIES
+@DTYPES
 @NORMS
 @pytest.mark.parametrize("skip", [0.0, 1.0, -0.5])
 @pytest.mark.parametrize("keeps", [True, False])

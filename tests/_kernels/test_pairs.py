@@ -277,3 +277,53 @@ def test_the_kernels_run_as_plain_python_too(plain_python):
         found = pairs_of(chain, 6, **one).advance(5, until=5, record=True, traced=6)
         np.testing.assert_allclose(found[0], record, rtol=0, atol=1e-11)
         np.testing.assert_allclose(found[1], trace, rtol=1e-8, atol=1e-12)
+
+
+def test_patience_is_for_layers_in_a_row():
+    """A layer with a common range begins the count anew; one more without it ends a pair."""
+    regular = pairs_of(CHAINS[0], 3)
+    regular.advance(4)
+    regular.tries[:, 2] = cpu_pairs.PATIENCE
+    regular.met[:] = -1
+    regular.grams[:, 1] += 0.1 * np.eye(4)  # apart, with full rank
+    regular.advance(1)
+    assert (regular.status[:, 0] == 0).all()
+    assert (regular.tries[:, 2] == 0).all()
+    degenerate = pairs_of(bnmc.Chain(3, 6, "linear"), 3)
+    degenerate.advance(1)  # the lag, in which the chain ahead moves alone
+    degenerate.advance(cpu_pairs.PATIENCE)
+    assert (degenerate.status[:, 0] == 0).all()
+    assert (degenerate.tries[:, 2] == cpu_pairs.PATIENCE).all()
+    degenerate.advance(1)
+    assert (degenerate.status[:, 0] == cpu_pairs.DEGENERATE).all()
+
+
+def test_each_attempt_has_a_coin_of_its_own(plain_python, monkeypatch):
+    """The first coin decides whether rows are kept, the next ones each decide on new rows."""
+    plain_python()
+    drawn, coin = [], cpu_pairs._coin
+
+    def recorded(draw, number, attempt):
+        drawn.append((int(number), int(draw.layer), attempt, coin(draw, number, attempt)))
+        return drawn[-1][-1]
+
+    monkeypatch.setattr(cpu_pairs, "_coin", recorded)
+    pairs = pairs_of(bnmc.Chain(12, 3, "relu"), 12, threshold=ALWAYS)
+    pairs.advance(3)
+    by_layer = {}
+    for number, layer, attempt, value in drawn:
+        by_layer.setdefault((number, layer), []).append((attempt, value))
+    for attempts in by_layer.values():
+        assert [attempt for attempt, _ in attempts] == list(range(len(attempts)))
+    # Attempts differ, and so do pairs and layers.
+    assert max(map(len, by_layer.values())) > 3
+    assert len({value for *_, value in drawn}) == len(drawn)
+
+
+def test_an_error_names_the_pair_wherever_it_is():
+    """A Gram matrix of zeros, in the third of the pairs that begin at number 40."""
+    pairs = pairs_of(bnmc.Chain(5, 2, "relu", norm="batch-uncentred"), 4, first=40)
+    pairs.grams[2] = 0.0
+    with pytest.raises(ZeroVarianceError) as caught:
+        pairs.advance(1)
+    assert caught.value.chain == 42

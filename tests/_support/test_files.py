@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import threading
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 
-from bnmc._support import files
+from bnmc._support import array_arguments, files
+from bnmc.errors import ResultTooLargeError
 
 
 def fill(path: Path, content: str, as_folder: bool) -> None:
@@ -231,3 +234,44 @@ def test_old_systems_and_file_systems_have_no_exchange(tmp_path: Path) -> None:
                     files._renamed(tmp_path / "a", tmp_path / "b", 0)
     with mock.patch.object(files.sys, "platform", "win32"):
         assert not files._renamed(tmp_path / "a", tmp_path / "b", 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda content: content[:-1], "its header states 32 bytes, and it has 31"),
+        (lambda content: content + b"0", "its header states 32 bytes, and it has 33"),
+        (lambda content: content.replace(b"(2, 2)", b"(9, 9)"), "its header states 648 bytes"),
+        (lambda content: content.replace(b"<f8", b"|O8"), "objects"),
+        (lambda content: content[:6] + b"\x03" + content[7:], "its version is"),
+        (lambda content: b"PK" + content[2:], "magic string"),
+    ],
+)
+def test_a_damaged_array_is_not_read(damage, reason):
+    file = io.BytesIO()
+    np.save(file, np.eye(2))
+    content = damage(file.getvalue())
+    with pytest.raises(ValueError, match=reason):
+        files.read_npy("x", io.BytesIO(content), len(content))
+
+
+def test_an_array_that_ends_before_its_stated_size_is_not_read():
+    file = io.BytesIO()
+    np.save(file, np.eye(2))
+    content = file.getvalue()
+    with pytest.raises(ValueError, match="ends too early"):
+        files.read_npy("x", io.BytesIO(content[:-8]), len(content))
+
+
+def test_an_array_larger_than_the_memory_is_not_read(monkeypatch):
+    """The array, and a copy in float64."""
+    file = io.BytesIO()
+    np.save(file, np.ones((2, 2), np.float32))
+    content = file.getvalue()
+    for available, fits in ((48, True), (47, False)):
+        monkeypatch.setattr(array_arguments, "available_memory", lambda value=available: value)
+        if fits:
+            assert files.read_npy("x", io.BytesIO(content), len(content)).sum() == 4.0
+        else:
+            with pytest.raises(ResultTooLargeError, match="^x: the result needs 48 B"):
+                files.read_npy("x", io.BytesIO(content), len(content))

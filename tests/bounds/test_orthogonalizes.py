@@ -383,3 +383,27 @@ def test_extremes_are_finite_or_infinite_but_never_nan():
     np.testing.assert_allclose(og.expected_shares([1.0, 1e-280, -1e-14]), [1, 0, 0], rtol=1e-13)
     assert og.shortfall(np.float32([1.0, 1.0, 0.0])) == pytest.approx(1 / 3)
     assert og.shortfall(np.full(49, 1 / 49)) == pytest.approx(0, abs=1e-16)
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]],  # a low rank needs more nodes
+        [[1.0, 1.0, 1.0, 1e-6], [1.0, 1.0, 1.0, 1.0]],  # and so does a small share
+        [[5.0, 1e-9, 3.0, 0.5], [0.0, 2.0, 0.0, 1e-12], [1.0, 1e-100, 0.0, 0.0]],
+    ],
+    ids=["ranks", "sizes", "both"],
+)
+def test_a_stack_of_spectra_equals_its_rows(stack):
+    """One grid serves all rows, so it must suit the row that needs most."""
+    for function in (
+        og.expected_shares,
+        og.shortfall,
+        og.wasserstein_squared,
+        lambda spectrum: og.one_step_variance(spectrum, 10),
+        lambda spectrum: og.expected_squared_gap(spectrum, 10),
+    ):
+        rows = [function(row) for row in stack]
+        # The stated accuracy of `expected_shares`, the least accurate one.
+        np.testing.assert_allclose(function(stack), rows, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(og.expected_shares(stack).sum(axis=-1), 1.0, rtol=1e-13)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bnmc._support import array_arguments
 from bnmc.cli import inputs
-from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError, UnknownNameError
 
 X = np.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.25]])
 
@@ -165,8 +168,49 @@ def test_damaged_file(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_archive_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez_compressed(tmp_path / "x.npz", np.zeros((100, 100)))
-    monkeypatch.setattr(inputs, "MOST_BYTES", 10_000)
-    with pytest.raises(ArgumentError, match="unpacks to 80128 bytes"):
-        inputs.read_input(tmp_path / "x.npz")
+@pytest.mark.parametrize("kind", ["npz", "npz claims less", "npy", "npy sparse", "csv"])
+def test_file_that_is_larger_than_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its size is known from the directory of the archive and the header, before it is read."""
+    zeros = np.zeros((1000, 500))
+    path = tmp_path / f"x.{kind.split()[0]}"
+    if kind == "npz":
+        np.savez_compressed(path, zeros)
+        assert path.stat().st_size < 10_000
+    elif kind == "npz claims less":
+        # The directory states the size of a small array, the header and the content a large one.
+        np.savez_compressed(path, zeros)
+        size = (zeros.nbytes + 128).to_bytes(4, "little")
+        path.write_bytes(path.read_bytes().replace(size, (928).to_bytes(4, "little")))
+    elif kind == "csv":
+        np.savetxt(path, zeros[:, :100], delimiter=",", fmt="%d")
+    else:
+        np.save(path, zeros if kind == "npy" else zeros[:1, :1])
+        if kind == "npy sparse":
+            content = path.read_bytes()
+            path.write_bytes(content[:-8].replace(b"(1, 1), }     ", b"(1000, 500), }"))
+            os.truncate(path, len(content) - 8 + zeros.nbytes)
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 1_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MemoryError if kind != "npz claims less" else ArgumentError) as caught:
+            inputs.read_input(path)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    if kind != "npz claims less":
+        assert isinstance(caught.value, ResultTooLargeError)
+        assert (caught.value.argument, caught.value.available) == ("input", 1_000_000)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 0), (), (2, 3, 4)])
+def test_arrays_of_any_form_are_read(tmp_path: Path, shape: tuple[int, ...], order: str) -> None:
+    values = np.asarray(np.random.default_rng(1).normal(size=shape), order=order)
+    np.savez_compressed(tmp_path / "x.npz", values)
+    np.save(tmp_path / "x.npy", values)
+    for name in ("x.npz", "x.npy"):
+        found = inputs.read_states(tmp_path / name)
+        assert found.shape == shape
+        assert np.array_equal(found, values)

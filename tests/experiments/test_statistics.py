@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from bnmc import Estimate
-from bnmc.experiments.statistics import interval, proportion, rms, slope
+from bnmc.experiments.statistics import (
+    banded,
+    interval,
+    mean_of_band,
+    proportion,
+    rms,
+    short_interval,
+    slope,
+)
 
 
 class TestStatistics:
@@ -49,3 +57,36 @@ class TestStatistics:
             exact = binomtest(hits, 20).proportion_ci(method="exact")
             assert found.value == hits / 20
             np.testing.assert_allclose(found.ci, exact, rtol=1e-9)
+
+    @pytest.mark.parametrize("networks", [2, 3, 20])
+    def test_bands_are_students_intervals(self, networks):
+        """Of independent networks, at each place of the samples."""
+        from scipy import stats
+
+        samples = np.random.default_rng(1).normal(3.0, 0.5, (networks, 4, 2))
+        found = banded(samples)
+        assert found.shape == (4, 2, 3)
+        np.testing.assert_allclose(found[..., 0], samples.mean(axis=0), rtol=1e-14)
+        low, high = stats.t.interval(
+            0.95, networks - 1, samples.mean(axis=0), stats.sem(samples, axis=0)
+        )
+        np.testing.assert_allclose(found[..., 1], low, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found[..., 2], high, rtol=1e-9)
+        one = mean_of_band(found[1, 0], networks)
+        assert one.value == found[1, 0, 0]
+        assert one.stderr == pytest.approx(stats.sem(samples[:, 1, 0]), rel=1e-9)
+        assert (one.ci, one.n, one.level) == (tuple(found[1, 0, 1:]), networks, 0.95)
+
+    def test_levels_of_slopes_and_root_mean_squares(self):
+        from scipy import stats
+
+        y = [Estimate(v, 0.02 * v, (0.0, 9.0), 9, "x") for v in (2.0, 1.1, 0.6)]
+        found = slope([1.0, 4.0, 16.0], y, level=0.8)
+        half = stats.norm.isf(0.1) * found.stderr
+        assert found.ci == pytest.approx((found.value - half, found.value + half), rel=1e-9)
+        samples = np.array([3.0, 4.0, 5.0, 4.5])
+        low, high = stats.t.interval(0.8, 3, (samples**2).mean(), stats.sem(samples**2))
+        assert rms(samples, level=0.8).ci == pytest.approx((low**0.5, high**0.5), rel=1e-9)
+
+    def test_a_band_in_words(self):
+        assert short_interval(np.array([0.123456, 0.1, 2.0])) == "0.123 [0.1, 2]"

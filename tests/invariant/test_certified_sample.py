@@ -68,3 +68,9 @@ def test_too_few_pairs_certify_no_layer(monkeypatch):
 def test_bad_input_to_sample(options, error, said):
     with pytest.raises(error, match=said):
         sample(**({"chain": RELU, "size": 3, "tolerance": 0.1, "rng": 0} | options))
+
+
+def test_the_certificate_and_the_draws_have_random_numbers_of_their_own():
+    """The layer is chosen by the certificate, so draws must not depend on its pairs."""
+    drawn = sample(bnmc.Chain(50, 3, "relu"), 4, tolerance=0.3, rng=0)
+    assert drawn.key != drawn.certificate.key

@@ -263,8 +263,22 @@ def test_known_chains_lose_the_known_shares():
     run = bnmc.simulate(stepped, 20, chains=1000, rng=0, every=20)
     found = absorbing_events(stepped, run.gram[:, -1])
     assert [event.name for event in found] == ["coinciding samples", "dead sample"]
-    assert abs(20_000 * found[0].probability - math.log(2)) <= 20_000 * 5 * found[0].stderr
+    allowed = 20_000 * 5 * found[0].stderr
+    assert abs(20_000 * found[0].probability - math.log(2)) <= allowed < math.log(2)
     assert found[1].probability == 2 * 2.0**-60
+
+
+def test_the_error_is_that_of_a_mean_over_states():
+    stepped = bnmc.Chain(30, 2, step, norm=UNCENTRED)
+    grams = bnmc.simulate(stepped, 20, chains=40, rng=0, every=20).gram[:, -1]
+    # States that are absorbed already do not count.
+    alive_ones = grams[np.linalg.det(grams) > 1e-9]
+    assert 20 < len(alive_ones) < 40
+    found = absorbing_events(stepped, grams)[0]
+    each = [absorbing_events(stepped, np.stack([one, one]))[0].probability for one in alive_ones]
+    assert found.probability == pytest.approx(np.mean(each), rel=1e-9)
+    error = np.std(each, ddof=1) / math.sqrt(len(each))
+    assert found.stderr == pytest.approx(error, rel=1e-9)
 
 
 def test_chains_without_flat_pieces_have_no_events():

@@ -112,6 +112,17 @@ def test_what_is_left_out_is_a_stretch():
     assert found.time.value == pytest.approx(math.exp(2 * z), rel=1e-10)
     assert found.time.stderr == pytest.approx(2 * stderr * math.exp(2 * z), rel=1e-10)
     assert found.rate == pytest.approx(math.tanh(z), rel=1e-10)
+    # Student's intervals for ln τ / 2, with 59 degrees of freedom, and for the mean: of 7200 layers
+    # τ has a variance as if 7200/(2M + 1) independent ones gave it.
+    half = stats.t.isf(0.025, 59) * stderr
+    assert found.ci == pytest.approx((math.tanh(z - half), math.tanh(z + half)), rel=1e-9)
+    assert found.time.ci == pytest.approx(
+        (math.exp(2 * (z - half)), math.exp(2 * (z + half))), rel=1e-9
+    )
+    error = values.std() * math.sqrt(found.time.value / 7200)
+    half = stats.t.isf(0.025, 7200 / (2 * window + 1)) * error
+    assert found.mean.stderr == pytest.approx(error, rel=1e-9)
+    assert found.mean.ci == pytest.approx((values.mean() - half, values.mean() + half), rel=1e-9)
 
 
 def test_units_do_not_matter():
@@ -193,7 +204,10 @@ def test_a_short_run_is_refused_with_what_it_gives():
     assert isinstance(partial, Autocorrelation)
     assert (partial.ci, partial.time.ci) == ((0.0, 1.0), (0.0, math.inf))
     assert abs(partial.time.value - 19) < 5.5 * partial.time.stderr
-    assert 0 < partial.stderr < 0.02
+    # The error of a Gaussian process: Var ln τ = 2 (2M + 1)/N, and the rate is tanh(ln τ / 2).
+    z, error = math.atanh(partial.rate), math.sqrt((2 * len(partial.lags) - 1) / 40_000)
+    expected = (math.tanh(z + error) - math.tanh(z - error)) / 2
+    assert partial.stderr == pytest.approx(expected, rel=1e-9)
     accepted = autocorrelation(values, tol=15)
     assert accepted.time.value == pytest.approx(partial.time.value, rel=0.02)
 

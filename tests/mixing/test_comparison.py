@@ -1,11 +1,13 @@
 """All estimators beside one another: they agree, and what cannot be estimated says why."""
 
+import copy
 import json
 import math
 
 import pytest
 
 import bnmc
+from bnmc._support.keys import draw_key
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 from bnmc.mixing import compare
 from bnmc.mixing import comparison as module
@@ -26,7 +28,9 @@ def test_estimators_agree_with_the_mean_field(table):
     # the interval, at a level 1e-6 away, is not symmetric and is taken at that level below.
     for name in ("contraction", "autocorrelation", "spectral"):
         found = table[name]
-        assert abs(found.rate - expected) < 7.0 * found.stderr + 10.0 / table.chain.width
+        # The tolerance tells the rate from its square.
+        allowed = 7.0 * found.stderr + 10.0 / table.chain.width
+        assert abs(found.rate - expected) < allowed < expected - expected**2
     assert table["tv_bound"].rate > expected - 7.0 * table["tv_bound"].stderr
     low, high = compare(table.chain, rng=1, level=1.0 - 1e-6, replicates=2)["relaxation"].ci
     assert low < expected < high < 1.0
@@ -134,3 +138,33 @@ def test_a_run_that_fails_is_noted(monkeypatch):
 def test_bad_input(options, error, said):
     with pytest.raises(error, match=said):
         compare(**({"chain": bnmc.Chain(20, 3, "relu"), "rng": 0} | options))
+
+
+def test_all_runs_have_random_numbers_of_their_own(monkeypatch):
+    """Runs of one key would agree by chance: each draws its own, and so does the batch."""
+    keys = []
+
+    def recorded(name):
+        original = getattr(module, name)
+
+        def run(*args, rng, **options):
+            keys.append(draw_key(copy.deepcopy(rng)))
+            return original(*args, rng=rng, **options)
+
+        return run
+
+    for name in ("simulate", "contraction", "tv_bound"):
+        monkeypatch.setattr(module, name, recorded(name))
+    batch = module._atypical_batch
+
+    def start(chain, component, rng):
+        keys.append(int(copy.deepcopy(rng).integers(2**63)))
+        return batch(chain, component, rng)
+
+    monkeypatch.setattr(module, "_atypical_batch", start)
+    chain = bnmc.Chain(40, 4, "relu")
+    compare(chain, rng=5, replicates=10, chains=5, pairs=2)
+    assert len(keys) == 5
+    assert len(set(keys)) == 5
+    compare(chain, rng=6, replicates=10, chains=5, pairs=2)
+    assert len(set(keys)) == 10

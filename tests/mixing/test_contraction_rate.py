@@ -6,6 +6,7 @@ from concurrent.futures import Executor, Future
 
 import numpy as np
 import pytest
+import scipy.stats
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
@@ -52,8 +53,11 @@ def test_the_estimate_is_that_of_the_distances():
     assert found.exponent_stderr == pytest.approx(stderr, rel=1e-9)
     assert found.rate == pytest.approx(math.exp(exponent), rel=1e-12)
     assert found.rate_estimate.n == 16
-    low, high = found.rate_estimate.ci
-    assert low < found.rate < high <= 1.0
+    assert found.rate_estimate.stderr == pytest.approx(found.rate * stderr, rel=1e-9)
+    # Student's interval for the exponent: one that is 10 % too wide is another one.
+    half = scipy.stats.t.isf(0.025, 15) * stderr
+    expected = (math.exp(exponent - half), math.exp(exponent + half))
+    assert found.rate_estimate.ci == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_interval_covers(monkeypatch):
@@ -84,7 +88,6 @@ def test_a_given_batch_is_a_start():
     found = contraction(bnmc.Chain(100, 4, "relu"), initial=x, pairs=4, rng=0)
     # Before layer 2 the chain ahead is at layer 1 and the other at layer 0, which all pairs share.
     assert len(np.unique(found.distance[:, 0])) == 4
-    assert 0.3 < found.rate < 0.8
 
 
 def test_a_chain_that_loses_rank_does_not_contract():

@@ -13,7 +13,7 @@ from scipy import linalg, signal, stats
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.mixing.implied_timescales import Spectrum, spectral
+from bnmc.mixing.implied_timescales import Spectrum, _chapman_kolmogorov, _rate, spectral
 from bnmc.mixing.rate import RateEstimate
 
 # An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
@@ -207,14 +207,20 @@ def test_intervals_of_several_features_are_conservative(A):
     assert share >= lowest(FEWER)
 
 
-def test_the_test_rejects_one_lag_in_a_hundred():
+def test_the_errors_of_the_test_are_those_of_its_differences():
+    """Of 600 runs 20 % exceed that quantile of Student's law, in 1e-6 of cases outside 12 to 28 %.
+
+    An error that is 25 % too small or too large has 33 or 11 %.  The quantile of the test itself is
+    compared with its definition below: so few of 600 exceed it that it would tell little here.
+    """
     rng = np.random.default_rng(6)
-    passed = [
-        spectral_or_partial(ar1(rng, 50, 60, 0.5), 1).chapman_kolmogorov.passed[0]
-        for _ in range(FEWER)
-    ]
-    # Bonferroni rejects 1 % at most
-    assert np.mean(passed) >= lowest(FEWER, 0.99)
+    tests = [spectral_or_partial(ar1(rng, 50, 60, 0.5), 1).chapman_kolmogorov for _ in range(FEWER)]
+    t = np.array([(one.measured - one.predicted)[0] / one.stderr[0] for one in tests])
+    low, high = stats.binom.ppf([2.5e-7, 1 - 2.5e-7], FEWER, 0.2) / FEWER
+    for multiple in range(2):
+        assert low <= np.mean(np.abs(t[:, multiple]) > stats.t.isf(0.1, 49)) <= high
+    # Bonferroni: at most 1 % are rejected.
+    assert np.mean([one.passed[0] for one in tests]) >= lowest(FEWER, 0.99)
 
 
 # ---------------------------------------------------------------- Chapman and Kolmogorov
@@ -417,3 +423,48 @@ def test_chains_without_a_default_ask_for_observables(chain, options):
     run = bnmc.simulate(chain, 10, rng=0, **options)
     with pytest.raises(ArgumentError, match="^observables: got None, "):
         spectral(run, 1)
+
+
+# ---------------------------------------------------------------- quantiles and degrees of freedom
+
+
+def jackknifed(center, stderr, groups, rng):
+    """A statistic of all groups, and of all but each, of this jackknife estimate and error."""
+    left_out = rng.standard_normal(groups)
+    left_out -= left_out.mean()
+    left_out *= stderr / math.sqrt((groups - 1) / groups * np.square(left_out).sum())
+    return np.concatenate([[center], center + left_out])
+
+
+@pytest.mark.parametrize("groups", [5, 12])
+def test_the_test_compares_with_students_quantile_for_all_multiples_together(groups):
+    """Level 1 % for two differences; the error of m stretches has m − 1 degrees of freedom."""
+    quantile = stats.t.isf(0.01 / 2 / 2, groups - 1)
+    rng = np.random.default_rng(3)
+    for factor, passes in ((0.99, True), (1.01, False), (-0.99, True), (-1.01, False)):
+        for multiple in (2, 3):
+            # At lag 1 the correlation is 0.5 without error: the error is that at the multiple.
+            leading = {1: np.full(groups + 1, 0.5)}
+            for k in (2, 3):
+                gap = factor * quantile * 1e-3 if k == multiple else 0.0
+                leading[k] = jackknifed(0.5**k + gap, 1e-3, groups, rng)
+            found = _chapman_kolmogorov(leading, [1])
+            np.testing.assert_allclose(found.stderr, [[1e-3, 1e-3]], rtol=1e-9)
+            assert found.passed.tolist() == [passes]
+
+
+@pytest.mark.parametrize("groups", [5, 12])
+@pytest.mark.parametrize("level", [0.9, 0.99])
+def test_the_interval_is_students_with_one_degree_less_than_stretches(groups, level):
+    """Of artanh σ: an interval that is 10 % too wide, or of another degree, is another one."""
+    leading = np.tanh(jackknifed(0.6, 0.01, groups, np.random.default_rng(4)))
+    found = _rate(leading, leading, 3, level)
+    half = stats.t.isf((1 - level) / 2, groups - 1) * 0.01
+    expected = np.tanh([0.6 - half, 0.6 + half]) ** (1 / 3)
+    np.testing.assert_allclose(found.ci, expected, rtol=1e-9)
+    # If all data have more stretches than those held out, their interval may end higher.
+    everything = np.tanh(jackknifed(0.65, 0.01, 2 * groups, np.random.default_rng(5)))
+    wider = _rate(leading, everything, 3, level)
+    half = stats.t.isf((1 - level) / 2, 2 * groups - 1) * 0.01
+    assert wider.ci[1] == pytest.approx(math.tanh(0.65 + half) ** (1 / 3), rel=1e-9)
+    assert wider.ci[0] == found.ci[0]

@@ -9,10 +9,10 @@ import scipy.stats
 
 import bnmc
 from bnmc.errors import NotMixing, PartialEstimateError
-from bnmc.estimate.intervals import bounded_mean_interval
+from bnmc.estimate.intervals import bounded_mean_interval, mean_interval
 from bnmc.mixing import coupling, meeting_bound
 from bnmc.mixing.meeting_bound import tv_bound
-from bnmc.mixing.meetings import capped_intervals, survival
+from bnmc.mixing.meetings import capped_intervals, survival, tail_rate
 
 RELU = bnmc.Chain(20, 3, "relu")
 
@@ -192,3 +192,23 @@ def test_a_chain_past_its_stability_limit_does_not_mix():
         tv_bound(bnmc.Chain(400, 40, "silu"), 10, max_layers=300, rng=0)
     assert raised.value.pivot_trend < -0.02
     assert raised.value.partial is None
+
+
+@pytest.mark.parametrize("level", [0.9, 0.99])
+def test_the_interval_of_the_rate_is_the_wider_of_two_from_both_sides(level):
+    """Exact for a geometric law, or of the mean of the times beyond the median if that is wider."""
+    tail = (1 - level) / 2
+    # Times beyond the median 5 that vary less than a geometric law: 1 to 3 layers.
+    even = np.concatenate([np.full(101, 5), np.resize([6, 7, 8], 100)])
+    found = tail_rate(even, level)
+    failures = int((even[101:] - 5).sum()) - 100
+    low, high = (scipy.stats.nbinom(100, 1.0 - rate) for rate in found.ci)
+    assert low.sf(failures - 1) == pytest.approx(tail, rel=1e-6)
+    assert high.cdf(failures) == pytest.approx(tail, rel=1e-6)
+    # And some that vary much more: the interval of their mean, 1/(1 − rate).
+    beyond = np.resize([1, 1, 1, 1, 60], 100)
+    found = tail_rate(np.concatenate([np.full(101, 5), 5 + beyond]), level)
+    ends = mean_interval(beyond, 1 - tail)
+    assert found.ci == pytest.approx([1 - 1 / end for end in ends], rel=1e-9)
+    stderr = scipy.stats.sem(beyond) / beyond.mean() ** 2
+    assert found.stderr == pytest.approx(stderr, rel=1e-9)

@@ -6,6 +6,7 @@ import pytest
 
 from bnmc.errors import ArgumentError
 from bnmc.mixing import RateEstimate
+from bnmc.mixing.rate import rate_from_artanh
 
 
 def test_timescale_and_alpha_follow_from_the_rate():
@@ -28,3 +29,22 @@ def test_a_rate_outside_of_its_range_is_refused():
         RateEstimate(1.5, 0.1, (1.4, 1.6), 5, "test")
     with pytest.raises(ArgumentError, match="ci"):
         RateEstimate(0.5, 0.1, (-0.1, 0.6), 5, "test")
+
+
+@pytest.mark.parametrize("lag", [1, 4])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_correlation_and_its_interval_become_those_of_a_rate(lag, sign):
+    """|tanh z|^(1/lag), at z and at the ends of its interval; all signs are one rate."""
+
+    def rate(z):
+        return math.tanh(z) ** (1 / lag)
+
+    ends = tuple(sorted((sign * 0.5, sign * 0.8)))
+    value, stderr, ci = rate_from_artanh(sign * 0.7, 0.1, ends, lag)
+    assert value == pytest.approx(rate(0.7), rel=1e-15)
+    assert stderr == pytest.approx((rate(0.8) - rate(0.6)) / 2, rel=1e-12)
+    assert ci == pytest.approx((rate(0.5), rate(0.8)), rel=1e-15)
+    # If the correlation may be 0, so may the rate, and the farther end of both counts.
+    for ends, most in (((-0.3, 0.2), 0.3), ((-0.2, 0.3), 0.3)):
+        _, _, ci = rate_from_artanh(sign * 0.05, 0.1, ends, lag)
+        assert ci == (0.0, pytest.approx(rate(most), rel=1e-15))

@@ -14,7 +14,8 @@ from scipy import optimize, signal, stats
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate import Estimate
-from bnmc.mixing.relaxation_curve import Relaxation, relaxation
+from bnmc.mixing.exponential import fit_exponential
+from bnmc.mixing.relaxation_curve import Relaxation, _end, relaxation
 
 # An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
 SEEDS, GROUPS, FEWER = 2000, 1000, 600
@@ -344,3 +345,39 @@ def test_what_permutations_leave_alone_relaxes_by_squares():
     found = relaxation(np.square(run.orthogonality_gap))
     assert abs(found.rate - (9 / 11) ** 2) < 5.5 * found.stderr + 0.005
     assert found.stderr < 0.05
+
+
+# ---------------------------------------------------------------- the error of the limit
+
+
+def test_the_window_ends_where_the_limit_hides_the_signal():
+    """At 2 standard errors of the deviation, which has those of the mean and of the limit."""
+    layers, pattern = 20, np.resize([1.0, -1.0], 50)
+    signal = 10.0 * 0.7 ** np.arange(layers)
+    for error in (0.0, 0.3):
+        for noise in (0.1, 1.0):
+            values = signal + noise * pattern[:, None]
+            # Chains ± noise: a standard error of noise/√49, from Student's formula.
+            total = math.hypot(noise / 7.0, error)
+            shown = np.flatnonzero(signal < 2.0 * total)[0]
+            assert _end(values, given(0.0, error), 0) == shown
+            assert _end(values, given(0.0, error), 3) == shown
+            assert _end(values, None, 0) == layers
+
+
+@pytest.mark.parametrize("chains", [6, 40])
+@pytest.mark.parametrize("limit", [0.0, None])
+def test_intervals_have_one_degree_of_freedom_less_than_chains(chains, limit):
+    """The score at the ends is Student's quantile, and amplitude and limit have his intervals."""
+    values = ar1(np.random.default_rng(12), chains, 25, 0.7, 60)
+    for level in (0.9, 0.99):
+        found = relaxation(values, limit, window=(2, 20), level=level)
+        quantile = stats.t.isf((1 - level) / 2, chains - 1)
+        fit = fit_exponential(values, None if limit is None else given(limit), 2, 21)
+        for end in found.ci:
+            assert abs(fit.data.score(end)) == pytest.approx(quantile, rel=1e-4)
+        estimates = [found.amplitude] + [found.limit] * (limit is None)
+        for one in estimates:
+            low, high = one.ci
+            assert high - low == pytest.approx(2 * quantile * one.stderr, rel=1e-9)
+            assert high + low == pytest.approx(2 * one.value, rel=1e-9)

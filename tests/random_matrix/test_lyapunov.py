@@ -131,6 +131,16 @@ def test_the_sum_of_the_exponents_is_the_mean_log_determinant():
     assert abs(total - determinant.value) <= sigmas(1) * stderr
 
 
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_stated_error_is_the_spread_of_repetitions(k):
+    """Of 60 estimates: their variance over the mean stated one is χ²/59, from both sides."""
+    found = [rm.lyapunov_residual_estimate(4, 0.8, k, samples=500, rng=seed) for seed in range(60)]
+    ratio = np.var([one.value for one in found], ddof=1) / np.mean([one.stderr**2 for one in found])
+    # Stated variances of 500 samples deviate by about 10 %, and their mean by far less.
+    low, high = stats.chi2.ppf([2.5e-7, 1 - 2.5e-7], 59) / 59
+    assert low < ratio < high
+
+
 def test_small_steps_are_brownian():
     """λ_k → (d − 2k) γ²/2 as γ → 0: the noise of the estimate shrinks with γ² as well."""
     d, gamma = 6, 1e-7

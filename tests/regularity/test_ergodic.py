@@ -16,9 +16,10 @@ import bnmc
 from bnmc import regularity
 from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar import codes
+from bnmc._support import array_arguments
 from bnmc.bounds.rank_collapse import lemma_7
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, ResultTooLargeError
-from bnmc.regularity import ensembles
+from bnmc.regularity import averaging, ensembles
 
 QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "cubes", "squares")
 TAU = 0.5
@@ -564,6 +565,68 @@ def test_other_bad_arguments(monkeypatch):
         regularity.one_step_second_moment([[math.nan]])
     with pytest.raises(ArgumentError, match=r"H: got \(3,\)"):
         regularity.one_step_second_moment([1.0, 2.0, 3.0])
-    monkeypatch.setattr(ensembles, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 10_000)
     with pytest.raises(ResultTooLargeError, match="chain: the result needs"):
         regularity.constant(bnmc.Chain.bn_linear(4, 4))
+
+
+# ------------------------------------------------------------------- the limits
+
+
+def test_a_direction_that_rounding_removed_stays_away():
+    """Three samples in a plane: the last pivot is rounding, above zero in some lanes."""
+    width, order = 6, 3
+    angles = np.random.default_rng(6).uniform([0.0, 1.0, 2.0], [0.5, 1.5, 2.5], (kernels.LANES, 3))
+    start = np.cos(angles[:, :, None] - angles[:, None])
+    assert (np.linalg.det(start) > 0).any()
+    gram = np.moveaxis(start, 0, -1).flatten()
+    for layer in range(3):
+        kernels.linear_layers(
+            kernels.Shape(width, order, order, 0.0), gram, 0, layer, 1,
+            np.empty((1, 3, kernels.LANES)), np.empty((0, gram.size)), np.uint32(1), np.uint32(2),
+            np.empty(64), np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
+            np.empty(8 * order * kernels.LANES),
+        )  # fmt: skip
+        found = gram.reshape(order, order, kernels.LANES)
+        assert not found[2].any()
+        assert (np.einsum("iil->il", found)[:2] > 0).all()
+        # Rows have mean square 1 over the samples: the trace of G is their number.
+        np.testing.assert_allclose(np.einsum("iil->l", found), order, rtol=1e-12)
+
+
+def judged_halves(first, second, rtol):
+    """What `ErgodicRun` says of averages of α of each chain, in the two halves of a try."""
+    run = averaging.ErgodicRun(
+        bnmc.Chain.bn_linear(4, 4), 0, rtol, len(first), 1000, 48, 1, False, None
+    )
+    run.layers = (49, 96)
+    halves = [
+        {"squares": np.asarray(half), "cubes": np.ones(len(half))} for half in (first, second)
+    ]
+    return run._judge(halves, ("alpha",))
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-7], ids=["error decides", "target decides"])
+def test_a_drift_is_a_third_of_the_target_and_three_standard_errors(noise):
+    """α is 1, so the target is rtol; halves of 8 chains differ by the drift, and by known noise."""
+    chains, rtol = 8, 0.01
+    pattern = np.resize([1.0, -1.0], chains)
+    # The difference of the halves is drift + 2 noise pattern: its standard error is Student's.
+    stderr = 2 * noise / math.sqrt(chains - 1)
+    limit = max(rtol / 3, 3 * stderr)
+    assert (limit > rtol / 3) == (noise == 1e-2)
+    for factor, drifts in ((0.99, False), (1.01, True), (-0.99, False), (-1.01, True)):
+        drift = factor * limit
+        first = 1 - drift / 2 - noise * pattern
+        _, reason = judged_halves(first, first + drift + 2 * noise * pattern, rtol)
+        assert ("still drifts" in reason) == drifts
+
+
+def test_a_standard_error_is_compared_with_the_target():
+    pattern = np.resize([1.0, -1.0], 8)
+    for factor, lacks in ((0.99, False), (1.01, True)):
+        # Eight chains 1 ± s have the standard deviation s √(8/7), so the standard error s/√7.
+        values = 1 + factor * 0.01 * math.sqrt(7) * pattern
+        found, reason = judged_halves(values, values, 0.01)
+        assert found["alpha"].stderr == pytest.approx(factor * 0.01, rel=1e-9)
+        assert ("standard error" in reason) == lacks

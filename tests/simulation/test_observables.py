@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from bnmc import Chain, Distance, Observable, SoftRank, gram, simulate
-from bnmc.simulation.observables import OBSERVABLES
+from bnmc.errors import NonFiniteError
+from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.observables import OBSERVABLES, View
 
 CHAIN = Chain(12, 3, "leaky_relu", norm="none", gain=1.2)
 RUN = {"depth": 4, "chains": 5, "rng": 0, "sampler": "conditional"}
@@ -219,3 +221,26 @@ def test_an_observable_cannot_make_its_matrix_writeable():
     np.testing.assert_array_equal(out, record(["gram"])["gram"])
     for name in ("before", "after"):
         np.testing.assert_array_equal(run[name], out[..., 0, 0])
+
+
+# --- the range of float64 -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gram", "cross_gram", "eigenvalues"])
+def test_values_beyond_the_range_of_float64_are_errors_and_never_infinite(name):
+    """exp(709.78) is the largest float64; sums of n entries of 1 need room above the limit."""
+    n, chains = 3, 2
+    for log_scale, fits in ((-745.0, True), (680.0, True), (689.9, True), (705.0, False),
+                            (709.7, False), (709.8, False), (715.0, False)):  # fmt: skip
+        scale = np.array([[0.0], [log_scale]])
+        frames = Frames(np.ones((chains, 1, n, n)), scale, np.zeros((chains, 1, 0)))
+        view = View.of(CHAIN, 1, frames, 7, np.array([40]))
+        if fits:
+            values = OBSERVABLES[name].evaluate(view)
+            factor = n if name == "eigenvalues" else 1.0
+            assert np.abs(values[1]).max() == pytest.approx(factor * np.exp(log_scale), rel=1e-12)
+            continue
+        # The first chain of the frames has number 7.
+        with pytest.raises(NonFiniteError, match="scaled_gram") as caught:
+            OBSERVABLES[name].evaluate(view)
+        assert (caught.value.chain, caught.value.layer) == (8, 40)

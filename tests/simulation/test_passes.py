@@ -1,6 +1,7 @@
 """The seams for norms over the features and for maps between Gram matrix and covariance."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ import bnmc
 from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import Norm
+from bnmc.errors import NonFiniteError
+from bnmc.simulation import plan
 from bnmc.simulation.engine.passes import PassesSampler
 from bnmc.simulation.engine.replay import hidden_panels
+from bnmc.simulation.tiles import Grid
 
 # A toy norm over the features needs no more than this value.
 RMS = Norm("toy-rms", NORM_NONE, "features", centred=False)
@@ -86,3 +90,24 @@ def test_the_covariance_is_a_map_of_the_gram_matrix(monkeypatch):
     monkeypatch.setattr(Chain, "covariance", Fourfold())
     mapped = bnmc.simulate(Chain(40, 3, "tanh", norm="none"), 3, chains=2, rng=0)
     assert np.array_equal(gained.gram, mapped.gram)
+
+
+def test_the_chain_that_stops_in_a_pass_is_named_wherever_it_is(monkeypatch):
+    """A rare value of the activation is no number; the chains before the named one run without."""
+
+    def rare(x):
+        return x if x <= 4.0 else np.nan
+
+    chain, run = (
+        Chain(40, 3, bnmc.Activation(rare, name="rare"), norm=RMS),
+        {"rng": 24, "threads": 1},
+    )
+    with pytest.raises(NonFiniteError) as alone:
+        bnmc.simulate(chain, 4, chains=8, **run)
+    stops = alone.value.chain
+    assert stops > 0
+    bnmc.simulate(chain, 4, chains=stops, **run)
+    monkeypatch.setattr(plan, "grid_of", lambda chains, recorded, *_: Grid(chains, recorded, 1, 7))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(NonFiniteError) as parted:
+        bnmc.simulate(chain, 4, chains=8, executor=pool, **run)
+    assert (parted.value.chain, parted.value.layer) == (stops, alone.value.layer)

@@ -25,7 +25,7 @@ from bnmc.errors import (
     StoreInUseError,
     StoreMismatchError,
 )
-from bnmc.simulation import plan, recording
+from bnmc.simulation import memory, plan
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.store import journal, layout, reading, store
 
@@ -466,10 +466,9 @@ def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
     with pytest.raises(KeyError):
         stored.observables["other"]
     assert (len(stored.observables), list(stored.observables)) == (1, ["gram"])
-    monkeypatch.setattr(recording, "available_memory", lambda: 50_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 50_000)
     with pytest.raises(ResultTooLargeError, match="store="):
         run(depth=1000)
-    run(depth=1000, store=path.with_name("long.zarr"))
 
 
 def test_a_worker_of_another_kind_is_refused(path):
@@ -516,3 +515,24 @@ def test_path_types(tmp_path, monkeypatch):
     run(depth=3, store="run.zarr")
     run(depth=3, store=Path("run.zarr"))
     assert store.as_store_path("run.zarr") == Path("run.zarr")
+
+
+@pytest.mark.parametrize("name", ["weights", "skip in float32"])
+def test_a_damaged_last_tile_is_made_from_the_state_before_it(name, path):
+    """Of large states only the last two of a part are kept: the last tile alone is made again."""
+    chain, options = RUNS[name]
+    expected = run(chain, **options)
+    run(chain, store=path, **options)
+    blocks = -(-len(expected.layers) // 7)
+    part = 1
+    kept = {file.name for file in (path / "progress").glob(f"state-{part}-*.npz")}
+    assert kept == {f"state-{part}-{block}.npz" for block in (blocks - 2, blocks - 1)}
+    (damaged,) = (
+        file
+        for file in chunks(path)
+        if file.relative_to(path / "gram" / "c").parts[:2] == (str(part), str(blocks - 1))
+    )
+    flip(damaged)
+    with counted() as made:
+        assert_same(run(chain, store=path, **options), expected)
+    assert made.call_count == 1

@@ -1,18 +1,15 @@
-"""Compilation of the functions of this package, and the cache of compiled code."""
+"""Compilation of the functions of this package."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from numba import njit, types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
@@ -28,6 +25,11 @@ from numba.extending import (
     typeof_impl,
     unbox,
 )
+
+from bnmc._kernels.forking import wait_for_compilation
+from bnmc._kernels.kernel_cache import cache_of
+
+wait_for_compilation()
 
 
 class WideLower(Lower):
@@ -80,17 +82,6 @@ INLINED: Any = {"forceinline": True, "no_cfunc_wrapper": True, **OPTIONS}
 EXPRESSIONS = ("product", "root32")
 
 
-@cache
-def source_digest() -> str:
-    """Return a digest of every source file of this package, and of `bnmc.kernels`."""
-    folder = Path(__file__).parent
-    digest = hashlib.sha256()
-    for part in (folder, folder.parent / "kernels"):
-        for path in sorted(part.rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def host_cpu() -> str:
     """Return name and features of the processor, on which compiled code depends, as one line."""
     import llvmlite.binding as llvm
@@ -100,30 +91,12 @@ def host_cpu() -> str:
     return f"{llvm.get_host_cpu_name()}-{digest}"
 
 
-class KernelCache(FunctionCache):
-    """Numba's cache on disk, with entries that depend on every file of the package.
-
-    Numba stamps an entry with the file of the compiled function alone.  It would keep using a
-    kernel after an edit of a callee in another file.
-    """
-
-    def __init__(self, function):
-        super().__init__(function)
-        self._cache_file = IndexDataCacheFile(
-            cache_path=self._cache_path,
-            filename_base=self._impl.filename_base,
-            source_stamp=(self._impl.locator.get_source_stamp(), source_digest()),
-        )
-
-
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     dispatcher = njit(nogil=True, **OPTIONS)(function)
-    # Without compilation (NUMBA_DISABLE_JIT) there is nothing to keep, and without a writable
-    # place, as in a read-only installation, each process compiles for itself.
+    # Without compilation (NUMBA_DISABLE_JIT) there is nothing to keep.
     if dispatcher is not function:
-        with suppress(RuntimeError):
-            dispatcher._cache = KernelCache(function)
+        dispatcher._cache = cache_of(function)
     return dispatcher
 
 
@@ -132,8 +105,7 @@ def c_function(signature: Any, function: Callable[..., Any]) -> Any:
     options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
     types_of = signature.args, signature.return_type
     compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
-    with suppress(RuntimeError):
-        compiled._cache = KernelCache(function)
+    compiled._cache = cache_of(function)
     compiled.compile()
     return compiled
 

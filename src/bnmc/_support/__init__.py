@@ -9,7 +9,7 @@ file           purpose
 arguments      checks of arguments: each returns a canonical value or raises
 device_arrays  arrays of a GPU, of any library
 extras         optional dependencies
-files          paths, and files that appear as a whole or not at all
+files          paths, files that appear as a whole or not at all, arrays in files
 interruption   Ctrl-C and time limits between two steps of long work
 json           results as JSON
 keys           the 64-bit key of a run

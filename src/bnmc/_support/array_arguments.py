@@ -146,8 +146,8 @@ def broadcast(**arrays: Float64Array) -> tuple[Float64Array, ...]:
         ) from None
 
 
-def require_memory(name: str, size: int) -> None:
+def require_memory(name: str, size: int, hint: str = "") -> None:
     """Raise `ResultTooLargeError` if an argument needs arrays of more bytes than are free."""
     available = available_memory()
     if size > available:
-        raise ResultTooLargeError(name, size, available)
+        raise ResultTooLargeError(name, size, available, hint)

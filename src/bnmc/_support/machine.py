@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 __all__ = ["available_memory", "available_processors"]
+
+#: Bytes that stand for no limit.
+UNLIMITED = 1 << 62
+
+#: Seconds for which the limits of control groups are known.
+LIMITS_SECONDS = 10.0
+
+#: Version 1 of control groups writes the largest number of pages for no limit.
+NO_LIMIT_OF_GROUP = 1 << 60
 
 
 def available_processors() -> int:
@@ -20,15 +35,165 @@ def available_memory() -> int:
     Returns
     -------
     int
-        Free memory if the system reports it, else all memory, else 2**62.
+        The least of: the available memory of the system, or all memory if the system does not
+        report it; what the limits RLIMIT_AS and RLIMIT_DATA leave; what the memory limits of the
+        control group of the process, and of each group above it, leave. At least 0, and 2**62 if
+        nothing is known.
     """
+    return memory_within(Path("/"), _resource_limits())
+
+
+def memory_within(root: Path, limits: Mapping[str, int]) -> int:
+    """Return the available memory in bytes, from the files below a root.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that has ``proc`` and ``sys``.
+    limits : mapping of {"VmSize", "VmData"} to int
+        Limits of the address space and of the data of the process, in bytes.
+    """
+    found = [_of_system(root)]
+    for name, limit in limits.items():
+        found.append(limit - (_size(root / "proc/self/status", name) or 0))
+    limited = _limited_groups(root, int(time.monotonic() / LIMITS_SECONDS))
+    found += [_left_in_group(group, version) for group, version in limited]
+    return max(0, min(found))
+
+
+def _of_system(root: Path) -> int:
+    """Return the available memory of the system, or all its memory."""
+    available = _size(root / "proc/meminfo", "MemAvailable")
+    if available is not None:
+        return available
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return UNLIMITED
+
+
+def _resource_limits() -> dict[str, int]:
+    """Return the limits of this process, by the name that /proc gives to what they limit."""
     try:
-        with open("/proc/meminfo") as lines:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    named = {"VmSize": "RLIMIT_AS", "VmData": "RLIMIT_DATA"}
+    limits = {}
+    for used, name in named.items():
+        with suppress(AttributeError, OSError):  # not every system has both
+            soft = resource.getrlimit(getattr(resource, name))[0]
+            if soft != resource.RLIM_INFINITY:
+                limits[used] = soft
+    return limits
+
+
+def _size(path: Path, name: str) -> int | None:
+    """Return the size of a line such as ``VmSize:  1000 kB`` in bytes, or None if it is missing."""
+    try:
+        with open(path, errors="replace") as lines:
             for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
+                if line.startswith(f"{name}:"):
+                    words = line.split()
+                    return int(words[1]) * 1024 if words[1:2] and words[1].isdigit() else None
     except OSError:
         pass
-    if not hasattr(os, "sysconf"):
-        return 1 << 62
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return None
+
+
+# --- control groups
+
+
+class _Files(NamedTuple):
+    """The names of the files of a group, and of the line of inactive pages in ``memory.stat``."""
+
+    limit: str
+    used: str
+    inactive: str
+
+
+_FILES = {
+    1: _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: _Files("memory.max", "memory.current", "inactive_file"),
+}
+
+
+@lru_cache(maxsize=8)
+def _limited_groups(root: Path, period: int) -> tuple[tuple[Path, int], ...]:
+    """Return the group of the process and those above it that have a limit, with their versions.
+
+    Limits change rarely, and the files are slow: they are looked for once in a period.
+    """
+    mounts = _mounts(root)
+    limited = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version = 2 if controllers == "" else 1 if "memory" in controllers.split(",") else 0
+        if version in mounts:
+            mounted, point = mounts[version]
+            groups = _upward(point, path, mounted)
+            limited += [(one, version) for one in groups if _limit(one, version) < UNLIMITED]
+    return tuple(limited)
+
+
+def _mounts(root: Path) -> dict[int, tuple[str, Path]]:
+    """Return where the groups of each version are mounted: the path of the top, and the folder."""
+    found = {}
+    for line in _lines(root / "proc/self/mountinfo"):
+        about, _, kind = line.partition(" - ")
+        fields, kinds = about.split(), kind.split()
+        if len(fields) < 5 or not kinds:
+            continue
+        version = {"cgroup2": 2, "cgroup": 1}.get(kinds[0])
+        if version == 1 and "memory" not in kinds[-1].split(","):
+            continue
+        if version is not None:
+            found[version] = fields[3], root / fields[4].lstrip("/")
+    return found
+
+
+def _upward(point: Path, path: str, mounted: str) -> Iterator[Path]:
+    """Yield the folder of a group, and those of all groups above it that are mounted.
+
+    In a container the mounted top may be the group of the container.  Groups above it cannot be
+    seen.
+    """
+    group = PurePosixPath(path)
+    inside = group.relative_to(mounted) if group.is_relative_to(mounted) else PurePosixPath()
+    for folder in (inside, *inside.parents):
+        if ".." not in folder.parts:
+            yield point / folder
+
+
+def _limit(group: Path, version: int) -> int:
+    """Return the limit of a group in bytes."""
+    limit = _number(group / _FILES[version].limit)
+    return UNLIMITED if limit is None or limit >= NO_LIMIT_OF_GROUP else limit
+
+
+def _left_in_group(group: Path, version: int) -> int:
+    """Return the bytes that the limit of a group leaves.
+
+    The kernel reclaims inactive pages of files before it refuses memory.
+    """
+    files = _FILES[version]
+    inactive = 0
+    for line in _lines(group / "memory.stat"):
+        name, _, value = line.partition(" ")
+        if name == files.inactive and value.isdigit():
+            inactive = int(value)
+    return _limit(group, version) - max(0, (_number(group / files.used) or 0) - inactive)
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file, or None if there is none, as for "max"."""
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file, or none if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -7,7 +7,9 @@ exists.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.scalar.scaling import LEEWAY
 from bnmc._support.arguments import choice, finite_array, host_array
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.interruption import interruptible
 from bnmc.chain.chain import Chain
@@ -34,6 +37,9 @@ __all__ = [
 
 #: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
 COLLINEAR_VARIANCE = 1e-6
+#: Size of arrays for which the available memory, which takes 0.1 ms to find, is not looked up.
+UNCHECKED_BYTES = 1 << 24
+
 INITIAL_LAWS = ("gaussian", "collinear")
 
 
@@ -56,6 +62,8 @@ class FirstLayer:
     ------
     ArgumentError, ArgumentTypeError
         If `x` is not such an array.
+    ResultTooLargeError
+        If a copy of `x` does not fit in memory.
 
     Examples
     --------
@@ -68,7 +76,9 @@ class FirstLayer:
 
     def __init__(self, x: ArrayLike) -> None:
         features = ("features", "batch")
-        shape = ("inputs", *features) if len(shape_of(x)) == 3 else features
+        given = shape_of(x)
+        shape = ("inputs", *features) if len(given) == 3 else features
+        _require_memory("x", given, 1.2)
         self.x = finite_array("x", x, shape=shape).astype(np.float64)
 
 
@@ -127,6 +137,7 @@ def prepare(
     columns = chain.batch * (inputs or 1)
     if isinstance(initial, str):
         choice("initial", initial, INITIAL_LAWS)
+        _require_memory("batch", (columns, columns), 3.0)
         shared = 0.0 if initial == "gaussian" else 1.0
         own = 1.0 if initial == "gaussian" else COLLINEAR_VARIANCE
         return Covariance(shared + own * np.eye(columns))
@@ -155,6 +166,13 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
     return chain.normalization(x, chain.eps)
 
 
+def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
+    """Raise if copies of an array in float64 do not fit in memory; small ones are not checked."""
+    size = int(8 * copies * math.prod(shape))
+    if size > UNCHECKED_BYTES:
+        require_memory(name, size)
+
+
 def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) -> Covariance:
     x = start.x
     expected = (chain.batch,) if inputs is None else (inputs, chain.batch)
@@ -164,14 +182,16 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
         raise ArgumentError(
             "initial", x.shape, f"a FirstLayer of shape {axes}, batch = {chain.batch}"
         )
+    columns = chain.batch * (inputs or 1)
+    _require_memory("batch", (columns, columns), 2.0)
     stacked = _stack(x[None] if inputs is None else x)
     exponents = np.zeros((1, 1), np.int64)
     if chain.normalization.hides_scale(chain.eps):
         _require_variance(chain, stacked)
-        stacked = np.ldexp(stacked, -_exponents_of(np.abs(stacked).max()))
+        stacked = _in_units(stacked, _exponents_of(_largest(stacked, None)))
     elif splits_scale(chain):
-        exponents = _exponents_of(np.abs(stacked).max(axis=0, keepdims=True))
-        stacked = np.ldexp(stacked, -exponents)
+        exponents = _exponents_of(_largest(stacked, 0))[None]
+        stacked = _in_units(stacked, exponents)
     covariance = np.zeros((stacked.shape[1], stacked.shape[1]))
     if not write_gram(stacked, covariance):
         largest = float(np.abs(x).max())
@@ -202,6 +222,7 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
 
 
 def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> Representation:
+    _require_memory("initial", shape_of(initial), 2.4)
     axes = ("width", "batch") if inputs is None else ("inputs", "width", "batch")
     lengths = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
     x = finite_array("initial", initial, shape=(..., *axes))
@@ -212,17 +233,31 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
         if x.shape[-1] == chain.batch and x.ndim == len(axes):
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
-    full = x.astype(np.float64).reshape(-1, inputs or 1, chain.width, chain.batch)
+    # NumPy adds in an order that depends on the layout in memory.
+    full = x.astype(np.float64, order="C", copy=chain.normalization.is_identity)
+    full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
     if splits_scale(chain):
-        return _of_any_scale(chain, np.stack([_stack(one) for one in full]))
+        return _of_any_scale(chain, _side_by_side(full))
     normalised = normalise(chain, full, own)
+    del full  # it may be as large as the result
     with np.errstate(all="ignore"):
         # The function of a user may never end.
-        result = interruptible(lambda: chain.activation(normalised))
+        result = interruptible(partial(chain.activation, normalised))
         activated = np.asarray(result, dtype=np.float64)
-    return Representation(
-        np.stack([_stack(one) for one in normalised]), np.stack([_stack(one) for one in activated])
-    )
+    rows = _side_by_side(normalised)
+    del normalised
+    return Representation(rows, _side_by_side(activated))
+
+
+def _side_by_side(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Put the batches of each chain side by side: (chains, rows, inputs * batch)."""
+    chains, inputs, width, batch = x.shape
+    if inputs == 1:
+        return np.ascontiguousarray(x.reshape(chains, width, batch))
+    joined = np.empty((chains, width, inputs * batch))
+    for one, rows in zip(x, joined, strict=True):
+        rows.reshape(width, inputs, batch)[...] = one.swapaxes(0, 1)
+    return joined
 
 
 def _of_any_scale(chain: Chain, x: NDArray[np.float64]) -> Representation:
@@ -244,6 +279,16 @@ def _of_any_scale(chain: Chain, x: NDArray[np.float64]) -> Representation:
 
 #: Below every exponent of float64.
 _LEAST = -5000
+
+
+def _largest(x: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
+    """Return the largest absolute values, without a copy of x."""
+    return np.asarray(np.maximum(x.max(axis=axis), -x.min(axis=axis)))
+
+
+def _in_units(x: NDArray[np.float64], exponents: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return x / 2**exponents, which is x itself if all exponents are 0."""
+    return np.ldexp(x, -exponents) if exponents.any() else x
 
 
 def _exponents_of(sizes: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ import contextlib
 import csv
 import os
 import warnings
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import choice, finite_array
-from bnmc._support.files import as_path
+from bnmc._support.array_arguments import require_memory
+from bnmc._support.files import as_path, read_npy
 from bnmc.errors import ArgumentError, UnknownNameError
 
 __all__ = ["INPUT_FORMATS", "read_input", "read_states"]
@@ -25,9 +27,8 @@ __all__ = ["INPUT_FORMATS", "read_input", "read_states"]
 #: Suffixes of files of inputs.
 INPUT_FORMATS = (".npy", ".npz", ".csv")
 
-#: The largest unpacked size of an array in an archive, in bytes. A small archive may unpack to any
-#: size.
-MOST_BYTES = 1 << 33
+#: Bytes of memory per byte of a .csv file: its lines, and numbers of two characters each.
+CSV_MEMORY = 8
 
 
 def read_input(
@@ -55,6 +56,9 @@ def read_input(
         If the file cannot be opened.
     ArgumentError, ArgumentTypeError
         If the file is damaged, or contains no matrix of finite real numbers.
+    ResultTooLargeError
+        If the array does not fit in memory, before it is read: a small archive may unpack to any
+        size.
 
     Examples
     --------
@@ -89,6 +93,8 @@ def read_states(path: str | os.PathLike[str]) -> NDArray[Any]:
         If the file cannot be opened.
     ArgumentError
         If the file is damaged or has another suffix.
+    ResultTooLargeError
+        If the array does not fit in memory, before it is read.
     """
     return _read("samples", as_path("samples", path), None, (".npy", ".npz"))
 
@@ -105,44 +111,34 @@ def _read(name: str, path: Path, array: str | None, formats: Collection[str]) ->
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _READERS[suffix](path, array)
-    except ArgumentError:
+            return _READERS[suffix](name, path, array)
+    except (ArgumentError, MemoryError):
         raise
     except Exception as error:  # the readers raise many types for damaged files
         reason = str(error) or type(error).__name__
         raise ArgumentError(name, str(path), f"a sound {suffix} file", reason) from error
 
 
-def _read_npy(path: Path, array: str | None) -> NDArray[Any]:
+def _read_npy(name: str, path: Path, array: str | None) -> NDArray[Any]:
     with path.open("rb") as file:
-        if file.read(6) != b"\x93NUMPY":  # NumPy would try other formats and leave the file open
-            raise ValueError("it does not begin as .npy files do")
-    # Unlike reading, mapping first compares the shape in the header with the length of the file.
-    return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        return read_npy(name, file, path.stat().st_size)
 
 
-def _read_npz(path: Path, array: str | None) -> NDArray[Any]:
-    with path.open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise ValueError("it holds a single array, as .npy files do")
-        names = archive.files
-        if array is None and len(names) != 1:
-            listed = ", ".join(names) or "none"
+def _read_npz(name: str, path: Path, array: str | None) -> NDArray[Any]:
+    with zipfile.ZipFile(path) as archive:
+        members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+        if array is None and len(members) != 1:
+            listed = ", ".join(members) or "none"
             raise ArgumentError("array", array, f"the name of one of its arrays: {listed}")
-        name = names[0] if array is None else array
-        if name not in names:
-            raise UnknownNameError("array", name, names)
-        for member in archive.zip.infolist():
-            if member.filename in (name, f"{name}.npy") and member.file_size > MOST_BYTES:
-                raise ValueError(f"the array {name} unpacks to {member.file_size} bytes")
-        values: Any = archive[name]
-        if not isinstance(values, np.ndarray):  # another file in the archive
-            raise ValueError(f"{name} is no array")
-        return values
+        if array is not None and array not in members:
+            raise UnknownNameError("array", array, members)
+        member = members[next(iter(members)) if array is None else array]
+        with archive.open(member) as file:
+            return read_npy(name, file, member.file_size)
 
 
-def _read_csv(path: Path, array: str | None) -> NDArray[Any]:
+def _read_csv(name: str, path: Path, array: str | None) -> NDArray[Any]:
+    require_memory(name, CSV_MEMORY * path.stat().st_size)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         content = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if content and _is_header(content[0]):

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer, real
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc._support.workers import as_executor
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import PartialEstimateError
 from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
@@ -68,9 +69,15 @@ class InvariantSample:
         (size, width, batch) ndarray of float64
             Rows are N(0, gain² G) given G, so h is within the same total-variation distance of its
             stationary law.  Every call returns the same numbers.
+
+        Raises
+        ------
+        ResultTooLargeError
+            If the states do not fit in memory.
         """
         rng = np.random.default_rng([self.key & 0xFFFFFFFF, self.key >> 32])
         size, n = len(self.gram), self.chain.batch
+        require_memory("size", 8 * (size + 1) * self.chain.width * n)
         out = np.empty((size, self.chain.width, n))
         for index, gram in enumerate(self.gram):
             normals = rng.standard_normal((self.chain.width, n))
@@ -112,6 +119,8 @@ def sample(
     ------
     ArgumentError, ArgumentTypeError
         For an argument that is not allowed.
+    ResultTooLargeError
+        If the draws do not fit in memory.
     NotMixing
         As `bnmc.mixing.tv_bound`.
     PartialEstimateError
@@ -133,7 +142,10 @@ def sample(
     >>> drawn.gram.shape, drawn.preactivations().shape
     ((10, 4, 4), (10, 300, 4))
     """
+    as_chain(chain)
     size = integer("size", size, low=1)
+    # The state, a frame of it, a copy for the observable, and the result.
+    require_memory("size", 4 * 8 * size * chain.batch**2)
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)

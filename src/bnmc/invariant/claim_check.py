@@ -11,13 +11,13 @@ from bnmc._claims.claims import uniqueness
 from bnmc._claims.evidence import judged
 from bnmc._claims.states import as_states, near_a_line, rounding_of
 from bnmc._support.arguments import integer, real
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
-from bnmc._support.machine import available_memory
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
-from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.invariant.block_evidence import EvidenceOfBlocks, Step
 from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.report import CheckReport
@@ -249,11 +249,9 @@ def _require_law(chain: Chain, is_own: bool) -> None:
 
 
 def _require_memory(chain: Chain, size: int) -> None:
-    """Raise if two sets of drawn states and their Gram matrices do not fit in memory."""
-    needed = 8 * size * chain.batch * (chain.width + 4 * chain.batch)
-    available = available_memory()
-    if needed > available:
-        raise ResultTooLargeError("size", needed, available, "fewer samples suffice at large width")
+    """Raise if drawn states, their Gram matrices and a second draw do not fit in memory."""
+    needed = 8 * size * chain.batch * (chain.width + 5 * chain.batch)
+    require_memory("size", needed, "fewer samples suffice at large width")
 
 
 def _given(chain: Chain, samples: ArrayLike) -> NDArray[np.floating[Any]]:

@@ -22,6 +22,7 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.assumptions import assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
 from bnmc.mixing.meetings import not_mixing, typical_wait
+from bnmc.mixing.memory import require_memory_of_pairs
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
@@ -80,6 +81,8 @@ def expectation(
     ------
     ArgumentError, ArgumentTypeError
         For an argument that is not allowed, and for an `f` whose value is not one number.
+    ResultTooLargeError
+        If the replicates do not fit in memory.
     NotMixing
         As `bnmc.mixing.tv_bound`.  A replicate whose pair does not meet has no estimate, and the
         mean over the other replicates is biased.  Also if chains from `initial` and from another
@@ -108,6 +111,9 @@ def expectation(
         sendable("f", f, f)
     replicates = integer("replicates", replicates, low=2, high=MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
+    processors = available_processors()
+    size = max(1, min(64, replicates // (4 * processors)))
+    require_memory_of_pairs(chain, replicates, size, processors, layers=BLOCK_LAYERS)
     if burn_in is None or length is None or lag is None:
         typical = coupled.choose_lag(replicates)
         burn_in = typical if burn_in is None else burn_in
@@ -116,11 +122,10 @@ def expectation(
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
     lag = integer("lag", lag, low=1, high=MOST_LAG)
-    processors = available_processors()
     tasks = [
         (chain, coupled.start, lag, a, b, coupled.key, first, last, max_layers,
          f if isinstance(f, str) else observable)
-        for a, b in ranges(replicates, max(1, min(64, replicates // (4 * processors))))
+        for a, b in ranges(replicates, size)
     ]  # fmt: skip
     with Reporter(coupled.progress, "expectation", "tasks") as report:
         parts = run_tasks(_replicates, tasks, coupled.executor, processors, report)

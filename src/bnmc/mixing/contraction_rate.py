@@ -20,6 +20,7 @@ from bnmc._support.workers import as_executor, run_tasks
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import NotMixing
+from bnmc.mixing.memory import require_memory_of_pairs
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
 
@@ -100,6 +101,8 @@ def contraction(
     ------
     ArgumentError, ArgumentTypeError
         As `tv_bound`.
+    ResultTooLargeError
+        If the pairs do not fit in memory.
     NotMixing
         If some pairs do not reach a distance of 1e-10 within `max_layers`, or lose rank.
 
@@ -130,13 +133,14 @@ def contraction(
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     executor = as_executor(executor)
     chain.activation.check()
+    processors = available_processors()
+    size = -(-pairs // (4 * processors))
+    # Distances and pivots of two blocks of layers or more, in five arrays.
+    numbers = 10 * BLOCK_LAYERS
+    require_memory_of_pairs(chain, pairs, size, processors, numbers=numbers)
     start = prepare(chain, initial, 1, None)
     key = draw_key(rng)
-    processors = available_processors()
-    tasks = [
-        (chain, start, first, last, key, max_layers)
-        for first, last in ranges(pairs, -(-pairs // (4 * processors)))
-    ]
+    tasks = [(chain, start, first, last, key, max_layers) for first, last in ranges(pairs, size)]
     with Reporter(as_progress(progress), "contraction", "tasks") as report:
         parts = run_tasks(_approach, tasks, executor, processors, report)
     return _summary(_stacked([part[0] for part in parts]), _stacked([p[1] for p in parts]), level)

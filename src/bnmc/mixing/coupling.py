@@ -25,6 +25,7 @@ from bnmc.errors import (
 )
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
 from bnmc.mixing.meetings import not_mixing
+from bnmc.mixing.memory import require_memory_of_pairs
 from bnmc.mixing.starts import CrossedStart, Start, other_starts
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet, require_coupling
 
@@ -212,7 +213,7 @@ class CoupledPairs:
         """Run pairs ``first:last`` until they meet; each task runs a range of them.
 
         The chains behind begin at `behind`, by default at the given start.  Pairs of two starts run
-        on the CPU: they are few.
+        on the CPU: they are few.  Raises `ResultTooLargeError` if the pairs do not fit in memory.
         """
         if self.backend == "cuda" and behind is None:
             from bnmc.simulation.engine.gpu.pairs import meet_on_devices
@@ -223,6 +224,7 @@ class CoupledPairs:
         processors = available_processors()
         numbers = 2.0 * (lag + 30) * self.chain.width * self.chain.batch
         size = int(np.clip(TASK_NUMBERS / numbers, 1, max(1, (last - first) // (4 * processors))))
+        require_memory_of_pairs(self.chain, last - first, size, processors)
         tasks = [
             (self.chain, self.start, lag, first + a, first + b, self.key, self.max_layers,
              min(1, b - a) if a == 0 else 0, Pairs, behind)

@@ -411,6 +411,8 @@ def tv_bound(
     ArgumentError, ArgumentTypeError
         For an argument that is not allowed, and for a chain without this coupling; the message
         names an alternative.
+    ResultTooLargeError
+        If the replicates do not fit in memory.
     NotMixing
         If pairs do not meet within `max_layers`, or a Gram matrix loses rank.  Gram matrices of
         linear chains do so if the width is small compared with n²/2, for a batch of n.

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
-from bnmc._support.arguments import finite_array
+from bnmc._support.arguments import finite_array, integer
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_stationary_law
@@ -96,6 +97,10 @@ def two_inputs(
         finite_array(name, value, shape=(chain.width, chain.batch)).astype(np.float64, copy=False)
         for name, value in (("x", x), ("y", y))
     ]
+    depth = integer("depth", depth, low=0)
+    chains = integer("chains", chains, low=1)
+    # The matrices of both inputs, those of their regular parts, and three temporary arrays.
+    require_memory("depth, chains", 7 * 8 * chains * (depth + 1) * chain.batch**2)
     run = simulate(
         chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=rng, progress=progress
     )

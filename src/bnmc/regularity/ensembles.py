@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from bnmc import gram
 from bnmc._kernels.cpu import lanes as kernels
-from bnmc._support.machine import available_memory
+from bnmc._support.array_arguments import require_memory
 from bnmc.chain.chain import Chain
-from bnmc.errors import ResultTooLargeError
 from bnmc.simulation.engine.replay import Replay
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.run import simulate
@@ -71,9 +70,7 @@ class FusedEnsemble:
         count = -(-chains // kernels.LANES)
         matrices = count + (2 + ROUND_LAYERS // PACE) * min(threads, count)
         numbers = matrices * self.rank**2 + min(threads, count) * (chain.width + 8) * self.rank
-        size, available = 8 * kernels.LANES * numbers, available_memory()
-        if size > available:
-            raise ResultTooLargeError("chain", size, available, "a smaller width, or fewer chains=")
+        require_memory("chain", 8 * kernels.LANES * numbers, "a smaller width, or fewer chains=")
         self.groups = [_Group(chain, self.rank, number, key) for number in range(count)]
 
     def measured(
@@ -134,6 +131,11 @@ class SimulatedEnsemble:
         self.chain = chain
         self.chains = chains
         self.threads = threads
+        width, order = chain.width, chain.batch
+        groups = min(threads, -(-chains // kernels.LANES))
+        # The rows of all chains; for each thread the rows of a group, twice, and Gram matrices.
+        of_group = 2 * kernels.LANES * (width + order) * order
+        require_memory("chains", 8 * (chains * width * order + groups * of_group))
         run = simulate(
             chain, 0, chains=chains, rng=np.random.default_rng(key), observables=(), threads=threads
         )
@@ -166,7 +168,14 @@ class SimulatedEnsemble:
             return kept
         # These states have no rows, so the rows of the next layer are made.
         replay = Replay(self.state)
-        return np.stack(list(pool.map(replay.representation, range(self.chains))))
+        rows = np.empty((self.chains, self.chain.batch, self.chain.width))
+
+        def make(index: int) -> None:
+            # A replayed layer is a part of a longer buffer, which a view would keep.
+            rows[index] = replay.representation(index)
+
+        list(pool.map(make, range(self.chains)))
+        return rows
 
     def _moments(self, pool: ThreadPoolExecutor, tau: float | None) -> dict[str, Float64Array]:
         width, order = self.chain.width, self.chain.batch

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ELEMENTS, MOST_ROWS
 from bnmc._support.arguments import choice, integer, precision
 from bnmc.chain.chain import Chain
@@ -62,11 +63,19 @@ class Ensemble:
         return SAMPLERS[self.path].seconds(self.chain, self.columns, np.dtype(self.dtype))
 
     @property
+    def bytes_of_chain(self) -> int:
+        """Bytes of the state of one chain, about."""
+        columns = self.columns
+        width = np.dtype(self.dtype).itemsize * memory.stride(self.chain.width)
+        rows = width * columns * (self.chain.skip != 0.0)
+        rows += width * 2 * memory.padded(columns) * (self.path == "weights")
+        # Exponents, and whether float32 rows resolve the chain.
+        return 8 * columns**2 + rows + (8 * columns + 8 if self.path == "factor" else 10)
+
+    @property
     def state_bytes(self) -> int:
         """Bytes of the state of all chains, about."""
-        width = np.dtype(self.dtype).itemsize * self.columns * self.chain.width
-        rows = width * (2 * (self.path == "weights") + (self.chain.skip != 0.0))
-        return self.chains * (8 * self.columns**2 + rows)
+        return self.chains * self.bytes_of_chain
 
 
 def ensemble_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -26,6 +25,7 @@ from bnmc.simulation.execution import Execution, choose_backend
 from bnmc.simulation.export import require_extras
 from bnmc.simulation.in_process import InProcessRun
 from bnmc.simulation.job import Job
+from bnmc.simulation.memory import Request, require_memory
 from bnmc.simulation.recording import Recording
 from bnmc.simulation.segment import Pool, Segment
 from bnmc.simulation.sinks import RunningMoments
@@ -62,7 +62,8 @@ class Plan:
         ensemble = recording.ensemble
         self.ensemble, self.recording, self.execution = ensemble, recording, execution
         stored = execution.store is not None
-        recording.require_memory(stored=stored)
+        seconds = self._tile_seconds()
+        require_memory(Request(recording, initial, execution.threads, seconds, stored))
         backend = execution.backend
         if recording.on_device:
             recording.require_device_out()
@@ -80,6 +81,12 @@ class Plan:
         )  # fmt: skip
         self._require_tiles()
         self.sink = recording.sink(self.job, stored=stored)
+
+    def _tile_seconds(self) -> float | None:
+        """Return the seconds of a tile, or None if the run is not divided into tiles."""
+        if self.execution.store is not None:
+            return STORED_TILE_SECONDS
+        return None if self.execution.executor is None else TILE_SECONDS
 
     def _backend(self, wanted: str) -> str:
         depth = self.recording.recorded.last - self.ensemble.first_layer
@@ -175,14 +182,13 @@ class Plan:
         return TiledRun(self.job, self.start, grid, workers, own, kept, sink, stop.event)
 
     def _grid(self, workers: Workers) -> Grid:
-        size = 8 * sum(math.prod(shape) for shape in self.job.shapes.values())
+        ensemble, seconds = self.ensemble, self._tile_seconds()
+        assert seconds is not None
         # Several parts per worker, so that none is idle while another makes its last one.
-        parts = 2 * workers.count
-        of_tile = TILE_SECONDS if self.execution.store is None else STORED_TILE_SECONDS
-        ensemble = self.ensemble
         return grid_of(
-            ensemble.chains, self.recording.recorded, parts, ensemble.seconds, size, of_tile
-        )
+            ensemble.chains, self.recording.recorded, 2 * workers.count, ensemble.seconds,
+            8 * self.recording.per_value, seconds,
+        )  # fmt: skip
 
     def _sampler(self) -> Sampler:
         sampler = self.job.sampler(0, self.ensemble.chains)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import choice, integer, items, result_array
 from bnmc._support.device_arrays import is_device_array
-from bnmc._support.machine import available_memory
-from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.ensemble import Ensemble
 from bnmc.simulation.job import Job, Recorded
 from bnmc.simulation.observables import Observable, as_observables
@@ -61,19 +60,10 @@ class Recording:
         leading = tuple(axis for axis in ("chain", "layer") if axis not in self.reduce)
         return {name: (*leading, *axes) for name, axes in self.axes.items()}
 
-    def require_memory(self, *, stored: bool) -> None:
-        """Raise unless the state and the values fit in memory; a store keeps the values on disk."""
-        layers, chains = self.recorded.count, self.ensemble.chains
-        size = 8 * layers + self.ensemble.state_bytes
-        if self.on_device or stored:
-            layers = 0
-        kept = 1 if "layer" in self.reduce else layers
-        kept *= 1 if "chain" in self.reduce else chains
-        per_value = sum(math.prod(shape) for shape in self._value_shapes())
-        size += 8 * per_value * kept * (2 if self.reduce else 1)
-        if size > (available := available_memory()):
-            hint = "record fewer layers with every=, moments with reduce=, or to a store="
-            raise ResultTooLargeError("depth, chains", size, available, hint)
+    @property
+    def per_value(self) -> int:
+        """Numbers that are recorded of one layer of one chain."""
+        return sum(math.prod(shape) for shape in self._value_shapes())
 
     def _value_shapes(self) -> list[tuple[int, ...]]:
         n, k = self.ensemble.chain.batch, self.ensemble.inputs or 1

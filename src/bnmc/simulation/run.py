@@ -133,7 +133,8 @@ def simulate(
     ArgumentError, ArgumentTypeError
         If an argument is not allowed, before any work.
     ResultTooLargeError
-        If the result would not fit in memory, before any work.
+        If the run would not fit in memory, before any work; the message names chains and depth
+        that would fit.
     ZeroVarianceError
         If a row of the input or of a layer has no variance; the message names the row.
     NonFiniteError

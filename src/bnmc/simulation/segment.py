@@ -19,7 +19,7 @@ from bnmc.simulation.engine.state import Frames, State
 from bnmc.simulation.job import Job
 from bnmc.simulation.observables import View
 
-__all__ = ["Pool", "Segment", "Sink"]
+__all__ = ["Pool", "Segment", "Sink", "layers_of_block"]
 
 #: Seconds that a task of one thread should take, for prompt Ctrl-C and progress.
 TASK_SECONDS = 0.2
@@ -165,12 +165,29 @@ class Segment:
         return self.sampler.seconds(self.job.chain, self.sampler.columns, self.sampler.dtype)
 
     def _layers_of_block(self) -> int:
-        chains = -(-self.chains // (self.threads if self.sampler.divisible else 1))
-        by_time = TASK_SECONDS / (chains * self._seconds())
         numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
-        by_memory = FRAME_BYTES / (8 * self.chains * numbers)
-        by_memory *= self.sampler.frame_factor
-        return max(1, int(min(by_time, by_memory, 100_000)))
+        threads = self.threads if self.sampler.divisible else 1
+        return layers_of_block(
+            self.chains, threads, self._seconds(), numbers, self.sampler.frame_factor
+        )
+
+
+def layers_of_block(chains: int, threads: int, seconds: float, numbers: int, factor: float) -> int:
+    """Return the layers between two looks at Ctrl-C, which are evaluated together.
+
+    Parameters
+    ----------
+    chains, threads : int
+    seconds : float
+        Time of one layer of one chain on one thread.
+    numbers : int
+        Numbers that the frame of one layer of one chain has.
+    factor : float
+        Factor of `FRAME_BYTES`.
+    """
+    by_time = TASK_SECONDS / (-(-chains // threads) * seconds)
+    by_memory = FRAME_BYTES / (8 * chains * numbers) * factor
+    return max(1, int(min(by_time, by_memory, 100_000)))
 
 
 class Pool:

@@ -95,7 +95,8 @@ class TestFig6:
         # Both counts are binomial; two-sided, by the normal law.
         share = (lost[0] + (~alive).sum()) / 1500
         spread = math.sqrt(share * (1 - share) * (1 / 500 + 1 / 1000))
-        assert 0.08 < share < 0.2
+        # The normal law serves for counts of some tens.
+        assert min(lost[0], (~alive).sum(), alive.sum()) > 30
         assert abs(lost[0] / 500 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread
 
         kept = np.stack(matrices, axis=1)[alive]

@@ -1,0 +1,299 @@
+"""The memory that a run needs, estimated before any of it is taken.
+
+The estimate is a sum over the arrays of a run at its peak.  It follows the code: start, state,
+frames of a block of layers, temporary arrays of observables, results, buffers of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.numbers import Work
+from bnmc._support.machine import available_memory
+from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.start import FirstLayer, shape_of
+from bnmc.errors import ResultTooLargeError
+from bnmc.simulation.engine.choice import SAMPLERS
+from bnmc.simulation.observables import Observable
+from bnmc.simulation.recording import Recording
+from bnmc.simulation.segment import layers_of_block
+from bnmc.simulation.tiles import grid_of
+
+__all__ = ["Request", "require_memory"]
+
+#: Arrays that the evaluation of an observable takes at its peak, in multiples of the Gram matrices
+#: of a block, with their own copy: (in units of exp(log_scale) 0, in other units).
+TEMPORARIES = {
+    "gram": (1, 2), "scaled_gram": (1, 1), "cross_gram": (1, 1), "log_scale": (1, 1),
+    "log_pivots": (1, 1), "eigenvalues": (3, 3), "rank_bound": (3, 3), "soft_rank": (3, 4),
+    "orthogonality_gap": (5, 5), "distance": (4, 5),
+}  # fmt: skip
+
+#: The same for functions of the user.
+OWN_TEMPORARIES = (1, 2)
+
+#: The same for the pivots that tell whether float32 rows resolve a Gram matrix.
+PIVOT_TEMPORARIES = 3
+
+#: The same for the exponents of entries, whose scale was split off.
+SCALE_TEMPORARIES = 2.5
+
+#: Bytes per recorded layer for the numbers of layers: the result and temporary arrays.
+LAYER_NUMBERS = 32
+
+#: Bytes that Python objects and small arrays take in every run.
+SMALL = 200_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run whose memory is estimated.
+
+    Attributes
+    ----------
+    recording : Recording
+    initial : object
+        As `simulate` takes it.
+    threads : int
+    tile_seconds : float or None
+        Seconds of a tile, if the run is divided into tiles, for an executor or a store.
+    stored : bool
+        Whether values go to a store.
+    """
+
+    recording: Recording
+    initial: Any
+    threads: int
+    tile_seconds: float | None
+    stored: bool
+
+    def bytes(self) -> int:
+        """Return the estimated peak in bytes."""
+        starting, kept = self._start()
+        during = self._in_process() if self.tile_seconds is None else self._tiles(self.tile_seconds)
+        if kept > 8 * self.recording.ensemble.columns**2:
+            during = max(during, self._copying())
+        values, joining = self._values()
+        return SMALL + max(starting, kept + values + during, kept + self._state() + joining)
+
+    # --- start
+
+    def _start(self) -> tuple[int, int]:
+        """Return the bytes at the peak of the preparation of layer 0, and those that stay."""
+        ensemble = self.recording.ensemble
+        matrix = 8 * ensemble.columns**2
+        if ensemble.state is not None:
+            return 0, 0
+        if isinstance(self.initial, FirstLayer):
+            copied = 0 if ensemble.inputs is None else self.initial.x.nbytes
+            # The kernel that sums the Gram matrix takes the features as columns, in whole blocks.
+            rows = 8 * ensemble.columns * memory.stride(self.initial.x.shape[-2])
+            return 2 * matrix + copied + rows, matrix
+        if isinstance(self.initial, str):
+            return 3 * matrix, matrix
+        shape = shape_of(self.initial)
+        axes = 2 if ensemble.inputs is None else 3
+        own = ensemble.chains if len(shape) > axes else 1
+        rows = 8 * own * ensemble.chain.width * ensemble.columns
+        norm = ensemble.chain.normalization
+        copies = 2.4 if ensemble.inputs is None else 3.1
+        if not norm.acts_on_rows or getattr(self.initial, "dtype", None) != np.float64:
+            copies = 3.4
+        return int(copies * rows), 2 * rows
+
+    def _copying(self) -> int:
+        """Return the bytes of the state while threads copy given rows into it."""
+        ensemble = self.recording.ensemble
+        rows = 8 * ensemble.columns * memory.stride(ensemble.chain.width)
+        busy = min(self.threads, ensemble.chains)
+        # A triangular factor needs a copy of the rows, and another one to work in.
+        return self._state() + busy * rows * (2 if ensemble.path == "factor" else 1)
+
+    def _state(self) -> int:
+        return self.recording.ensemble.state_bytes
+
+    # --- layers
+
+    def _in_process(self) -> int:
+        """Return the bytes of state and frames if all chains go through the layers together."""
+        chains = self.recording.ensemble.chains
+        recorded = self.recording.recorded
+        # Layer 0 has a block of its own.
+        layers = -(-(recorded.last - self.recording.ensemble.first_layer) // recorded.every)
+        reduced = bool(self.recording.reduce)
+        return self._of_chains(chains, self.threads, layers, reduced=reduced)
+
+    def _of_chains(self, chains: int, threads: int, most: int, *, reduced: bool) -> int:
+        """Return the bytes of some chains: their state, frames, temporary arrays and buffers."""
+        ensemble, recording = self.recording.ensemble, self.recording
+        kind = SAMPLERS[ensemble.path]
+        c, k = ensemble.columns, ensemble.inputs or 1
+        block = layers_of_block(
+            chains, threads if kind.divisible else 1, ensemble.seconds, c * c, kind.frame_factor
+        )
+        layers = max(1, min(most, -(-block // recording.recorded.every)))
+        if recording.on_device:  # kernels write the Gram matrices to their place
+            layers = 0
+        columns = (ensemble.path == "factor") + splits_scale(ensemble.chain)
+        frames = 8 * chains * layers * (c * c + 1 + c * columns)
+        own = 8 * chains * layers * k * ensemble.chain.batch**2
+        evaluated = own * self._temporaries()
+        room = 0
+        if reduced:
+            room = 8 * chains * layers * recording.per_value
+            # A reduction over layers orders the values of a block anew.
+            evaluated = max(evaluated, room if "layer" in recording.reduce else 0)
+        slots = 8 * 6 * min(block, max(1, recording.recorded.last - ensemble.first_layer))
+        return (
+            chains * ensemble.bytes_of_chain + int(frames + room + evaluated) + slots
+            + self._buffers(chains, threads)
+        )  # fmt: skip
+
+    def _temporaries(self) -> float:
+        """Return the temporary arrays of the greediest observable; see `TEMPORARIES`."""
+        ensemble = self.recording.ensemble
+        scaled = ensemble.path == "factor"
+        least = 1.0
+        if splits_scale(ensemble.chain):  # see `in_range` of `precision.py`
+            least = SCALE_TEMPORARIES
+            # Beyond an exponent of 900 matrices are recorded in other units.
+            factor = abs(ensemble.chain.skip) + abs(ensemble.chain.gain)
+            growth = 1.0 + 2.0 * abs(math.log2(factor))
+            scaled = scaled or self.recording.recorded.last * growth > 800.0
+        found = [_temporaries(one)[scaled] for one in self.recording.observables]
+        is_watched = ensemble.dtype == "float32" and (
+            ensemble.chain.skip != 0.0 or ensemble.path == "weights"
+        )
+        return max([least, *found, PIVOT_TEMPORARIES * is_watched])
+
+    def _buffers(self, chains: int, threads: int) -> int:
+        """Return the bytes of the buffers of all threads."""
+        ensemble = self.recording.ensemble
+        chain, k = ensemble.chain, ensemble.inputs or 1
+        worth = max(ensemble.columns, chain.width if ensemble.path == "weights" else 0)
+        panel = memory.panel_rows(chain.width, worth)
+        # Threads share the panels of a layer if there are fewer chains than threads.
+        shared = chains < threads and chain.width > panel
+        used = threads if shared else min(threads, chains)
+        if ensemble.path == "passes":
+            used = 1
+        each = _work_bytes(chain.batch, k, ensemble.dtype)
+        if callable(chain.weights):
+            # The user's array, and the panel in the precision of the rows.
+            each += (8 + np.dtype(ensemble.dtype).itemsize) * panel * chain.width
+        return used * each
+
+    # --- tiles
+
+    def _tiles(self, seconds: float) -> int:
+        """Return the bytes of states, tiles and frames if workers of this process make tiles."""
+        ensemble, recording = self.recording.ensemble, self.recording
+        # About the division that `Plan` makes for as many workers as threads.
+        grid = grid_of(
+            ensemble.chains, recording.recorded, 2 * self.threads, ensemble.seconds,
+            8 * recording.per_value, seconds,
+        )  # fmt: skip
+        busy = min(grid.parts, self.threads)
+        own = max(1, self.threads // grid.parts)
+        values = 8 * grid.part * grid.block * recording.per_value
+        tile = self._of_chains(grid.part, own, grid.block, reduced=False) + values
+        # States of this block and of the one before.
+        states = 2 * ensemble.state_bytes
+        several = grid.blocks > 1
+        if self.stored:
+            # The store packs the state of a tile.  Later tiles are made while it writes.
+            packed = 2 * grid.part * ensemble.bytes_of_chain
+            return busy * tile + states + packed + several * (busy + 1) * values
+        # Finished tiles wait for those of other parts, and then enter the moments together.
+        total = 8 * ensemble.chains * recording.recorded.count * recording.per_value
+        whole = min(grid.parts * values, total)
+        waiting = whole if several else (grid.parts - busy) * values
+        joined = (3 if "layer" in recording.reduce else 2 if recording.reduce else 1) * whole
+        return states + max(busy * tile + waiting, joined)
+
+    # --- results
+
+    def _values(self) -> tuple[int, int]:
+        """Return the bytes of the results during the run, and at its end, when they are joined."""
+        recording = self.recording
+        layers, chains = recording.recorded.count, recording.ensemble.chains
+        numbers = LAYER_NUMBERS * layers
+        if recording.on_device or self.stored:
+            return numbers, numbers
+        kept = 1 if "layer" in recording.reduce else layers
+        kept *= 1 if "chain" in recording.reduce else chains
+        size = 8 * kept * recording.per_value
+        if not recording.reduce:
+            size = 0 if recording.out else size
+            return numbers + size, numbers + size
+        # Mean and squares; then the variance, and if layers remain, mean and squares once more.
+        joined = 3 if "layer" in recording.reduce else 5
+        return numbers + 2 * size, numbers + joined * size
+
+
+def require_memory(request: Request) -> None:
+    """Raise unless a run fits in the memory that is available.
+
+    Raises
+    ------
+    ResultTooLargeError
+        With the estimated size, the available memory, and chains or layers that would fit.
+    """
+    needed, available = request.bytes(), available_memory()
+    if needed <= available:
+        return
+    raise ResultTooLargeError("depth, chains", needed, available, _remedy(request, available))
+
+
+def _remedy(request: Request, available: int) -> str:
+    """Return how many chains or layers would fit, or other ways to need less memory."""
+    recording = request.recording
+    ensemble, recorded = recording.ensemble, recording.recorded
+    ways = []
+    if ensemble.state is None and ensemble.chains > 1:
+
+        def of_chains(chains: int) -> int:
+            fewer = replace(recording, ensemble=replace(ensemble, chains=chains))
+            return replace(request, recording=fewer).bytes()
+
+        ways.append(("chains", _most(of_chains, ensemble.chains, available)))
+    if recorded.last > recorded.first:
+
+        def of_depth(depth: int) -> int:
+            last = max(recorded.first, ensemble.first_layer + depth)
+            fewer = replace(recording, recorded=replace(recorded, last=last))
+            return replace(request, recording=fewer).bytes()
+
+        depth = recorded.last - ensemble.first_layer
+        ways.append(("depth", _most(of_depth, depth, available)))
+    fitting = [f"{name}={count}" for name, count in ways if count]
+    less = "record fewer layers with every=, moments with reduce=, or to a store="
+    return f"{' or '.join(fitting)} would fit; {less}" if fitting else less
+
+
+def _most(size: Callable[[int], int], most: int, available: int) -> int:
+    """Return the largest number from 1 to `most` whose size is available, or 0."""
+    low, high = 0, most
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(middle) <= available else (low, middle)
+    return int(low)
+
+
+def _work_bytes(batch: int, inputs: int, dtype: str) -> int:
+    """Return the bytes of the buffers of one thread, and of its second array of sums."""
+    sizes = [math.prod(shape) for shape in memory.shapes(batch, batch * inputs)]
+    sums = Work._fields.index("sums")
+    of_rows = sum(sizes[:sums]) + sizes[Work._fields.index("factor")]
+    return int(8 * (sum(sizes) + sizes[sums]) - (8 - np.dtype(dtype).itemsize) * of_rows)
+
+
+def _temporaries(one: Observable) -> tuple[int, int]:
+    name = "distance" if type(one).__name__ == "Distance" else one.name
+    return TEMPORARIES.get(name, OWN_TEMPORARIES)

@@ -1,0 +1,430 @@
+"""Compiled code on disk: found by the next process, never stale, never shared, not required.
+
+Each test has a cache directory of its own.  Most run programs in fresh processes, where any kernel
+will do: the one that applies an activation compiles in a moment.  The others compile `double`.
+"""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba.core import caching, config
+
+import bnmc
+from bnmc._kernels import compiling, kernel_cache
+from bnmc.errors import KernelCacheWarning
+
+PACKAGE = Path(bnmc.__file__).parent
+
+REPORT = """
+import json
+
+def report(*results):
+    from bnmc._kernels.cpu import blocks, elementwise, layers, numbers, rows, wishart
+    modules = blocks, elementwise, layers, numbers, rows, wishart
+    kernels = [f for m in modules for f in vars(m).values() if hasattr(f, "stats")]
+    stats = {f.py_func.__name__: f.stats for f in kernels}
+    hits = {name: sum(s.cache_hits.values()) for name, s in stats.items()}
+    misses = {name: sum(s.cache_misses.values()) for name, s in stats.items()}
+    caches = sorted({type(f._cache).__name__ for f in kernels})
+    print(json.dumps({
+        "results": results, "caches": caches,
+        "hits": {name: count for name, count in hits.items() if count},
+        "misses": {name: count for name, count in misses.items() if count},
+    }))
+"""
+
+
+def run(code, *, package=PACKAGE, **environment):
+    """Run a program, which ends with `report(...)`, in a fresh process; return what it reports.
+
+    A warning is an error there.
+    """
+    return json.loads(finished(code, ["-W", "error"], package=package, **environment).stdout)
+
+
+def finished(code, options=(), *, package=PACKAGE, **environment):
+    """Run a program in a fresh process to its end without an error."""
+    path = [str(package.parent), *(p for p in sys.path if p != str(PACKAGE.parent))]
+    inherited = {name: value for name, value in os.environ.items() if "NUMBA" not in name}
+    done = subprocess.run(
+        [sys.executable, *options, "-c", REPORT + code],
+        env={**inherited, "PYTHONPATH": os.pathsep.join(path), **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+SIMULATE = """
+import numpy as np
+from bnmc import Chain, simulate
+factor = 1.5
+functions = [lambda x: factor * x, lambda x: x * x * x]
+if {reverse}: functions.reverse()
+x = np.linspace(-1, 2, 30).reshape(10, 3) ** 2
+results = []
+for activation, depth in (("linear", 2), (functions[0], 0), (functions[1], 0)):
+    sampler = "conditional" if activation == "linear" else "weights"
+    chain = Chain(10, 3, activation, norm="none")
+    gram = simulate(chain, depth, initial=x, rng=0, sampler=sampler).gram
+    results.append(gram.tobytes().hex())
+report(*results)
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    """Nor does it mistake two lambdas of one line for each other, whichever comes first."""
+    cold = run(SIMULATE.format(reverse=False), NUMBA_CACHE_DIR=str(tmp_path))
+    assert cold["caches"] == ["KernelCache"]
+    assert len(set(cold["results"])) == 3
+    warm = run(SIMULATE.format(reverse=True), NUMBA_CACHE_DIR=str(tmp_path))
+    assert not warm["misses"]
+    # A kernel that is found brings all that it calls.
+    assert cold["misses"]["factor_layers"] == warm["hits"]["factor_layers"] == 1
+    assert cold["misses"]["apply"] == warm["hits"]["apply"] >= 2
+    assert [warm["results"][i] for i in (0, 2, 1)] == cold["results"]
+
+
+APPLY = """
+from bnmc import Activation
+relu, own = Activation.named("relu"), Activation(lambda x: {formula})
+report(float(relu(2.0)), float(own(3.0)))
+"""
+
+
+def test_a_function_that_was_edited_is_compiled_anew(tmp_path):
+    """On the same line of the same program, with the same name."""
+    first = run(APPLY.format(formula="x + 1.0"), NUMBA_CACHE_DIR=str(tmp_path))
+    assert first["results"] == [2.0, 4.0]
+    other = run(APPLY.format(formula="x + 2.0"), NUMBA_CACHE_DIR=str(tmp_path))
+    assert other["results"] == [2.0, 5.0]
+    assert other["hits"]["apply"] == other["misses"]["apply"] == 1
+    again = run(APPLY.format(formula="x + 1.0"), NUMBA_CACHE_DIR=str(tmp_path))
+    assert again["results"] == [2.0, 4.0]
+    assert not again["misses"]
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Return a copy of the package."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
+    return Path(shutil.copytree(PACKAGE, tmp_path / "copy" / "bnmc", ignore=ignored))
+
+
+def kernel_files():
+    return sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("_kernels/**/*.py"))
+
+
+def test_an_edit_of_a_callee_invalidates_the_cache(copied, tmp_path):
+    """The activation lives in another file than the kernel that calls it, which stays."""
+    environment = {"package": copied, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    code = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
+    before = run(code, **environment)
+    assert (before["results"], before["misses"]) == ([2.0], {"apply": 1})
+    path = copied / "_kernels" / "scalar" / "activations.py"
+    head, found, tail = path.read_text().partition("def linear(x):")
+    assert found
+    path.write_text(head + found + tail.replace("return x", "return x + x", 1))
+    after = run(code, **environment)
+    assert (after["results"], after["misses"]) == ([4.0], {"apply": 1})
+    assert not after["hits"]
+    again = run(code, **environment)
+    assert (again["results"], again["hits"]) == ([4.0], {"apply": 1})
+
+
+def test_every_file_of_the_kernels_is_in_the_digest(copied):
+    """The digest that stamps the cache, of the folder as it is and with each file changed."""
+    files = kernel_files()
+    assert len(files) > 8
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from bnmc._kernels.kernel_cache import source_digest\n"
+        "digests = [source_digest()]\n"
+        "for name in sys.argv[2:]:\n"
+        "    path = Path(sys.argv[1]) / name\n"
+        "    path.write_text(path.read_text() + '# An edit.\\n')\n"
+        "    source_digest.cache_clear()\n"
+        "    digests.append(source_digest())\n"
+        "print(len(set(digests)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(copied), *files],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copied.parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout) == len(files) + 1
+
+
+def test_a_read_only_installation_works_without_a_cache(copied, tmp_path):
+    """Where no directory can be made: files stand in the way, which stops root as well."""
+    folders = [path for path in copied.glob("_kernels/**") if path.is_dir()]
+    for folder in (copied, *folders):
+        (folder / "__pycache__").write_text("in the way")
+    (tmp_path / "home").write_text("in the way")
+    home = str(tmp_path / "home")
+    environment = {"package": copied, "HOME": home, "XDG_CACHE_HOME": home, "LOCALAPPDATA": home}
+    code = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
+    done = finished(code, **environment)
+    found = json.loads(done.stdout)
+    assert (found["results"], found["caches"]) == ([2.0], ["Unkept"])
+    assert done.stderr.count("KernelCacheWarning: kernel cache the folder of the package") == 1
+    assert not list(copied.rglob("*.nb[ci]"))
+
+
+# --- files that are damaged, or cannot be read or written
+
+APPLY_LINEAR = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
+
+
+def entries(folder, suffix="nb[ci]"):
+    return sorted(folder.rglob(f"*.{suffix}"))
+
+
+def test_a_truncated_cache_ends_no_run(tmp_path):
+    """The run compiles and says why, and the next one finds sound files."""
+    run(APPLY_LINEAR, NUMBA_CACHE_DIR=str(tmp_path))
+    for path in entries(tmp_path):
+        path.write_bytes(path.read_bytes()[:100])
+    done = finished(APPLY_LINEAR, NUMBA_CACHE_DIR=str(tmp_path))
+    found = json.loads(done.stdout)
+    assert (found["results"], found["misses"]) == ([2.0], {"apply": 1})
+    assert done.stderr.count("KernelCacheWarning") == 1
+    assert str(tmp_path) in done.stderr
+    assert run(APPLY_LINEAR, NUMBA_CACHE_DIR=str(tmp_path))["hits"] == {"apply": 1}
+
+
+def test_a_function_of_a_module_that_is_missing_here_is_compiled(tmp_path):
+    """Its cached code refers to the module by its name."""
+    (tmp_path / "away").mkdir()
+    source = "def own(x):\n    return x + 3.0\n"
+    (tmp_path / "away" / "of_user.py").write_text(source)
+    program = "from bnmc import Activation\n{}\nreport(float(Activation(own)(2.0)))\n"
+    there = f"import sys; sys.path.append({str(tmp_path / 'away')!r})\nfrom of_user import own"
+    cached = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(program.format(there), **cached)["results"] == [5.0]
+    done = finished(program.format(source), **cached)
+    assert json.loads(done.stdout)["results"] == [5.0]
+    assert "refers to a module that this process cannot import (No module named 'of_user')" in (
+        done.stderr
+    )
+
+
+def double(x):
+    return x + x
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return the folder of a cache that no other test uses."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "kernels"))
+    monkeypatch.setattr(kernel_cache, "_told", set())
+    monkeypatch.setattr(kernel_cache, "_pending", [])
+    return tmp_path / "kernels"
+
+
+def doubled():
+    """Return the hits and misses of a new kernel that is called once."""
+    dispatcher = compiling.kernel(double)
+    assert dispatcher(1.5) == 3.0
+    return tuple(
+        sum(c.values()) for c in (dispatcher.stats.cache_hits, dispatcher.stats.cache_misses)
+    )
+
+
+def loaded(dispatcher, signature):
+    """Return whether an entry of the disk is used, and the warnings."""
+    kernel_cache._told.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = dispatcher._cache.load_overload(signature, dispatcher.targetctx)
+    return found is not None, [str(one.message) for one in caught]
+
+
+def test_no_truncation_and_no_flipped_bit_is_executed(folder):
+    """Of the index and of the data, at 60 lengths and 60 places each; the file itself is used."""
+    assert doubled() == (0, 1)
+    dispatcher = compiling.kernel(double)
+    assert dispatcher(1.5) == 3.0
+    (signature,) = dispatcher.signatures
+    rng = np.random.default_rng(5)
+    for path in entries(folder):
+        sound = path.read_bytes()
+        lengths = {0, 1, len(sound) - 1, *range(30), *rng.integers(len(sound), size=30).tolist()}
+        for length in sorted(lengths):
+            path.write_bytes(sound[:length])
+            used, caught = loaded(dispatcher, signature)
+            assert (used, len(caught)) == (False, 1)
+            assert str(path.parent) in caught[0]
+            assert "damaged" in caught[0]
+        for at in [*range(30), *rng.integers(len(sound), size=30).tolist()]:
+            flipped = bytearray(sound)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            path.write_bytes(flipped)
+            used, caught = loaded(dispatcher, signature)
+            assert (used, len(caught)) == (False, 1)
+        path.write_bytes(sound)
+        assert loaded(dispatcher, signature) == (True, [])
+
+
+def test_an_entry_of_another_key_is_not_executed(folder):
+    """Two processes that write at once may give one name to two entries."""
+    dispatcher = compiling.kernel(double)
+    assert (dispatcher(1.5), dispatcher(3)) == (3.0, 6)
+    first, second = entries(folder, "nbc")
+    second.write_bytes(first.read_bytes())
+    again = compiling.kernel(double)
+    assert (again(1.5), again(3), isinstance(again(3), int)) == (3.0, 6, True)
+    assert sum(again.stats.cache_misses.values()) == 1
+
+
+def test_files_of_the_cache_of_an_earlier_version_are_replaced_without_a_warning(folder):
+    from numba import njit
+
+    njit(cache=True)(double)(1.5)
+    assert entries(folder)
+    assert doubled() == (0, 1)
+    assert doubled() == (1, 0)
+
+
+def failing(number):
+    def write(*_):
+        raise OSError(number, os.strerror(number))
+
+    return write
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+@pytest.mark.parametrize("step", ["_write", "_open_for_write", "ensure_cache_path"])
+def test_a_folder_that_cannot_be_written_to_costs_a_warning(folder, monkeypatch, number, step):
+    place = kernel_cache._CheckedFiles
+    dispatcher = compiling.kernel(double)
+    if step == "ensure_cache_path":
+        place = type(dispatcher._cache._impl.locator)
+    monkeypatch.setattr(place, step, failing(number))
+    with pytest.warns(KernelCacheWarning, match=os.strerror(number)) as caught:
+        assert (dispatcher(1.5), dispatcher(3)) == (3.0, 6)
+    assert len(caught) == 1
+    assert str(folder) in str(caught[0].message)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is full")
+def test_a_full_disk_leaves_no_entry(folder, monkeypatch):
+    """A device without space takes bytes until they are flushed."""
+    real = open
+    monkeypatch.setattr(caching, "open", lambda path, mode: real("/dev/full", mode), raising=False)
+    with pytest.warns(KernelCacheWarning, match="No space left"):
+        assert doubled() == (0, 1)
+    monkeypatch.undo()
+    assert not entries(folder, "*")
+
+
+def test_a_file_that_cannot_be_read_is_replaced(folder, monkeypatch):
+    assert doubled() == (0, 1)
+    real = open
+
+    def refusing(path, *rest, **options):
+        if str(path).endswith(".nbc"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *rest, **options)
+
+    monkeypatch.setattr(kernel_cache, "open", refusing, raising=False)
+    with pytest.warns(KernelCacheWarning, match="Permission denied"):
+        assert doubled() == (0, 1)
+    monkeypatch.undo()
+
+
+# --- folders that others can write to
+
+
+def test_a_folder_that_everybody_can_write_to_is_not_used(folder, tmp_path, monkeypatch):
+    """Nor one that everybody can replace; the next folder in turn is used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert doubled() == (0, 1)
+    (inner,) = folder.iterdir()
+    for open_one in (inner, folder):
+        open_one.chmod(0o777)
+        before = [path.read_bytes() for path in entries(folder)]
+        kernel_cache._told.clear()
+        dispatcher = compiling.kernel(double)
+        assert not str(dispatcher._cache.cache_path).startswith(str(folder))
+        with pytest.warns(KernelCacheWarning, match="every user can") as caught:
+            dispatcher._cache.load_overload((), dispatcher.targetctx)
+        assert len(caught) == 1
+        assert str(inner) in str(caught[0].message)
+        assert before == [path.read_bytes() for path in entries(folder)]
+        open_one.chmod(0o755)
+    assert doubled() == (1, 0)
+
+
+def test_a_temporary_folder_of_the_system_may_contain_the_cache(folder):
+    """Anybody can write to it, but nobody can replace the folder of another user in it."""
+    folder.mkdir()
+    folder.chmod(0o1777)
+    assert doubled() == (0, 1)
+    assert doubled() == (1, 0)
+
+
+def status(found, **changed):
+    """Return the status of a file with other values."""
+    names = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
+    values = [changed.get(name, getattr(found, name)) for name in names]
+    return os.stat_result((*values, *found[7:10]))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners of files")
+def test_files_of_other_users_are_not_executed(folder, monkeypatch):
+    assert doubled() == (0, 1)
+    stranger, real = max(kernel_cache._trusted_owners()) + 1, os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: status(real(file), st_uid=stranger))
+    with pytest.warns(KernelCacheWarning, match=f"uid {stranger}"):
+        assert doubled() == (0, 1)
+    monkeypatch.setattr(os, "fstat", lambda file: status(real(file), st_mode=0o100666))
+    kernel_cache._told.clear()
+    with pytest.warns(KernelCacheWarning, match="every user can write to it"):
+        assert doubled() == (0, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners of files")
+def test_the_folder_of_another_user_is_not_used(folder, monkeypatch):
+    """Neither when it is chosen, nor if its owner changes later; the user and root are trusted."""
+    assert doubled() == (0, 1)
+    (inner,) = folder.iterdir()
+    dispatcher = compiling.kernel(double)
+    owners = {0, os.geteuid(), os.stat(bnmc.__file__).st_uid}
+    assert kernel_cache._trusted_owners() == owners
+    real = os.stat
+
+    def foreign(path, *rest, **options):
+        found = real(path, *rest, **options)
+        return status(found, st_uid=max(owners) + 1) if str(path) == str(inner) else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", foreign)
+        with pytest.warns(KernelCacheWarning, match="belongs to another user"):
+            assert dispatcher(1.5) == 3.0
+        assert sum(dispatcher.stats.cache_misses.values()) == 1
+        assert compiling.kernel(double)._cache.cache_path != str(inner)
+
+
+def test_folders_and_files_are_writable_by_their_owner_alone(folder):
+    before = os.umask(0)
+    try:
+        assert doubled() == (0, 1)
+    finally:
+        os.umask(before)
+    made = list(folder.rglob("*"))
+    assert len(made) == 3
+    assert not [path for path in made if path.stat().st_mode & 0o022]
+    assert doubled() == (1, 0)

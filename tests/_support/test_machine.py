@@ -1,0 +1,151 @@
+"""The memory that a process may use: of the system, by its limits, and by its control groups."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bnmc._support import machine
+from bnmc._support.machine import available_memory, memory_within
+
+MB = 1 << 20
+GB = 1 << 30
+
+
+@pytest.fixture(autouse=True)
+def _limits_are_read_each_time(monkeypatch):
+    monkeypatch.setattr(machine, "_limited_groups", machine._limited_groups.__wrapped__)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Return a root whose system has 8 GB, for a process of 300 MB with 200 MB of data."""
+    write(tmp_path / "proc/meminfo", f"MemTotal: {16 * MB} kB\nMemAvailable: {8 * MB} kB\n")
+    status = f"Name:\tpython\nVmSize:\t {300 * 1024} kB\nVmData:\t {200 * 1024} kB\n"
+    write(tmp_path / "proc/self/status", status)
+    return tmp_path
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def mount(root, *lines):
+    write(root / "proc/self/mountinfo", "\n".join(lines) + "\n")
+
+
+V2 = "29 23 0:26 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
+V1 = "33 29 0:29 {top} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
+V1_OTHER = "34 29 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct"
+
+
+def group(folder, limit, used, inactive=0, version=2):
+    names = ("memory.max", "memory.current", "inactive_file")
+    if version == 1:
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    write(folder / names[0], f"{limit}\n")
+    write(folder / names[1], f"{used}\n")
+    write(folder / "memory.stat", f"anon 5\nfile 7\n{names[2]} {inactive}\nslab 3\n")
+
+
+def test_available_memory_of_the_system(root):
+    assert memory_within(root, {}) == 8 * GB
+
+
+def test_all_memory_if_the_system_does_not_report_more(tmp_path):
+    expected = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory_within(tmp_path, {}) == expected
+
+
+def test_limits_of_the_process(root):
+    """Of its address space, and of its data; what it uses already counts."""
+    assert memory_within(root, {"VmSize": GB}) == GB - 300 * MB
+    assert memory_within(root, {"VmData": GB}) == GB - 200 * MB
+    assert memory_within(root, {"VmSize": GB, "VmData": GB}) == GB - 300 * MB
+    assert memory_within(root, {"VmSize": 100 * MB}) == 0
+    assert memory_within(root, {"VmSize": 100 * GB}) == 8 * GB
+
+
+@pytest.mark.parametrize("tightest", [0, 1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_tightest_of_nested_groups(root, version, tightest):
+    """Of the process's group, those above it, and the top; the others have no or a wide limit."""
+    base = root / ("sys/fs/cgroup" if version == 2 else "sys/fs/cgroup/memory")
+    none = "max" if version == 2 else str(0x7FFFFFFFFFFFF000)
+    folders = [base / "a/b/c", base / "a/b", base / "a", base]
+    for place, folder in enumerate(folders):
+        group(folder, 4 * GB if place % 2 else none, GB, version=version)
+    group(folders[tightest], 3 * GB, GB + 512 * MB, 256 * MB, version=version)
+    mount(root, V1_OTHER, (V2 if version == 2 else V1).format(top="/"))
+    own = "0::/a/b/c" if version == 2 else "7:cpu,cpuacct:/elsewhere\n5:memory:/a/b/c\n0::/a"
+    write(root / "proc/self/cgroup", own + "\n")
+    assert memory_within(root, {}) == 3 * GB - (GB + 256 * MB)
+    group(folders[tightest], 100 * MB, GB, version=version)
+    assert memory_within(root, {}) == 0
+
+
+def test_the_group_of_a_container_is_mounted_as_the_top(root):
+    """With the path as the host sees it, or as the container sees it."""
+    base = root / "sys/fs/cgroup"
+    group(base, 2 * GB, GB)
+    group(base / "inner", GB, 512 * MB)
+    mount(root, V2.format(top="/docker/abc"))
+    write(root / "proc/self/cgroup", "0::/docker/abc/inner\n")
+    assert memory_within(root, {}) == 512 * MB
+    write(root / "proc/self/cgroup", "0::/docker/abc\n")
+    assert memory_within(root, {}) == GB
+    write(root / "proc/self/cgroup", "0::/../other\n")
+    assert memory_within(root, {}) == GB
+
+
+def test_a_group_whose_use_is_unknown_has_its_limit(root):
+    mount(root, V2.format(top="/"))
+    write(root / "proc/self/cgroup", "0::/\n")
+    write(root / "sys/fs/cgroup/memory.max", f"{GB}\n")
+    assert memory_within(root, {}) == GB
+
+
+@pytest.mark.parametrize("damage", ["", "\x00\xff", "::::\n: :", "0::", "x" * 1000])
+def test_files_of_another_form_are_ignored(root, damage):
+    for name in ("proc/self/cgroup", "proc/self/mountinfo", "proc/self/status"):
+        write(root / name, damage)
+    assert memory_within(root, {}) == 8 * GB
+
+
+PROGRAM = """
+import resource, sys
+import bnmc
+from bnmc.errors import ResultTooLargeError
+chain = bnmc.Chain(100, 10)
+bnmc.simulate(chain, 2, chains=2, rng=0, threads=1)
+with open("/proc/self/status") as lines:
+    used = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmSize"))
+resource.setrlimit(resource.{name}, (used + (300 << 20), resource.RLIM_INFINITY))
+try:
+    bnmc.simulate(chain, 1000, chains=1000, rng=0, threads=1)
+except ResultTooLargeError as error:
+    assert error.available <= 300 << 20, error
+    print(error)
+assert len(bnmc.simulate(chain, 100, chains=1000, rng=0, threads=1).gram) == 1000
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux")
+def test_a_process_with_a_limited_address_space_refuses_instead_of_failing():
+    """It asks for 800 MB where 300 MB are left; a tenth of that fits."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(name="RLIMIT_AS")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "needs" in done.stdout
+
+
+def test_this_process_may_use_some_memory():
+    assert MB < available_memory() < machine.UNLIMITED

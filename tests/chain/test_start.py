@@ -1,0 +1,73 @@
+"""Starts of chains: rows without variance, the layout of arrays, and those beyond the memory."""
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import Chain, FirstLayer
+from bnmc._support import array_arguments
+from bnmc.chain.start import prepare
+from bnmc.errors import ResultTooLargeError, ZeroVarianceError
+
+
+@pytest.mark.parametrize("constant", range(3))
+@pytest.mark.parametrize(("norm", "value"), [("batch", 2.0), ("batch-uncentred", 0.0)])
+def test_one_input_of_equal_samples_is_enough_for_rows_without_variance(norm, value, constant):
+    """Each input batch is normalized on its own: the others do not help the one."""
+    chain = bnmc.Chain(20, 4, "relu", norm=norm)
+    x = np.random.default_rng(0).normal(size=(3, 6, 4))
+    prepare(chain, bnmc.FirstLayer(x), 1, 3)
+    x[constant] = value * np.arange(6.0)[:, None]
+    with pytest.raises(ZeroVarianceError):
+        prepare(chain, bnmc.FirstLayer(x), 1, 3)
+    x[constant, 5, 1] += 1e-3  # one entry differs
+    prepare(chain, bnmc.FirstLayer(x), 1, 3)
+    # Rows keep their variance where the norm adds to it, or does not divide by it.
+    x[constant] = value
+    prepare(bnmc.Chain(20, 4, "relu", norm=norm, eps=0.1), bnmc.FirstLayer(x), 1, 3)
+    prepare(bnmc.Chain(20, 4, "relu", norm="none"), bnmc.FirstLayer(x), 1, 3)
+
+
+@pytest.mark.parametrize("batch", [3, 8, 17])
+def test_the_layout_of_an_array_changes_no_bit(batch):
+    """NumPy sums eight entries at a time along the last axis in memory, and in order elsewhere."""
+    chain = bnmc.Chain(20, batch, "relu")
+    x = np.random.default_rng(1).normal(size=(20, batch))
+    expected = prepare(chain, x, 1, None)
+    strided = np.zeros((20, 2 * batch))[:, ::2]
+    strided[:] = x
+    for other in (np.asfortranarray(x), strided):
+        found = prepare(chain, other, 1, None)
+        np.testing.assert_array_equal(found.x, expected.x)
+        np.testing.assert_array_equal(found.a, expected.a)
+
+
+ROW = np.arange(3.0)
+
+
+@pytest.fixture
+def _memory_has_100_megabytes(monkeypatch):
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 100_000_000)
+
+
+@pytest.mark.usefixtures("_memory_has_100_megabytes")
+def test_features_beyond_the_memory():
+    """A view that repeats one row takes no memory, and its copy does."""
+    with pytest.raises(ResultTooLargeError, match="^x: the result needs 28.8 GiB"):
+        FirstLayer(np.broadcast_to(ROW, (2**30, 3)))
+    assert FirstLayer(np.broadcast_to(ROW, (2**10, 3))).x.shape == (2**10, 3)
+
+
+@pytest.mark.usefixtures("_memory_has_100_megabytes")
+@pytest.mark.parametrize(
+    ("batch", "initial", "argument"),
+    [
+        (3, np.broadcast_to(ROW, (2**30, 3)), "initial"),
+        (30_000, "gaussian", "batch"),
+        (30_000, FirstLayer(np.ones((1, 30_000))), "batch"),
+    ],
+)
+def test_starts_beyond_the_memory(batch, initial, argument):
+    with pytest.raises(ResultTooLargeError) as caught:
+        prepare(Chain(2**30, batch), initial, 1, None)
+    assert caught.value.argument == argument

@@ -1,0 +1,138 @@
+"""The memory that a run needs: the estimate against measured peaks, and what is refused.
+
+The peak is that of `tracemalloc`, which counts the arrays of NumPy.  `python -m bench reliability --only memory`
+has a larger table, with resident memory.
+"""
+
+import gc
+import re
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from bnmc import Chain, FirstLayer, simulate
+from bnmc.errors import ResultTooLargeError
+from bnmc.simulation import memory
+
+
+def normals(*shape):
+    return np.random.default_rng(3).standard_normal(shape)
+
+
+#: Chain, depth and arguments.
+SHAPES = {
+    "Gram matrices": (Chain(60, 10), 60, {"chains": 100}),
+    "depth 0": (Chain(20, 10), 0, {"chains": 20_000}),
+    "chains, reduced": (Chain(20, 3), 2, {"chains": 60_000, "reduce": "chain"}),
+    "chains and layers, reduced": (Chain(20, 3), 2, {"chains": 60_000, "reduce": "layer"}),
+    "eigenvalues": (Chain(50, 8), 50, {"chains": 200, "observables": "eigenvalues"}),
+    "deep": (Chain(20, 3), 40_000, {"observables": "orthogonality_gap"}),
+    "batch": (Chain(100, 400), 2, {"threads": 2, "sampler": "weights"}),
+    "cross-Gram": (
+        Chain(50, 6), 20, {"chains": 40, "inputs": 6, "observables": "cross_gram"}
+    ),
+    "rows of float32": (Chain(2000, 10, skip=1.0), 3, {"chains": 60, "dtype": "float32"}),
+    "weights": (Chain(300, 10, skip=1.0), 2, {"chains": 60, "sampler": "weights"}),
+    "an array": (Chain(40_000, 20), 1, {"initial": normals(40_000, 20)}),
+    "an array per chain": (Chain(2000, 10), 1, {"chains": 40, "initial": normals(40, 2000, 10)}),
+    "arrays of several inputs": (
+        Chain(2000, 5, skip=1.0), 1, {"chains": 20, "inputs": 3, "initial": normals(20, 3, 2000, 5)}
+    ),
+    "another precision": (
+        Chain(2000, 10), 1, {"chains": 40, "initial": normals(40, 2000, 10).astype(np.float32)}
+    ),
+    "features": (Chain(50, 100), 1, {"initial": FirstLayer(normals(50_000, 100))}),
+    "factors": (Chain(1000, 20, "linear", norm="none"), 20, {"chains": 200}),
+}  # fmt: skip
+
+
+def needed(chain, depth, **options):
+    """Return the estimate."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "available_memory", lambda: 0)
+        with pytest.raises(ResultTooLargeError) as caught:
+            simulate(chain, depth, rng=0, **options)
+    return caught.value.requested
+
+
+def peak(chain, depth, **options):
+    """Return the measured peak of a run, after another one that compiles the kernels."""
+    simulate(chain, min(depth, 2), rng=0, **options)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        simulate(chain, depth, rng=0, **options)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_estimate_is_within_a_third_of_the_peak(shape):
+    chain, depth, options = SHAPES[shape]
+    options = {"threads": 1, **options}
+    assert 1 / 1.3 < needed(chain, depth, **options) / peak(chain, depth, **options) < 1.3
+
+
+@pytest.mark.parametrize("options", [{}, {"reduce": "chain"}, {"store": True}])
+def test_the_estimate_of_tiles_bounds_the_peak(options, tmp_path):
+    """Within a factor: the peak depends on the order in which threads finish."""
+    chain, depth = Chain(20, 4), 300
+    options = {"chains": 800, "threads": 2, **options}
+    with ThreadPoolExecutor(2) as executor:
+        if options.pop("store", False):
+            pytest.importorskip("zarr")
+            simulate(chain, 2, rng=0, store=tmp_path / "first.zarr")
+            options["store"] = tmp_path / "run.zarr"
+        else:
+            options["executor"] = executor
+        assert 1 / 1.3 < needed(chain, depth, **options) / peak(chain, depth, **options) < 2.0
+
+
+def test_the_message_names_what_would_fit(monkeypatch):
+    """With so many chains or layers the run fits, and with 1 % more it does not."""
+    chain, available = Chain(20, 10), 50_000_000
+    monkeypatch.setattr(memory, "available_memory", lambda: available)
+    with pytest.raises(ResultTooLargeError, match="available: 47.7 MiB") as caught:
+        simulate(chain, 200, chains=1000, rng=0, threads=1)
+    found = re.search(r"chains=(\d+) or depth=(\d+) would fit", str(caught.value))
+    chains, depth = map(int, found.groups())
+    assert (chains, depth) < (1000, 200)
+    assert simulate(chain, 200, chains=chains, rng=0, threads=1).chains == chains
+    assert len(simulate(chain, depth, chains=1000, rng=0, threads=1).layers) == depth + 1
+    for more in ({"chains": chains * 101 // 100 + 1}, {"depth": depth + 1 + depth // 50}):
+        with pytest.raises(ResultTooLargeError):
+            simulate(chain, **{"depth": 200, "chains": 1000, "rng": 0, "threads": 1, **more})
+
+
+def test_a_run_that_nothing_makes_smaller_names_other_ways(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
+    with pytest.raises(ResultTooLargeError, match=r"\(record fewer layers with every="):
+        simulate(Chain(20, 1000), 1, rng=0)
+
+
+def test_an_array_of_the_caller_costs_nothing(monkeypatch):
+    chain, out = Chain(20, 10), np.zeros((100, 301, 10, 10))
+    without = needed(chain, 300, chains=100, threads=1)
+    assert without - needed(chain, 300, chains=100, threads=1, out={"gram": out}) == out.nbytes
+
+
+def test_values_in_a_store_take_no_memory(tmp_path):
+    """Of ten million layers, the layers of a tile and the numbers of all layers are in memory."""
+    chain, depth = Chain(20, 10), 10**7
+    stored = needed(chain, depth, chains=100, threads=2, store=tmp_path / "run.zarr")
+    assert 8 * depth < stored < 32 * depth + 200_000_000
+    assert needed(chain, depth, chains=100, threads=2) > 8 * 100 * 100 * depth
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
+    chain, options = Chain(20, 10), {"chains": 100, "threads": 1}
+    size = needed(chain, 30, **options)
+    monkeypatch.setattr(memory, "available_memory", lambda: size)
+    simulate(chain, 30, rng=0, **options)
+    monkeypatch.setattr(memory, "available_memory", lambda: size - 1)
+    with pytest.raises(ResultTooLargeError):
+        simulate(chain, 30, rng=0, **options)

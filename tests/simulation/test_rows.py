@@ -1,0 +1,53 @@
+"""The limits of float32 rows, from both sides: reported, or continued in float64."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.simulation.engine import choice
+from bnmc.simulation.engine.state import Frames
+
+
+def correlated(pivot):
+    """A Gram matrix of two samples; the second is `pivot` of its square from the first's span."""
+    return np.array([[1.0, math.sqrt(1.0 - pivot)], [math.sqrt(1.0 - pivot), 1.0]])
+
+
+@pytest.mark.parametrize(("skip", "weights"), [(0.5, "gaussian"), (0.0, "uniform")])
+def test_rows_of_float32_are_reported_where_rounding_is_a_two_thousandth_of_a_distance(
+    skip, weights
+):
+    """Rounding by 2⁻²⁴ of a sample is 2⁻¹¹ of its distance 2⁻¹³ from the span of the others."""
+    limit = (2.0**-24 / 2.0**-11) ** 2
+    chain = bnmc.Chain(50, 2, "linear", norm="batch-uncentred", skip=skip, weights=weights)
+    kind = choice.choose_sampler(chain, None, "auto", "float32")
+    for dtype in ("float32", "float64"):
+        sampler = kind(chain, 3, None, dtype, 0)
+        # Of the two recorded layers of a chain, either one may show it.
+        pivots = [[1.001, 1.001], [0.999, 0.5e9 * limit], [1.001, 0.999]]
+        grams = np.array([[correlated(limit * pivot) for pivot in one] for one in pivots])
+        none = np.zeros((3, 2))
+        sampler.watch_precision(Frames(grams, none, none[..., None]))
+        expected = [False, True, True] if dtype == "float32" else [False] * 3
+        assert sampler.unresolved.tolist() == expected
+
+
+def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot():
+    """Sums of float32 numbers have errors of about 1e-7; 2⁻¹³ is 1000 times as much."""
+    chain = bnmc.Chain(40, 2, "relu", norm="batch-uncentred")
+    for pivot, is_wide in ((1.001 * 2.0**-13, False), (0.999 * 2.0**-13, True)):
+        for threads in (1, 3):  # the kernel decides for whole chains, the sampler for shared layers
+            sampler = choice.choose_sampler(chain, None, "conditional", "float32")(
+                chain, 1, None, "float32", 0
+            )
+            sampler.grams[0] = correlated(pivot)
+            frames = Frames(np.zeros((1, 1, 2, 2)), np.zeros((1, 1)), np.zeros((1, 1, 0)))
+            if threads == 1:
+                sampler.advance(0, 1, 1, np.zeros(1, np.int64), frames)
+            else:
+                with ThreadPoolExecutor(1) as pool:
+                    sampler.advance_together(pool, threads, 1, np.zeros(1, np.int64), frames)
+            assert sampler.wide.tolist() == [is_wide]
