@@ -1,7 +1,7 @@
 """The memory that a run needs: the estimate against measured peaks, and what is refused.
 
-The peak is that of `tracemalloc`, which counts the arrays of NumPy.  `python -m bench reliability --only memory`
-has a larger table, with resident memory.
+The peak is that of `tracemalloc`, which counts the arrays of NumPy.  `python -m bench reliability
+--only memory` has a larger table, with resident memory.
 """
 
 import gc
@@ -59,7 +59,7 @@ def needed(chain, depth, **options):
 
 def peak(chain, depth, **options):
     """Return the measured peak of a run, after another one that compiles the kernels."""
-    simulate(chain, min(depth, 2), rng=0, **options)
+    simulate(chain, min(depth, 2), rng=0, **{**options, "store": None})
     gc.collect()
     tracemalloc.start()
     try:
