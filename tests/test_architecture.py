@@ -16,7 +16,7 @@ CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
 TABLE = {
     9: ("cli",),
     8: ("experiments", "invariant"),
-    7: ("mixing",),
+    7: ("mixing", "gradients"),
     6: ("mean_field", "regularity", "pytest_plugin"),
     5: ("simulation", "plot", "testing"),
     4: ("kernels", "bounds", "random_matrix", "_claims"),
@@ -27,7 +27,7 @@ TABLE = {
 }
 LEVELS = {name: level for level, names in TABLE.items() for name in names}
 PRIVATE = ("_kernels", "_support", "_claims")
-MOST_NAMES = 23
+MOST_NAMES = 24
 MOST_LEVELS = 10
 MOST_LINES = 120
 
@@ -55,6 +55,8 @@ CROSS_CUTTING = {
     "experiments/test_registry.py": "tests the table of experiments in the `__init__`",
     "experiments/orthogonalizes/test_figures.py": "checks what all figures of the folder share",
     "experiments/rank_collapse/test_figures.py": "checks what all figures of the folder share",
+    "gradients/test_law.py": "compares the law of `backpropagate` with networks of real weights",
+    "gradients/test_networks.py": "tests the NumPy networks by finite differences",
     "simulation/test_closed_forms.py": "compares all samplers with closed forms",
     "simulation/test_law.py": "compares the laws of all samplers",
     "simulation/test_properties.py": "checks symmetries and invariants of all samplers",

@@ -70,13 +70,13 @@ def test_the_rate_is_that_of_the_mean_field():
 
 
 def test_scales_beyond_float64_are_split_off():
-    # Each layer divides the gradient by about 1e5 √2, and 1e-200 more than float64 can hold.
-    chain = Chain(8, 3, "relu", norm="none", gain=1e-5)
+    # A gain of 2**-17 is a power of two, so it changes scales and no other bit.
+    chain = Chain(8, 3, "relu", norm="none", gain=2.0**-17)
     plain = Chain(8, 3, "relu", norm="none")
     small = bnmc.backpropagate(chain, 90, chains=4, rng=2)
     one = bnmc.backpropagate(plain, 90, chains=4, rng=2)
-    # δ of layer l + 1 passed 89 - l layers, and a of layer l as many as l; W has the factor itself.
-    shift = 90 * math.log(1e-5)
+    # δ of layer l + 1 passed 89 - l layers and a of layer l as many as l; W has the factor itself.
+    shift = -90 * 17 * math.log(2)
     both = np.isfinite(one.log_gradient_norm)
     np.testing.assert_array_equal(both, np.isfinite(small.log_gradient_norm))
     assert both[:, -1].any()

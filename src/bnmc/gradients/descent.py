@@ -65,7 +65,8 @@ class Descent:
         self._dtype = dtype
         self._backward = dtype
         self._buffers = buffers
-        self._last: Buffers | None = None
+        #: With a skip connection, δ of the layer of the state: the buffers serve other chains too.
+        self._above: FloatArray | None = None
         self._keys = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         self._streams = tuple(
             np.uint32(stream | np.uint32(number))
@@ -121,7 +122,7 @@ class Descent:
         backward.unpack_cross(own.totals[2], self.law, self.state[1])
         self.stage = backward.TOP
         if self.chain.skip != 0.0:
-            own.rows.above[:] = own.rows.delta
+            self._above = own.rows.delta.copy()
         states = np.zeros((3, *self.state.shape[1:]))
         states[:2] = self.state
         backward.unpack_cross(own.totals[3], self.law, states[2])
@@ -198,6 +199,7 @@ class Descent:
         ratios = np.exp2(units[:-1] - units[1:] + float(self.lift))
         states = np.zeros((layers, 3 if self._hidden else 2, columns, columns))
         log_scales = np.zeros(layers)
+        xs = stretch.xs[index]
         turn = self._first_wide(stretch, index, grams)
         done = layers
         while done > 0:
@@ -206,7 +208,7 @@ class Descent:
             low = turn if is_wide else 0
             reached = self._piece(
                 forward, first + done, grams[low : done + 1], ratios[low:done],
-                stretch.xs[low:done] if self.chain.skip != 0.0 else stretch.xs,
+                xs[low:done] if self.chain.skip != 0.0 else xs,
                 states[low:done], log_scales[low:done],
             )  # fmt: skip
             done = low + reached
@@ -227,6 +229,8 @@ class Descent:
     ) -> int:
         """Go down from `layer` by all layers of `states`; return how many remain."""
         own = self._pick(forward)
+        if self._above is not None:
+            own.rows.above[:] = self._above
         status = np.zeros(3, np.int64)
         name = np.dtype(forward).name
         backward.backward_layers(
@@ -236,6 +240,8 @@ class Descent:
             xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2], *self._keys, self._panel, states, log_scales,
             own.forward, own.solve, own.rows, own.blocks, own.totals, status,
         )  # fmt: skip
+        if self.chain.skip != 0.0:
+            self._above = own.rows.above.copy()
         remaining = 0
         if status[0] == codes.UNRESOLVED:
             remaining = int(status[1]) - (layer - len(states))
@@ -267,13 +273,9 @@ class Descent:
         return least
 
     def _pick(self, forward: str) -> Buffers:
-        """Return the buffers for rows of a dtype, with the gradient above in them."""
+        """Return the buffers for rows of a dtype."""
         key = forward, "float64" if forward == "float64" else self._backward
         if key not in self._buffers:
             dtypes = np.dtype(key[0]), np.dtype(key[1])
             self._buffers[key] = Buffers(self.chain, self.inputs, *dtypes, self._hidden)
-        own = self._buffers[key]
-        if self.chain.skip != 0.0 and self._last is not None and self._last is not own:
-            own.rows.above[:] = self._last.rows.above
-        self._last = own
-        return own
+        return self._buffers[key]

@@ -27,8 +27,8 @@ class Stretch(NamedTuple):
         Entry (i, j) of a Gram matrix is in units of 2**(units[i] + units[j]).
     units : (chains, layers, columns) int64
         Zeros unless the scale is split off.
-    xs : (layers, columns, >= width)
-        With a skip connection, the representations of the one chain.
+    xs : (chains, layers, columns, >= width), or (chains, 1, 1, 1) without a skip connection
+        The representations of all layers but the last one.
     wide_before : (chains,) bool
         The float32 chains that had float64 rows in the first layer.
     wide : (chains,) bool
@@ -117,13 +117,14 @@ class Forward:
                 xs.append(self._kept_x())
         grams = np.concatenate([one.gram for one in frames], axis=1)
         units = np.concatenate([one.units for one in frames], axis=1)
-        kept = np.stack(xs) if keeps_x else np.zeros((1, 1, 1), self.sampler.dtype)
+        none = np.zeros((self.count, 1, 1, 1), self.sampler.dtype)
+        kept = np.stack(xs, axis=1) if keeps_x else none
         wide = self.sampler.wide.copy()
         return Stretch(first, grams, units, kept, wide_before, wide)
 
     def _kept_x(self) -> FloatArray:
-        """Return the representation of the one chain, in the units of its Gram matrix."""
-        x: FloatArray = self.sampler.xs[0].copy()
+        """Return the representations, in the units of the Gram matrices."""
+        x: FloatArray = self.sampler.xs.copy()
         return x
 
     def _frames(self, layers: int) -> Frames:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.cpu import memory
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
@@ -90,8 +91,13 @@ class Task:
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
         buffers: dict[tuple[str, str], Buffers] = {}
-        # With a skip connection all representations of a stretch are kept: one chain at a time.
-        size = 1 if self.chain.skip != 0.0 else last - first
+        size = last - first
+        if self.chain.skip != 0.0:
+            # All representations of a stretch are kept: few chains at a time.
+            itemsize = np.dtype(self.dtype).itemsize
+            layers = stretch_layers(self.chain, self.columns, 1, itemsize, self.depth)
+            rows = itemsize * self.columns * memory.stride(self.chain.width)
+            size = max(1, min(size, STRETCH_BYTES // (layers * rows)))
         done = []
         for begin, end in ranges(last - first, size):
             one = _Pass(
@@ -121,7 +127,7 @@ def stretch_layers(chain: Chain, columns: int, chains: int, itemsize: int, depth
     """
     size = 24 * columns**2 * chains
     if chain.skip != 0.0:
-        size += itemsize * columns * chain.width
+        size += chains * itemsize * columns * memory.stride(chain.width)
     return max(1, min(depth, max(STRETCH_BYTES // size, math.isqrt(depth))))
 
 
@@ -203,8 +209,9 @@ class _Pass:
         direction = task.direction
         given = direction.of(self.first + index) if isinstance(direction, GivenRows) else None
         return self.descents[index].begin_with_rows(
-            given, task.depth, stretch.grams[index, -2], stretch.xs[-1], bool(stretch.wide[index])
-        )
+            given, task.depth, stretch.grams[index, -2], stretch.xs[index, -1],
+            bool(stretch.wide[index]),
+        )  # fmt: skip
 
     def _begin_with_readout(self, stretch: Stretch, index: int) -> None:
         descent, direction = self.descents[index], self.task.direction
