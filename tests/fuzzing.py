@@ -469,6 +469,11 @@ RUNS = {
     "invariant.check": (1, invariant.check, {
         "chain": CHAIN, "size": value(100), "tolerance": value(0.3), "alpha": value(0.01),
         "rng": RNG, "max_layers": value(40), "samples": value(None), "ahead": value(1)}),
+    "backpropagate": (6, bnmc.backpropagate, {
+        "chain": CHAIN, "depth": value(3), "chains": value(2), "initial": value("gaussian"),
+        "loss": value("gaussian"), "labels": value(None), "classes": value(None), "rng": RNG,
+        "observables": value(("delta_gram",)), "every": value(1), "dtype": value("float64"),
+        "threads": value(1), "inputs": value(None), "progress": value(False)}),
     "regularity.averages": (2, reg.averages, {"chain": CHAIN, **SHORT, "tau": value(0.5)}),
     "regularity.constant": (2, reg.constant, {"chain": CHAIN, **SHORT, "burn_in": value(2)}),
     "regularity.figures": (1, reg.figures, {"widths": value((4,)), **SHORT, "gamma": value(0.5)}),

@@ -29,8 +29,8 @@ MODULES = sorted(
 PUBLIC = {
     "bnmc": (
         "Activation Chain Distance Estimate FirstLayer MeanField Observable SoftRank Trajectory "
-        "__version__ bounds drawn_weights errors experiments gram invariant kernels mean_field "
-        "mixing plot random_matrix regularity simulate testing warmup"
+        "__version__ backpropagate bounds drawn_weights errors experiments gradients gram invariant "
+        "kernels mean_field mixing plot random_matrix regularity simulate testing warmup"
     ),
     "bnmc.bounds": (
         "bridging gaussian orthogonalizes rank_collapse"
@@ -102,6 +102,7 @@ PUBLIC = {
         "CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound TwoInputs "
         "autocorrelation compare contraction relaxation spectral tv_bound two_inputs"
     ),
+    "bnmc.gradients": ("Backpropagation backpropagate"),
     "bnmc.plot": (
         "COLOURS LABELS band estimates figure overview plain_ticks spectrum style trajectory"
     ),

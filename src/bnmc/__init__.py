@@ -1,12 +1,12 @@
 """The Markov chain of a deep random network with batch normalization.
 
 A `Chain` specifies a network, `simulate` runs an ensemble of networks through depth, and a
-`Trajectory` holds the recorded layers.  `MeanField` is the limit of infinite width.  `mixing`
-estimates rates of convergence to the stationary law, and `invariant` computes and tests that law.
-`regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
-and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
-code, and `testing` the tests of your own layers.  A name is imported when it is first used, so
-importing the package costs nothing.
+`Trajectory` holds the recorded layers.  `backpropagate` simulates gradients.  `MeanField` is the
+limit of infinite width.  `mixing` estimates rates of convergence to the stationary law, and
+`invariant` computes and tests that law.  `regularity` and `bounds` hold the quantities and the
+inequalities of the papers, `random_matrix` and `gram` functions of matrices, and `experiments` the
+figures.  `kernels` serves your own compiled code, and `testing` the tests of your own layers.  A
+name is imported when it is first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations

@@ -237,7 +237,8 @@ class Descent:
             rows.activation(sigma_of(self.chain.activation), name),
             rows.activation(slope_of(self.chain.activation), name),
             self.law, self.lift, self.stage, layer, grams, ratios,
-            xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2], *self._keys, self._panel, states, log_scales,
+            xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2],
+            *self._keys, self._panel, states, log_scales,
             own.forward, own.solve, own.rows, own.blocks, own.totals, status,
         )  # fmt: skip
         if self.chain.skip != 0.0:
