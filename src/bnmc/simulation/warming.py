@@ -174,7 +174,10 @@ def _warm_rows(
     wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none")
     sampler = kind(wide, 1, None, dtype, 0)
     sampler.grams[0] = np.eye(_BATCH)
-    frames = Frames(np.zeros((1, 1, _BATCH, _BATCH)), np.zeros((1, 1)), np.zeros((1, 1, 0)))
+    frames = Frames(
+        np.zeros((1, 1, _BATCH, _BATCH)), np.zeros((1, 1)), np.zeros((1, 1, 0)),
+        units=np.zeros((1, 1, _BATCH), np.int64),
+    )  # fmt: skip
     with ThreadPoolExecutor(1) as executor, np.errstate(all="ignore"):
         sampler.advance_together(executor, 2, 1, np.zeros(1, np.int64), frames)
 
