@@ -29,8 +29,8 @@ MODULES = sorted(
 PUBLIC = {
     "bnmc": (
         "Activation Chain Distance Estimate FirstLayer MeanField Observable SoftRank Trajectory "
-        "__version__ backpropagate bounds drawn_weights errors experiments gradients gram invariant "
-        "kernels mean_field mixing plot random_matrix regularity simulate testing warmup"
+        "__version__ backpropagate bounds drawn_weights errors experiments gradients gram "
+        "invariant kernels mean_field mixing plot random_matrix regularity simulate testing warmup"
     ),
     "bnmc.bounds": (
         "bridging gaussian orthogonalizes rank_collapse"
