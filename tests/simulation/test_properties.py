@@ -92,28 +92,14 @@ def assert_same_bits(one, other):
         assert np.array_equal(values, other[name], equal_nan=True), name
 
 
-def unscaled(arrays):
-    """The arrays of a state times their scale: blocks of layers choose where to split it off."""
-    if "exponent" not in arrays or arrays.keys() == {"factor", "exponent", "log_start"}:
-        return arrays
-    powers = {"gram": arrays["exponent"], "x": arrays["exponent"] // 2}
-    powers["activations"] = powers["x"]
-    found = {name: values for name, values in arrays.items() if name != "exponent"}
-    for name in found.keys() & powers.keys():
-        power = powers[name].reshape((-1,) + (1,) * (found[name].ndim - 1)).astype(np.int32)
-        found[name] = np.ldexp(found[name].astype(np.float64), power)
-    return found
-
-
 def assert_same_state(one, other):
     assert one.layer == other.layer
     assert one.arrays.keys() == other.arrays.keys()
-    theirs = unscaled(other.arrays)
-    for name, values in unscaled(one.arrays).items():
+    for name, values in one.arrays.items():
         # Activations of the layer before the last are of no use, so they need not agree.
         here, there = (
             array[:, state.layer % 2] if name == "activations" else array
-            for array, state in ((values, one), (theirs[name], other))
+            for array, state in ((values, one), (other.arrays[name], other))
         )
         assert np.array_equal(here, there), name
 

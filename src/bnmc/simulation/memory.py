@@ -7,7 +7,7 @@ frames of a block of layers, temporary arrays of observables, results, buffers o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -230,7 +230,8 @@ class Request:
         kept *= 1 if "chain" in recording.reduce else chains
         size = 8 * kept * recording.per_value
         if not recording.reduce:
-            size = 0 if recording.out else size
+            # What `out` is, is checked later.
+            size = 0 if isinstance(recording.out, Mapping) and len(recording.out) else size
             return numbers + size, numbers + size
         # Mean and squares; then the variance, and if layers remain, mean and squares once more.
         joined = 3 if "layer" in recording.reduce else 5
