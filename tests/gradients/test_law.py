@@ -1,4 +1,4 @@
-"""The joint law of forward and backward pass, against networks with real weights.
+"""The joint law of forward and backward pass, against networks with real weights and readouts.
 
 Each test compares 20,000 networks of each kind by two-sample Kolmogorov-Smirnov tests: of the
 gradient norm of each layer, of sums and differences over layers, and of entries of G, δᵀδ and hᵀδ.
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy_gradients import Networks
 from oracle import FALSE_ALARM
-from scipy import stats
+from scipy import special, stats
 
 import bnmc
 from bnmc import Chain
@@ -108,3 +108,36 @@ def test_normal_directions(name):
     networks = Networks(chain, depth, COUNT, rng, initial, inputs)
     delta = rng.standard_normal(networks.h[-1].shape)
     assert_same_law(simulated(chain, depth, initial, inputs), networks, delta)
+
+
+TARGETS = np.eye(3)[[0, 2, 1]]
+
+READOUTS = {
+    "cross-entropy": (
+        Chain(5, 3, "tanh"), 3, {"loss": "cross-entropy", "labels": [0, 2, 1]},
+        lambda f: (special.softmax(f, axis=-1) - TARGETS) / 3,
+    ),
+    "squared, with gain": (
+        Chain(6, 3, "sin", norm="batch-uncentred", gain=3.0), 2,
+        {"loss": "squared", "labels": TARGETS}, lambda f: (f - TARGETS) / 3,
+    ),
+    "cubes, with a skip connection": (
+        Chain(5, 3, "tanh", norm="none", skip=0.5), 2,
+        {"loss": lambda f: f**3, "classes": 4}, lambda f: f**3,
+    ),
+    "more classes than rows": (
+        Chain(2, 3, "tanh"), 2, {"loss": "cross-entropy", "labels": [0, 2, 1]},
+        lambda f: (special.softmax(f, axis=-1) - TARGETS) / 3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_losses_of_a_readout(name):
+    chain, depth, options, gradient = READOUTS[name]
+    rng = np.random.default_rng(23)
+    networks = Networks(chain, depth, COUNT, rng)
+    classes = options.get("classes", 3)
+    readout = rng.standard_normal((COUNT, classes, chain.width)) / np.sqrt(chain.width)
+    delta = networks.delta_of_outputs(readout, gradient(networks.outputs(readout)))
+    assert_same_law(simulated(chain, depth, **options), networks, delta)

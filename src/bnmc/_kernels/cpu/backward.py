@@ -306,13 +306,13 @@ def subtract_means(matrix, columns, batch):
 
 
 @kernel
-def second_pass(sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks):
+def second_pass(sigma, slope, law, gain, skip, unit, first_row, last_row, solve, rows_of, blocks):
     """Turn Z into δ of the layer, and sum δᵀδ and zᵀδ.
 
     Parameters
     ----------
-    skip : float
-        Factor of the gradient of the layer above, or 0.
+    gain, skip : float
+        Factors of Wᵀδ and of the gradient of the layer above, which is 0 for a readout.
     unit : float
         The rows h are in units of which the scales need this factor.
     """
@@ -331,13 +331,12 @@ def second_pass(sigma, slope, law, skip, unit, first_row, last_row, solve, rows_
         above = rows_of.above[number if skip != 0.0 else 0]
         for i in range(columns):
             at, to = np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)
-            gain = delta.dtype.type(law.gain)
+            of_weights, of_skip = delta.dtype.type(gain), delta.dtype.type(skip)
             for k in range(at, to):
-                delta[k] *= gain * slopes[k]
+                delta[k] *= of_weights * slopes[k]
             if skip != 0.0:
-                factor = delta.dtype.type(skip)
                 for k in range(at, to):
-                    delta[k] += factor * above[k]
+                    delta[k] += of_skip * above[k]
         if law.norm != NORM_NONE:
             cast_normalised(h, law, rows, means, scales, values)
             through_norm(law, rows, unit, scales, values, delta)
@@ -546,7 +545,9 @@ def backward_layers(
         for i in range(law.columns):
             for j in range(law.columns):
                 state[1, i, j] *= scale
-        log_scale += lift - np.log2(scale)
+        # A readout has no gain and no skip connection.
+        is_readout = stage == READOUT
+        log_scale += (0 if is_readout else lift) - np.log2(scale)
         x = xs[step if law.skip != 0.0 else 0]
         totals[:] = 0.0
         draw = Draw(number, stream, key0, key1)
@@ -562,10 +563,12 @@ def backward_layers(
                 return
             add_sums(blocks.cross_sums, totals[0, :of_cross])
         solve_layer(totals[0], law, stage, ratios[step], state[1], solve)
-        skip = law.skip * scale if stage != READOUT else 0.0
+        gain, skip = (1.0, 0.0) if is_readout else (law.gain, law.skip * scale)
         for first_row in range(0, law.width, panel):
             last_row = min(first_row + panel, law.width)
-            second_pass(sigma, slope, law, skip, unit, first_row, last_row, solve, rows_of, blocks)
+            second_pass(
+                sigma, slope, law, gain, skip, unit, first_row, last_row, solve, rows_of, blocks
+            )
             add_sums(blocks.gram_sums, totals[1, :of_gram])
             add_sums(blocks.cross_sums, totals[2, :of_cross])
             add_sums(blocks.hidden_sums, totals[3, : blocks.hidden_sums.shape[0]])
