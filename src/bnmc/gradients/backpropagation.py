@@ -86,7 +86,7 @@ def backpropagate(
         - "gaussian": the entries of ∂L/∂h_depth are independent standard normals;
         - "cross-entropy" or "squared": the loss of outputs f = V σ(N(h_depth)), where V has one row
           per class and independent entries N(0, 1/width): the mean over samples of the
-          cross-entropy with softmax, or of |f − target|²/2;
+          cross-entropy with softmax, or of ‖f − target‖²/2;
         - an array ∂L/∂h_depth of shape (width, batch), or (chains, width, batch), with an axis of
           inputs before the width if there are several;
         - a function of the outputs f, (samples, classes), that returns ∂L/∂f.
