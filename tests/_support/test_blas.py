@@ -39,7 +39,7 @@ def test_a_run_names_blas_if_its_values_depend_on_it():
 def test_states_do_not_depend_on_blas():
     """OpenBLAS with kernels for another processor; only eigenvalues may change."""
     if "openblas" not in blas.blas_kernel():
-        pytest.skip("the kernel of another BLAS cannot be chosen")
+        pytest.skip("OPENBLAS_CORETYPE has an effect on OpenBLAS only")
     script = """
         import hashlib, numpy as np, bnmc
         x = np.random.default_rng(0).normal(size=(7, 30))

@@ -99,7 +99,7 @@ def test_words_are_those_of_the_cpu():
 def test_the_simulator_shows_a_missing_barrier():
     """Threads run forwards and backwards in turns, so a race with a neighbour shows on one side."""
     if not device.SIMULATED:
-        pytest.skip("tests the simulator, which is switched off")
+        pytest.skip("needs NUMBA_ENABLE_CUDASIM=1")
 
     @cuda.jit
     def look_at_neighbours(board, seen, barriers):

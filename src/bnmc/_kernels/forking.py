@@ -2,7 +2,7 @@
 
 A forked process has a copy of every lock, but only the thread that forked.  If another thread was
 compiling, the copy of Numba's lock would stay locked, and the first compilation of the child would
-wait for ever.
+never end.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class _Digest:
                 continue
             try:
                 module = importlib.import_module(name)
-            except Exception:  # the function meets the same error, and may handle it
+            except ImportError:  # the function may handle it
                 self._write("missing", b"")
             else:
                 self._add_module(module, code)

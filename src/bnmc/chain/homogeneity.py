@@ -57,7 +57,7 @@ def is_homogeneous(activation: Activation) -> bool:
     try:
         values = [function(_Multiple(factor)) for factor in (1.0, -1.0)]
         at_zero = function(0.0)
-    except Exception:  # anything that the numbers do not support; the user's function, anything
+    except Exception:  # the user's function gets an argument that it does not expect
         return False
     return bool(at_zero == 0.0) and all(
         isinstance(value, _Multiple) or (isinstance(value, Real) and value == 0) for value in values

@@ -110,9 +110,9 @@ def simulate(
         run is interrupted in any way, the same call continues it and returns the same bits.  If
         the store is complete, the call returns the run.  Values are read on access, in parts by
         `Trajectory.to_xarray`, so they may be larger than memory.  If `rng` is omitted, the key is
-        that of an existing store.  The end of the process costs the tiles in work; a power
-        failure, two more.  Functions of yours are compared by code and state, so that another
-        process can resume the run.
+        that of an existing store.  If the process is killed, the unfinished tiles are lost.  If the
+        power fails, up to two finished tiles are lost too.  The store compares your own functions
+        by code and state, so another process can resume the run.
     timeout : float, optional
         Seconds, > 0, after which the run returns its finished part: ``run.complete`` is False, and
         its layers are those that all chains have reached.
