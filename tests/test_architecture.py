@@ -16,7 +16,7 @@ CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
 TABLE = {
     9: ("cli",),
     8: ("experiments", "invariant"),
-    7: ("mixing", "gradients"),
+    7: ("mixing", "gradients", "infinite_width"),
     6: ("mean_field", "regularity", "pytest_plugin"),
     5: ("simulation", "plot", "testing"),
     4: ("kernels", "bounds", "random_matrix", "_claims"),

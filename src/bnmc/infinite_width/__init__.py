@@ -1,0 +1,38 @@
+"""Kernels of infinitely wide networks: the Gaussian process, the tangent kernel, and training.
+
+`nngp` and `ntk` compute the covariance K of the outputs of a random network of infinite width, and
+its tangent kernel Θ.  `descent` trains that network by gradient descent, which is a differential
+equation in the space of functions with the kernel Θ.  `posterior` is the law of the trained
+outputs of an ensemble of networks.  `alignment` and `complexity` relate a kernel to labels.  `dual`
+returns the dual activations, the Gaussian integrals of which all kernels consist.
+
+The sources are Jacot, Gabriel and Hongler, *Neural tangent kernel* (arXiv 1806.07572); Lee et al.,
+*Wide neural networks of any depth evolve as linear models under gradient descent* (arXiv
+1902.06720); and Arora, Du, Hu, Li and Wang, *Fine-grained analysis of optimization and
+generalization for overparameterized two-layer neural networks* (arXiv 1901.08584).
+
+The package may import `bnmc.mean_field`, `bnmc.chain`, `bnmc._kernels`, `bnmc._support` and
+`bnmc.errors`.  Read `kernels.py` first.
+"""
+
+from __future__ import annotations
+
+from bnmc.infinite_width.duals import Dual, dual
+from bnmc.infinite_width.ensemble import Posterior, posterior
+from bnmc.infinite_width.kernels import nngp, ntk
+from bnmc.infinite_width.spectrum import Alignment, alignment, complexity
+from bnmc.infinite_width.training import Descent, descent
+
+__all__ = [
+    "Alignment",
+    "Descent",
+    "Dual",
+    "Posterior",
+    "alignment",
+    "complexity",
+    "descent",
+    "dual",
+    "nngp",
+    "ntk",
+    "posterior",
+]

@@ -1,0 +1,275 @@
+"""Dual activations: the expectations of products of an activation at two normal variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnmc._kernels.scalar.slopes import SLOPES
+from bnmc._support.array_arguments import broadcast, real_numbers
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
+from bnmc.infinite_width.closed_forms import (
+    CLOSED_FORMS,
+    ClosedForm,
+    homogeneous,
+    scale_and_correlation,
+)
+from bnmc.infinite_width.series import Expansion, expansion, pair_sum
+from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.map.homogeneous import slopes
+
+__all__ = ["Dual", "Side", "dual", "require_accuracy"]
+
+_Spec = str | Activation | Callable[[Any], Any]
+
+# Pairs whose integrals are computed at once.
+_BLOCK = 32
+
+
+class Side(NamedTuple):
+    """The properties of one variable of each pair: variances, and series if there are any."""
+
+    variance: FloatArray
+    value: Expansion | None = None
+    slope: Expansion | None = None
+
+    def at(self, index: slice) -> Side:
+        """Return the properties of some of the variables."""
+        series = (one and one.at(index) for one in (self.value, self.slope))
+        return Side(self.variance[index], *series)
+
+
+@dataclass(frozen=True)
+class Dual:
+    """The dual activations V and V′ of an activation σ; `dual` returns them.
+
+    For centred normal variables u, v with variances p, q and covariance c,
+    ``V = E σ(u)σ(v)`` and ``V′ = E σ′(u)σ′(v)``, with σ′ the derivative almost everywhere.
+
+    Attributes
+    ----------
+    name : str
+        Name of the activation.
+    closed_form : bool
+        Whether V and V′ have a closed form. Otherwise they are Hermite series.
+
+    Examples
+    --------
+    >>> tanh = dual("tanh")
+    >>> value, slope = tanh(1.0, 1.5, 0.6)
+    >>> float(value.round(12)), float(slope.round(12))
+    (0.196571605627, 0.339318996404)
+    """
+
+    name: str
+    closed_form: bool
+    _formulas: ClosedForm | None
+    _function: Activation | None
+    _derivative: Activation | None
+
+    def __call__(
+        self, p: ArrayLike, q: ArrayLike, c: ArrayLike, *, rtol: float = 1e-6
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return V and V′ for variances p, q and covariances c.
+
+        Parameters
+        ----------
+        p, q : array_like of real numbers
+            Variances >= 0.
+        c : array_like of real numbers
+            Covariances. They may exceed √(pq) in absolute value by rounding, and are then clipped.
+            p, q and c broadcast.
+        rtol : float, default 1e-6
+            Largest acceptable bound of the error of a series, relative to √(E σ(u)² E σ(v)²) for V
+            and to √(E σ′(u)² E σ′(v)²) for V′.
+
+        Returns
+        -------
+        value, slope : ndarray of float64
+            V and V′. Rounding aside, closed forms have no error. For smooth functions and moderate
+            variances the error of a series is near 1e-14.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If the arguments are not such numbers, or the activation has no known derivative.
+        NonFiniteError
+            If a result is not finite.
+        PartialEstimateError
+            If the bound exceeds `rtol`, as it may for correlations near 1 or −1 if the activation
+            has kinks; ``partial`` is the pair of arrays.
+
+        Notes
+        -----
+        At a jump σ′ counts as the mean of its one-sided limits, so V′ is defined for variance 0.
+
+        Examples
+        --------
+        >>> relu = dual("relu")
+        >>> value, slope = relu(1.0, 1.0, [-1.0, 0.0, 1.0])
+        >>> value.round(6), slope.round(6)
+        (array([0.      , 0.159155, 0.5     ]), array([0.  , 0.25, 0.5 ]))
+        """
+        variances = [
+            real_numbers(name, value, "variances >= 0", lambda array: array >= 0)
+            for name, value in (("p", p), ("q", q))
+        ]
+        first, second, product = broadcast(p=variances[0], q=variances[1], c=real_numbers("c", c))
+        excess = np.abs(product) - (1.0 + 64.0 * EPSILON) * np.sqrt(first) * np.sqrt(second)
+        if (excess > 0.0).any():
+            raise ArgumentError(
+                "c", float(product[excess > 0.0].flat[0]), "covariances with |c| <= √(p q)"
+            )
+        if self._formulas is not None:
+            value, slope, _ = self.pair(Side(first), Side(second), product, True)
+        else:
+            value, slope = np.empty(product.shape), np.empty(product.shape)
+            error = 0.0
+            flat = [array.reshape(-1) for array in (first, second, product)]
+            for start in range(0, product.size, _BLOCK):
+                one, two, both = (array[start : start + _BLOCK] for array in flat)
+                # The diagonal of a square of pairs: the series of each variable is computed once.
+                pairs = self.pair(self.side(one, True), self.side(two, True), np.diag(both), True)
+                value.reshape(-1)[start : start + _BLOCK] = np.diag(pairs[0])
+                slope.reshape(-1)[start : start + _BLOCK] = np.diag(pairs[1])
+                error = max(error, pairs[2])
+            require_accuracy(self.name, error, rtol, (value, slope))
+        if not (np.isfinite(value).all() and np.isfinite(slope).all()):
+            raise NonFiniteError(None, None, f"dual activation of {self.name}")
+        return value, slope
+
+    def side(self, variances: FloatArray, needs_slope: bool) -> Side:
+        """Return what `pair` has to know of the variables of one side."""
+        if self._formulas is not None:
+            return Side(variances)
+        assert self._function is not None
+        value = expansion(self._function, variances)
+        if not needs_slope:
+            return Side(variances, value)
+        if self._derivative is None:
+            raise ArgumentError(
+                "activation", self.name, "an activation with a derivative",
+                "bnmc.Activation(function, derivative=...)",
+            )  # fmt: skip
+        return Side(variances, value, expansion(self._derivative, variances))
+
+    def pair(
+        self, left: Side, right: Side, covariance: FloatArray, needs_slope: bool
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """Return V and V′ of all pairs of two sides, and a bound of their relative error.
+
+        Parameters
+        ----------
+        left, right : Side
+            Variables from `side`. Closed forms broadcast their variances with the covariances;
+            series take one variable per row and per column.
+        covariance : ndarray
+        needs_slope : bool
+            Whether V′ is needed. If not, a series returns V in its place.
+        """
+        if self._formulas is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                pairs = self._formulas.pair(left.variance, right.variance, covariance)
+            return (*pairs, 0.0)
+        assert left.value is not None
+        assert right.value is not None
+        _, cosine = scale_and_correlation(left.variance[:, None], right.variance, covariance)
+        value, error = pair_sum(left.value, right.value, cosine)
+        if not needs_slope:
+            return value, value, error
+        assert left.slope is not None
+        assert right.slope is not None
+        slope, other = pair_sum(left.slope, right.slope, cosine)
+        return value, slope, max(error, other)
+
+    def mean(self, side: Side) -> FloatArray:
+        """Return E σ(u) for each variable of a side."""
+        if self._formulas is not None:
+            return self._formulas.mean(side.variance)
+        assert side.value is not None
+        return side.value.coefficients[:, 0]
+
+    def mean_square(self, side: Side) -> FloatArray:
+        """Return E σ(u)² for each variable of a side."""
+        if self._formulas is not None:
+            with np.errstate(over="ignore"):
+                return self._formulas.pair(side.variance, side.variance, side.variance)[0]
+        assert side.value is not None
+        return side.value.mean_square
+
+
+def dual(activation: _Spec | Dual) -> Dual:
+    """Return the dual activations V and V′ of an activation.
+
+    Parameters
+    ----------
+    activation : str, Activation, callable or Dual
+        A named activation of the package, or one of "relu^2", "relu^3", "step", "cos" and "exp"; or
+        a function as `bnmc.Activation` takes it. V′ of a function needs
+        ``Activation(function, derivative=...)``, unless the function is positively homogeneous.
+
+    Returns
+    -------
+    Dual
+        With a closed form for linear, relu and its powers, step, leaky_relu, abs, erf, gelu, sin,
+        cos, exp and positively homogeneous functions; with a series for all others.
+
+    Raises
+    ------
+    UnknownNameError, ArgumentTypeError, ArgumentError
+        If it is no such activation, it is not finite on [−4, 4], or its derivative is wrong.
+
+    Notes
+    -----
+    Closed forms: Cho and Saul (2009) for powers of relu, Williams (1997) for erf; the module
+    `closed_forms` derives that of gelu. Series: with the normalized Hermite polynomials h_k and
+    ``a_k(q) = E σ(√q z) h_k(z)``, ``V = Σ_k a_k(p) a_k(q) ρ^k``, up to 1024 terms. The rest of a
+    series is bounded by the mean squares, which are computed directly.
+
+    Examples
+    --------
+    >>> dual("relu").closed_form, dual("tanh").closed_form
+    (True, False)
+    >>> value, slope = dual("cos")(1.0, 1.0, 0.0)
+    >>> float(value.round(6)), float(slope)
+    (0.367879, 0.0)
+    """
+    if isinstance(activation, Dual):
+        return activation
+    if isinstance(activation, str) and activation in CLOSED_FORMS:
+        return Dual(activation, True, CLOSED_FORMS[activation], None, None)
+    function = as_activation(activation)
+    if function.builtin and function.name in CLOSED_FORMS:
+        return Dual(function.name, True, CLOSED_FORMS[function.name], None, None)
+    if not function.builtin:
+        function.check()
+        found = slopes(function)
+        if found is not None:
+            return Dual(function.name, True, homogeneous(*found), None, None)
+        function.check_derivative()
+    return Dual(function.name, False, None, function, _derivative(function))
+
+
+def require_accuracy(name: str, error: float, rtol: float, partial: object) -> None:
+    """Raise `PartialEstimateError` if an error exceeds the tolerance."""
+    if not error <= rtol:
+        raise PartialEstimateError(
+            f"the series of {name} has a relative error of up to {error:.1e}, above rtol = {rtol:g}"
+            ": correlations near 1 or -1 need more terms if the activation has kinks",
+            partial,
+        )
+
+
+@lru_cache(maxsize=64)
+def _derivative(function: Activation) -> Activation | None:
+    """Return the derivative of an activation, None if it is not known."""
+    if not function.builtin:
+        return function.derivative
+    scalar = SLOPES[function.name][1]
+    return Activation(scalar, kinks=function.kinks, name=f"derivative of {function.name}")

@@ -1,0 +1,68 @@
+"""The Hermite series: coefficients, and the bound of the rest."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from bnmc import Activation
+from bnmc.errors import ArgumentError
+from bnmc.infinite_width import dual
+from bnmc.infinite_width.series import expansion, pair_sum
+
+
+def test_coefficients_of_a_polynomial():
+    # x³ = √6 h_3 + 3 h_1, with variance 4: 8 times that.
+    cube = expansion(Activation(lambda x: x * x * x), np.array([4.0]))
+    assert cube.coefficients.shape[1] == 4
+    assert cube.coefficients[0] == pytest.approx([0, 24, 0, 8 * np.sqrt(6)], abs=1e-11)
+    assert cube.mean_square[0] == pytest.approx(15 * 64, rel=1e-13)
+    assert cube.rest[0] <= 1e-14
+
+
+def rest_of_relu(terms):
+    """Return 2 Σ a_k² over even k ≥ terms, with a_k² = ((k − 3)!!)² / (2π k!)."""
+    k = np.arange(terms, 4_000_000, 2.0)
+    # (k − 3)!! = 2^(k/2 − 1) Γ(k/2 − 1/2) / √π
+    double = (k / 2 - 1) * np.log(2) + special.gammaln(k / 2 - 0.5) - np.log(np.pi) / 2
+    return 2 * np.exp(2 * double - special.gammaln(k + 1)).sum() / (2 * np.pi)
+
+
+@pytest.mark.parametrize("correlation", [-0.999, -0.5, 0.3, 0.9, 0.99, 0.9999, 1 - 1e-9, 1.0])
+def test_the_error_is_a_bound(correlation):
+    # relu has a closed form; as a series it lacks a part near correlation 1.
+    variances = np.array([0.4, 2.0])
+    side = expansion(Activation(lambda x: max(x, 0.0), kinks=(0.0,)), variances)
+    found, error = pair_sum(side, side, np.full((2, 2), correlation))
+    scale = np.sqrt(variances[:, None] * variances)
+    exact, _ = dual("relu")(variances[:, None], variances, correlation * scale)
+    actual = np.abs(found - exact) / (scale / 2)
+    assert actual.max() <= error + 1e-15
+    assert error <= rest_of_relu(1024) * abs(correlation) ** 1024 * (1 + 1e-4) + 1e-13
+    if abs(correlation) <= 0.9:
+        assert error < 1e-12
+
+
+def test_a_declared_kink_off_zero_is_exact():
+    # E max(z − 1, 0)² = 2Φ(−1) − φ(1)
+    side = expansion(Activation(lambda x: max(x - 1.0, 0.0), kinks=(1.0,)), np.array([1.0, 1.0]))
+    density = np.exp(-0.5) / np.sqrt(2 * np.pi)
+    assert side.mean_square == pytest.approx([2 * special.ndtr(-1) - density] * 2, rel=1e-13)
+    assert (side.noise < 1e-13).all()
+
+
+def test_an_undeclared_kink_is_in_the_error():
+    hidden = Activation(lambda x: 1.0 if x > 0.377 else 0.0)
+    side = expansion(hidden, np.array([1.0]))
+    actual = abs(side.mean_square[0] - special.ndtr(-0.377))
+    assert actual > 1e-6
+    assert side.noise[0] * side.mean_square[0] >= actual / 4
+
+
+@pytest.mark.parametrize("q", [2.0, 1e4])
+def test_functions_without_a_mean_square_raise(q):
+    with pytest.raises(ArgumentError, match="finite mean square"):
+        expansion(Activation(lambda x: np.exp(x * x / 3)), np.array([q]))
+
+
+def test_a_pole_is_in_the_error():
+    assert expansion(Activation(lambda x: 1 / x), np.array([1.0])).noise[0] > 0.1
