@@ -30,7 +30,8 @@ PUBLIC = {
     "bnmc": (
         "Activation Chain Distance Estimate FirstLayer MeanField Observable SoftRank Trajectory "
         "__version__ backpropagate bounds drawn_weights errors experiments gradients gram "
-        "invariant kernels mean_field mixing plot random_matrix regularity simulate testing warmup"
+        "infinite_width invariant kernels mean_field mixing plot random_matrix regularity simulate "
+        "testing warmup"
     ),
     "bnmc.bounds": (
         "bridging gaussian orthogonalizes rank_collapse"
@@ -77,6 +78,9 @@ PUBLIC = {
     "bnmc.gram": (
         "centre condition correlation cross_gram distance eigenvalues gram orthogonality_gap "
         "rank_bound relative_deviation soft_rank validate_gram"
+    ),
+    "bnmc.infinite_width": (
+        "Alignment Descent Dual Posterior alignment complexity descent dual nngp ntk posterior"
     ),
     "bnmc.invariant": (
         "CheckReport Claim InvariantSample check expectation sample"

@@ -2,11 +2,12 @@
 
 A `Chain` specifies a network, `simulate` runs an ensemble of networks through depth, and a
 `Trajectory` holds the recorded layers.  `backpropagate` simulates gradients.  `MeanField` is the
-limit of infinite width.  `mixing` estimates rates of convergence to the stationary law, and
-`invariant` computes and tests that law.  `regularity` and `bounds` hold the quantities and the
-inequalities of the papers, `random_matrix` and `gram` functions of matrices, and `experiments` the
-figures.  `kernels` serves your own compiled code, and `testing` the tests of your own layers.  A
-name is imported when it is first used, so importing the package costs nothing.
+limit of infinite width, and `infinite_width` holds its kernels and its training.  `mixing`
+estimates rates of convergence to the stationary law, and `invariant` computes and tests that law.
+`regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
+and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
+code, and `testing` the tests of your own layers.  A name is imported when it is first used, so
+importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = [
     "experiments",
     "gradients",
     "gram",
+    "infinite_width",
     "invariant",
     "kernels",
     "mean_field",
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
         experiments,
         gradients,
         gram,
+        infinite_width,
         invariant,
         kernels,
         mean_field,
@@ -95,6 +98,7 @@ _MODULES = (
     "experiments",
     "gradients",
     "gram",
+    "infinite_width",
     "invariant",
     "kernels",
     "mean_field",

@@ -113,8 +113,8 @@ def test_networks_of_finite_width(setting):
     mean = 2 * draws[1].mean(axis=0) - draws[0].mean(axis=0)
     variance = (4 * draws[1].var(axis=0, ddof=1) + draws[0].var(axis=0, ddof=1)) / NETWORKS
     options = {
-        "activation": name, "norm": norm, "order": order, "weight_variance": weight, "bias_variance": bias,
-        "skip": skip,
+        "activation": name, "norm": norm, "order": order, "weight_variance": weight,
+        "bias_variance": bias, "skip": skip,
     }  # fmt: skip
     limits = np.array([nngp(INPUTS, 2, **options), ntk(INPUTS, 2, **options)])
     z = (mean - limits) / np.sqrt(variance)

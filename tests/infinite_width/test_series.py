@@ -56,6 +56,7 @@ def test_an_undeclared_kink_is_in_the_error():
     actual = abs(side.mean_square[0] - special.ndtr(-0.377))
     assert actual > 1e-6
     assert side.noise[0] * side.mean_square[0] >= actual / 4
+    assert pair_sum(side, side, np.zeros((1, 1)))[1] >= 2 * side.noise[0]
 
 
 @pytest.mark.parametrize("q", [2.0, 1e4])

@@ -86,6 +86,12 @@ def test_no_time_no_change():
     assert run.test is None
 
 
+def test_a_kernel_of_rank_zero_moves_test_outputs_linearly():
+    run = descent(np.zeros((2, 2)), [1.0, 2.0], [3.0], test_kernel=[[1.0, 1.0]])
+    assert run.outputs == pytest.approx(np.zeros((1, 2)))
+    assert run.test == pytest.approx(np.array([[4.5]]))
+
+
 def test_a_failing_solver_raises(monkeypatch):
     class Failed:
         success, message = False, "no convergence"
@@ -113,16 +119,16 @@ def trained(rng, x, y, width, rate, steps):
 
 def test_wide_networks_trained_by_gradient_descent():
     # The difference from the limit is O(1/√width): the mean of its logarithm has slope −1/2 in the
-    # logarithm of the width.  Its standard error is measured from 40 networks per width; 0.06 is
-    # left for the next order, O(1/√256).  |t| > 6 on 40 networks has probability below 5e-7.
+    # logarithm of the width.  Its standard error is measured from 30 networks per width; 0.06 is
+    # left for the next order, O(1/√256).  |t| > 6.5 (58 degrees of freedom) has probability 2e-8.
     rng = np.random.default_rng(20261122)
     x, y = rng.standard_normal((4, 5)), rng.standard_normal(5)
     theta = ntk(x, 1, activation="relu", weight_variance=2.0)
-    rate, steps = 0.02, 200
+    rate, steps = 0.02, 100
     logs = []
-    for width in (256, 4096):
+    for width in (256, 2048):
         found = []
-        for _ in range(40):
+        for _ in range(30):
             first, last = trained(rng, x, y, width, rate, steps)
             # Discrete steps: (1 − ηG/n)^k = exp(−t G/n · …) in the eigenbasis would differ by
             # O(η), so the limit is made of the same discrete steps.
@@ -131,11 +137,11 @@ def test_wide_networks_trained_by_gradient_descent():
             assert np.abs(flow - limit).max() < 0.02 * np.abs(first - y).max()
             found.append(math.log(np.linalg.norm(last - limit)))
         logs.append(np.array(found))
-    span = math.log(16)
+    span = math.log(8)
     slope = (logs[1].mean() - logs[0].mean()) / span
-    error = math.sqrt((logs[0].var(ddof=1) + logs[1].var(ddof=1)) / 40) / span
-    assert abs(slope + 0.5) < 6 * error + 0.06
-    assert error < 0.06
+    error = math.sqrt((logs[0].var(ddof=1) + logs[1].var(ddof=1)) / 30) / span
+    assert abs(slope + 0.5) < 6.5 * error + 0.06
+    assert error < 0.08
 
 
 @pytest.mark.parametrize(
