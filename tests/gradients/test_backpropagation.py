@@ -26,6 +26,7 @@ CUTS = [
     TANH,
     Chain(30, 4, "tanh", skip=0.5),
     Chain(600, 3, "relu", norm="none", gain=0.1),
+    Chain(600, 4, "tanh", weights="haar"),
     Chain(30, 4, "leaky_relu", norm="none", skip=0.5, gain=3.0),
 ]
 
@@ -48,7 +49,7 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
     same_bits(whole, run(threads=2))
 
 
-@pytest.mark.parametrize("chain", CUTS[:3], ids=str)
+@pytest.mark.parametrize("chain", CUTS[:4], ids=str)
 def test_the_forward_pass_is_that_of_simulate(chain):
     back = bnmc.backpropagate(chain, 12, chains=3, rng=9, observables=("gram",))
     run = bnmc.simulate(chain, 12, chains=3, rng=9, sampler="conditional")

@@ -189,8 +189,8 @@ def backpropagate(
 def _require_known_backward_pass(chain: Chain) -> None:
     if not chain.normalization.acts_on_rows:
         raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
-    if not chain.is_gaussian:
-        raise ArgumentError("weights", chain.weights, '"gaussian"')
+    if not (chain.is_gaussian or chain.is_orthogonal):
+        raise ArgumentError("weights", chain.weights, '"gaussian" or "haar"')
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
 
