@@ -66,12 +66,13 @@ def backpropagate(
     .. math:: h_{l+1} = \mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l), \qquad
               x_{l+1} = N(h_{l+1}), \qquad x_0 = N(\mathrm{initial}),
 
-    where the entries of W are independent, N(0, 1/width), and the loss L is a function of h_depth.
+    where the entries of W are independent, N(0, 1/width), or W is uniformly distributed on the
+    orthogonal matrices (``weights="haar"``), and the loss L is a function of h_depth.
 
     Parameters
     ----------
     chain : Chain
-        The network, with Gaussian weights and a norm over the batch, or none.
+        The network, with Gaussian or orthogonal weights and a norm over the batch, or none.
     depth : int
         Number of layers, >= 1.
     chains : int, optional
@@ -145,6 +146,13 @@ def backpropagate(
     drawn; then a − mean a takes the place of a.  Forward and backward pass use different random
     numbers.  The forward pass keeps its Gram matrices; if there are too many, it keeps states at
     checkpoints and is made again from these.
+
+    If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
+
+    .. math:: W^T δ = B H^T δ + Y T, \qquad T^T T = δ^T (I - H H^T) δ,
+
+    where the orthonormal columns of Y are uniformly distributed among those orthogonal to B, as
+    many as the rank of T.
 
     If float32 does not resolve a Gram matrix, or the gradients of samples are too alike for it,
     the chain goes on in float64.
