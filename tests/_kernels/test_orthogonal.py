@@ -100,6 +100,16 @@ def test_columns_are_orthogonal_however_near_the_normals_are_to_singular():
     assert 1 < passes <= orthogonal.MOST_PASSES
 
 
+def test_the_least_pivots_are_dropped_until_the_rank_is_possible():
+    factor, regular = np.tril(np.ones((6, 6))), np.array([True] * 5 + [False])
+    pivots = np.array([1.0, 1e-7, 0.3, 0.0, 0.2, 0.0])
+    assert orthogonal.limit_rank(3, pivots, regular, factor) == 3
+    assert regular.tolist() == [True, False, True, False, True, False]
+    assert not factor[:, [1, 3]].any()
+    assert factor[:, [0, 2, 4]].any(axis=0).all()
+    assert orthogonal.limit_rank(4, pivots, regular, factor) == 3
+
+
 # --- what orthogonal weights preserve
 
 
