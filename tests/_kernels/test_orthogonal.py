@@ -17,7 +17,7 @@ import bnmc
 from bnmc import Chain
 from bnmc._kernels.cpu import orthogonal
 from bnmc._kernels.scalar import codes
-from bnmc.errors import ArgumentError, BackendError
+from bnmc.errors import ArgumentError, BackendError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.state import Frames
 
@@ -100,14 +100,53 @@ def test_columns_are_orthogonal_however_near_the_normals_are_to_singular():
     assert 1 < passes <= orthogonal.MOST_PASSES
 
 
-def test_the_least_pivots_are_dropped_until_the_rank_is_possible():
+@pytest.mark.parametrize("limit_rank", [orthogonal.limit_rank, orthogonal.limit_rank.py_func])
+def test_the_least_pivots_are_dropped_until_the_rank_is_possible(limit_rank):
     factor, regular = np.tril(np.ones((6, 6))), np.array([True] * 5 + [False])
     pivots = np.array([1.0, 1e-7, 0.3, 0.0, 0.2, 0.0])
-    assert orthogonal.limit_rank(3, pivots, regular, factor) == 3
+    assert limit_rank(3, pivots, regular, factor) == 3
     assert regular.tolist() == [True, False, True, False, True, False]
     assert not factor[:, [1, 3]].any()
     assert factor[:, [0, 2, 4]].any(axis=0).all()
-    assert orthogonal.limit_rank(4, pivots, regular, factor) == 3
+    assert limit_rank(4, pivots, regular, factor) == 3
+
+
+@pytest.mark.parametrize(
+    ("chain", "dtype"),
+    [
+        (chain_of(4, 4, "leaky_relu", norm="none", gain=50.0), "float64"),
+        (chain_of(4, 6, norm="none"), "float32"),
+    ],
+)
+def test_python_and_compiled_kernels_agree(chain, dtype, monkeypatch):
+    def run():
+        return bnmc.simulate(
+            chain, 40, rng=1, dtype=dtype, threads=1, observables=("scaled_gram", "log_scale")
+        )
+
+    compiled = run()
+    plain_kernels(monkeypatch)
+    python = run()
+    # Rounding grows through 40 layers at the width of the rank.
+    np.testing.assert_allclose(python.scaled_gram, compiled.scaled_gram, atol=1e-6)
+    np.testing.assert_allclose(python.log_scale, compiled.log_scale, atol=1e-6)
+    assert python.widened == compiled.widened == ((0,) if dtype == "float32" else ())
+
+
+def plain_kernels(monkeypatch):
+    for own in vars(orthogonal).copy().values():
+        if hasattr(own, "py_func") and own.__module__ == orthogonal.__name__:
+            monkeypatch.setattr(orthogonal, own.__name__, own.py_func)
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_dead_rows_raise(is_plain, monkeypatch):
+    if is_plain:
+        plain_kernels(monkeypatch)
+    # W is 1 or -1, and after -1 the activations are zero.
+    chain = chain_of(1, 2, "relu", norm="batch-uncentred")
+    with pytest.raises(ZeroVarianceError, match="row 0"):
+        bnmc.simulate(chain, 3, chains=20, initial=[[1.0, 2.0]], rng=2)
 
 
 # --- what orthogonal weights preserve
