@@ -72,25 +72,19 @@ def frame(columns: int, panels: int, dtype: DTypeLike) -> Frame:
 
 
 @kernel
-def limit_rank(most, pivots, regular, factor):
-    """Drop the columns of a factor with the least pivots until at most `most` remain.
+def limit_rank(most, regular, factor):
+    """Keep the first `most` regular columns of a factor, and drop the others; return the rank.
 
-    A Gram matrix of vectors in a space of `most` dimensions has no larger rank: the other pivots
-    are rounding.  Returns the rank.
+    A Gram matrix of vectors in a space of `most` dimensions has no larger rank.  The pivots of the
+    others are rounding, which a small pivot before them may have made larger than itself.
     """
-    columns = regular.shape[0]
     count = 0
-    for k in range(columns):
+    for k in range(regular.shape[0]):
+        if regular[k] and count == most:
+            regular[k] = False
+            for i in range(regular.shape[0]):
+                factor[i, k] = 0.0
         count += regular[k]
-    while count > most:
-        least = -1
-        for k in range(columns):
-            if regular[k] and (least < 0 or pivots[k] <= pivots[least]):
-                least = k
-        regular[least] = False
-        for i in range(columns):
-            factor[i, least] = 0.0
-        count -= 1
     return count
 
 
@@ -188,7 +182,7 @@ def multiply_lower(factor, inverse):
 @kernel
 def orthogonal_factor(law, panel, draw, work, frame):
     """Replace the factor F in `work` by F L⁻¹."""
-    limit_rank(law.width, work.diagonal, work.regular, work.factor)
+    limit_rank(law.width, work.regular, work.factor)
     begin_frame(frame)
     for number in range(MOST_PASSES):
         sum_panels(law, number == 0, 0, frame.panel_sums.shape[0], panel, draw, work, frame)

@@ -91,7 +91,7 @@ def factorise_rest(state, law, centred, solve, rest):
     δᵀδ.
     """
     columns = law.columns
-    rank = limit_rank(law.width, solve.diagonal, solve.in_basis, solve.basis)
+    rank = limit_rank(law.width, solve.in_basis, solve.basis)
     for i in range(columns):
         for j in range(columns):
             value = state[0, i, j]
@@ -109,7 +109,7 @@ def factorise_rest(state, law, centred, solve, rest):
         solve.covariance, solve.diagonal, solve.twin, scale, solve.panel, rest.root, solve.in_root
     )
     room = law.width - rank
-    dropped = limit_rank(room, solve.diagonal, solve.in_root, rest.root) == room
+    dropped = limit_rank(room, solve.in_root, rest.root) == room
     least = 1.0
     for k in range(columns):
         is_last = centred and (k + 1) % law.batch == 0

@@ -94,7 +94,7 @@ class ConditionalSampler(RowSampler):
     ) -> None:
         """Correct a factor like `orthogonal.orthogonal_factor`, where threads share the panels."""
         frame = self._frame(dtype)
-        orthogonal.limit_rank(self.chain.width, own.diagonal, own.regular, own.factor)
+        orthogonal.limit_rank(self.chain.width, own.regular, own.factor)
         orthogonal.begin_frame(frame)
         for number in range(orthogonal.MOST_PASSES):
 
