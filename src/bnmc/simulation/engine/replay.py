@@ -86,7 +86,7 @@ class Replay:
 
 
 def hidden_panels(
-    sampler: ConditionalSampler, index: int, layer: int
+    sampler: ConditionalSampler, index: int, layer: int, law: codes.Law | None = None
 ) -> Iterator[tuple[int, NDArray[np.floating]]]:
     """Yield first row and h = skip x + gain W a, (columns, rows), of each panel of a layer.
 
@@ -99,8 +99,11 @@ def hidden_panels(
     index : int
         Number of one of its chains.
     layer : int
+    law : Law, optional
+        Law of the layer; by default that of the sampler.
     """
-    rows, _ = _drawn(sampler, index, layer, sampler.law._replace(norm=codes.NORM_NONE))
+    law = sampler.law if law is None else law
+    rows, _ = _drawn(sampler, index, layer, law._replace(norm=codes.NORM_NONE))
     for first in range(0, sampler.chain.width, sampler.panel):
         yield first, rows[:, first : min(first + sampler.panel, sampler.chain.width)]
 
