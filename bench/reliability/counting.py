@@ -71,6 +71,10 @@ class Counting:
         """Whether all cases were counted, the time is over, or Ctrl-C was pressed."""
         return self.done >= self.count or self._stopped or time.monotonic() > self.deadline
 
+    def seconds_left(self) -> float:
+        """Return the seconds until the limit of time."""
+        return self.deadline - time.monotonic()
+
     def stop(self, *_: Any) -> None:
         """Stop after the current case."""
         self._stopped = True

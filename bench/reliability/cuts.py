@@ -7,6 +7,7 @@ one thread and in one piece, is the reference of `CUTS` cuttings.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import random
 import shutil
@@ -244,7 +245,7 @@ def cut_pairs(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting
     ends = [0, *sorted(rng.sample(range(1, count), rng.randrange(4))), count]
     former, pairs.BLOCK_LAYERS = pairs.BLOCK_LAYERS, rng.choice([1, 5, 32, 100])
     try:
-        tasks = [(drawn, a, b, int(a == 0)) for a, b in zip(ends, ends[1:], strict=False)]
+        tasks = [(drawn, a, b, int(a == 0)) for a, b in itertools.pairwise(ends)]
         found = pairs.joined(list(rng.choice(tools.threads).map(met, *zip(*tasks, strict=True))))
     finally:
         pairs.BLOCK_LAYERS = former

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import bench.startup as startup
+import bnmc
 from bench.reliability.stored_runs import OBSERVABLES, SEED, damaged, journal, many_tiles, run, same
 from bench.report import Cell, Floor, Report, Table
 

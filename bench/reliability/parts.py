@@ -10,8 +10,11 @@ from bench.reliability.counting import Counting
 from bench.reliability.cuts import add_cuts
 from bench.reliability.damage import add_corruption, add_full_disk
 from bench.reliability.hostile_calls import add_fuzz
+from bench.reliability.hostile_files import add_files
 from bench.reliability.kills import add_dask, add_kills
 from bench.reliability.long_runs import add_overhead, add_soak
+from bench.reliability.names import add_names
+from bench.reliability.streams import add_stream
 from bench.report import Report
 
 #: Parts that take no options.
@@ -23,7 +26,10 @@ PLAIN: dict[str, Callable[[Report, bool], None]] = {
 
 #: Parts that count drawn cases, with their counts and those of a quick run.
 COUNTED: dict[str, tuple[Callable[[Report, Counting], None], int, int]] = {
+    "names": (add_names, 1000, 10),
+    "files": (add_files, 10_000, 200),
     "cuts": (add_cuts, 100_000, 300),
+    "stream": (add_stream, 2, 2),
 }
 
 
