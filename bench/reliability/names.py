@@ -2,19 +2,21 @@
 
 The names are an absolute path, a path through a link to its folder, and a relative path.  A process
 is killed at a drawn event (a file that is opened, renamed or removed, or the begin or end of a step
-of the store), or at a drawn time.
+of the store), in a line of the journal, or at a drawn time.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
+import json
 import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,9 +110,11 @@ def _round(
     rng.shuffle(spellings)
     children = []
     for spelling in spellings:
-        how = rng.choices(["event", "time", "never"], [6, 3, 0.4])[0]
+        how = rng.choices(["event", "journal", "time", "never"], [5, 1, 3, 0.4])[0]
         state = context.Array("q", 2, lock=False)
         at = rng.randrange(1, events + events // 20) if how == "event" else 0
+        if how == "journal":
+            at = -rng.randrange(1, 9)
         child = context.Process(target=resume, args=(spelling, state, at, str(folder)))
         child.start()
         until = time.monotonic() + (rng.uniform(0.0, 2.0 * life) if how == "time" else LONGEST)
@@ -138,7 +142,10 @@ def _round(
 
 
 def _resume(expected: bnmc.Trajectory, path: str, state: Any, at: int, folder: str = ".") -> None:
-    """Resume a store, and die at the event of a number; 0 stands for none."""
+    """Resume a store, and die at the event of number `at`, or in line -`at` of the journal.
+
+    0 stands for neither.
+    """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.chdir(folder)
@@ -160,7 +167,7 @@ def _resume(expected: bnmc.Trajectory, path: str, state: Any, at: int, folder: s
 
 
 def _count_events(state: Any, at: int) -> None:
-    """Count events and note the phase in `state`; die at the event of a number."""
+    """Count events and note the phase in `state`; die where `at` says, as in `_resume`."""
 
     def count() -> None:
         state[0] += 1
@@ -185,12 +192,17 @@ def _count_events(state: Any, at: int) -> None:
         return inner
 
     append = journal_file.Journal.append
+    lines = 0
 
     def torn(self: Any, entry: Any) -> None:
-        """Write a part of the line if the process is to die here."""
-        if state[0] + 1 == at:
-            self._file.write(b"%08x {" % state[0])
+        """Enter a tile, or write a part of its line and die."""
+        nonlocal lines
+        lines += 1
+        if lines == -at:
+            text = json.dumps(entry).encode()
+            self._file.write(b"%08x " % zlib.crc32(text) + text[: lines * 7])
             self._file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
         append(self, entry)
 
     put: Any = setattr  # the methods of the package are replaced in this process only
