@@ -34,6 +34,7 @@ MODULES = (
 ELSEWHERE = {"mean_field.plot_stability", "testing.roofline", "warmup"}
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("group", COUNTS)
 def test_hostile_calls(group, tmp_path):
     ends = set()
