@@ -118,7 +118,7 @@ def test_threads_that_begin_chains_at_once_keep_the_law(monkeypatch):
     """One thread begins its chains while another one is at work on its first chain."""
     chain = Chain(8, 3, "tanh", norm=GROUPS, skip=0.5, gain=1.5)
     expected = bnmc.simulate(chain, 5, chains=2, rng=0, threads=1).gram
-    draw, one_layer = PassesSampler._draw_start, PassesSampler._one_layer
+    draw, one_layer = PassesSampler._draw_start, PassesSampler._one_layer_by_passes
     inside = [threading.Event(), threading.Event()]
     first_left = threading.Event()
 
@@ -136,6 +136,6 @@ def test_threads_that_begin_chains_at_once_keep_the_law(monkeypatch):
         one_layer(self, index, layer, *rest)
 
     monkeypatch.setattr(PassesSampler, "_draw_start", draw_start)
-    monkeypatch.setattr(PassesSampler, "_one_layer", at_once)
+    monkeypatch.setattr(PassesSampler, "_one_layer_by_passes", at_once)
     found = bnmc.simulate(chain, 5, chains=2, rng=0, threads=2).gram
     np.testing.assert_array_equal(found, expected)
