@@ -32,13 +32,13 @@ BENCHMARKS = {
     "reliability": (
         "bench.reliability.parts",
         "benchmark",
-        "kills, damage, cuts, hostile calls, words, long runs",
+        "kills, damage, cuts, hostile calls, long runs",
     ),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 
 #: Options of `reliability`, which passes them to one of its parts.
-PART_OPTIONS = ("only", "count", "seed", "first", "minutes", "program")
+PART_OPTIONS = ("only", "count", "seed", "first", "minutes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +84,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="seed of its cases, an integer (2026)")
     parser.add_argument("--first", type=int, help="number of its first case (0)")
     parser.add_argument("--minutes", type=float, help="limit of its time")
-    parser.add_argument("--program", help="test program of the part `stream`")
     parser.add_argument("--no-save", action="store_true", help="print only, keep no JSON file")
     return parser
 

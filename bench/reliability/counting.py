@@ -33,8 +33,6 @@ class Counting:
         Number of the first case.
     minutes : float
         Limit of time.
-    program : str
-        Other program that a part needs, or empty.
 
     Attributes
     ----------
@@ -51,10 +49,8 @@ class Counting:
         seed: int = SEED,
         first: int = 0,
         minutes: float = float("inf"),
-        program: str = "",
     ) -> None:
         self.name, self.count, self.seed, self.first = name, count, seed, first
-        self.program = program
         self.ends: collections.Counter[str] = collections.Counter()
         self.findings: list[str] = []
         self.deadline = time.monotonic() + 60.0 * minutes
@@ -70,10 +66,6 @@ class Counting:
     def is_over(self) -> bool:
         """Whether all cases were counted, the time is over, or Ctrl-C was pressed."""
         return self.done >= self.count or self._stopped or time.monotonic() > self.deadline
-
-    def seconds_left(self) -> float:
-        """Return the seconds until the limit of time."""
-        return self.deadline - time.monotonic()
 
     def stop(self, *_: Any) -> None:
         """Stop after the current case."""

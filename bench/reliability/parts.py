@@ -14,7 +14,6 @@ from bench.reliability.hostile_files import add_files
 from bench.reliability.kills import add_dask, add_kills
 from bench.reliability.long_runs import add_overhead, add_soak
 from bench.reliability.names import add_names
-from bench.reliability.streams import add_stream
 from bench.report import Report
 
 #: Parts that take no options.
@@ -29,12 +28,11 @@ COUNTED: dict[str, tuple[Callable[[Report, Counting], None], int, int]] = {
     "names": (add_names, 1000, 10),
     "files": (add_files, 10_000, 200),
     "cuts": (add_cuts, 100_000, 300),
-    "stream": (add_stream, 2, 2),
 }
 
 
 def benchmark(*, quick: bool, only: str | None = None, **options: Any) -> Report:
-    """Kills, damage, cuts of work, hostile calls, random words, memory of long runs, overhead."""
+    """Kills, damage, cuts of work, hostile calls, memory of long runs, overhead."""
     names = [*PLAIN, *COUNTED]
     if only is not None and only not in names:
         raise SystemExit(f"--only {only}: none of {', '.join(names)}")
