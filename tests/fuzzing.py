@@ -775,6 +775,8 @@ WORDS = [
 COMMANDS = {
     "simulate": (6, ["--width", "6", "--depth", "3", "--chains", "2", "--seed", "0", "--threads",
                      "1", "--every", "1", "--input", "{input}", "--batch", "3"]),
+    "backprop": (1, ["--width", "6", "--batch", "3", "--depth", "3", "--chains", "2", "--seed",
+                     "0", "--threads", "1", "--loss", "squared", "--classes", "2"]),
     "fixed-point": (2, ["--batch", "3", "--activation", "relu", "--norm", "batch", "--gain", "1"]),
     "stability": (1, ["--batches", "3", "--activation", "relu", "--norm", "batch"]),
     "certify": (2, ["--width", "6", "--batch", "3", "--depth", "3", "--replicates", "4", "--lag",

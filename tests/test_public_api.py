@@ -104,7 +104,8 @@ PUBLIC = {
     ),
     "bnmc.gradients": ("Backpropagation backpropagate"),
     "bnmc.plot": (
-        "COLOURS LABELS band estimates figure overview plain_ticks spectrum style trajectory"
+        "COLOURS LABELS band estimates figure gradient_norms overview plain_ticks spectrum style "
+        "trajectory"
     ),
     "bnmc.pytest_plugin": (
         "bnmc_rng bnmc_roofline pytest_addoption pytest_configure pytest_configure_node "

@@ -269,6 +269,8 @@ def bad_loss(outputs):
         ({"loss": "gaussian", "labels": [0, 1, 0, 1]}, ArgumentError, "labels"),
         ({"loss": bad_loss, "classes": 2}, ArgumentError, "loss"),
         ({"loss": bad_loss}, ArgumentError, "classes"),
+        ({"loss": np.zeros_like, "classes": 10**23}, ArgumentError, "classes"),
+        ({"loss": "squared", "labels": [0, 1, 0, 1], "classes": 10**12}, ArgumentError, "classes"),
         ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "loss"),
         ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "loss"),
         ({"observables": "hidden"}, ArgumentError, "observables"),
