@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,7 +93,7 @@ def backprop(
     raise typer.Exit(status)
 
 
-def _of_readout(loss: str, classes: int | None, batch: int) -> dict[str, object]:
+def _of_readout(loss: str, classes: int | None, batch: int) -> dict[str, Any]:
     """Return labels and number of classes of a loss after a readout."""
     if loss not in ("cross-entropy", "squared"):
         return {"classes": classes}
