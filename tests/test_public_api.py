@@ -102,7 +102,9 @@ PUBLIC = {
         "CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound TwoInputs "
         "autocorrelation compare contraction relaxation spectral tv_bound two_inputs"
     ),
-    "bnmc.gradients": ("Backpropagation backpropagate"),
+    "bnmc.gradients": (
+        "Backpropagation TangentKernel backpropagate probing_variance tangent_kernel"
+    ),
     "bnmc.plot": (
         "COLOURS LABELS band estimates figure gradient_norms overview plain_ticks spectrum style "
         "trajectory"
