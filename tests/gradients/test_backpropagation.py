@@ -8,7 +8,13 @@ import pytest
 
 import bnmc
 from bnmc import Activation, Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PartialEstimateError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    Interrupted,
+    PartialEstimateError,
+)
 from bnmc.gradients import backpropagation, descent, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
@@ -281,7 +287,14 @@ def bad_loss(outputs):
         ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "observables"),
         ({"loss": "squared", "labels": np.ones((3, 2))}, ArgumentError, "labels"),
         ({"every": 0}, ArgumentError, "every"),
-        ({"chain": Chain(30, 4, weights="uniform")}, ArgumentError, "weights"),
+        (
+            {"chain": Chain(30, 4, weights="uniform"), "sampler": "conditional"},
+            ArgumentError,
+            "sampler",
+        ),
+        ({"sampler": "factor"}, ArgumentError, "sampler"),
+        ({"backend": "cuda"}, BackendError, "backpropagate"),
+        ({"backend": "tpu"}, ArgumentError, "backend"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),
     ],

@@ -56,6 +56,8 @@ class Backpropagation:
         The kind of processor: on the same kind, the same key gives the same bits.
     inputs : int or None
         Number of input batches, None for one without an axis of its own.
+    sampler : str
+        "conditional" or "weights".
     widened : tuple of int
         The chains of a float32 run whose forward pass continued in float64.
     """
@@ -71,6 +73,7 @@ class Backpropagation:
     dtype: str
     cpu: str
     inputs: int | None
+    sampler: str
     widened: tuple[int, ...]
 
     @property
@@ -127,7 +130,7 @@ class Backpropagation:
             "chain": repr(self.chain), "depth": self.depth, "chains": self.chains,
             "loss": self.loss, "table": self._shown(), "rate": rate,
             "mean_field_rate": self.mean_field_rate(), "key": self.key, "dtype": self.dtype,
-            "cpu": self.cpu,
+            "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
 
     def mean_field_rate(self) -> float | None:
@@ -286,7 +289,7 @@ class Backpropagation:
         coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}
         attributes = {
             "chain": repr(self.chain), "loss": self.loss, "key": f"{self.key:#018x}",
-            "dtype": self.dtype, "cpu": self.cpu,
+            "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
         dataset: xarray.Dataset = xr.Dataset(data, coordinates, attributes)
         return dataset

@@ -230,6 +230,8 @@ def tangent_kernel(
     choice("sampler", sampler, ("auto", "conditional", "weights"))
     if sampler == "auto":
         sampler = "conditional" if chain.is_gaussian else "weights"
+    if sampler == "conditional" and not chain.is_gaussian:
+        raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
     report_to = as_progress(progress)
     ensemble_of(
         chain, initial, chains=chains, inputs=None, rng=rng, sampler=sampler, dtype="float64"

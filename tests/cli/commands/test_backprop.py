@@ -59,13 +59,21 @@ def test_losses_of_a_readout(document_of, loss):
     assert other["table"] == document_of(*SMALL, "--loss", loss, "--classes", "10")["table"]
 
 
+def test_other_laws_of_weights(document_of):
+    chain = bnmc.Chain(40, 4, "relu", weights="rademacher")
+    expected = bnmc.backpropagate(chain, 8, chains=6, rng=3)
+    assert expected.sampler == "weights"
+    found = document_of(*SMALL, "--weights", "rademacher", "--sampler", "weights")
+    assert found == {"seed": 3, **as_json(expected)}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (("--loss", "hinge"), "loss: got 'hinge'"),
         (("--loss", "squared", "--classes", "1"), "classes: got 1"),
         (("--classes", "3"), "classes: got 3"),
-        (("--weights", "uniform"), "weights"),
+        (("--weights", "uniform", "--sampler", "conditional"), "sampler"),
         (("--plot", "x.xyz"), "plot"),
         (("--depth", "0"), "depth: got 0"),
     ],

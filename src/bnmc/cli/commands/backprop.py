@@ -41,6 +41,9 @@ def backprop(
         ),
     ] = None,
     seed: options.Seed = None,
+    sampler: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, conditional or weights.")
+    ] = "auto",
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="float64 or float32.")] = "float64",
     threads: options.Threads = None,
     plot: options.Plot = None,
@@ -76,8 +79,8 @@ def backprop(
     status = OK
     try:
         found = backpropagate(
-            chain, depth, chains=chains, loss=loss, rng=seed, observables=(), dtype=dtype,
-            threads=threads, progress=progress_report(progress, "network"),
+            chain, depth, chains=chains, loss=loss, rng=seed, sampler=sampler, observables=(),
+            dtype=dtype, threads=threads, progress=progress_report(progress, "network"),
             **_of_readout(loss, classes, batch),
         )  # fmt: skip
     except Interrupted as stop:
