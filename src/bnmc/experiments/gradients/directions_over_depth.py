@@ -73,8 +73,9 @@ def directions(
     Expected: without normalization the cosines of the readout tend to 1.  For linear networks, this
     takes a number of layers of the order of the width.  With it they stay near those of the mean
     field: .265 in relu networks of batch 10, and 1/9 in linear networks, where fluctuations of the
-    size √(batch/width) are larger.  For hidden weights without normalization, gradients align in the middle layers, far from the
-    input, where samples differ, and from the loss, where errors differ.
+    size √(batch/width) are larger.  For hidden weights without normalization, gradients align in
+    the middle layers, far from the input, where samples differ, and from the loss, where errors
+    differ.
 
     Returns
     -------
