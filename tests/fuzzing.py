@@ -474,7 +474,7 @@ RUNS = {
         "loss": value("gaussian"), "labels": value(None), "classes": value(None), "rng": RNG,
         "observables": value(("delta_gram",)), "every": value(1), "dtype": value("float64"),
         "threads": value(1), "inputs": value(None), "progress": value(False),
-        "sampler": number("auto", "weights"), "backend": value("cpu")}),
+        "sampler": number("auto", "weights"), "backend": value("cpu"), "timeout": value(9.0)}),
     "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
         "chain": CHAIN, "depth": value(2), "chains": value(2), "initial": value("gaussian"),
         "probes": value(None), "rng": RNG, "sampler": value("auto"), "progress": value(False)}),

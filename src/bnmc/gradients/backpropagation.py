@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from concurrent.futures import Executor
 from dataclasses import replace
 from threading import Event
@@ -13,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
-from bnmc._support.arguments import choice, integer, precision
+from bnmc._support.arguments import choice, integer, precision, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
@@ -21,7 +23,13 @@ from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
-from bnmc.errors import ArgumentError, BackendError, Interrupted, ResultTooLargeError
+from bnmc.errors import (
+    ArgumentError,
+    BackendError,
+    Interrupted,
+    PartialEstimateError,
+    ResultTooLargeError,
+)
 from bnmc.gradients.buffers import bytes_of_rows
 from bnmc.gradients.directions import direction_of
 from bnmc.gradients.drawn import DrawnTask
@@ -61,6 +69,7 @@ def backpropagate(
     dtype: str | np.dtype[Any] | type = "float64",
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Backpropagation:
     r"""Simulate gradients with respect to the weights of all layers of random networks.
@@ -124,6 +133,9 @@ def backpropagate(
         Number of threads; the default is the number of processors.  Results do not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that runs parts of the chains.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which the run returns the first chains, up to the first one that is not
+        finished: ``run.complete`` is False.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
@@ -142,6 +154,8 @@ def backpropagate(
         If the result would not fit in memory, before any work.
     ZeroVarianceError, NonFiniteError
         If a row of a layer has no variance, or a chain or gradient leaves the range of numbers.
+    PartialEstimateError
+        If no chain is finished within `timeout`.
     Interrupted
         On Ctrl-C; `partial` has the finished chains.
 
@@ -180,6 +194,7 @@ def backpropagate(
     step = min(integer("every", every, low=1), MOST_LAYERS)
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
     pool, report_to = as_executor(executor), as_progress(progress)
+    limit = math.inf if timeout is None else real("timeout", timeout, above=0.0)
     recorded_functions = as_gradient_observables(observables)
     ensemble = ensemble_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
@@ -199,8 +214,10 @@ def backpropagate(
     start = prepare(chain, initial, ensemble.chains, ensemble.inputs)
     task = replace(task, key=draw_key(rng))
     size = _chains_of_part(task, ensemble.chains, workers if pool is None else None)
-    parts = _run(task, start, ranges(ensemble.chains, size), pool, workers, report_to)
-    return _joined(task, parts)
+    parts = _run(task, start, ranges(ensemble.chains, size), pool, workers, limit, report_to)
+    if not parts:
+        raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
+    return _joined(task, parts, ensemble.chains)
 
 
 def _require_known_backward_pass(chain: Chain) -> None:
@@ -252,10 +269,15 @@ def _run(
     pieces: list[tuple[int, int]],
     pool: Executor | None,
     workers: int,
+    limit: float,
     progress: bool | Progress,
 ) -> list[Part]:
-    """Run all parts; on Ctrl-C raise with those that are finished up to the first that is not."""
+    """Run parts for at most `limit` seconds; return those up to the first that is not finished.
+
+    Ctrl-C raises with these.
+    """
     done: dict[int, Part] = {}
+    end = time.monotonic() + limit
     chains = pieces[-1][1]
     stop = Event() if pool is None else None
     try:
@@ -265,19 +287,26 @@ def _run(
         ):
             for number, (first, last) in enumerate(pieces):
                 at_work.submit(number, task, start.part(first, last), first, last, stop)
-            while len(done) < len(pieces):
-                done.update(at_work.finished())
+            while len(done) < len(pieces) and (left := end - time.monotonic()) > 0.0:
+                done.update(at_work.finished(min(0.5, left)))
                 report(sum(len(part.log_norms) for part in done.values()), chains)
+            if stop is not None:
+                # On exit the workers are waited for.
+                stop.set()
     except KeyboardInterrupt:
         if stop is not None:
             stop.set()
-        whole = [done[number] for number in range(len(pieces)) if number in done]
-        unbroken = [part for at, part in enumerate(whole) if part.first == pieces[at][0]]
-        raise Interrupted(_joined(task, unbroken) if unbroken else None) from None
-    return [done[number] for number in range(len(pieces))]
+        unbroken = _unbroken(done)
+        raise Interrupted(_joined(task, unbroken, chains) if unbroken else None) from None
+    return _unbroken(done)
 
 
-def _joined(task: Task, parts: list[Part]) -> Backpropagation:
+def _unbroken(done: dict[int, Part]) -> list[Part]:
+    """Return the finished parts up to the first that is not finished."""
+    return [done[number] for number in itertools.takewhile(done.__contains__, itertools.count())]
+
+
+def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
     whole = Part.joined(parts)
     return Backpropagation(
         chain=task.chain,
@@ -293,4 +322,5 @@ def _joined(task: Task, parts: list[Part]) -> Backpropagation:
         inputs=task.inputs,
         sampler="weights" if isinstance(task, DrawnTask) else "conditional",
         widened=tuple(whole.widened),
+        complete=len(whole.log_norms) == chains,
     )

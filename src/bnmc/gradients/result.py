@@ -60,6 +60,8 @@ class Backpropagation:
         "conditional" or "weights".
     widened : tuple of int
         The chains of a float32 run whose forward pass continued in float64.
+    complete : bool
+        Whether all chains are finished; False if `timeout` or Ctrl-C ended the run.
     """
 
     chain: Chain
@@ -75,6 +77,7 @@ class Backpropagation:
     inputs: int | None
     sampler: str
     widened: tuple[int, ...]
+    complete: bool
 
     @property
     def chains(self) -> int:
@@ -97,7 +100,8 @@ class Backpropagation:
         recorded = ", ".join(["log_gradient_norm", *self.observables])
         return (
             f"<Backpropagation of {self.chains} chains, {self.depth} layers, "
-            f"loss {self.loss!r}: {recorded}; {self.chain}>"
+            f"loss {self.loss!r}{'' if self.complete else ', interrupted'}: {recorded}; "
+            f"{self.chain}>"
         )
 
     def __str__(self) -> str:
@@ -118,6 +122,8 @@ class Backpropagation:
         predicted = self.mean_field_rate()
         if predicted is not None:
             lines.append(f"at infinite width: times {predicted:.6g}")
+        if not self.complete:
+            lines.append("ended before its time: the other networks are not finished")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,8 +135,8 @@ class Backpropagation:
         return {
             "chain": repr(self.chain), "depth": self.depth, "chains": self.chains,
             "loss": self.loss, "table": self._shown(), "rate": rate,
-            "mean_field_rate": self.mean_field_rate(), "key": self.key, "dtype": self.dtype,
-            "sampler": self.sampler, "cpu": self.cpu,
+            "mean_field_rate": self.mean_field_rate(), "complete": self.complete, "key": self.key,
+            "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
 
     def mean_field_rate(self) -> float | None:

@@ -46,6 +46,7 @@ def backprop(
     ] = "auto",
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="float64 or float32.")] = "float64",
     threads: options.Threads = None,
+    timeout: options.Timeout = None,
     plot: options.Plot = None,
     force: options.Force = False,
     as_json: options.Json = False,
@@ -80,8 +81,8 @@ def backprop(
     try:
         found = backpropagate(
             chain, depth, chains=chains, loss=loss, rng=seed, sampler=sampler, observables=(),
-            dtype=dtype, threads=threads, progress=progress_report(progress, "network"),
-            **_of_readout(loss, classes, batch),
+            dtype=dtype, threads=threads, timeout=timeout,
+            progress=progress_report(progress, "network"), **_of_readout(loss, classes, batch),
         )  # fmt: skip
     except Interrupted as stop:
         if stop.partial is None:
