@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bnmc._kernels.compiling import kernel
+from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc._kernels.cpu.vectors import (
@@ -92,96 +92,15 @@ def add_gram(block, columns, rows, partial, sums):
 
     Within a block sums are in the block's dtype, one a lane; across blocks in float64.
     """
-    strip = vectors.NARROW_BYTES // block.itemsize
-    tiles = (columns + 3) // 4
     position = 0
-    for tile_i in range(tiles):
-        i = 4 * tile_i * BLOCK
-        for tile_j in range(tile_i + 1):
-            j = 4 * tile_j * BLOCK
-            s00, s01, s02, s03 = (
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-            )
-            s10, s11, s12, s13 = (
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-            )
-            s20, s21, s22, s23 = (
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-            )
-            s30, s31, s32, s33 = (
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-                zero_narrow(block),
-            )
-            if tile_i == tile_j:
-                # Half of a tile on the diagonal is the mirror image of the other half.
-                for row in range(0, rows, strip):
-                    keep_order()
-                    x0 = load_narrow(block, i + row)
-                    x1 = load_narrow(block, i + BLOCK + row)
-                    x2 = load_narrow(block, i + 2 * BLOCK + row)
-                    x3 = load_narrow(block, i + 3 * BLOCK + row)
-                    s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
-                    s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
-                    s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
-                    s31, s22 = multiply_add(x3, x1, s31), multiply_add(x2, x2, s22)
-                    s32, s33 = multiply_add(x3, x2, s32), multiply_add(x3, x3, s33)
-            else:
-                for row in range(0, rows, strip):
-                    keep_order()
-                    x0 = load_narrow(block, i + row)
-                    x1 = load_narrow(block, i + BLOCK + row)
-                    x2 = load_narrow(block, i + 2 * BLOCK + row)
-                    x3 = load_narrow(block, i + 3 * BLOCK + row)
-                    y = load_narrow(block, j + row)
-                    s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
-                    s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-                    y = load_narrow(block, j + BLOCK + row)
-                    s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
-                    s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
-                    y = load_narrow(block, j + 2 * BLOCK + row)
-                    s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
-                    s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
-                    y = load_narrow(block, j + 3 * BLOCK + row)
-                    s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
-                    s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
-            store_sums(
-                partial,
-                0,
-                (
-                    s00,
-                    s01,
-                    s02,
-                    s03,
-                    s10,
-                    s11,
-                    s12,
-                    s13,
-                    s20,
-                    s21,
-                    s22,
-                    s23,
-                    s30,
-                    s31,
-                    s32,
-                    s33,
-                ),
-            )
-            # Unsigned, so that the compiler adds no test for negative indices.
-            at = np.uintp(position)
-            for k in range(16):
-                sums[at + np.uintp(k)] += partial[k]
+    for tile_i in range((columns + 3) // 4):
+        for tile_j in range(tile_i):
+            sum_tile(block, 4 * tile_i * BLOCK, block, 4 * tile_j * BLOCK, rows, partial)
+            add_partial(partial, sums, position)
             position += 16
+        sum_diagonal_tile(block, 4 * tile_i * BLOCK, rows, partial)
+        add_partial(partial, sums, position)
+        position += 16
 
 
 @kernel
@@ -190,81 +109,82 @@ def add_cross(first, second, columns, rows, partial, sums):
 
     Sums are made like those of `add_gram`.
     """
-    strip = vectors.NARROW_BYTES // first.itemsize
     tiles = (columns + 3) // 4
     position = 0
     for tile_i in range(tiles):
-        i = 4 * tile_i * BLOCK
         for tile_j in range(tiles):
-            j = 4 * tile_j * BLOCK
-            s00, s01, s02, s03 = (
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-            )
-            s10, s11, s12, s13 = (
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-            )
-            s20, s21, s22, s23 = (
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-            )
-            s30, s31, s32, s33 = (
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-                zero_narrow(first),
-            )
-            for row in range(0, rows, strip):
-                keep_order()
-                x0 = load_narrow(first, i + row)
-                x1 = load_narrow(first, i + BLOCK + row)
-                x2 = load_narrow(first, i + 2 * BLOCK + row)
-                x3 = load_narrow(first, i + 3 * BLOCK + row)
-                y = load_narrow(second, j + row)
-                s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
-                s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-                y = load_narrow(second, j + BLOCK + row)
-                s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
-                s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
-                y = load_narrow(second, j + 2 * BLOCK + row)
-                s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
-                s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
-                y = load_narrow(second, j + 3 * BLOCK + row)
-                s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
-                s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
-            store_sums(
-                partial,
-                0,
-                (
-                    s00,
-                    s01,
-                    s02,
-                    s03,
-                    s10,
-                    s11,
-                    s12,
-                    s13,
-                    s20,
-                    s21,
-                    s22,
-                    s23,
-                    s30,
-                    s31,
-                    s32,
-                    s33,
-                ),
-            )
-            at = np.uintp(position)
-            for k in range(16):
-                sums[at + np.uintp(k)] += partial[k]
+            sum_tile(first, 4 * tile_i * BLOCK, second, 4 * tile_j * BLOCK, rows, partial)
+            add_partial(partial, sums, position)
             position += 16
+
+
+@inlined
+def add_partial(partial, sums, position):
+    """Add the 16 sums of a tile to `sums`, from `position` on."""
+    # Unsigned, so that the compiler adds no test for negative indices.
+    at = np.uintp(position)
+    for k in range(16):
+        sums[at + np.uintp(k)] += partial[k]
+
+
+@inlined
+def sum_tile(first, i, second, j, rows, partial):
+    """Write the products of four columns of `first`, from place i on, and four of `second`, from j.
+
+    partial : (16,)
+        Receives the sums over the rows, in the dtype of the blocks.
+    """
+    strip = vectors.NARROW_BYTES // first.itemsize
+    zero = zero_narrow(first)
+    s00, s01, s02, s03 = zero, zero, zero, zero
+    s10, s11, s12, s13 = zero, zero, zero, zero
+    s20, s21, s22, s23 = zero, zero, zero, zero
+    s30, s31, s32, s33 = zero, zero, zero, zero
+    for row in range(0, rows, strip):
+        keep_order()
+        x0 = load_narrow(first, i + row)
+        x1 = load_narrow(first, i + BLOCK + row)
+        x2 = load_narrow(first, i + 2 * BLOCK + row)
+        x3 = load_narrow(first, i + 3 * BLOCK + row)
+        y = load_narrow(second, j + row)
+        s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
+        s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
+        y = load_narrow(second, j + BLOCK + row)
+        s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
+        s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
+        y = load_narrow(second, j + 2 * BLOCK + row)
+        s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
+        s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
+        y = load_narrow(second, j + 3 * BLOCK + row)
+        s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
+        s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
+    sums = (s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33)
+    store_sums(partial, 0, sums)
+
+
+@inlined
+def sum_diagonal_tile(block, i, rows, partial):
+    """Write the products of four columns with themselves, from place i on, as `sum_tile` does.
+
+    The upper half, the mirror image of the lower one, stays zero.
+    """
+    strip = vectors.NARROW_BYTES // block.itemsize
+    zero = zero_narrow(block)
+    s00, s10, s20, s30, s11 = zero, zero, zero, zero, zero
+    s21, s31, s22, s32, s33 = zero, zero, zero, zero, zero
+    for row in range(0, rows, strip):
+        keep_order()
+        x0 = load_narrow(block, i + row)
+        x1 = load_narrow(block, i + BLOCK + row)
+        x2 = load_narrow(block, i + 2 * BLOCK + row)
+        x3 = load_narrow(block, i + 3 * BLOCK + row)
+        s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
+        s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
+        s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
+        s31, s22 = multiply_add(x3, x1, s31), multiply_add(x2, x2, s22)
+        s32, s33 = multiply_add(x3, x2, s32), multiply_add(x3, x3, s33)
+    sums = (s00, zero, zero, zero, s10, s11, zero, zero, s20, s21, s22, zero, s30, s31, s32, s33)
+    store_sums(partial, 0, sums)
 
 
 @kernel
