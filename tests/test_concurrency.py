@@ -207,6 +207,7 @@ def test_bits(number):
 """
 
 
+@pytest.mark.slow
 def test_workers_of_pytest_xdist(tmp_path):
     np.save(tmp_path / "expected.npy", run("conditional"))
     (tmp_path / "test_workers.py").write_text(WORKERS)

@@ -38,6 +38,7 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("group", COUNTS)
 def test_hostile_calls(group, tmp_path):
     ends = set()

@@ -64,6 +64,7 @@ def test_the_forward_pass_is_that_of_simulate(chain):
     assert back.layers.tolist() == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_the_rate_is_that_of_the_mean_field():
     # 40 chains of 60 layers: the standard error is 0.1 %, and the effect of the width, of order
     # (batch / width) = 0.25 %, is allowed for once.
