@@ -16,6 +16,7 @@ BENCHMARKS = {
     "roofline": ("bench.roofline", "benchmark", "peaks of this machine"),
     "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
+    "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),

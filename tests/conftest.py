@@ -54,7 +54,7 @@ def compilation_without_a_tracer():
 
 @pytest.fixture(autouse=True)
 def _untraced(request):
-    """Switch coverage off in tests with the mark `untraced`, unless mutants.py asks what they run."""
+    """Switch coverage off in tests marked `untraced`, unless mutants.py asks what they run."""
     asked = "BNMC_TEST_SECONDS" in os.environ
     if asked or request.node.get_closest_marker("untraced") is None:
         yield
