@@ -18,11 +18,12 @@ KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xarg
 NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
 export NUMBA_CACHE_DIR
 
-.PHONY: help test fuzz lint docs docs-full demo bench mutants clean
+.PHONY: help test test-slow fuzz lint docs docs-full demo bench mutants clean
 .NOTPARALLEL:
 
 help:
 	@echo "make test       lint, types, tests, doctests, coverage, documentation"
+	@echo "make test-slow  the tests that make test leaves out: longer runs of the same mechanisms"
 	@echo "make fuzz       the tests with Hypothesis, with new examples each day"
 	@echo "make lint       ruff and mypy only"
 	@echo "make docs       the documentation, in docs/_build/html"
@@ -34,8 +35,11 @@ help:
 
 # A worker runs whole files while there are enough: the tests of a file share compiled kernels.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --cov --cov-report=term $(ARGS)
 	$(if $(ARGS),,$(MAKE) --no-print-directory docs)
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 # The seed of the day, which `make SEED=20260131 fuzz` repeats.
 SEED ?= $(shell date -u +%Y%m%d)

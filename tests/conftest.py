@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from unittest import mock
 
 import pytest
@@ -49,3 +50,18 @@ def compilation_without_a_tracer():
 
     with mock.patch.object(Dispatcher, "compile", untraced):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _untraced(request):
+    """Switch coverage off in tests marked `untraced`, unless mutants.py asks what they run."""
+    asked = "BNMC_TEST_SECONDS" in os.environ
+    if asked or request.node.get_closest_marker("untraced") is None:
+        yield
+        return
+    tracers = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    yield
+    sys.settrace(tracers[0])
+    threading.settrace(tracers[1])

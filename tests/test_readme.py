@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
 def test_readme(tmp_path: Path) -> None:
     """Its programs, one after the other, print what it shows."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

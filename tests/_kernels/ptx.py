@@ -1,4 +1,6 @@
-"""Compile GPU kernels to PTX without a GPU: `python ptx.py FOLDER`, in a process of its own.
+"""Compile GPU kernels to PTX without a GPU, in a process of its own.
+
+`python ptx.py FOLDER few`, or `usual`, or `all`.
 
 Numba's simulator, which the tests run in, cannot compile.  Writes FOLDER/<name>.<cc>.ptx, of each
 of which the first line is a comment with the registers that a thread may have.
@@ -20,8 +22,17 @@ from bnmc.chain.compiled import sigma_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)
-#: name: (kernel, columns, dtype, source, compute capabilities); the second one costs little, as
-#: what Numba makes of the device functions is kept.
+#: name: (kernel, columns, dtype, source, compute capabilities).  Every kernel, every source of rows
+#: and both dtypes are among these.
+FEW = {
+    "couple-10-float64": ("couple", 10, "float64", DRAWN, (90,)),
+    "renew-10-float64": ("renew", 10, "float64", DRAWN, (90,)),
+    "observe-10-float32": ("observe", 10, "float32", DRAWN, (90,)),
+    "layers-10-float32": ("layers", 10, "float32", DRAWN, (80,)),
+    "rescale-10-float32": ("rescale", 10, "float32", MULTIPLIED, (90,)),
+    "rows-16-float32-weights": ("rows", 16, "float32", MULTIPLIED, (90,)),
+    "rows-10-float32-given": ("rows", 10, "float32", GIVEN, (90,)),
+}
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
     "layers-10-float64": ("layers", 10, "float64", DRAWN, (90,)),
@@ -111,4 +122,5 @@ def compile_all(folder, wanted):
 
 
 if __name__ == "__main__":
-    compile_all(sys.argv[1], {**KERNELS, **(MORE if "--all" in sys.argv else {})})
+    chosen = {"few": FEW, "usual": KERNELS, "all": {**KERNELS, **MORE}}
+    compile_all(sys.argv[1], chosen[sys.argv[2]])

@@ -102,6 +102,7 @@ report(float(relu(2.0)), float(own(3.0)))
 """
 
 
+@pytest.mark.slow
 def test_a_function_that_was_edited_is_compiled_anew(tmp_path):
     """On the same line of the same program, with the same name."""
     first = run(APPLY.format(formula="x + 1.0"), NUMBA_CACHE_DIR=str(tmp_path))

@@ -344,6 +344,7 @@ def test_python_and_machine_code_draw_the_same_chi_variables():
 # --- a test of the tests
 
 
+@pytest.mark.slow
 def test_a_variance_that_is_half_a_percent_off_is_noticed():
     counts, powers = cells_and_powers_of(np.float32, scale=math.sqrt(1.005))
     assert ks_of_cells(counts) > ks_threshold(DRAWS)

@@ -352,6 +352,7 @@ def die_once(path):
     return "alive"
 
 
+@pytest.mark.slow
 def test_a_pool_of_processes_that_broke_is_replaced(tmp_path):
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         found = run_tasks(die_once, [(tmp_path / "a",), (tmp_path / "b",)], pool, 1, silent)

@@ -233,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Open MPI comes with the extra on Linux only")
 def test_mpi(tmp_path):
     script = tmp_path / "over_mpi.py"

@@ -284,6 +284,7 @@ def test_wasserstein_distance_of_gaussian_matrices():
     assert og.wasserstein_squared([1.0, 0, 0, 0]) == pytest.approx(2 * (1 - 1 / 2), rel=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [False, True])
 def test_stationary_second_moments(centred):
     """d times the mean square at two widths, extrapolated to 1/d = 0.

@@ -151,6 +151,7 @@ class TestProcess:
         assert err.count("\n") == 1
         assert err.startswith("bnmc: error: activation: got 'rleu'")
 
+    @pytest.mark.slow
     def test_encoding_that_lacks_the_symbols(self, tmp_path: Path) -> None:
         environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
         process = started("simulate", *SMALL, cwd=tmp_path, env=environment)

@@ -1,6 +1,7 @@
 """`backpropagate`: bits, rates, directions, limits and errors."""
 
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,7 +9,13 @@ import pytest
 
 import bnmc
 from bnmc import Activation, Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PartialEstimateError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    Interrupted,
+    PartialEstimateError,
+)
 from bnmc.gradients import backpropagation, descent, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
@@ -58,6 +65,7 @@ def test_the_forward_pass_is_that_of_simulate(chain):
     assert back.layers.tolist() == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_the_rate_is_that_of_the_mean_field():
     # 40 chains of 60 layers: the standard error is 0.1 %, and the effect of the width, of order
     # (batch / width) = 0.25 %, is allowed for once.
@@ -272,6 +280,34 @@ def test_ctrl_c_hands_over_finished_chains(monkeypatch):
     )
 
 
+def test_a_timeout_returns_the_first_chains(monkeypatch):
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    begun = time.monotonic()
+
+    def loss(outputs):
+        time.sleep(0.05)
+        return outputs
+
+    def run(timeout):
+        return bnmc.backpropagate(
+            TANH, 5, chains=200, rng=0, loss=loss, classes=2, threads=2, timeout=timeout
+        )
+
+    partial = run(1.5)
+    assert time.monotonic() - begun < 4.0
+    assert not partial.complete
+    assert "interrupted" in repr(partial)
+    assert "ended before its time" in str(partial)
+    assert 1 <= partial.chains < 200
+    whole = bnmc.backpropagate(
+        TANH, 5, chains=partial.chains, rng=0, loss=lambda outputs: outputs, classes=2, timeout=60
+    )
+    assert whole.complete
+    same_bits(whole, partial)
+    with pytest.raises(PartialEstimateError, match="timeout"):
+        run(1e-9)
+
+
 def bad_loss(outputs):
     return np.full_like(outputs, np.nan)
 
@@ -295,6 +331,8 @@ def bad_loss(outputs):
         ({"loss": "gaussian", "labels": [0, 1, 0, 1]}, ArgumentError, "labels"),
         ({"loss": bad_loss, "classes": 2}, ArgumentError, "loss"),
         ({"loss": bad_loss}, ArgumentError, "classes"),
+        ({"loss": np.zeros_like, "classes": 10**23}, ArgumentError, "classes"),
+        ({"loss": "squared", "labels": [0, 1, 0, 1], "classes": 10**12}, ArgumentError, "classes"),
         ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "loss"),
         ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "loss"),
         ({"observables": "hidden"}, ArgumentError, "observables"),
@@ -305,7 +343,15 @@ def bad_loss(outputs):
         ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "observables"),
         ({"loss": "squared", "labels": np.ones((3, 2))}, ArgumentError, "labels"),
         ({"every": 0}, ArgumentError, "every"),
-        ({"chain": Chain(30, 4, weights="uniform")}, ArgumentError, "weights"),
+        ({"timeout": 0}, ArgumentError, "timeout"),
+        (
+            {"chain": Chain(30, 4, weights="uniform"), "sampler": "conditional"},
+            ArgumentError,
+            "sampler",
+        ),
+        ({"sampler": "factor"}, ArgumentError, "sampler"),
+        ({"backend": "cuda"}, BackendError, "backpropagate"),
+        ({"backend": "tpu"}, ArgumentError, "backend"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),
     ],

@@ -88,6 +88,12 @@ def of_networks(networks, delta):
     )
 
 
+def some(cases, *first):
+    """Return the names of cases as parameters; all but the first ones are slow."""
+    assert set(first) <= set(cases)
+    return [pytest.param(name, marks=[] if name in first else pytest.mark.slow) for name in cases]
+
+
 def assert_same_law(run, networks, delta):
     ours = of_run(run)
     theirs = of_networks(networks, delta)
@@ -112,7 +118,9 @@ def simulated(chain, depth, initial=None, inputs=1, **options):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", some(CASES, "centred", "skip without norm", "rank below batch", "inputs")
+)
 def test_normal_directions(name):
     chain, depth, initial, inputs = CASES[name]
     rng = np.random.default_rng(17)
@@ -147,7 +155,7 @@ READOUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", READOUTS)
+@pytest.mark.parametrize("name", some(READOUTS, "cross-entropy", "cubes, with a skip connection"))
 def test_losses_of_a_readout(name):
     chain, depth, options, gradient = READOUTS[name]
     rng = np.random.default_rng(23)

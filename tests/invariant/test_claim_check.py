@@ -43,6 +43,7 @@ def caught(report, claim):
 # ---------------------------------------------------------------- correct chains
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_promised():
     """500 reports on a correct network, 200 samples of 10 rows each: half of them on its step.
 
@@ -103,6 +104,7 @@ def test_the_chains_of_the_library_pass(chain):
     assert "of layer" in report.source
 
 
+@pytest.mark.slow
 def test_chains_of_the_library_pass_at_other_seeds():
     """The draws of the library have the invariant law only to a tolerance: 12 seeds at alpha .05.
 
@@ -151,6 +153,7 @@ def test_given_samples_of_any_chain_pass(chain, law, left_out, with_step):
     assert any(row.claim.startswith("one step") for row in report.rows) == with_step
 
 
+@pytest.mark.slow
 def test_weights_whose_law_is_not_symmetric():
     """Signs of rows matter then, also to the mean of products over a scale of all rows.
 
@@ -545,6 +548,7 @@ def test_states_that_tell_nothing_are_no_failure():
         assert all(math.isfinite(x) for x in (row.statistic, row.stderr or 0, row.p_value or 0))
 
 
+@pytest.mark.slow
 def test_a_report_on_a_chain_that_dies_rarely_says_so():
     # At width 20 a sample dies with probability 2⁻²⁰ a layer: no test on draws can show it.
     chain = bnmc.Chain(20, 2, "relu", norm="batch-uncentred")

@@ -103,6 +103,7 @@ def test_linear_chains_are_compared_with_their_bounds():
         assert row.statistic <= row.expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "wider"), [("linear", 5.04), ("relu", 2.28)])
 def test_the_stationary_spectrum_is_wider_than_that_of_one_step(activation, wider):
     """At n = 20, d = 500: measured in 3800 layers of one chain as 5.04 and 2.28 times n/d.

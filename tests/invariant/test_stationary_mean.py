@@ -101,6 +101,7 @@ def test_what_is_not_given_is_chosen():
     assert abs(given.value - truth) < 5.0 * math.hypot(given.stderr, error) < 0.2 * truth
 
 
+@pytest.mark.slow
 def test_the_interval_covers(monkeypatch):
     # 700 seeds of 24 replicates: the share has a standard error of 0.8 %.  An error that is stated
     # 20 % too small, a share of 89 %, is missed with probability 0.004.

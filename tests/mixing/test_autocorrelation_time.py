@@ -271,6 +271,7 @@ def test_only_arviz_s_numbers_need_arviz(monkeypatch):
 # ---------------------------------------------------------------- chains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "batch"), [("relu", 5), ("tanh", 5), ("linear", 3)])
 def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     """Width 2000: the rate differs from that at infinite width by about 1/2000."""

@@ -79,6 +79,7 @@ def test_what_is_not_defined_is_noted():
     assert found.plot().get_legend() is None
 
 
+@pytest.mark.slow
 def test_absorbing_states_are_noted():
     chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
     found = compare(chain, rng=0, chains=5, replicates=50, pairs=2)

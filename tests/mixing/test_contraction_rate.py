@@ -60,6 +60,7 @@ def test_the_estimate_is_that_of_the_distances():
     assert found.rate_estimate.ci == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_interval_covers(monkeypatch):
     # 700 seeds of 12 pairs; the truth by 1000 times as many. A share of 95 % has a standard error
     # of 0.8 % here; an error that is stated 20 % too small, a share of 89 %, is missed with

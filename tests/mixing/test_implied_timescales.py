@@ -181,6 +181,7 @@ def test_null_directions_are_left_out():
 # ---------------------------------------------------------------- intervals
 
 
+@pytest.mark.untraced
 def test_the_interval_of_one_feature_covers_what_it_says():
     share, given = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 60, 0.5)), 0.5, [1, 2])
     assert share == pytest.approx(0.95, abs=0.025)
@@ -188,6 +189,7 @@ def test_the_interval_of_one_feature_covers_what_it_says():
     assert given > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("A", "chains", "layers"),
     [(-0.5, 50, 60), (0.0, 50, 60), (0.6, 1, 3000), (0.6, 8, 400)],
@@ -198,6 +200,7 @@ def test_intervals_of_one_feature_cover_in_other_cases(A, chains, layers):
     assert share >= lowest(FEWER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "A", [SEPARATE, NEAR, DEGENERATE, ROTATION], ids=["separate", "near", "equal", "turning"]
 )
@@ -398,6 +401,7 @@ def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     assert (np.abs(found.singular_values[0] - both) < error).all()
 
 
+@pytest.mark.slow
 def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
     """Two entries of G, each with noise on top of what lasts: directions have to be learnt."""
     chain = bnmc.Chain(50, 4, "relu")

@@ -31,6 +31,7 @@ def shape_of_plane(gram):
     return np.stack(numbers, axis=1) / np.trace(plane, axis1=1, axis2=2)[:, None]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("chain", "initial", "numbers"),
     [

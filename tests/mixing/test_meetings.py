@@ -110,7 +110,11 @@ def _summary_of(chain, depth, lag, replicates, seed):
     return meeting_bound.summary(meetings, lag, depth, 2, 4000, 0.95, pairs.key)
 
 
-@pytest.mark.parametrize(("lag", "replicates"), [(1, 200), (6, 20)], ids=["large", "small"])
+@pytest.mark.untraced
+@pytest.mark.parametrize(
+    ("lag", "replicates"),
+    [pytest.param(1, 200, marks=pytest.mark.slow, id="large"), pytest.param(6, 20, id="small")],
+)
 @pytest.mark.usefixtures("one_processor")
 def test_intervals_cover(lag, replicates):
     # Of 700 seeds: a share has a standard error of 0.8 %, and all intervals are conservative by
@@ -132,6 +136,7 @@ LAWS = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("lags", [1, 2, 30])
 @pytest.mark.parametrize("name", LAWS)
 def test_intervals_cover_for_light_and_heavy_tails(name, lags):

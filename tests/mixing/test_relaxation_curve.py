@@ -141,12 +141,14 @@ def test_a_thinned_run_has_the_rate_per_layer():
 # ---------------------------------------------------------------- intervals
 
 
+@pytest.mark.untraced
 def test_intervals_cover_what_they_say():
     share, kept = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 24, 0.5, 40)), 0.5)
     assert share == pytest.approx(0.95, abs=0.025)
     assert kept > 0.99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chains", "layers", "rho", "star"),
     [
@@ -164,7 +166,8 @@ def test_intervals_cover_in_other_cases(chains, layers, rho, star):
     assert kept > 0.95
 
 
-@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.untraced
+@pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_second_faster_mode_is_waited_for(sign):
     def two_modes(rng):
         return ar1(rng, 60, 30, 0.7, 60) + sign * ar1(rng, 60, 30, 0.3, 60)
@@ -174,6 +177,7 @@ def test_a_second_faster_mode_is_waited_for(sign):
     assert kept > 0.95
 
 
+@pytest.mark.slow
 def test_intervals_on_a_chain_cover_the_rate_of_the_mean_field():
     """Width 500: the rate differs from that at infinite width by a tenth of the error."""
     chain = bnmc.Chain(500, 4, "relu")
@@ -309,6 +313,7 @@ def test_limits_that_are_refused(run):
 # ---------------------------------------------------------------- chains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "batch"), [("relu", 10), ("tanh", 5), ("linear", 4)])
 def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     """Width 4000: the rate differs from that at infinite width by about 1/4000."""

@@ -37,6 +37,7 @@ def by_hand(activation, depth, chains, seed, part=lambda gram: gram):
     return out
 
 
+@pytest.mark.slow
 def test_two_inputs_are_as_through_networks_written_out():
     chains, depth = 4000, 3
     found = two_inputs(bnmc.Chain(60, 4, "relu"), X, Y, depth=depth, chains=chains, rng=0)

@@ -126,6 +126,7 @@ def test_total_variation_by_monte_carlo(n, rows, scale):
     assert_mean(np.concatenate(samples), exact)
 
 
+@pytest.mark.slow
 @given(seeds, st.integers(1, 8), st.sampled_from([1, 2, 5, 40, 1000]), st.floats(-4, 0.5))
 def test_total_variation_obeys_its_inequalities(seed, n, rows, exponent):
     """Symmetry, invariance, and the bounds by Hellinger, Pinsker and Devroye, Mehrabian, Reddad."""

@@ -141,6 +141,7 @@ def test_the_stated_error_is_the_spread_of_repetitions(k):
     assert low < ratio < high
 
 
+@pytest.mark.slow
 def test_small_steps_are_brownian():
     """λ_k → (d − 2k) γ²/2 as γ → 0: the noise of the estimate shrinks with γ² as well."""
     d, gamma = 6, 1e-7

@@ -209,7 +209,7 @@ def test_small_quantiles_of_square_matrices():
     assert distances == pytest.approx(2 * cubed ** (2 / 3), rel=1e-6, abs=0)
 
 
-@pytest.mark.parametrize(("d", "n"), [(1200, 600), (300, 900)])
+@pytest.mark.parametrize(("d", "n"), [(1200, 600), pytest.param(300, 900, marks=pytest.mark.slow)])
 def test_eigenvalues_of_a_simulated_wishart_matrix(d, n):
     """Eigenvalues are rigid: the number N(x) below x has variance ≈ ln(n)/π² + 1/4, not n/4.
 

@@ -87,9 +87,17 @@ CHAINS = {
     "uniform, tanh": bnmc.Chain(5, 4, "tanh", weights="uniform", gain=0.6, eps=0.2),
     "uniform, residual": bnmc.Chain(5, 4, skip=1.0, gain=0.6, weights="uniform"),
 }
+#: Together these have every part of a chain; the others are slow.
+FIRST = ("eps", "residual, centred", "tanh", "uniform")
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FIRST else pytest.mark.slow, id=name)
+        for name in CHAINS
+    ],
+)
 def test_averages_are_those_of_networks_in_numpy(name):
     """1000 chains against 500, over the same layers; one more or less changes nothing there."""
     chain = CHAINS[name]
@@ -171,6 +179,7 @@ def test_lemma_7_vanishes_under_the_invariant_law_of_small_gamma():
 SLOW = bnmc.Chain.bn_residual(4, 4, gamma=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chain", "repeats", "burn_in"),
     [(bnmc.Chain.bn_linear(4, 4), 300, 48), (SLOW, 200, 16)],

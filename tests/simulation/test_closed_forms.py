@@ -59,6 +59,7 @@ SAMPLERS = pytest.mark.parametrize("sampler", ["conditional", "weights"])
 # --- products of random matrices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "width", "batch", "layers", "chains"),
     [
@@ -84,6 +85,7 @@ def test_frobenius_error_of_the_vanilla_chain(sampler, width, batch, layers, cha
     assert_mean(errors, exact, comparisons=len(layers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "chains"), [(2, 1800), (3, 3600), (4, 7200)])
 def test_lyapunov_exponents_of_square_products(width, chains):
     """2 λ_k = psi((d - k + 1) / 2) + log(2 / d): each layer adds an independent log chi square."""
@@ -99,6 +101,7 @@ def test_lyapunov_exponents_of_square_products(width, chains):
     assert_mean(growth, exact, comparisons=width)
 
 
+@pytest.mark.slow
 @SAMPLERS
 @pytest.mark.parametrize(("width", "gamma"), [(4, 0.5), (3, 2.0)])
 def test_the_largest_exponent_of_i_plus_gamma_w(sampler, width, gamma):
@@ -173,6 +176,7 @@ def test_stationary_variance_of_the_linear_chain(kind):
     assert_mean(means, formula(batch, WIDTH), bias=LEFT_OUT / WIDTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STATIONARY)
 @pytest.mark.parametrize("width", [50, 100])
 def test_what_the_leading_order_leaves_out(kind, width):
@@ -225,6 +229,7 @@ def test_one_step_law_without_skip(sampler, width, batch):
     assert_mean(m_norm(gram, width) - width, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "width", "batch"), [("conditional", 4, 4), ("weights", 6, 3)])
 def test_one_step_law_of_a_small_gamma(sampler, width, batch):
     """E|M₊|² - |M|² = γ² (2 (d² - |M|²) - 8 (Tr M³ - Tr diag(M²)²)) + O(γ⁴).
@@ -252,6 +257,7 @@ def test_one_step_law_of_a_small_gamma(sampler, width, batch):
 STATIONARY_RANKS = [(8, 2.24, 0.911, 1.30), (16, 3.31, 0.884, 1.23), (32, 4.85, 0.862, 1.175)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "rank", "_", "size"), STATIONARY_RANKS)
 def test_stationary_rank_of_the_linear_chain(width, rank, _, size):
     """Of n = d samples, uncentred, without skip: the rank falls to about sqrt(d)."""

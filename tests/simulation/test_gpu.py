@@ -174,6 +174,7 @@ def test_rounding_does_not_grow_with_depth(dtype):
     assert_equal_to_rounding(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("activation", "norm"), [("relu", "batch"), ("tanh", "batch-uncentred")])
 def test_trajectories_stay_together_where_chains_contract(activation, norm):
     """Through LAYERS layers; as many as are asked for by BNMC_LAYERS=10000 (10 minutes a chain).
@@ -252,6 +253,7 @@ def least_pivots(gram, batch, centred):
     return least, n * 2.0**-52 / least if is_singular and least < 1 / 16 else 0.0
 
 
+@pytest.mark.untraced
 @IN_THREADS
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @example(
@@ -438,6 +440,7 @@ SCALED = {
 }  # fmt: skip
 
 
+@pytest.mark.untraced
 @IN_THREADS
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @pytest.mark.parametrize("what", SCALED)
@@ -470,6 +473,7 @@ def test_the_scale_is_split_off(what):
             assert abs(ended["log_scale"][0, -1] - a["log_scale"][0, -1]) < 300
 
 
+@pytest.mark.slow
 @IN_THREADS
 def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
     chain = Chain(12, 2, "leaky_relu", norm="none", gain=2.0**100)
@@ -1030,6 +1034,7 @@ def test_a_certificate():
         tv_bound(chain, 2, backend="cuda", **options)
 
 
+@pytest.mark.untraced
 def test_pairs_that_are_divided_among_devices():
     """And on each of these into ranges: meeting times are those of one launch."""
     chain = Chain(20, 3, "tanh", norm="batch-uncentred")
@@ -1171,6 +1176,7 @@ NARROW = {
 }  # fmt: skip
 
 
+@pytest.mark.untraced
 @IN_THREADS
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @pytest.mark.parametrize("what", NARROW)

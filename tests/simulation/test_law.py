@@ -134,6 +134,7 @@ def assert_one_law(named_distances):
 
 
 # Every path of the kernels; an activation makes none of its own but the linear one.
+@pytest.mark.untraced
 @pytest.mark.parametrize("activation", ["linear", "tanh"])
 def test_samplers_agree_for_every_norm_and_skip(activation):
     found = {}
@@ -269,6 +270,7 @@ def laplace(generator, shape):
     return generator.laplace(scale=math.sqrt(0.5), size=shape)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("skip", [0.0, 1.0])
 def test_samplers_agree_with_networks_in_numpy(norm, skip):

@@ -91,6 +91,7 @@ def overall(step, chain, seed, rows=128):
     return least
 
 
+@pytest.mark.slow
 def test_false_alarms_are_as_rare_as_promised():
     """150 repetitions; the measured rates are in the docstring of `assert_same_law`."""
     chain = bnmc.Chain(10, 3, "relu")
@@ -169,6 +170,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found_and_named(mistake):
     options, words = MISTAKES[mistake]

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 import bnmc
 from bnmc.cli import statuses
 
@@ -17,6 +19,7 @@ def test_rates(run, document_of, tmp_path):
     assert str(table) in run(*arguments)[1]
 
 
+@pytest.mark.slow
 def test_rates_that_nothing_tells_end_with_a_status(run):
     collapsing = "--width", "32", "--batch", "20", "--activation", "linear", "--seed", "0"
     status, out, err = run("rates", *collapsing, "--threads", "1", "--json")

@@ -63,6 +63,7 @@ def misses(point, expected):
             yield key, miss, number, truth
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("name", "batch"), CASES, ids=lambda value: value)
 def test_a_claimed_error_is_a_bound(name, batch):
     expected = REFERENCE[name][batch]

@@ -49,6 +49,7 @@ def test_smooth_activations_are_integrals_of_one_normal_number(name):
     assert found.cross_batch_rate == pytest.approx(first**2 / mu, rel=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
 @pytest.mark.parametrize("name", ["relu", "tanh", "silu"])
 def test_finite_batches_approach_the_limit_as_one_over_n(name, norm):

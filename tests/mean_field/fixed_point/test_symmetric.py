@@ -433,6 +433,7 @@ def test_negative_eigenvalues_count_by_their_modulus():
     assert fixed.rate == -fixed.eigenvalues[0]
 
 
+@pytest.mark.slow
 def test_a_divergent_backward_rate_is_not_passed_off_as_a_number():
     root = Activation(lambda x: math.copysign(math.sqrt(abs(x)), x), kinks=(0.0,))
     fixed = fixed_point(root, 4)

@@ -25,7 +25,7 @@ def test_published_correlations(name, c):
     assert fixed_point(name, 5).c == pytest.approx(c, abs=5e-4)
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 20])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(20, marks=pytest.mark.slow)])
 def test_relu_is_a_fixed_point_of_the_map(n):
     # The map of homogeneous activations is an integral of one dimension, made elsewhere.
     mean_field = field("relu", n)
@@ -80,6 +80,7 @@ def test_multiplicities_make_up_all_symmetric_matrices():
         assert sum(fixed.multiplicities) + 1 == n * (n + 1) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu", "sigmoid", "silu"])
 def test_wide_networks_settle_there(name):
     # 24 chains of width 5e4 from layer 25 on: errors of the mean over chains, 5.5 standard errors

@@ -212,6 +212,7 @@ def test_many_samples():
     assert_within_stderr(step, point.gram)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [HIDDEN_RELU, "tanh"], ids=["kink", "smooth"])
 def test_lattices_are_unbiased_and_their_standard_errors_honest(activation):
     """100 seeds on the coarsest lattice, four layers, against values known to 1e-11."""

@@ -16,7 +16,7 @@ from bnmc._support.machine import available_memory
 from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
 from bnmc.simulation.store.folder import read_file
 from bnmc.simulation.store.journal import entries_of
-from bnmc.simulation.store.layout import Facts, facts_of, reported
+from bnmc.simulation.store.layout import Facts, facts_of, is_too_long, reported
 from bnmc.simulation.tiles import Grid
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
             if size > (available := available_memory()):
                 hint = "read parts of it through run.to_xarray()"
                 raise ResultTooLargeError(name, size, available, hint)
+            self._require_lengths(name, facts, array.shape[0], array.chunks)
             values: NDArray[np.float64] = array[:, : self.layers]
             self._require_sums(name, values, facts)
             return values
@@ -98,6 +99,17 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
             raise StoreMismatchError(str(self.path), "identity", facts.identity, self.identity)
         facts.require_layout(self.path, (*self.names, "layer"))
         return facts
+
+    def _require_lengths(
+        self, name: str, facts: Facts, chains: int, chunk: tuple[int, ...]
+    ) -> None:
+        """Raise unless the files of the values are as long as their chunks at most."""
+        part, block = facts.cut
+        for at in range(-(-chains // part)):
+            for slot in range(-(-self.layers // block)):
+                if is_too_long(self.path, name, at, slot, chunk):
+                    reason = f"the file of chains {at * part} of {name} is longer than its values"
+                    raise StoreError(str(self.path), reason)
 
     def _require_sums(self, name: str, values: NDArray[np.float64], facts: Facts) -> None:
         """Raise unless values of an observable have the checksums of the journal."""
