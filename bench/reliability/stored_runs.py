@@ -63,9 +63,10 @@ def die_with_parent() -> None:
 
 
 def journal(path: Path) -> list[bytes]:
-    """The finished tiles of a store."""
+    """The finished tiles of a store, without a line that was being written."""
     file = path / "progress" / "journal"
-    return file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    return [line for line in lines if line.endswith(b"\n")]
 
 
 def damaged(path: Path, expected: bnmc.Trajectory) -> int:
@@ -78,8 +79,6 @@ def damaged(path: Path, expected: bnmc.Trajectory) -> int:
     part, block = (int(group.attrs[name]) for name in ("part", "block"))
     wrong = 0
     for line in journal(path):
-        if not line.endswith(b"\n"):  # it was being written
-            continue
         entry = json.loads(line.partition(b" ")[2])
         chains = slice(entry["part"] * part, (entry["part"] + 1) * part)
         slots = slice(entry["block"] * block, (entry["block"] + 1) * block)

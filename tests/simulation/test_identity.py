@@ -21,7 +21,7 @@ from bnmc.errors import ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation import plan
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.observables import SoftRank
-from bnmc.simulation.store import layout
+from bnmc.simulation.store import layout, reading
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -385,8 +385,28 @@ def test_forged_metadata_raise_before_memory_is_taken(what, path):
     forge(path, "gram", change)
     with pytest.raises(StoreError, match=message):
         run(path)
-    with pytest.raises(StoreError):
+    with pytest.raises((StoreError, StoreMismatchError)):
         whole["gram"]
+
+
+def test_only_finished_tiles_are_looked_for(path):
+    """Metadata may claim many more chains than there are, and still fit in memory."""
+    whole = run(path)
+    journal = path / "progress/journal"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    with (
+        mock.patch.object(reading, "is_too_long", wraps=reading.is_too_long) as asked,
+        pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged from recorded layer 7"),
+    ):
+        whole["gram"]
+    assert asked.call_count == 1
+    forge(path, "gram", lambda one: one.update(shape=[10**6, 21, 4, 4]))
+    with (
+        mock.patch.object(reading, "is_too_long", wraps=reading.is_too_long) as asked,
+        pytest.raises(StoreMismatchError),
+    ):
+        whole["gram"]
+    assert asked.call_count == 0
 
 
 @pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "layer/c/0", "progress/journal", "zarr.json"])
