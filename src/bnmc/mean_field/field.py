@@ -150,7 +150,7 @@ class MeanField:
         ----------
         rtol : float, optional
             Largest acceptable relative numerical error of ``E‖G − G*‖_F²``, > 0. For named
-            activations the error is usually below 1e-7.
+            activations the error is usually below 1e-6.
 
         Returns
         -------

@@ -41,7 +41,7 @@ _PANEL_ORDERS = (6, 9, 13, 18, 25, 33, 50)
 
 # Two rules agree if their moments differ by at most _AGREED times the square of the variance of σ,
 # or less for batches of more than _LARGE samples, in which eigenvalues near 1 amplify errors.
-_AGREED, _LARGE = 1e-7, 10
+_AGREED, _LARGE = 1e-6, 10
 
 # Evaluations of the activation by one rule, at most, and in one array.
 _MOST_EVALUATIONS, _CHUNK = 2e7, 1 << 18
