@@ -16,6 +16,7 @@ BENCHMARKS = {
     "roofline": ("bench.roofline", "benchmark", "peaks of this machine"),
     "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
+    "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
@@ -29,9 +30,16 @@ BENCHMARKS = {
         "larger",
         "assert_same_law: larger batches, more rows",
     ),
-    "reliability": ("bench.reliability", "benchmark", "kills, damage, hostile calls, long runs"),
+    "reliability": (
+        "bench.reliability.parts",
+        "benchmark",
+        "kills, damage, cuts, hostile calls, long runs",
+    ),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
+
+#: Options of `reliability`, which passes them to one of its parts.
+PART_OPTIONS = ("only", "count", "seed", "first", "minutes")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     names = options.names or list(BENCHMARKS)
     flags = ["--quick"] if options.quick else []
-    flags += ["--only", options.only] if options.only is not None else []
+    part = {name: getattr(options, name) for name in PART_OPTIONS}
+    part = {name: value for name, value in part.items() if value is not None}
+    for name, value in part.items():
+        flags += [f"--{name}", str(value)]
     command = "python -m bench " + shlex.join([*names, *flags])
     print(_heading(), flush=True)
     missed = []
@@ -47,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module, function, what = BENCHMARKS[name]
         print(f"\n== {name}: {what}\n", flush=True)
         start = time.perf_counter()
-        part = {} if options.only is None else {"only": options.only}
         report = getattr(importlib.import_module(module), function)(quick=options.quick, **part)
         print(report.text())
         if report.measured and not options.no_save:
@@ -71,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", type=_known, metavar="name")
     parser.add_argument("--quick", action="store_true", help="fewer, shorter rounds; noisier")
     parser.add_argument("--only", metavar="PART", help="one part of `reliability`, by its name")
+    parser.add_argument("--count", type=int, help="cases of this part")
+    parser.add_argument("--seed", type=int, help="seed of its cases, an integer (2026)")
+    parser.add_argument("--first", type=int, help="number of its first case (0)")
+    parser.add_argument("--minutes", type=float, help="limit of its time")
     parser.add_argument("--no-save", action="store_true", help="print only, keep no JSON file")
     return parser
 

@@ -473,7 +473,13 @@ RUNS = {
         "chain": CHAIN, "depth": value(3), "chains": value(2), "initial": value("gaussian"),
         "loss": value("gaussian"), "labels": value(None), "classes": value(None), "rng": RNG,
         "observables": value(("delta_gram",)), "every": value(1), "dtype": value("float64"),
-        "threads": value(1), "inputs": value(None), "progress": value(False)}),
+        "threads": value(1), "inputs": value(None), "progress": value(False),
+        "sampler": number("auto", "weights"), "backend": value("cpu"), "timeout": value(9.0)}),
+    "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
+        "chain": CHAIN, "depth": value(2), "chains": value(2), "initial": value("gaussian"),
+        "probes": value(None), "rng": RNG, "sampler": value("auto"), "progress": value(False)}),
+    "gradients.probing_variance": (2, bnmc.gradients.probing_variance, {
+        "kernel": G, "probes": value(3)}),
     "regularity.averages": (2, reg.averages, {"chain": CHAIN, **SHORT, "tau": value(0.5)}),
     "regularity.constant": (2, reg.constant, {"chain": CHAIN, **SHORT, "burn_in": value(2)}),
     "regularity.figures": (1, reg.figures, {"widths": value((4,)), **SHORT, "gamma": value(0.5)}),
@@ -775,6 +781,8 @@ WORDS = [
 COMMANDS = {
     "simulate": (6, ["--width", "6", "--depth", "3", "--chains", "2", "--seed", "0", "--threads",
                      "1", "--every", "1", "--input", "{input}", "--batch", "3"]),
+    "backprop": (1, ["--width", "6", "--batch", "3", "--depth", "3", "--chains", "2", "--seed",
+                     "0", "--threads", "1", "--loss", "squared", "--classes", "2"]),
     "fixed-point": (2, ["--batch", "3", "--activation", "relu", "--norm", "batch", "--gain", "1"]),
     "stability": (1, ["--batches", "3", "--activation", "relu", "--norm", "batch"]),
     "certify": (2, ["--width", "6", "--batch", "3", "--depth", "3", "--replicates", "4", "--lag",

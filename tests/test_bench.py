@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
-FILES = sorted(BENCH.glob("*.py"))
+FILES = sorted(BENCH.rglob("*.py"))
 
 
 @pytest.mark.skipif(not FILES, reason="the benchmarks are not here")

@@ -27,11 +27,15 @@ COUNTS = {
 #: Longest time of a call, in seconds, with the time to compile kernels.
 LONGEST = fuzzing.LONGEST + 60.0
 MODULES = (
-    "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field", "testing",
+    "gradients", "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field",
+    "testing",
     "bounds.bridging", "bounds.gaussian", "bounds.orthogonalizes", "bounds.rank_collapse",
 )  # fmt: skip
-#: Functions without fuzzing, since they draw, measure or compile; their own tests call them.
-ELSEWHERE = {"mean_field.plot_stability", "testing.roofline", "warmup"}
+#: Functions without fuzzing, since they draw, measure or compile; their own tests call them.  One
+#: has another name.
+ELSEWHERE = {
+    "gradients.backpropagate", "mean_field.plot_stability", "testing.roofline", "warmup"
+}  # fmt: skip
 
 
 @pytest.mark.untraced

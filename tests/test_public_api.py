@@ -103,9 +103,12 @@ PUBLIC = {
         "CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound TwoInputs "
         "autocorrelation compare contraction relaxation spectral tv_bound two_inputs"
     ),
-    "bnmc.gradients": ("Backpropagation backpropagate"),
+    "bnmc.gradients": (
+        "Backpropagation TangentKernel backpropagate probing_variance tangent_kernel"
+    ),
     "bnmc.plot": (
-        "COLOURS LABELS band estimates figure overview plain_ticks spectrum style trajectory"
+        "COLOURS LABELS band estimates figure gradient_norms overview plain_ticks spectrum style "
+        "trajectory"
     ),
     "bnmc.pytest_plugin": (
         "bnmc_rng bnmc_roofline pytest_addoption pytest_configure pytest_configure_node "

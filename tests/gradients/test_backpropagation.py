@@ -1,6 +1,7 @@
 """`backpropagate`: bits, rates, directions, limits and errors."""
 
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,7 +9,13 @@ import pytest
 
 import bnmc
 from bnmc import Activation, Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PartialEstimateError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendError,
+    Interrupted,
+    PartialEstimateError,
+)
 from bnmc.gradients import backpropagation, descent, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
@@ -26,6 +33,7 @@ CUTS = [
     TANH,
     Chain(30, 4, "tanh", skip=0.5),
     Chain(600, 3, "relu", norm="none", gain=0.1),
+    Chain(600, 4, "tanh", weights="haar"),
     Chain(30, 4, "leaky_relu", norm="none", skip=0.5, gain=3.0),
 ]
 
@@ -48,7 +56,7 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
     same_bits(whole, run(threads=2))
 
 
-@pytest.mark.parametrize("chain", CUTS[:3], ids=str)
+@pytest.mark.parametrize("chain", CUTS[:4], ids=str)
 def test_the_forward_pass_is_that_of_simulate(chain):
     back = bnmc.backpropagate(chain, 12, chains=3, rng=9, observables=("gram",))
     run = bnmc.simulate(chain, 12, chains=3, rng=9, sampler="conditional")
@@ -68,6 +76,31 @@ def test_the_rate_is_that_of_the_mean_field():
         predicted = bnmc.MeanField(chain).fixed_point().backward_rate
         assert rate.stderr < 0.002 * rate.value
         assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
+
+
+@pytest.mark.parametrize("width", [6, 7, 30])
+def test_linear_orthogonal_networks_keep_the_size_of_gradients(width):
+    """With W orthogonal |Wᵀδ| = |δ|, and G is constant: Meterez et al., arXiv:2310.02012."""
+    chain = Chain(width, 6, "linear", norm="none", weights="haar")
+    run = bnmc.backpropagate(chain, 40, chains=3, rng=2, observables=ALL)
+    size = np.trace(run.delta_gram, axis1=2, axis2=3) * np.exp(2 * run.log_scale)
+    np.testing.assert_allclose(size, size[:, -1:] + 0.0 * size, rtol=1e-9)
+    # hᵀδ is constant too, as h = W a and (W a)ᵀ δ = aᵀ Wᵀ δ.
+    hidden = run.hidden_delta * np.exp(run.log_scale)[..., None, None]
+    np.testing.assert_allclose(hidden, hidden[:, -1:] + 0.0 * hidden, atol=1e-8)
+    if width == 6:
+        logs = run.log_gradient_norm
+        np.testing.assert_allclose(logs, logs[:, :1] + 0.0 * logs, atol=1e-9)
+
+
+@pytest.mark.parametrize("width", [5, 8, 700])
+def test_orthogonal_gradients_of_float32_rows(width):
+    chain = Chain(width, 4, "tanh", weights="haar")
+    runs = [
+        bnmc.backpropagate(chain, 6, chains=4, rng=4, dtype=dtype)
+        for dtype in ("float32", "float64")
+    ]
+    np.testing.assert_allclose(*(run.log_gradient_norm for run in runs), atol=2e-2)
 
 
 def test_scales_beyond_float64_are_split_off():
@@ -247,6 +280,34 @@ def test_ctrl_c_hands_over_finished_chains(monkeypatch):
     )
 
 
+def test_a_timeout_returns_the_first_chains(monkeypatch):
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    begun = time.monotonic()
+
+    def loss(outputs):
+        time.sleep(0.05)
+        return outputs
+
+    def run(timeout):
+        return bnmc.backpropagate(
+            TANH, 5, chains=200, rng=0, loss=loss, classes=2, threads=2, timeout=timeout
+        )
+
+    partial = run(1.5)
+    assert time.monotonic() - begun < 4.0
+    assert not partial.complete
+    assert "interrupted" in repr(partial)
+    assert "ended before its time" in str(partial)
+    assert 1 <= partial.chains < 200
+    whole = bnmc.backpropagate(
+        TANH, 5, chains=partial.chains, rng=0, loss=lambda outputs: outputs, classes=2, timeout=60
+    )
+    assert whole.complete
+    same_bits(whole, partial)
+    with pytest.raises(PartialEstimateError, match="timeout"):
+        run(1e-9)
+
+
 def bad_loss(outputs):
     return np.full_like(outputs, np.nan)
 
@@ -270,6 +331,8 @@ def bad_loss(outputs):
         ({"loss": "gaussian", "labels": [0, 1, 0, 1]}, ArgumentError, "labels"),
         ({"loss": bad_loss, "classes": 2}, ArgumentError, "loss"),
         ({"loss": bad_loss}, ArgumentError, "classes"),
+        ({"loss": np.zeros_like, "classes": 10**23}, ArgumentError, "classes"),
+        ({"loss": "squared", "labels": [0, 1, 0, 1], "classes": 10**12}, ArgumentError, "classes"),
         ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "loss"),
         ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "loss"),
         ({"observables": "hidden"}, ArgumentError, "observables"),
@@ -280,7 +343,15 @@ def bad_loss(outputs):
         ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "observables"),
         ({"loss": "squared", "labels": np.ones((3, 2))}, ArgumentError, "labels"),
         ({"every": 0}, ArgumentError, "every"),
-        ({"chain": Chain(30, 4, weights="uniform")}, ArgumentError, "weights"),
+        ({"timeout": 0}, ArgumentError, "timeout"),
+        (
+            {"chain": Chain(30, 4, weights="uniform"), "sampler": "conditional"},
+            ArgumentError,
+            "sampler",
+        ),
+        ({"sampler": "factor"}, ArgumentError, "sampler"),
+        ({"backend": "cuda"}, BackendError, "backpropagate"),
+        ({"backend": "tpu"}, ArgumentError, "backend"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),
     ],

@@ -2,43 +2,24 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from unittest import mock
 
 import numpy as np
 import pytest
+from small_stores import run
 
 import bnmc
 from bnmc.errors import StoreError, StoreReplacedError
-from bnmc.simulation import plan
 from bnmc.simulation import tiles as simulation_tiles
+from bnmc.simulation.store import building, journal, store
 from bnmc.simulation.store import folder as folder_module
-from bnmc.simulation.store import journal, store
+from bnmc.simulation.store.building import building_folder, remove_abandoned
 from bnmc.simulation.store.folder import Folder, read_file
 
-RELU = bnmc.Chain(30, 4, "relu")
+pytestmark = pytest.mark.usefixtures("small_tiles")
 posix = pytest.mark.skipif(os.name != "posix", reason="of POSIX")
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    def grid_of(chains, recorded, parts, seconds, size, of_tile):
-        return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
-
-    monkeypatch.setattr(plan, "grid_of", grid_of)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.zarr"
-
-
-def run(path=None, **options):
-    return bnmc.simulate(
-        RELU, 20, **{"chains": 4, "rng": 3, "threads": 1, "store": path, **options}
-    )
 
 
 def after(entries, action):
@@ -63,13 +44,14 @@ import sys, bnmc
 from bnmc.errors import StoreError
 from bnmc.simulation import plan, tiles
 
-plan.grid_of = lambda chains, recorded, *rest: tiles.Grid(chains, recorded, 2, 20)
+plan.grid_of = lambda chains, recorded, *rest: tiles.Grid(chains, recorded, 2, 3)
 
 def report(done, total):
     print("at", done, flush=True)
+    sys.stdin.readline()
 try:
     run = bnmc.simulate(
-        bnmc.Chain(30, 4, "relu"), 3000, chains=4, every=5, rng=1, threads=1,
+        bnmc.Chain(30, 4, "relu"), 60, chains=4, every=5, rng=1, threads=1,
         store=sys.argv[1], progress=report,
     )
 except StoreError as error:
@@ -89,32 +71,31 @@ def wait_for(process, word):
 
 @posix
 def test_two_writers_of_one_path_never_mix(path):
-    """The first one is stopped in its work, and goes on while the second one writes."""
-    settings = {"depth": 3000, "chains": 4, "every": 5, "threads": 1}
-    expected = bnmc.simulate(RELU, rng=2, **settings)
+    """The first one waits in its work, and goes on while the second one writes."""
+    settings = {"depth": 60, "every": 5, "rng": 2}
+    expected = run(**settings)
     first = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", PROGRAM, str(path)], text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
     with first:
         try:
             wait_for(first, "at")
-            os.kill(first.pid, signal.SIGSTOP)
             shutil.rmtree(path)
             ends = []
 
             def go_on(done, total):
                 if not ends:
-                    os.kill(first.pid, signal.SIGCONT)
+                    first.stdin.close()
                     ends.append(wait_for(first, "end"))
 
-            found = bnmc.simulate(RELU, rng=2, store=path, progress=go_on, **settings)
+            found = run(path, progress=go_on, **settings)
         finally:
             first.kill()
     assert ends == ["StoreReplacedError"]
     assert found.complete
     np.testing.assert_array_equal(found.gram, expected.gram)
-    again = bnmc.simulate(RELU, rng=2, store=path, **settings)
-    np.testing.assert_array_equal(again.gram, expected.gram)
+    np.testing.assert_array_equal(run(path, **settings).gram, expected.gram)
 
 
 @posix
@@ -322,3 +303,53 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
         read_file(tmp_path)
     (tmp_path / "a").write_bytes(b"1")
     assert read_file(tmp_path / "a") == b"1"
+
+
+# --- hidden folders of a store that is made
+
+
+def test_a_folder_that_a_dead_process_left_is_removed(path):
+    left = path.with_name(f".{path.stem}.1.2.building")
+    others = [path.with_name(".other.1.2.building"), path.with_name(f".{path.stem}.x.building")]
+    for one in (left, *others):
+        (one / "progress").mkdir(parents=True)
+    run(path)
+    assert not left.exists()
+    assert all(one.exists() for one in others)
+    left.mkdir()
+    run(path)
+    assert not left.exists()
+
+
+@posix
+def test_a_folder_in_which_a_live_process_makes_a_store_stays(path):
+    with building_folder(path) as folder:
+        (folder / "file").touch()
+        remove_abandoned(path)
+        assert (folder / "file").exists()
+    assert not folder.exists()
+
+
+@posix
+def test_a_folder_that_is_removed_before_it_is_held_is_made_again(path):
+    hold, removed = building._hold, []
+
+    def late(folder):
+        if not removed:
+            removed.append(folder)
+            folder.rmdir()
+        return hold(folder)
+
+    def taken(folder):
+        held = hold(folder)
+        if len(removed) == 1:  # another process took it for abandoned just before
+            removed.append(folder)
+            folder.rmdir()
+        return held
+
+    for one in (late, taken):
+        with (
+            mock.patch.object(building, "_hold", one),
+            building_folder(path) as folder,
+        ):
+            assert folder.is_dir()

@@ -1,44 +1,29 @@
 """The identity of a run: the same in every process, and compared before anything is handed over."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
 import numpy as np
 import pytest
+from small_stores import run
 
 import bnmc
 from bnmc.errors import ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation import plan
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.observables import SoftRank
+from bnmc.simulation.store import layout, reading
 
-RELU = bnmc.Chain(30, 4, "relu")
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """Cut runs into tiles of two chains through seven recorded layers."""
-
-    def grid_of(chains, recorded, parts, seconds, size, of_tile):
-        return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
-
-    monkeypatch.setattr(plan, "grid_of", grid_of)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.zarr"
-
-
-def run(path=None, chain=RELU, depth=20, **options):
-    return bnmc.simulate(chain, depth, **{"chains": 4, "rng": 3, "store": path, **options})
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
 def attributes(path):
@@ -354,6 +339,118 @@ def test_metadata_that_are_missing_are_reported(path):
     rewrite(path / "zarr.json", lambda one: one.pop("consolidated_metadata"))
     with pytest.raises(StoreError, match="lacks the metadata"):
         run(path)
+
+
+def forge(path, name, change):
+    """Change the metadata of an array in both places, with the digests that belong to them."""
+    rewrite(path / name / "zarr.json", change)
+
+    def everywhere(document):
+        copies = document["consolidated_metadata"]["metadata"]
+        change(copies[name])
+        facts = document["attributes"]
+        facts["arrays"] = layout._digest(copies)
+        facts["checksum"] = layout._checksum(facts, facts["checked"])
+
+    rewrite(path / "zarr.json", everywhere)
+
+
+def chunks_of(*shape):
+    return lambda one: one["chunk_grid"]["configuration"].update(chunk_shape=list(shape))
+
+
+FORGED = {
+    "huge chunks": (chunks_of(2, 2**50, 4, 4), "no tiles"),
+    "chunks of no number": (chunks_of(2, 7.5, 4, 4), "not those of a run"),
+    "compressed chunks": (
+        lambda one: one["codecs"].append({"name": "zstd", "configuration": {}}),
+        "not those of a run",
+    ),
+    "huge matrices": (
+        lambda one: [one.update(shape=[4, 21, 2**40, 4]), chunks_of(2, 7, 2**40, 4)(one)],
+        "bytes are available",
+    ),
+    "larger matrices": (
+        lambda one: [one.update(shape=[4, 21, 5, 4]), chunks_of(2, 7, 5, 4)(one)],
+        r"gram has float64 of shape \(4, 21, 5, 4\)",
+    ),
+    "other numbers": (lambda one: one.update(data_type="float32"), "gram has float32"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_metadata_raise_before_memory_is_taken(what, path):
+    change, message = FORGED[what]
+    whole = run(path)
+    forge(path, "gram", change)
+    with pytest.raises(StoreError, match=message):
+        run(path)
+    with pytest.raises((StoreError, StoreMismatchError)):
+        whole["gram"]
+
+
+def test_only_finished_tiles_are_looked_for(path):
+    """Metadata may claim many more chains than there are, and still fit in memory."""
+    whole = run(path)
+    journal = path / "progress/journal"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    with (
+        mock.patch.object(reading, "is_too_long", wraps=reading.is_too_long) as asked,
+        pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged from recorded layer 7"),
+    ):
+        whole["gram"]
+    assert asked.call_count == 1
+    forge(path, "gram", lambda one: one.update(shape=[10**6, 21, 4, 4]))
+    with (
+        mock.patch.object(reading, "is_too_long", wraps=reading.is_too_long) as asked,
+        pytest.raises(StoreMismatchError),
+    ):
+        whole["gram"]
+    assert asked.call_count == 0
+
+
+@pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "layer/c/0", "progress/journal", "zarr.json"])
+def test_files_that_are_longer_than_memory_are_not_read(name, path):
+    """A sparse file has any length and takes no room on the disk."""
+    expected = run().gram
+    whole = run(path)
+    os.truncate(path / name, 2**42)
+    if name in ("gram/c/0/0/0/0", "layer/c/0"):
+        if name.startswith("gram"):
+            with pytest.raises(StoreError, match="longer than its values"):
+                whole["gram"]
+        np.testing.assert_array_equal(run(path).gram, expected)
+        return
+    for call in (lambda: run(path), lambda: whole["gram"]):
+        with pytest.raises(StoreError, match="do not fit in memory"):
+            call()
+
+
+@pytest.mark.parametrize("content", ["huge", "objects", "no archive", "encrypted"])
+def test_forged_states_are_made_again(content, path):
+    expected = run(path).gram
+    state = path / "progress" / "state-0-2.npz"
+    header = {"huge": "'<f8', 'fortran_order': False, 'shape': (1099511627776,)",
+              "objects": "'|O', 'fortran_order': False, 'shape': (1,)"}  # fmt: skip
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        text = f"{{'descr': {header.get(content, '')}}}".encode()
+        length = len(text).to_bytes(2, "little")
+        archive.writestr("gram.npy", b"\x93NUMPY\x01\x00" + length + text + b"\0" * 8)
+    forged = bytearray(file.getvalue() if content != "no archive" else b"PK\5\6")
+    if content == "encrypted":
+        forged[forged.index(b"PK\1\2") + 8] |= 1
+    state.write_bytes(forged)
+    lines = (path / "progress" / "journal").read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        entry = json.loads(line.partition(b" ")[2])
+        if (entry["part"], entry["block"]) == (0, 2):
+            entry["state"] = zlib.crc32(forged)
+            text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+            lines[number] = b"%08x " % zlib.crc32(text) + text
+    (path / "progress" / "journal").write_bytes(b"".join(lines))
+    np.testing.assert_array_equal(run(path).gram, expected)
+    assert state.read_bytes() != forged
 
 
 NESTED = "[" * 100_000

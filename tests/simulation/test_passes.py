@@ -1,6 +1,7 @@
 """The seams for norms over the features and for maps between Gram matrix and covariance."""
 
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -111,3 +112,30 @@ def test_the_chain_that_stops_in_a_pass_is_named_wherever_it_is(monkeypatch):
     with ThreadPoolExecutor(1) as pool, pytest.raises(NonFiniteError) as parted:
         bnmc.simulate(chain, 4, chains=8, executor=pool, **run)
     assert (parted.value.chain, parted.value.layer) == (stops, alone.value.layer)
+
+
+def test_threads_that_begin_chains_at_once_keep_the_law(monkeypatch):
+    """One thread begins its chains while another one is at work on its first chain."""
+    chain = Chain(8, 3, "tanh", norm=GROUPS, skip=0.5, gain=1.5)
+    expected = bnmc.simulate(chain, 5, chains=2, rng=0, threads=1).gram
+    draw, one_layer = PassesSampler._draw_start, PassesSampler._one_layer_by_passes
+    inside = [threading.Event(), threading.Event()]
+    first_left = threading.Event()
+
+    def draw_start(self, start, first, last):
+        if first == 1:
+            inside[0].wait(5.0)
+        draw(self, start, first, last)
+        if first == 0:
+            first_left.set()
+
+    def at_once(self, index, layer, *rest):
+        if layer == 0:
+            inside[index].set()
+            (first_left if index == 1 else inside[1]).wait(5.0)
+        one_layer(self, index, layer, *rest)
+
+    monkeypatch.setattr(PassesSampler, "_draw_start", draw_start)
+    monkeypatch.setattr(PassesSampler, "_one_layer_by_passes", at_once)
+    found = bnmc.simulate(chain, 5, chains=2, rng=0, threads=2).gram
+    np.testing.assert_array_equal(found, expected)

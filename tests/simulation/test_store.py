@@ -42,20 +42,7 @@ RUNS = {
 }  # fmt: skip
 DEPTH, CHAINS = 40, 5
 
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """Cut runs into many tiles: of two or three chains, through a few recorded layers."""
-
-    def grid_of(chains, recorded, parts, seconds, size, of_tile):
-        return simulation_tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
-
-    monkeypatch.setattr(plan, "grid_of", grid_of)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "run.zarr"
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 
 def run(chain=RELU, depth=DEPTH, *, rng=3, **options):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
+from bnmc.cli.commands.backprop import backprop
 from bnmc.cli.commands.bench import bench
 from bnmc.cli.commands.certify import certify
 from bnmc.cli.commands.check import check
@@ -27,6 +28,7 @@ __all__ = ["COMMANDS", "application"]
 #: The commands by name, in the order of the help.
 COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate,
+    "backprop": backprop,
     "fixed-point": fixed_point,
     "width": width,
     "stability": stability,

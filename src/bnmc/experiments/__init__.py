@@ -2,8 +2,8 @@
 
 `names` lists the experiments, `describe` describes one, and `run` runs it.  They need the extra
 ``xarray``, and their pictures need the extra ``plot``.  Each experiment is also a function in
-`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse` or `beyond`.  Its docstring names the
-figure and the paper, the expected result, and the errors of the print.
+`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `gradients` or `beyond`.  Its
+docstring names the figure and the paper, the expected result, and the errors of the print.
 """
 
 # This package may import everything except the command line.  Start with `experiment.py`, the
@@ -87,6 +87,12 @@ REGISTRY = {
     ),
     "rank-collapse-centring": _Entry(
         "rank_collapse", "centring", "rank with batch norm that centres and that does not"
+    ),
+    "gradients-explosion": _Entry(
+        "gradients", "explosion", "gradient norms over depth, for 13 activations"
+    ),
+    "gradients-directions": _Entry(
+        "gradients", "directions", "cosines between gradients of samples over depth"
     ),
     "stability-atlas": _Entry(
         "beyond", "stability_atlas", "for which batch sizes the fixed point is stable"

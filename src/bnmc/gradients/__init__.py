@@ -3,7 +3,8 @@
 `backpropagate` simulates the gradients of an ensemble of networks with respect to the weights of
 all layers.  Read `backpropagation.py` first, then `parts.py`: a part of the chains goes forward
 (`forward.py`) and down again (`descent.py`), beginning with a direction (`directions.py`).  The
-mathematics is in the docstring of `bnmc._kernels.cpu.backward`.
+mathematics is in the docstring of `bnmc._kernels.cpu.backward`.  `tangent_kernel` simulates neural
+tangent kernels, by networks with all their rows (`network.py`).
 
 The package may import `mean_field`, `simulation` and lower levels.
 """
@@ -12,5 +13,12 @@ from __future__ import annotations
 
 from bnmc.gradients.backpropagation import backpropagate
 from bnmc.gradients.result import Backpropagation
+from bnmc.gradients.tangent import TangentKernel, probing_variance, tangent_kernel
 
-__all__ = ["Backpropagation", "backpropagate"]
+__all__ = [
+    "Backpropagation",
+    "TangentKernel",
+    "backpropagate",
+    "probing_variance",
+    "tangent_kernel",
+]

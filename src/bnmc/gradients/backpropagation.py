@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from concurrent.futures import Executor
 from dataclasses import replace
 from threading import Event
@@ -13,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
-from bnmc._support.arguments import integer, precision
+from bnmc._support.arguments import choice, integer, precision, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
@@ -21,14 +23,22 @@ from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
-from bnmc.errors import ArgumentError, Interrupted, ResultTooLargeError
+from bnmc.errors import (
+    ArgumentError,
+    BackendError,
+    Interrupted,
+    PartialEstimateError,
+    ResultTooLargeError,
+)
 from bnmc.gradients.buffers import bytes_of_rows
 from bnmc.gradients.directions import direction_of
+from bnmc.gradients.drawn import DrawnTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.slopes import require_derivative
 from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.ensemble import ensemble_of
 from bnmc.simulation.job import Recorded
 
@@ -52,11 +62,14 @@ def backpropagate(
     labels: ArrayLike | None = None,
     classes: int | None = None,
     rng: Any = None,
+    sampler: str = "auto",
+    backend: str = "auto",
     observables: Any = ("delta_gram",),
     every: int = 1,
     dtype: str | np.dtype[Any] | type = "float64",
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Backpropagation:
     r"""Simulate gradients with respect to the weights of all layers of random networks.
@@ -66,12 +79,13 @@ def backpropagate(
     .. math:: h_{l+1} = \mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l), \qquad
               x_{l+1} = N(h_{l+1}), \qquad x_0 = N(\mathrm{initial}),
 
-    where the entries of W are independent, N(0, 1/width), and the loss L is a function of h_depth.
+    where the entries of W are independent, N(0, 1/width), or W is uniformly distributed on the
+    orthogonal matrices (``weights="haar"``), and the loss L is a function of h_depth.
 
     Parameters
     ----------
     chain : Chain
-        The network, with Gaussian weights and a norm over the batch, or none.
+        The network, with a norm over the batch, or none.
     depth : int
         Number of layers, >= 1.
     chains : int, optional
@@ -97,7 +111,15 @@ def backpropagate(
         Number of outputs of the readout.  The default is that of `labels`.
     rng : optional
         Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
-        same `rng` and the sampler "conditional".
+        same `rng` and sampler.
+    sampler : {"auto", "conditional", "weights"}
+        "conditional" makes no weight matrix and needs Gaussian or orthogonal weights, for which it
+        is the default.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
+        their transposes, for every law of weights: the reference, with O(width²) operations per
+        layer and sample, and all rows of a network in memory.  Its Gram matrices equal those of
+        `simulate` up to rounding.
+    backend : {"auto", "cpu"}
+        Gradients have no kernels for GPUs: "cuda" raises `BackendError`.
     observables : names or functions
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
@@ -112,6 +134,9 @@ def backpropagate(
         Number of threads; the default is the number of processors.  Results do not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that runs parts of the chains.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which the run returns the first chains, up to the first one that is not
+        finished: ``run.complete`` is False.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
@@ -124,18 +149,22 @@ def backpropagate(
     ArgumentError, ArgumentTypeError
         If an argument is not allowed, or the derivative of the activation is not known: pass
         ``Activation(function, derivative=…)``.
+    BackendError
+        If `backend` is "cuda".
     ResultTooLargeError
         If the result would not fit in memory, before any work.
     ZeroVarianceError, NonFiniteError
         If a row of a layer has no variance, or a chain or gradient leaves the range of numbers.
+    PartialEstimateError
+        If no chain is finished within `timeout`.
     Interrupted
         On Ctrl-C; `partial` has the finished chains.
 
     Notes
     -----
-    No weight matrix is made.  Let a (width × batch) be the activations of a layer and δ the
-    gradient with respect to the next h = W a.  Given the forward pass, W is Gaussian, conditioned
-    on W a = h, and δ depends on W through h alone.  So
+    The sampler "conditional" makes no weight matrix.  Let a (width × batch) be the activations of a
+    layer and δ the gradient with respect to the next h = W a.  Given the forward pass, W is
+    Gaussian, conditioned on W a = h, and δ depends on W through h alone.  So
 
     .. math:: W^T δ = a (a^T a)^{+} (h^T δ - a^T Z) + Z, \qquad
               \text{rows of } Z \sim N(0, δ^T δ / \mathrm{width}),
@@ -145,6 +174,13 @@ def backpropagate(
     drawn; then a − mean a takes the place of a.  Forward and backward pass use different random
     numbers.  The forward pass keeps its Gram matrices; if there are too many, it keeps states at
     checkpoints and is made again from these.
+
+    If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
+
+    .. math:: W^T δ = B H^T δ + Y T, \qquad T^T T = δ^T (I - H H^T) δ,
+
+    where the orthonormal columns of Y are uniformly distributed among those orthogonal to B, as
+    many as the rank of T.
 
     If float32 does not resolve a Gram matrix, or the gradients of samples are too alike for it,
     the chain goes on in float64.
@@ -159,21 +195,26 @@ def backpropagate(
     True
     """
     as_chain(chain)
+    if choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda":
+        raise BackendError("cuda", "backpropagate has no kernels for GPUs; take backend='cpu'")
     _require_known_backward_pass(chain)
     depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
     step = min(integer("every", every, low=1), MOST_LAYERS)
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
     pool, report_to = as_executor(executor), as_progress(progress)
+    limit = math.inf if timeout is None else real("timeout", timeout, above=0.0)
     recorded_functions = as_gradient_observables(observables)
     ensemble = ensemble_of(
-        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler="auto", dtype=dtype
+        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
     )
+    without_weights = "conditional" in chain.weight_law.samplers
+    drawn = sampler == "weights" or not without_weights
     if ensemble.state is not None:
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
     direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
-    task = Task(
+    task = (DrawnTask if drawn else Task)(
         chain, depth, ensemble.inputs, precision(dtype), 0, direction, recorded_functions, recorded
     )
     _require_memory(task, ensemble.chains, workers)
@@ -182,15 +223,15 @@ def backpropagate(
     start = prepare(chain, initial, ensemble.chains, ensemble.inputs)
     task = replace(task, key=draw_key(rng))
     size = _chains_of_part(task, ensemble.chains, workers if pool is None else None)
-    parts = _run(task, start, ranges(ensemble.chains, size), pool, workers, report_to)
-    return _joined(task, parts)
+    parts = _run(task, start, ranges(ensemble.chains, size), pool, workers, limit, report_to)
+    if not parts:
+        raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
+    return _joined(task, parts, ensemble.chains)
 
 
 def _require_known_backward_pass(chain: Chain) -> None:
     if not chain.normalization.acts_on_rows:
         raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
-    if not chain.is_gaussian:
-        raise ArgumentError("weights", chain.weights, '"gaussian"')
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
 
@@ -200,6 +241,17 @@ def _require_memory(task: Task, chains: int, workers: int) -> None:
     slots = task.recorded.count
     values = sum(math.prod(one.shape_of(task.columns)) for one in task.observables)
     size = 8 * chains * (task.depth + slots * (1 + values))
+    each = _bytes_of_pass(task)
+    size += min(workers, chains) * each
+    if size > (available := available_memory()):
+        hint = "record fewer layers with every=, or nothing with observables=()"
+        raise ResultTooLargeError("depth, chains", size, available, hint)
+
+
+def _bytes_of_pass(task: Task) -> int:
+    """Return the bytes of the arrays of one worker, about."""
+    if isinstance(task, DrawnTask):
+        return task.bytes_of_network()
     itemsize = np.dtype(task.dtype).itemsize
     rows = bytes_of_rows(task.chain, task.inputs or 1, itemsize)
     layers = stretch_layers(task.chain, task.columns, 1, itemsize, task.depth)
@@ -207,16 +259,14 @@ def _require_memory(task: Task, chains: int, workers: int) -> None:
     if task.chain.skip != 0.0:
         # Representations within a stretch, and of the states between stretches.
         each += (layers + task.depth // layers) * itemsize * task.columns * task.chain.width
-    size += min(workers, chains) * each
-    if size > (available := available_memory()):
-        hint = "record fewer layers with every=, or nothing with observables=()"
-        raise ResultTooLargeError("depth, chains", size, available, hint)
+    return each
 
 
 def _chains_of_part(task: Task, chains: int, threads: int | None) -> int:
     """Return the number of chains that a task takes."""
     seconds = PASSES * task.depth
-    seconds *= ConditionalSampler.seconds(task.chain, task.columns, np.dtype(task.dtype))
+    sampler = WeightsSampler if isinstance(task, DrawnTask) else ConditionalSampler
+    seconds *= sampler.seconds(task.chain, task.columns, np.dtype(task.dtype))
     by_memory = STRETCH_BYTES // (24 * task.columns**2 * task.depth)
     size = min(int(PART_SECONDS / seconds), by_memory, -(-chains // (threads or 1)))
     return max(1, size)
@@ -228,10 +278,15 @@ def _run(
     pieces: list[tuple[int, int]],
     pool: Executor | None,
     workers: int,
+    limit: float,
     progress: bool | Progress,
 ) -> list[Part]:
-    """Run all parts; on Ctrl-C raise with those that are finished up to the first that is not."""
+    """Run parts for at most `limit` seconds; return those up to the first that is not finished.
+
+    Ctrl-C raises with these.
+    """
     done: dict[int, Part] = {}
+    end = time.monotonic() + limit
     chains = pieces[-1][1]
     stop = Event() if pool is None else None
     try:
@@ -241,19 +296,26 @@ def _run(
         ):
             for number, (first, last) in enumerate(pieces):
                 at_work.submit(number, task, start.part(first, last), first, last, stop)
-            while len(done) < len(pieces):
-                done.update(at_work.finished())
+            while len(done) < len(pieces) and (left := end - time.monotonic()) > 0.0:
+                done.update(at_work.finished(min(0.5, left)))
                 report(sum(len(part.log_norms) for part in done.values()), chains)
+            if stop is not None:
+                # On exit the workers are waited for.
+                stop.set()
     except KeyboardInterrupt:
         if stop is not None:
             stop.set()
-        whole = [done[number] for number in range(len(pieces)) if number in done]
-        unbroken = [part for at, part in enumerate(whole) if part.first == pieces[at][0]]
-        raise Interrupted(_joined(task, unbroken) if unbroken else None) from None
-    return [done[number] for number in range(len(pieces))]
+        unbroken = _unbroken(done)
+        raise Interrupted(_joined(task, unbroken, chains) if unbroken else None) from None
+    return _unbroken(done)
 
 
-def _joined(task: Task, parts: list[Part]) -> Backpropagation:
+def _unbroken(done: dict[int, Part]) -> list[Part]:
+    """Return the finished parts up to the first that is not finished."""
+    return [done[number] for number in itertools.takewhile(done.__contains__, itertools.count())]
+
+
+def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
     whole = Part.joined(parts)
     return Backpropagation(
         chain=task.chain,
@@ -267,5 +329,7 @@ def _joined(task: Task, parts: list[Part]) -> Backpropagation:
         dtype=task.dtype,
         cpu=host_cpu(),
         inputs=task.inputs,
+        sampler="weights" if isinstance(task, DrawnTask) else "conditional",
         widened=tuple(whole.widened),
+        complete=len(whole.log_norms) == chains,
     )

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 
 from bnmc._support.arguments import choice, finite_array, integer
+from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
 __all__ = ["Direction", "GivenRows", "NormalRows", "Readout", "direction_of"]
 
@@ -97,12 +98,21 @@ def direction_of(
             raise ArgumentError(
                 "classes", None, "the number of outputs of which loss is a function"
             )
-        return Readout(integer("classes", classes, low=1), loss, "function")
+        count = integer("classes", classes, low=1)
+        _require_memory(count, samples)
+        return Readout(count, loss, "function")
     if loss is None:
         raise ArgumentTypeError("loss", loss, f"{', '.join(LOSSES)}, an array or a function")
     _require_none("labels", labels, "an array")
     _require_none("classes", classes, "an array")
     return GivenRows(_rows(loss, chain, chains, inputs))
+
+
+def _require_memory(classes: int, samples: int) -> None:
+    """Raise unless outputs, their gradient, their normals and targets fit in memory."""
+    size = 8 * 5 * classes * samples
+    if size > (available := available_memory()):
+        raise ResultTooLargeError("classes", size, available, "take fewer classes")
 
 
 def _require_none(name: str, value: object, loss: str) -> None:
@@ -136,7 +146,10 @@ def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> NDArr
             count = integer("classes", classes, low=max(2, count))
         if count < 2:
             raise ArgumentError("classes", count, "at least 2")
-        return np.eye(count)[numbers]
+        _require_memory(count, samples)
+        targets = np.zeros((samples, count))
+        targets[np.arange(samples), numbers] = 1.0
+        return targets
     if given.ndim != 2 or len(given) != samples:
         raise ArgumentError(
             "labels", given.shape, f"an array of shape ({samples},) or ({samples}, classes)"

@@ -13,19 +13,22 @@ from scipy import stats
 
 from bnmc._support.arguments import integer, real
 from bnmc._support.extras import import_extra
+from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, PartialEstimateError, UnknownNameError
+from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError, UnknownNameError
 from bnmc.estimate.estimate import Estimate
+from bnmc.mean_field.field import MeanField
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.axes import Axes
 
 __all__ = ["Backpropagation"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Backpropagation:
-    """Gradients of an ensemble of networks, layer by layer.
+    """Gradients of an ensemble of networks, layer by layer; ``print`` shows a table.
 
     An observable is an item, ``run["delta_gram"]``, and an attribute, ``run.delta_gram``: an array
     of shape (chains, layers, ...).
@@ -53,8 +56,12 @@ class Backpropagation:
         The kind of processor: on the same kind, the same key gives the same bits.
     inputs : int or None
         Number of input batches, None for one without an axis of its own.
+    sampler : str
+        "conditional" or "weights".
     widened : tuple of int
         The chains of a float32 run whose forward pass continued in float64.
+    complete : bool
+        Whether all chains are finished; False if `timeout` or Ctrl-C ended the run.
     """
 
     chain: Chain
@@ -68,7 +75,9 @@ class Backpropagation:
     dtype: str
     cpu: str
     inputs: int | None
+    sampler: str
     widened: tuple[int, ...]
+    complete: bool
 
     @property
     def chains(self) -> int:
@@ -86,6 +95,96 @@ class Backpropagation:
             values: NDArray[np.float64] = observables[name]
             return values
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        recorded = ", ".join(["log_gradient_norm", *self.observables])
+        return (
+            f"<Backpropagation of {self.chains} chains, {self.depth} layers, "
+            f"loss {self.loss!r}{'' if self.complete else ', interrupted'}: {recorded}; "
+            f"{self.chain}>"
+        )
+
+    def __str__(self) -> str:
+        rows = [
+            (str(row["layer"]), _number(row["mean"]), _number(row["stderr"]))
+            for row in self._shown()
+        ]
+        heads = ("layer", "ln ‖∂L/∂W‖", "stderr")
+        networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
+        lines = [
+            f"{self.chain}: gradients of {networks}, {self.depth} layers, loss {self.loss!r}",
+            text_table(heads, rows, align=">>>"),
+        ]
+        try:
+            lines.append(f"squared norm per layer, towards the input: times {self.rate()}")
+        except (ArgumentError, PartialEstimateError) as error:
+            lines.append(f"no rate: {error}")
+        predicted = self.mean_field_rate()
+        if predicted is not None:
+            lines.append(f"at infinite width: times {predicted:.6g}")
+        if not self.complete:
+            lines.append("ended before its time: the other networks are not finished")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table that `print` shows, and the rates, for `json.dumps`."""
+        try:
+            rate: dict[str, Any] | None = self.rate().as_json()
+        except (ArgumentError, PartialEstimateError):
+            rate = None
+        return {
+            "chain": repr(self.chain), "depth": self.depth, "chains": self.chains,
+            "loss": self.loss, "table": self._shown(), "rate": rate,
+            "mean_field_rate": self.mean_field_rate(), "complete": self.complete, "key": self.key,
+            "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
+        }  # fmt: skip
+
+    def mean_field_rate(self) -> float | None:
+        """Return `bnmc.mean_field.FixedPoint.backward_rate` of the chain, or None if it has none.
+
+        It is None if the mean field has no fixed point for the chain or does not find it, or if the
+        rate is infinite, as for centred norms of up to three samples.
+        """
+        try:
+            rate = MeanField(self.chain).fixed_point().backward_rate
+        except BnmcError:
+            return None
+        return rate if math.isfinite(rate) and rate > 0.0 else None
+
+    def plot(self, *, ax: Axes | None = None, level: float = 0.9) -> Axes:
+        """Draw the logarithm of the gradient norm against depth.
+
+        A dashed line has the slope of `mean_field_rate`, if there is one.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; by default those of a new figure.
+        level : float, default 0.9
+            Fraction of the chains in the band, as in `bnmc.plot.gradient_norms`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError
+            Without Matplotlib (extra ``plot``).
+        ArgumentError
+            If `level` is not in (0, 1).
+
+        Examples
+        --------
+        >>> import bnmc
+        >>> run = bnmc.backpropagate(bnmc.Chain(300, 10, "relu"), 30, chains=16, rng=0)
+        >>> ax = run.plot()
+        >>> len(ax.lines)
+        2
+        """
+        from bnmc.plot.gradients import gradient_norms
+
+        return gradient_norms(self, rate=self.mean_field_rate(), ax=ax, level=level)
 
     def rate(
         self, *, first: int | None = None, last: int | None = None, level: float = 0.95
@@ -196,10 +295,38 @@ class Backpropagation:
         coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}
         attributes = {
             "chain": repr(self.chain), "loss": self.loss, "key": f"{self.key:#018x}",
-            "dtype": self.dtype, "cpu": self.cpu,
+            "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
         dataset: xarray.Dataset = xr.Dataset(data, coordinates, attributes)
         return dataset
+
+    def _shown(self) -> list[dict[str, Any]]:
+        """Return mean and standard error of the log norm of some layers."""
+        layers = _shown_layers(self.depth)
+        values = self.log_gradient_norm[:, layers]
+        with np.errstate(invalid="ignore"):
+            means = values.mean(axis=0)
+            errors = np.full(len(layers), np.nan)
+            if self.chains > 1:
+                errors = values.std(axis=0, ddof=1) / math.sqrt(self.chains)
+        return [
+            {"layer": layer, "mean": float(mean), "stderr": _known(float(error))}
+            for layer, mean, error in zip(layers, means, errors, strict=True)
+        ]
+
+
+def _shown_layers(depth: int) -> list[int]:
+    """Return at most a dozen layers of 0, …, depth - 1: the ends, and layers evenly between."""
+    return sorted({round(k * (depth - 1) / 10) for k in range(11)})
+
+
+def _known(value: float) -> float | None:
+    """Return a standard error, or None if it is not known."""
+    return None if math.isnan(value) else value
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _correlations(grams: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bnmc._kernels.compiling import Sigma
+from bnmc._kernels.cpu.elementwise import apply
 from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 from bnmc.errors import ArgumentError
 
-__all__ = ["require_derivative", "slope_of"]
+__all__ = ["require_derivative", "slope_at", "slope_of"]
 
 
 def require_derivative(activation: Activation) -> None:
@@ -39,3 +43,10 @@ def slope_of(activation: Activation) -> Sigma:
         single, double = SLOPES[activation.name]
         Sigma(digest, {"float32": single, "float64": double})
     return Sigma.known[digest]
+
+
+def slope_at(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the derivative of an activation that `require_derivative` accepts, at every entry."""
+    values = np.array(x, np.float64, order="C")
+    apply(slope_of(activation), values.reshape(-1))
+    return values

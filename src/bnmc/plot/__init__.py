@@ -1,14 +1,16 @@
 """Pictures of runs; needs the extra ``plot``.
 
 The functions use Matplotlib's object-oriented interface: they open no window, change no global
-state, and work in any thread. They take a `bnmc.Trajectory`, or any object with the attributes of
-`protocols.py`. The package may import `gram`, `random_matrix` and lower levels. Read `runs.py`
-first; `axes.py` has the style that all pictures share.
+state, and work in any thread. They take a `bnmc.Trajectory` or `bnmc.gradients.Backpropagation`, or
+any object with the attributes that their files name. The package may import `gram`,
+`random_matrix` and lower levels. Read `runs.py` first; `axes.py` has the style that all pictures
+share.
 """
 
 from __future__ import annotations
 
 from bnmc.plot.axes import COLOURS, band, estimates, figure, plain_ticks, style
+from bnmc.plot.gradients import gradient_norms
 from bnmc.plot.runs import LABELS, overview, trajectory
 from bnmc.plot.spectra import spectrum
 
@@ -18,6 +20,7 @@ __all__ = [
     "band",
     "estimates",
     "figure",
+    "gradient_norms",
     "overview",
     "plain_ticks",
     "spectrum",

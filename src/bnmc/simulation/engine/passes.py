@@ -8,11 +8,11 @@ be activated.  The rows are not kept: each pass draws them again from the same c
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.codes import Law
 from bnmc.chain.compiled import law_of_start
 from bnmc.chain.start import Covariance
 from bnmc.errors import NonFiniteError
@@ -33,7 +33,7 @@ class PassesSampler(ConditionalSampler):
     ) -> None:
         for index in range(first, last):
             for step, slot in enumerate(slots):
-                self._one_layer(index, layer + step)
+                self._one_layer_by_passes(index, layer + step, self.law)
                 if slot >= 0:
                     frames.gram[index, slot] = self.grams[index]
 
@@ -44,21 +44,19 @@ class PassesSampler(ConditionalSampler):
 
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
         self.grams[first:last] = start.matrix
-        law, self.law = self.law, law_of_start(self.law)
         for index in range(first, last):
-            self._one_layer(index, 0)
-        self.law = law
+            self._one_layer_by_passes(index, 0, law_of_start(self.law))
 
-    def _one_layer(self, index: int, layer: int, *_: Any) -> None:
+    def _one_layer_by_passes(self, index: int, layer: int, law: Law) -> None:
         """Replace the Gram matrix of one chain by that of its next layer."""
         chain = self.chain
         norm, groups = chain.normalization, chain.normalization.groups
         self.grams[index] = chain.covariance(self.grams[index])
         sums = np.zeros((2, groups, self.columns))
-        for first, h in hidden_panels(self, index, layer):
+        for first, h in hidden_panels(self, index, layer, law):
             norm.add_sums(h.T, first, chain.width, sums)
         gram = np.zeros((self.columns, self.columns))
-        for first, h in hidden_panels(self, index, layer):
+        for first, h in hidden_panels(self, index, layer, law):
             x = norm.over_features(h.T, first, chain.width, sums, chain.eps)
             if chain.skip != 0.0:
                 self.xs[index, :, first : first + len(x)] = x.T

@@ -26,7 +26,7 @@ from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["Replay", "hidden_panels", "weights_of_layer"]
+__all__ = ["Replay", "hidden_panels", "unit_weights_of_layer", "weights_of_layer"]
 
 
 class Replay:
@@ -74,11 +74,12 @@ class Replay:
         a, x = sampler.activations[index, (self.layer + 1) % 2], sampler.rows_of_x(index).copy()
         draw = sampler.addressed(self.layer, codes.STREAM_WEIGHTS, index)
         sums = np.zeros((sampler.panels, sampler.work().sums.size))
+        given_panel = sampler.given_panels(index, self.layer)
         for panel in range(sampler.panels):
             degenerate: int = layers.multiply_panels(
                 _identity(sampler.dtype), sampler.law, sampler.weight_code,
-                sampler.given(index, self.layer, panel), a, x, out, panel, panel + 1,
-                sampler.panel, draw, sampler.work(), sums,
+                given_panel(panel), a, x, out, panel, panel + 1, sampler.panel, draw,
+                sampler.work(), sums,
             )  # fmt: skip
             if degenerate >= 0:
                 return degenerate
@@ -86,7 +87,7 @@ class Replay:
 
 
 def hidden_panels(
-    sampler: ConditionalSampler, index: int, layer: int
+    sampler: ConditionalSampler, index: int, layer: int, law: codes.Law | None = None
 ) -> Iterator[tuple[int, NDArray[np.floating]]]:
     """Yield first row and h = skip x + gain W a, (columns, rows), of each panel of a layer.
 
@@ -99,8 +100,11 @@ def hidden_panels(
     index : int
         Number of one of its chains.
     layer : int
+    law : Law, optional
+        Law of the layer; by default that of the sampler.
     """
-    rows, _ = _drawn(sampler, index, layer, sampler.law._replace(norm=codes.NORM_NONE))
+    law = sampler.law if law is None else law
+    rows, _ = _drawn(sampler, index, layer, law._replace(norm=codes.NORM_NONE))
     for first in range(0, sampler.chain.width, sampler.panel):
         yield first, rows[:, first : min(first + sampler.panel, sampler.chain.width)]
 
@@ -137,13 +141,23 @@ def weights_of_layer(
     chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
 ) -> FloatArray:
     """Return the weights W of a layer of one chain of the sampler "weights", (width, width)."""
+    weights = unit_weights_of_layer(chain, inputs, dtype, key, index, layer)
+    weights /= np.sqrt(weights.dtype.type(chain.width))
+    return weights
+
+
+def unit_weights_of_layer(
+    chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
+) -> FloatArray:
+    """Return these weights times the root of the width: with entries of variance 1."""
     sampler = WeightsSampler(chain, 1, inputs, dtype, key, index)
     width = chain.width
     weights = np.zeros((width, width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
+    given_panel = sampler.given_panels(0, layer)
     for panel, first in enumerate(range(0, width, sampler.panel)):
-        given = sampler.given(0, layer, panel)
+        given = given_panel(panel)
         for row in range(first, min(first + sampler.panel, width), numbers.BLOCK):
             for column in range(0, width, numbers.TILE):
                 part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
@@ -152,5 +166,4 @@ def weights_of_layer(
                     sampler.weight_code, given, tile, column, columns, row, numbers.BLOCK, draw
                 )
                 part[:] = tile.reshape(numbers.TILE, numbers.BLOCK)[:columns, :rows].T
-    weights /= np.sqrt(sampler.dtype.type(width))
     return weights

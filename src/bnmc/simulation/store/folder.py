@@ -10,9 +10,13 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bnmc._support.machine import available_memory
 from bnmc.errors import StoreError, StoreReplacedError
 
 __all__ = ["Folder", "read_file"]
+
+#: Bytes of a file from which on its size is compared with the memory, and copies that readers make.
+MUCH, COPIES = 1 << 24, 4
 
 
 class Folder:
@@ -88,7 +92,8 @@ class Folder:
         Raises
         ------
         StoreError
-            If it is a link or no regular file, or has another name elsewhere.
+            If it is a link or no regular file, has another name elsewhere, or does not fit in
+            memory.
         """
         flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         flags |= getattr(os, "O_BINARY", 0)
@@ -100,6 +105,10 @@ class Folder:
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             file.close()
             reason = f"{name} has another name elsewhere, or is no regular file: copy the store"
+            raise StoreError(str(self.path), reason)
+        if found.st_size > MUCH and found.st_size > available_memory() // COPIES:
+            file.close()
+            reason = f"{name} has {found.st_size} bytes, which do not fit in memory"
             raise StoreError(str(self.path), reason)
         return file
 
@@ -143,14 +152,18 @@ def read_file(path: Path) -> bytes:
     Raises
     ------
     OSError
-        If it cannot be read, or is something else, such as a pipe, which would never end.
+        If it cannot be read, does not fit in memory, or is something else, such as a pipe, which
+        would never end.
     """
     descriptor = os.open(
         path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path.name} is no regular file")
+        if found.st_size > MUCH and found.st_size > available_memory() // COPIES:
+            raise OSError(f"{path.name} has {found.st_size} bytes, which do not fit in memory")
         return file.read()
 
 

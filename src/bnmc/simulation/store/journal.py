@@ -11,7 +11,7 @@ from bnmc._support.json import loads
 from bnmc.errors import StoreMismatchError
 from bnmc.simulation.store.folder import Folder
 
-__all__ = ["Journal", "entries_of"]
+__all__ = ["Entries", "Journal", "entries_of"]
 
 #: Tiles by part and block.
 Entries = dict[tuple[int, int], dict[str, Any]]

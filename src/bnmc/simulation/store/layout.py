@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import shutil
-import threading
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,25 @@ import numpy as np
 
 from bnmc._support.extras import import_extra
 from bnmc._support.json import loads
+from bnmc._support.machine import available_memory
 from bnmc.errors import BnmcError, StoreError, StoreMismatchError
 from bnmc.simulation.identity import Identity
 from bnmc.simulation.job import Job
+from bnmc.simulation.store.building import building_folder
 from bnmc.simulation.store.folder import read_file, synced
 from bnmc.simulation.tiles import Grid
 
-__all__ = ["Facts", "chunk_of", "create", "facts_of", "reported"]
+__all__ = ["Facts", "chunk_of", "create", "facts_of", "is_too_long", "reported"]
 
 #: The attribute with the digest of the other ones, and that with the digest of the metadata of the
 #: arrays.
 _CHECKSUM, _ARRAYS = "checksum", "arrays"
+
+#: Codecs of the chunks, which compress nothing.
+_CODECS = {"bytes", "crc32c"}
+
+#: Bytes of the checksum of a chunk.
+_CHUNK_CHECKSUM = 4
 
 
 class Facts:
@@ -82,6 +88,26 @@ class Facts:
                     raise StoreError(str(self.path), reason)
         if _digest(own) != self.attributes.get(_ARRAYS):
             raise StoreError(str(self.path), f"the metadata of {', '.join(names)} are damaged")
+        for name in names:
+            self._require_chunks(name, own[name])
+
+    def _require_chunks(self, name: str, metadata: dict[str, Any]) -> None:
+        """Raise `StoreError` unless the chunks of an array are tiles that fit in memory.
+
+        Zarr makes a whole chunk in memory, of any size that the metadata claim.
+        """
+        shape, chunk = metadata["shape"], metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        numbers = [*shape, *chunk]
+        of_tile = shape if name == "layer" else [*self.cut, *shape[2:]]
+        codecs = {codec["name"] for codec in metadata["codecs"]}
+        if not all(type(one) is int and one >= 0 for one in numbers) or codecs - _CODECS:
+            raise StoreError(str(self.path), f"the metadata of {name} are not those of a run")
+        if chunk != [max(1, length) for length in of_tile]:
+            raise StoreError(str(self.path), f"the chunks of {name} are no tiles: {chunk}")
+        size, available = 8 * math.prod(chunk), available_memory()
+        if size > available:
+            reason = f"a chunk of {name} has {size} bytes, but {available} bytes are available"
+            raise StoreError(str(self.path), reason)
 
     @property
     def identity(self) -> str:
@@ -132,9 +158,7 @@ def create(
 ) -> None:
     """Make an empty store, which gets its name when it is complete and on the disk."""
     zarr = import_extra("zarr", "xarray")
-    building = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    try:
+    with building_folder(path) as building:
         group = zarr.create_group(building, zarr_format=3)
         for name, shape in job.shapes.items():
             group.create_array(
@@ -164,8 +188,6 @@ def create(
         with contextlib.suppress(OSError):  # another run made it meanwhile and holds the lock
             building.rename(path)
         synced(path.parent)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 def _describe(path: Path, names: tuple[str, ...], facts: dict[str, Any]) -> None:
@@ -205,6 +227,15 @@ def chunk_of(place: Path, name: str, part: int, block: int, axes: int) -> Path:
     """Return the file of the values of one tile, which are one chunk."""
     numbers = [part, block, *[0] * (axes - 2)]
     return place.joinpath(name, "c", *map(str, numbers))
+
+
+def is_too_long(place: Path, name: str, part: int, block: int, chunk: tuple[int, ...]) -> bool:
+    """Return whether the file of a chunk, which Zarr would read whole, is longer than the chunk."""
+    try:
+        size = chunk_of(place, name, part, block, len(chunk)).stat().st_size
+    except OSError:
+        return False
+    return size > 8 * math.prod(chunk) + _CHUNK_CHECKSUM
 
 
 @contextlib.contextmanager

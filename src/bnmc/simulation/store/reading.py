@@ -15,8 +15,8 @@ from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
 from bnmc.simulation.store.folder import read_file
-from bnmc.simulation.store.journal import entries_of
-from bnmc.simulation.store.layout import Facts, facts_of, reported
+from bnmc.simulation.store.journal import Entries, entries_of
+from bnmc.simulation.store.layout import Facts, facts_of, is_too_long, reported
 from bnmc.simulation.tiles import Grid
 
 if TYPE_CHECKING:
@@ -69,8 +69,11 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
             if size > (available := available_memory()):
                 hint = "read parts of it through run.to_xarray()"
                 raise ResultTooLargeError(name, size, available, hint)
+            journal = read_file(self.path / "progress" / "journal")
+            entries, _ = entries_of(journal, facts.run, str(self.path))
+            self._require_tiles(name, facts, entries, array.shape[0], array.chunks)
             values: NDArray[np.float64] = array[:, : self.layers]
-            self._require_sums(name, values, facts)
+            self._require_sums(name, values, facts, entries)
             return values
 
     def __iter__(self) -> Iterator[str]:
@@ -99,22 +102,41 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         facts.require_layout(self.path, (*self.names, "layer"))
         return facts
 
-    def _require_sums(self, name: str, values: NDArray[np.float64], facts: Facts) -> None:
+    def _require_tiles(
+        self, name: str, facts: Facts, entries: Entries, chains: int, chunk: tuple[int, ...]
+    ) -> None:
+        """Raise unless all tiles are finished, and their files as long as a chunk at most.
+
+        The shapes of damaged metadata may be huge, so the first tile that is missing ends this.
+        """
+        part, block = facts.cut
+        for at in range(-(-chains // part)):
+            for slot in range(-(-self.layers // block)):
+                if (at, slot) not in entries:
+                    raise self._damaged(
+                        name, at * part, min(part, chains - at * part), slot * block
+                    )
+                if is_too_long(self.path, name, at, slot, chunk):
+                    reason = f"the file of chains {at * part} of {name} is longer than its values"
+                    raise StoreError(str(self.path), reason)
+
+    def _require_sums(
+        self, name: str, values: NDArray[np.float64], facts: Facts, entries: Entries
+    ) -> None:
         """Raise unless values of an observable have the checksums of the journal."""
-        journal = read_file(self.path / "progress" / "journal")
-        entries, _ = entries_of(journal, facts.run, str(self.path))
         part, block = facts.cut
         for first in range(0, values.shape[0], part):
             for slot in range(0, self.layers, block):
-                entry = entries.get((first // part, slot // block))
                 tile = values[first : first + part, slot : slot + block]
-                if entry is None or checksum(tile) != entry["sums"].get(name):
-                    last = first + len(tile) - 1
-                    reason = (
-                        f"{name} of chains {first} to {last} is damaged from recorded layer "
-                        f"{slot} on; the same call of simulate makes it again"
-                    )
-                    raise StoreError(str(self.path), reason)
+                if checksum(tile) != entries[first // part, slot // block]["sums"].get(name):
+                    raise self._damaged(name, first, len(tile), slot)
+
+    def _damaged(self, name: str, first: int, count: int, slot: int) -> StoreError:
+        reason = (
+            f"{name} of chains {first} to {first + count - 1} is damaged from recorded layer "
+            f"{slot} on; the same call of simulate makes it again"
+        )
+        return StoreError(str(self.path), reason)
 
 
 def region(grid: Grid, part: int, block: int) -> tuple[slice, slice]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import struct
 import zipfile
 import zlib
 from collections import deque
@@ -26,15 +27,17 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.extras import import_extra
+from bnmc._support.files import read_npy
 from bnmc._support.version import versions
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.identity import identity_of
 from bnmc.simulation.job import Job
 from bnmc.simulation.state_check import layout_of, problem_of
+from bnmc.simulation.store.building import remove_abandoned
 from bnmc.simulation.store.folder import Folder, read_file
 from bnmc.simulation.store.journal import Journal
-from bnmc.simulation.store.layout import Facts, chunk_of, create, facts_of, reported
+from bnmc.simulation.store.layout import Facts, chunk_of, create, facts_of, is_too_long, reported
 from bnmc.simulation.store.lock import Lock
 from bnmc.simulation.store.reading import StoredArrays, checksum, region
 from bnmc.simulation.tiles import Grid, Origin, Tile
@@ -43,6 +46,12 @@ __all__ = ["RunStore", "as_store_path", "stored_key"]
 
 #: The states of all tiles are kept if they take less than this part of the bytes of the values.
 SHARE_OF_STATES = 0.25
+
+#: Errors of the readers of archives and arrays.
+_DAMAGE = (
+    ArithmeticError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError,
+    struct.error, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
 
 
 def as_store_path(store: object) -> Path:
@@ -145,6 +154,7 @@ class RunStore:
         #: Tiles that the disk is writing.
         self._on_the_way: deque[Future[None]] = deque()
         with reported(path):
+            remove_abandoned(path)
             if not os.path.lexists(path):
                 create(path, job, grid, attributes, self._identity, dims)
             with contextlib.ExitStack() as stack:
@@ -158,6 +168,7 @@ class RunStore:
                 facts = self._checked_facts()
                 self.grid = self._stored_grid(grid, facts)
                 self._group = zarr.open_group(place, mode="r+", zarr_format=3)
+                self._require_shapes()
                 self._tiles = Journal(self._folder, "progress/journal", facts.run)
                 stack.callback(self._tiles.close)
                 self._disk = ThreadPoolExecutor(1, thread_name_prefix="bnmc-disk")
@@ -197,7 +208,7 @@ class RunStore:
             if zlib.crc32(content) != entry["state"]:
                 return None
             state = self.job.state(self.grid.end(block), _unpacked(content))
-        except (OSError, ValueError, EOFError, LookupError, zipfile.BadZipFile):
+        except _DAMAGE:
             return None
         chains = self.grid.of_part(part)
         counts = {len(array) for array in state.arrays.values() if array.ndim}
@@ -294,6 +305,15 @@ class RunStore:
         facts.require_layout(self._folder.place, (*self.job.shapes, "layer"))
         return facts
 
+    def _require_shapes(self) -> None:
+        """Raise `StoreError` unless the arrays have the shapes of the run."""
+        whole = self.grid.chains, self.grid.recorded.count
+        for name, shape in self.job.shapes.items():
+            array = self._group[name]
+            if array.shape != (*whole, *shape) or array.dtype != np.float64:
+                found = f"{name} has {array.dtype} of shape {array.shape}"
+                raise StoreError(str(self.path), f"{found}, not float64 of {(*whole, *shape)}")
+
     def _stored_grid(self, grid: Grid, facts: Facts) -> Grid:
         """Return the division of the stored run."""
         part, block = facts.cut
@@ -323,15 +343,20 @@ class RunStore:
     def _mend_layers(self) -> None:
         """Write the coordinate ``layer`` again if it is damaged."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
-        stored = _read(self._group["layer"], (slice(None),))
+        array = self._group["layer"]
+        chunk = self._folder.place / "layer" / "c" / "0"
+        too_long = chunk.is_file() and chunk.stat().st_size > layers.nbytes
+        stored = None if too_long else _read(array, (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
-            self._group["layer"][:] = layers
+            array[:] = layers
 
     def _is_sound(self, part: int, block: int) -> bool:
         sums = self._tiles.entries[part, block]["sums"]
         where = region(self.grid, part, block)
         for name in self.job.shapes:
-            values = _read(self._group[name], where)
+            array = self._group[name]
+            too_long = is_too_long(self._folder.place, name, part, block, array.chunks)
+            values = None if too_long else _read(array, where)
             if values is None or checksum(values) != sums.get(name):
                 return False
         return True
@@ -348,11 +373,15 @@ def _packed(arrays: dict[str, Any]) -> bytes:
 
 def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays of a state, or raise `ValueError` if they are larger than the file."""
+    arrays = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > len(content):
             raise ValueError("a state is not compressed")
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+        for entry in archive.infolist():
+            with archive.open(entry) as file:
+                array = read_npy("state", file, entry.file_size)
+                arrays[entry.filename.removesuffix(".npy")] = array
+    return arrays
 
 
 def _read(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:

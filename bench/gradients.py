@@ -1,0 +1,214 @@
+"""`bnmc.backpropagate`: speed against PyTorch's autograd, memory, and rates against the mean field.
+
+The networks have relu and centred batch normalization; the gradient at the top has independent
+normal entries, and the result is the gradient norm of every layer.  PyTorch draws a new W (width x
+width) in each layer, differentiates through networks of `LAYERS` layers, and takes the norms.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import bench.startup as startup
+import bnmc
+from bench.report import Cell, Floor, Report, Table, usable_cores
+from bench.timing import Candidate, Run, interleave, repeating
+
+THREADS = usable_cores()
+
+#: Layers of a network of PyTorch: all its weights and their gradients are in memory.
+LAYERS = 10
+
+#: Width and batch, with the smallest speed ratio to PyTorch.
+SHAPES = {(1000, 10): 150.0, (4000, 10): 700.0, (500, 20): 40.0, (1000, 100): 8.0}
+
+#: Largest time of forward and backward pass, in forward passes.
+PASSES = 5.0
+
+#: Width, batch and layers of passes that may add `MOST_MB`.
+LONG = ((1000, 10, 100_000), (1_000_000, 10, 100))
+MOST_MB = 200.0
+
+#: Activations, and widths with the number of chains, at which rates are measured.
+ACTIVATIONS = ("linear", "relu", "tanh", "gelu")
+WIDTHS = {1000: 160, 10_000: 40}
+
+MEMORY = """
+import gc, json, os, threading, time
+import bnmc
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+options = {{"dtype": "float32", "observables": (), "threads": 1, "rng": 0}}
+bnmc.backpropagate(bnmc.Chain(64, {batch}), 2, **options)
+gc.collect()
+before, most, ended = resident(), [0], threading.Event()
+
+def watch():
+    while not ended.is_set():
+        most[0] = max(most[0], resident())
+        time.sleep(0.001)
+
+watching = threading.Thread(target=watch)
+watching.start()
+begun = time.perf_counter()
+bnmc.backpropagate(bnmc.Chain({width}, {batch}), {depth}, **options)
+seconds = time.perf_counter() - begun
+ended.set()
+watching.join()
+print(json.dumps([most[0] - before, seconds]))
+"""
+
+
+def benchmark(*, quick: bool) -> Report:
+    """Speed, memory and rates."""
+    report = Report("gradients")
+    add_speed(report, quick)
+    add_memory(report, quick)
+    add_rates(report, quick)
+    return report
+
+
+def add_speed(report: Report, quick: bool) -> None:
+    """Time of a layer forward and backward, in turns."""
+    has_torch = importlib.util.find_spec("torch") is not None
+    if has_torch:
+        verify()
+    rows: list[list[Cell]] = []
+    for (width, batch), least in SHAPES.items():
+        candidates = [forward(width, batch), backward(width, batch)]
+        if has_torch:
+            candidates.append(autograd(width, batch))
+        rounds, seconds = (3, 0.05) if quick else (7, 0.2)
+        found = interleave(candidates, rounds=rounds, seconds=seconds)
+        once, both = found["forward"], found["backpropagate"]
+        passes = once.speed_over(both)
+        row: list[Cell] = [f"({width}, {batch})", 1e6 * both.median, passes]
+        report.floors.append(
+            Floor(f"({width}, {batch}): forward passes", passes, PASSES, at_most=True)
+        )
+        if has_torch:
+            ratio = both.speed_over(found["PyTorch"])
+            row += [1e6 * found["PyTorch"].median, ratio]
+            report.floors.append(Floor(f"({width}, {batch}): x PyTorch", ratio, least))
+        rows.append(row)
+        report.samples[f"({width}, {batch})"] = {
+            name: list(timing.seconds) for name, timing in found.items()
+        }
+    headers = ["width, batch", "us a layer-chain", "forward passes", "PyTorch us", "x PyTorch"]
+    title = f"Forward and backward, float32, {THREADS} cores"
+    report.tables.append(Table(title, headers[: 5 if has_torch else 3], rows))
+
+
+def _options(layers: int) -> dict[str, Any]:
+    return {
+        "depth": layers, "chains": 4 * THREADS, "dtype": "float32", "threads": THREADS, "rng": 0
+    }  # fmt: skip
+
+
+def forward(width: int, batch: int) -> Candidate:
+    """The forward pass of an ensemble; the unit is one layer of one chain."""
+    chain = bnmc.Chain(width, batch, "relu")
+
+    def make(layers: int) -> Run:
+        return lambda: bnmc.simulate(chain, sampler="conditional", every=layers, **_options(layers))
+
+    return Candidate("forward", make, units=4 * THREADS)
+
+
+def backward(width: int, batch: int) -> Candidate:
+    """Forward and backward pass of the same ensemble."""
+    chain = bnmc.Chain(width, batch, "relu")
+
+    def make(layers: int) -> Run:
+        return lambda: bnmc.backpropagate(chain, observables=(), **_options(layers))
+
+    return Candidate("backpropagate", make, units=4 * THREADS)
+
+
+def autograd(width: int, batch: int) -> Candidate:
+    """PyTorch, one network of `LAYERS` layers at a time."""
+    return Candidate("PyTorch", repeating(torch_network(width, batch)), units=LAYERS)
+
+
+def torch_network(width: int, batch: int, layers: int = LAYERS) -> Callable[[], list[float]]:
+    """Return a call that draws a network and returns the gradient norms of its weights."""
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(THREADS)
+    scale = width**-0.5
+
+    def run() -> list[float]:
+        x = torch.randn(width, batch)
+        x = _normalized(x)
+        weights = []
+        h = x
+        for _ in range(layers):
+            weights.append(torch.randn(width, width).requires_grad_())
+            # Scaling the activations is cheaper than scaling W; so its gradient is too small by
+            # the root of the width.
+            h = weights[-1] @ (torch.relu(x) * scale)
+            x = _normalized(h)
+        gradients = torch.autograd.grad(h, weights, torch.randn(width, batch))
+        return [float(one.norm()) / scale for one in gradients]
+
+    return run
+
+
+def _normalized(h: Any) -> Any:
+    centred = h - h.mean(1, keepdim=True)
+    return centred * (centred * centred).mean(1, keepdim=True).rsqrt()
+
+
+def verify() -> None:
+    """Raise unless the networks of PyTorch have the gradient norms of the library."""
+    width, batch, layers, count = 60, 6, 5, 1000
+    run = torch_network(width, batch, layers)
+    # Such small matrices are faster on one thread.
+    torch: Any = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    theirs = np.log([run() for _ in range(count)])
+    ours = bnmc.backpropagate(
+        bnmc.Chain(width, batch, "relu"), layers, chains=count, observables=(), rng=0
+    ).log_gradient_norm
+    error = np.sqrt((theirs.var(axis=0) + ours.var(axis=0)) / count)
+    if not (np.abs(theirs.mean(axis=0) - ours.mean(axis=0)) < 6 * error).all():
+        raise AssertionError(f"PyTorch: {theirs.mean(axis=0)}, not {ours.mean(axis=0)}")
+
+
+def add_memory(report: Report, quick: bool) -> None:
+    """What long and wide passes add to the resident set of a process."""
+    rows: list[list[Cell]] = []
+    for width, batch, depth in LONG:
+        layers = depth // 20 if quick else depth
+        added, seconds = startup.child(MEMORY.format(width=width, batch=batch, depth=layers))
+        rows.append([f"({width}, {batch})", layers, added / 1e6, seconds])
+        what = f"({width}, {batch}), {layers} layers: MB added"
+        report.floors.append(Floor(what, added / 1e6, MOST_MB, at_most=True))
+    headers = ["width, batch", "layers", "MB added", "seconds"]
+    report.tables.append(Table("Memory of one backward pass", headers, rows))
+
+
+def add_rates(report: Report, quick: bool) -> None:
+    """The growth of gradients beside the backward rate of the mean field."""
+    rows: list[list[Cell]] = []
+    for width, chains in list(WIDTHS.items())[: 1 if quick else None]:
+        for name in ACTIVATIONS:
+            chain = bnmc.Chain(width, 10, name)
+            rate = bnmc.backpropagate(
+                chain, 80, chains=chains, dtype="float32", observables=(), threads=THREADS, rng=1
+            ).rate()
+            predicted = bnmc.MeanField(chain).fixed_point().backward_rate
+            difference, error = rate.value / predicted - 1.0, rate.stderr / rate.value
+            rows.append([name, width, rate.value, predicted, 100 * difference, 100 * error])
+            if width == max(WIDTHS):
+                sigmas = abs(difference) / error
+                report.floors.append(Floor(f"{name}: sigmas", sigmas, 3.0, at_most=True))
+                report.floors.append(Floor(f"{name}: % error", 100 * error, 0.2, at_most=True))
+    headers = ["activation", "width", "rate", "mean field", "difference %", "stderr %"]
+    report.tables.append(Table("Squared gradient norm per layer, batch 10", headers, rows))

@@ -1,0 +1,262 @@
+"""Drawn cuts of work: states, tiles, threads, executors and stores must not change one bit.
+
+A chain is drawn from a fixed list of activations, so that kernels compile once.  One run of it, on
+one thread and in one piece, is the reference of `CUTS` cuttings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import random
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bnmc
+from bench.reliability.counting import Counting
+from bench.reliability.stored_runs import die_with_parent
+from bench.report import Report
+from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc.chain.norms import Norm
+from bnmc.chain.start import prepare
+from bnmc.errors import BnmcError
+from bnmc.simulation import plan, segment
+from bnmc.simulation.engine import pairs
+from bnmc.simulation.tiles import Grid
+
+#: Cuttings of one drawn chain.
+CUTS = 100
+
+NORMS = ["batch", "batch-uncentred", "none"]
+#: Norms over the features, which the sampler "passes" takes.
+OVER_FEATURES = [
+    Norm("rms", NORM_NONE, "features", centred=False),
+    Norm("groups", NORM_NONE, "features", centred=True, groups=2),
+]
+HOMOGENEOUS = ["linear", "relu", "leaky_relu"]
+ACTIVATIONS = [*HOMOGENEOUS, "tanh"]
+LAWS = ["gaussian", "uniform", "rademacher"]
+SAMPLERS = ["conditional", "weights", "factor", "passes", "pairs"]
+
+
+def add_cuts(report: Report, counting: Counting) -> None:
+    """Cut the work of drawn chains, and compare values and final states bit by bit."""
+    # A run in another thread than the main one needs no thread of its own for Ctrl-C.
+    thread = threading.Thread(target=_count, args=(counting,))
+    with counting.until_interrupted():
+        thread.start()
+        thread.join()
+    counting.add_to(report, "Drawn cuts of work", "values or states of other bits")
+
+
+def _count(counting: Counting) -> None:
+    with warnings.catch_warnings(), Tools() as tools:
+        warnings.simplefilter("ignore", bnmc.errors.PrecisionWarning)
+        for number in counting.numbers():
+            drawn = drawn_chain(counting.seed, number // CUTS)
+            rng = random.Random(f"{counting.seed} cut {number}")
+            cut = cut_pairs if drawn.sampler == "pairs" else cut_run
+            try:
+                problem = cut(drawn, rng, tools, counting)
+            except BnmcError as error:
+                problem = f"{type(error).__name__}: {error}"
+            counting.ends[f"sampler {drawn.sampler}"] += 1
+            counting.ends[f"norm {drawn.chain.norm}"] += 1
+            counting.ends[f"dtype {drawn.options.get('dtype', 'float64')}"] += 1
+            if problem:
+                counting.findings.append(f"cut {number}: {problem}: {drawn}")
+
+
+@dataclass
+class Drawn:
+    """A drawn chain with the arguments of its run."""
+
+    sampler: str
+    chain: bnmc.Chain
+    depth: int
+    options: dict[str, Any]
+    whole: Any = field(default=None, repr=False)
+
+
+@lru_cache(maxsize=2)
+def drawn_chain(seed: int, number: int) -> Drawn:
+    """Return a drawn chain with its reference; chains whose reference raises are drawn again."""
+    for attempt in range(1000):
+        rng = random.Random(f"{seed} chain {number} {attempt}")
+        drawn = _drawn(rng, SAMPLERS[number % len(SAMPLERS)])
+        try:
+            if drawn.sampler == "pairs":
+                drawn.whole = met(drawn, 0, drawn.options["replicates"])
+            else:
+                drawn.whole = bnmc.simulate(
+                    drawn.chain, drawn.depth, threads=1, backend="cpu", **drawn.options
+                )
+        except BnmcError:  # a row without variance, or no range without a norm
+            continue
+        return drawn
+    raise AssertionError("no chain runs")
+
+
+def _drawn(rng: random.Random, sampler: str) -> Drawn:
+    width, batch = rng.choice([2, 4, 8, 12, 20, 66]), rng.randrange(2, 5)
+    if sampler == "pairs":
+        activation = rng.choice(["relu", "tanh"])
+        chain = bnmc.Chain(rng.randrange(12, 24), batch, activation, norm=rng.choice(NORMS[:2]))
+        return Drawn(sampler, chain, 400, {"lag": rng.randrange(1, 40), "replicates": 12})
+    parts: dict[str, Any] = {"activation": rng.choice(ACTIVATIONS), "norm": rng.choice(NORMS)}
+    skip = rng.choice([0.0, 0.0, 0.5, 1.0])
+    gain = rng.choice([1.0, 1.0, 0.7, -1.5, 2.0**-20])
+    if sampler == "factor":
+        parts, skip = {"activation": "linear", "norm": "none"}, 0.0
+    elif sampler == "passes":
+        parts["norm"] = rng.choice(OVER_FEATURES)
+    elif sampler == "weights":
+        parts["weights"] = rng.choice(LAWS)
+    eps = 0.0 if parts["norm"] == "none" else rng.choice([0.0, 0.0, 1e-5, 0.1])
+    chain = bnmc.Chain(width, batch, skip=skip, gain=gain, eps=eps, **parts)
+    options: dict[str, Any] = {
+        "rng": rng.randrange(2**32), "chains": rng.randrange(1, 7),
+        "dtype": rng.choice(["float64", "float32"]),
+        "sampler": sampler if sampler in ("conditional", "weights") else "auto",
+        "inputs": rng.choice([None, None, 1, 2, 3]),
+        "observables": ["gram", "eigenvalues"],
+    }  # fmt: skip
+    if chain.norm == "none" and parts["activation"] in HOMOGENEOUS:
+        options["observables"] = ["scaled_gram", "log_scale"]
+    if options["inputs"]:
+        options["observables"] = [*options["observables"], "cross_gram"]
+        if chain.norm == "none":
+            options["observables"].remove("cross_gram")
+    options["initial"] = _start(rng, chain, options["inputs"])
+    return Drawn(sampler, chain, rng.randrange(3, 60), options)
+
+
+def _start(rng: random.Random, chain: bnmc.Chain, inputs: int | None) -> Any:
+    kind = rng.choice(["gaussian", "collinear", "array"])
+    if kind != "array":
+        return kind
+    shape = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
+    return np.random.default_rng(rng.randrange(2**32)).standard_normal(shape)
+
+
+# --- cuts of runs -----------------------------------------------------------------------------
+
+
+class Tools(contextlib.ExitStack):
+    """Executors of all cuts, and a folder for stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.threads: list[Executor] = [
+            self.enter_context(ThreadPoolExecutor(count)) for count in range(1, 5)
+        ]
+        self._processes: Executor | None = None
+
+    @property
+    def processes(self) -> Executor:
+        """A worker process, which starts when it is first needed."""
+        if self._processes is None:
+            context = multiprocessing.get_context("spawn")
+            pool = ProcessPoolExecutor(1, context, die_with_parent)
+            self._processes = self.enter_context(pool)
+        return self._processes
+
+
+def cut_run(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) -> str:
+    """Run a chain in drawn pieces; return what differs from the reference, or nothing."""
+    layers = sorted(rng.sample(range(drawn.depth + 1), rng.choice([0, 1, 1, 2])))
+    names = drawn.options["observables"]
+    options = {**drawn.options}
+    layer, is_dense = 0, True
+    for last in (*layers, drawn.depth):
+        how: dict[str, Any] = {"threads": rng.randrange(1, 5), "every": rng.choice([1, 1, 2, 5])}
+        is_dense &= how["every"] == 1
+        kind = rng.choices(["none", "threads", "store", "process"], [65, 33, 1.5, 0.5])[0]
+        counting.ends[f"pieces, executor {kind}"] += 1
+        if kind == "threads":
+            how["executor"] = rng.choice(tools.threads)
+        elif kind == "process":
+            how["executor"] = tools.processes
+        elif kind == "store":
+            how["store"] = tools.folder / "run.zarr"
+        with drawn_division(rng):
+            part = bnmc.simulate(drawn.chain, last - layer, backend="cpu", **options, **how)
+        for name in names:
+            if not np.array_equal(part[name], drawn.whole[name][:, part.layers]):
+                return f"{name} of layers {layer} to {last} with {how}"
+        if kind == "store":
+            shutil.rmtree(how["store"])
+        options = {key: options[key] for key in ("observables", "sampler", "dtype", "inputs")}
+        options["initial"], layer = part.final_state, last
+    found, expected = part.final_state.arrays, drawn.whole.final_state.arrays
+    for name, values in expected.items():
+        if name == "unresolved" and not is_dense:  # counts recorded layers only
+            continue
+        if not np.array_equal(found[name], values):
+            return f"state {name} after cuts at {layers}"
+    if part.final_state.layer != drawn.depth or found.keys() != expected.keys():
+        return "another kind of state"
+    return ""
+
+
+@contextlib.contextmanager
+def drawn_division(rng: random.Random) -> Iterator[None]:
+    """Divide runs into tiles, tasks and shared layers of drawn sizes meanwhile."""
+    former = plan.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS
+    part, block = rng.randrange(1, 5), rng.choice([1, 2, 3, 7, 20])
+
+    def grid_of(chains: int, recorded: Any, *_: Any) -> Grid:
+        return Grid(chains, recorded, min(part, chains), min(block, recorded.count))
+
+    plan.grid_of = grid_of
+    segment.TASK_SECONDS = rng.choice([former[1], 1e-5, 1e-6])
+    segment.SHARED_LAYER_SECONDS = rng.choice([former[2], 0.0])
+    try:
+        yield
+    finally:
+        plan.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS = former
+
+
+# --- cuts of coupled pairs --------------------------------------------------------------------
+
+
+def met(drawn: Drawn, first: int, last: int, traced: int = 1) -> pairs.Meetings:
+    """Let some pairs of a chain meet."""
+    start = prepare(drawn.chain, "gaussian", 1, None)
+    lag = drawn.options["lag"]
+    return pairs.meet(drawn.chain, start, lag, first, last, 2026, drawn.depth, traced)
+
+
+def cut_pairs(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) -> str:
+    """Divide pairs into drawn ranges, and layers into drawn blocks."""
+    count = drawn.options["replicates"]
+    ends = [0, *sorted(rng.sample(range(1, count), rng.randrange(4))), count]
+    former, pairs.BLOCK_LAYERS = pairs.BLOCK_LAYERS, rng.choice([1, 5, 32, 100])
+    try:
+        tasks = [(drawn, a, b, int(a == 0)) for a, b in itertools.pairwise(ends)]
+        found = pairs.joined(list(rng.choice(tools.threads).map(met, *zip(*tasks, strict=True))))
+    finally:
+        pairs.BLOCK_LAYERS = former
+    counting.ends["pieces of pairs"] += len(tasks)
+    for name in ("layers", "tries", "refusals", "degenerate"):
+        if not np.array_equal(getattr(found, name), getattr(drawn.whole, name)):
+            return f"{name} of the pairs"
+    # The trace goes on until all pairs of a range have met.
+    common = min(found.distance.shape[1], drawn.whole.distance.shape[1])
+    for name in ("distance", "pivot"):
+        one, other = getattr(found, name)[:, :common], getattr(drawn.whole, name)[:, :common]
+        if not np.array_equal(one, other, equal_nan=True):
+            return f"{name} of the first pair"
+    return ""

@@ -1,0 +1,411 @@
+"""`tangent_kernel`: the neural tangent kernel of networks of finite width, by Monte Carlo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bnmc._support.arguments import choice, finite_array, integer
+from bnmc._support.array_arguments import require_memory
+from bnmc._support.keys import draw_key
+from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.splits import ranges
+from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
+from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
+from bnmc.estimate.estimate import Estimate
+from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, Weights, first_rows
+from bnmc.gradients.slopes import require_derivative
+from bnmc.simulation.ensemble import ensemble_of
+
+__all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]
+
+Float64Array = NDArray[np.float64]
+
+#: Bytes of the arrays of the networks that are computed together.
+TOGETHER_BYTES = 1 << 25
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TangentKernel:
+    """Neural tangent kernels of an ensemble of networks.
+
+    Attributes
+    ----------
+    chain : Chain
+    depth : int
+    kernels : (chains, samples, samples) ndarray of float64
+        Θ of each network; with `probes`, an unbiased estimate of it.
+    probes : int or None
+        Number of random combinations of the outputs, None for all outputs.
+    sampler : str
+        "conditional" or "weights".
+    key : int
+        The 64-bit key of all random numbers.
+    """
+
+    chain: Chain
+    depth: int
+    kernels: Float64Array
+    probes: int | None
+    sampler: str
+    key: int = field(repr=False)
+
+    @property
+    def chains(self) -> int:
+        """Number of networks."""
+        return len(self.kernels)
+
+    def mean(self) -> Float64Array:
+        """Return the mean over networks, (samples, samples).
+
+        Raises
+        ------
+        PartialEstimateError
+            If the expectation is infinite: eps is 0 and rows after centring have at most 2
+            dimensions (a centred norm of 3 samples, for example).  `partial` is the median of each
+            entry.
+        """
+        if _lacks_moment(self.chain, 1):
+            raise PartialEstimateError(
+                "the expectation of the kernel is infinite, since that of 1/variance of rows is",
+                np.median(self.kernels, axis=0),
+            )
+        means: Float64Array = self.kernels.mean(axis=0)
+        return means
+
+    def stderr(self) -> Float64Array:
+        """Return the standard errors of `mean`, (samples, samples).
+
+        Raises
+        ------
+        PartialEstimateError
+            As for `mean`; if the variance is infinite: eps is 0 and rows after centring have at
+            most 4 dimensions (a centred norm of up to 5 samples); or if there is one network.
+            `partial` is the mean.
+        """
+        mean = self.mean()
+        if _lacks_moment(self.chain, 2):
+            raise PartialEstimateError(
+                "the variance of the kernel is infinite, since that of 1/variance of rows is", mean
+            )
+        if self.chains < 2:
+            raise PartialEstimateError("standard errors need at least 2 chains", mean)
+        errors: Float64Array = self.kernels.std(axis=0, ddof=1) / np.sqrt(self.chains)
+        return errors
+
+    def estimate(self, i: int, k: int, *, level: float = 0.95) -> Estimate:
+        """Return the expectation of Θ_ik as an estimate, with Student's interval.
+
+        Parameters
+        ----------
+        i, k : int
+            Samples, from 0 to batch - 1.
+        level : float, default 0.95
+
+        Raises
+        ------
+        ArgumentError
+            If there is no such sample.
+        PartialEstimateError
+            As for `stderr`.
+        """
+        high = self.kernels.shape[1] - 1
+        i, k = integer("i", i, low=0, high=high), integer("k", k, low=0, high=high)
+        self.stderr()
+        return Estimate.from_samples(
+            self.kernels[:, i, k], level=level, method="mean over networks"
+        )
+
+    def __repr__(self) -> str:
+        by = "" if self.probes is None else f", {self.probes} probes"
+        return f"<TangentKernel of {self.chains} chains, {self.depth} layers{by}; {self.chain}>"
+
+
+def tangent_kernel(
+    chain: Chain,
+    depth: int,
+    *,
+    chains: int = 100,
+    initial: str | ArrayLike | FirstLayer = "gaussian",
+    probes: int | None = None,
+    rng: Any = None,
+    sampler: str = "auto",
+    progress: bool | Progress = False,
+) -> TangentKernel:
+    r"""Simulate the neural tangent kernel of random networks of finite width.
+
+    The network is that of `bnmc.backpropagate`, with one output per sample,
+
+    .. math:: h_{l+1} = \mathrm{skip}\, x_l
+              + \frac{\mathrm{gain}}{\sqrt{d}}\, ω_l σ(x_l), \qquad
+              x_{l+1} = N(h_{l+1}), \qquad f_i = \frac{1}{\sqrt{d}}\, v^T σ(x_L)_i,
+
+    where d is the width, L the depth, and the parameters ω_0, …, ω_{L−1}, v have independent
+    standard entries.  The kernel is
+
+    .. math:: Θ_{ik} = \Big\langle \frac{∂f_i}{∂v}, \frac{∂f_k}{∂v} \Big\rangle
+              + \sum_{l=0}^{L-1}
+                \Big\langle \frac{∂f_i}{∂ω_l}, \frac{∂f_k}{∂ω_l} \Big\rangle .
+
+    Under batch normalization the output of a sample depends on the whole batch, and its gradient
+    has a column for each sample: batch² columns for all outputs.
+
+    Parameters
+    ----------
+    chain : Chain
+        The network, with a norm over the batch, or none.
+    depth : int
+        L >= 1.
+    chains : int, default 100
+        Number of independent networks.
+    initial : str, array_like or FirstLayer, default "gaussian"
+        The input of the normalization of layer 0, as in `bnmc.simulate`.
+    probes : int, optional
+        Number m >= 2 of random combinations of the outputs that replace the outputs.  They take
+        m · batch columns.  Default: all outputs, exactly.
+    rng : optional
+        Anything `numpy.random.default_rng` takes.
+    sampler : {"auto", "conditional", "weights"}
+        "weights" draws weight matrices and multiplies, for every law of weights; "conditional"
+        makes none and needs Gaussian weights, which is the default for these.
+    progress : bool or callable
+        True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
+
+    Returns
+    -------
+    TangentKernel
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed, or the derivative of the activation is not known.
+    ResultTooLargeError
+        If one network would not fit in memory, before any work; take fewer `probes`.
+    ZeroVarianceError, NonFiniteError
+        If a row of a layer has no variance, or a layer leaves the range of numbers.
+    Interrupted
+        On Ctrl-C; `partial` has the finished networks.
+
+    Notes
+    -----
+    With δ⁽ⁱ⁾ the gradient of f_i with respect to h_{l+1} (width × batch) and a the activations of
+    layer l, layer l contributes
+
+    .. math:: \mathrm{gain}^2 \sum_{jm}
+              \langle δ^{(i)}_j, δ^{(k)}_m \rangle \langle a_j, a_m \rangle / d,
+
+    and v contributes the Gram matrix of layer L.  Products with Gaussian weights are drawn given
+    the forward pass (see `bnmc.backpropagate`), so the joint law of the entries is exact at every
+    width.  Without normalization δ⁽ⁱ⁾ has one column, and batch columns suffice.
+
+    With probes u_1, …, u_m of independent random signs, a network yields
+    :math:`K_{pq} = u_p^T Θ u_q`, and the estimate
+    :math:`\hat{Θ} = \sum_{p \ne q} u_p K_{pq} u_q^T / (m (m - 1))` is unbiased.  Its variance given
+    Θ is that of `probing_variance`.  The standard errors over networks contain it.
+
+    The rows are float64.  Eigenvalues of a Gram matrix below 1e-14 of the largest one count as
+    zero.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(100, 6, "relu")
+    >>> found = bnmc.gradients.tangent_kernel(chain, 3, chains=50, rng=0)
+    >>> found.kernels.shape
+    (50, 6, 6)
+    >>> bool((found.stderr() < 0.1 * abs(found.mean()).max()).all())
+    True
+    """
+    as_chain(chain)
+    if not chain.normalization.acts_on_rows:
+        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
+    depth = integer("depth", depth, low=1)
+    chains = integer("chains", chains, low=1)
+    if probes is not None:
+        probes = integer("probes", probes, low=2)
+    choice("sampler", sampler, ("auto", "conditional", "weights"))
+    if sampler == "auto":
+        sampler = "conditional" if chain.is_gaussian else "weights"
+    if sampler == "conditional" and not chain.is_gaussian:
+        raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
+    report_to = as_progress(progress)
+    ensemble_of(
+        chain, initial, chains=chains, inputs=None, rng=rng, sampler=sampler, dtype="float64"
+    )
+    size = _bytes_of_network(chain, depth, probes, sampler)
+    hint = "take fewer probes" if probes else "probes=m takes m * batch columns"
+    require_memory("depth, batch", size + 8 * chains * chain.batch**2, hint)
+    chain.activation.check()
+    require_derivative(chain.activation)
+    start = prepare(chain, initial, chains, None)
+    job = _Job(chain, depth, probes, sampler, draw_key(rng))
+    done: list[Float64Array] = []
+    try:
+        with Reporter(report_to, "tangent_kernel", "chains") as report:
+            for first, last in ranges(chains, max(1, TOGETHER_BYTES // size)):
+                done.append(job(start.part(first, last), first, last))
+                report(last, chains)
+    except KeyboardInterrupt:
+        raise Interrupted(job.result(done) if done else None) from None
+    return job.result(done)
+
+
+def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
+    r"""Return the variance that probing adds to each entry of a tangent kernel.
+
+    It is the variance of the estimate of `tangent_kernel` with `probes` = m, given the kernel Θ of
+    the network, by the theory of U-statistics:
+
+    .. math:: \mathrm{Var}\, \hat{Θ}_{ik} = \frac{4 (m - 2) ζ_1 + 2 ζ_2}{m (m - 1)},
+
+    where, for i ≠ k,
+
+    .. math:: ζ_1 = \tfrac14 \Big( (Θ_{ii} + Θ_{kk})^2
+              + \sum_{p \ne i, k} (Θ_{pi}^2 + Θ_{pk}^2) \Big), \qquad
+              ζ_2 = \tfrac12 \|Θ\|_F^2 + Θ_{ii} Θ_{kk},
+
+    and, for i = k, :math:`ζ_1 = \sum_{p \ne i} Θ_{pi}^2` and
+    :math:`ζ_2 = \|Θ\|_F^2 - Θ_{ii}^2`.
+
+    Parameters
+    ----------
+    kernel : (n, n) array_like
+        A symmetric matrix Θ, for example the mean of a first run.
+    probes : int
+        m >= 2.
+
+    Returns
+    -------
+    (n, n) ndarray of float64
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `kernel` is no finite square matrix, or `probes` is no integer >= 2.
+
+    Examples
+    --------
+    >>> probing_variance([[1.0, 0.0], [0.0, 1.0]], 4).round(3).tolist()
+    [[0.167, 1.0], [1.0, 0.167]]
+    """
+    theta = finite_array("kernel", kernel, shape=("n", "n")).astype(np.float64)
+    m = integer("probes", probes, low=2)
+    total = np.square(theta).sum()
+    own = np.diagonal(theta)
+    others = np.square(theta).sum(axis=0)
+    apart = others[:, None] + others - own[:, None] ** 2 - own**2 - 2.0 * theta**2
+    first = 0.25 * ((own[:, None] + own) ** 2 + apart)
+    second = 0.5 * total + np.outer(own, own)
+    np.fill_diagonal(first, others - own**2)
+    np.fill_diagonal(second, total - own**2)
+    variance: Float64Array = (4.0 * (m - 2) * first + 2.0 * second) / (m * (m - 1))
+    return variance
+
+
+def _lacks_moment(chain: Chain, order: int) -> bool:
+    """Whether the moment of an order of 1/variance of a row of h is infinite."""
+    norm = chain.normalization
+    if norm.is_identity or chain.eps > 0.0 or norm.dimensions(chain.batch) == 1:
+        return False
+    # The variance is like a chi-squared number of so many degrees of freedom near 0.
+    return min(norm.dimensions(chain.batch), chain.width) <= 2 * order
+
+
+def _columns(chain: Chain, probes: int | None) -> int:
+    """Return the columns of all gradients."""
+    outputs = chain.batch if probes is None else probes
+    if chain.normalization.is_identity and probes is None:
+        return outputs
+    return outputs * chain.batch
+
+
+def _bytes_of_network(chain: Chain, depth: int, probes: int | None, sampler: str) -> int:
+    """Return the bytes of all arrays of one network, about."""
+    columns, width = _columns(chain, probes), chain.width
+    layers = 8 * width * (2 * chain.batch + 1) * (depth + 1)
+    rows = 5 * 8 * width * columns
+    square = 3 * 8 * width**2 if sampler == "weights" or columns >= width else 0
+    small = 4 * 8 * columns**2
+    return layers + rows + square + small
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all networks have in common."""
+
+    chain: Chain
+    depth: int
+    probes: int | None
+    sampler: str
+    key: int
+
+    def __call__(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
+        """Return the kernels of networks first:last."""
+        chain, depth = self.chain, self.depth
+        generators = [
+            np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, number]))
+            for number in range(first, last)
+        ]
+        x = first_rows(chain, start, None, "float64", self.key, first, last)
+        weights: Weights = UnseenWeights(generators)
+        if self.sampler == "weights":
+            weights = DrawnWeights(chain, None, "float64", self.key, first, last)
+        network = Network(chain, 1, x, weights, depth, first)
+        readout = np.stack([one.standard_normal(chain.width) for one in generators])
+        directions = self._directions(generators)
+        # The gradients of combinations of outputs with respect to the last activations.
+        at_a = readout[:, :, None] / np.sqrt(chain.width) * directions.reshape(len(x), 1, -1)
+        delta = network.through_activation(depth, at_a)
+        found = self._combined(directions, network.gram(depth))
+        for layer in range(depth, 0, -1):
+            found += chain.gain**2 * self._contribution(delta, network.gram(layer - 1))
+            if layer > 1:
+                delta = network.down(layer, delta)
+        return found if self.probes is None else _unprobed(directions, found)
+
+    def _directions(self, generators: list[np.random.Generator]) -> Float64Array:
+        """Return the combinations of outputs, (networks, combinations, samples).
+
+        All ones, for one combination, stand for all outputs if no output sees another sample.
+        """
+        n = self.chain.batch
+        if self.probes is not None:
+            shape = self.probes, n
+            return np.stack([1.0 - 2.0 * one.integers(0, 2, shape) for one in generators])
+        own = np.ones((1, n)) if self.chain.normalization.is_identity else np.eye(n)
+        return np.broadcast_to(own, (len(generators), *own.shape))
+
+    def _combined(self, directions: Float64Array, gram: Float64Array) -> Float64Array:
+        if self.probes is None:
+            return gram
+        combined: Float64Array = directions @ gram @ directions.swapaxes(1, 2)
+        return combined
+
+    def _contribution(self, delta: Float64Array, gram: Float64Array) -> Float64Array:
+        """Return the kernel of the weights between activations of a Gram matrix and gradients."""
+        n = self.chain.batch
+        products = delta.swapaxes(1, 2) @ delta
+        if products.shape[1] == n and self.probes is None:
+            return products * gram
+        outputs = products.shape[1] // n
+        by_sample = products.reshape(len(delta), outputs, n, outputs, n)
+        contribution: Float64Array = np.einsum("cijkm,cjm->cik", by_sample, gram, optimize=True)
+        return contribution
+
+    def result(self, done: list[Float64Array]) -> TangentKernel:
+        """Return the result of finished networks."""
+        return TangentKernel(
+            self.chain, self.depth, np.concatenate(done), self.probes, self.sampler, self.key
+        )
+
+
+def _unprobed(probes: Float64Array, found: Float64Array) -> Float64Array:
+    """Return the estimates of kernels from uᵀΘu of different probes u, (networks, m, n)."""
+    m = probes.shape[1]
+    different = found * (1.0 - np.eye(m))
+    estimates: Float64Array = probes.swapaxes(1, 2) @ different @ probes / (m * (m - 1))
+    return estimates

@@ -1,0 +1,101 @@
+"""``bnmc backprop``: its table, its document, its picture, and Ctrl-C."""
+
+import json
+
+import pytest
+
+import bnmc
+from bnmc._support.json import dumps
+from bnmc.cli import statuses
+from bnmc.gradients import backpropagation
+
+SMALL = (
+    "backprop",
+    "--width",
+    "40",
+    "--batch",
+    "4",
+    "--depth",
+    "8",
+    "--chains",
+    "6",
+    "--seed",
+    "3",
+)
+
+
+def as_json(result):
+    return json.loads(dumps(result.to_dict()))
+
+
+def test_backprop(run, document_of, tmp_path):
+    expected = bnmc.backpropagate(bnmc.Chain(40, 4, "relu"), 8, chains=6, rng=3)
+    found = document_of(*SMALL)
+    assert found == {"seed": 3, **as_json(expected)}
+    status, out, err = run(*SMALL, "--plot", "norms.svg")
+    assert (status, err) == (0, "")
+    assert out == f"{expected}\nseed 3\n"
+    assert (tmp_path / "norms.svg").exists()
+    assert run(*SMALL, "--plot", "norms.svg")[0] == statuses.BAD_INPUT
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
+def test_losses_of_a_readout(document_of, loss):
+    labels = {"labels": [0, 1, 2, 0], "classes": 3}
+    expected = bnmc.backpropagate(
+        bnmc.Chain(40, 4, "tanh", gain=0.5),
+        8,
+        chains=6,
+        rng=3,
+        loss=loss,
+        dtype="float32",
+        **labels,
+    )
+    options = "--activation", "tanh", "--gain", "0.5", "--dtype", "float32"
+    found = document_of(*SMALL, *options, "--loss", loss, "--classes", "3")
+    assert found == {"seed": 3, **as_json(expected)}
+    # Ten classes unless another number is given.
+    other = document_of(*SMALL, "--loss", loss)
+    assert other["table"] == document_of(*SMALL, "--loss", loss, "--classes", "10")["table"]
+
+
+def test_other_laws_of_weights(document_of):
+    chain = bnmc.Chain(40, 4, "relu", weights="rademacher")
+    expected = bnmc.backpropagate(chain, 8, chains=6, rng=3)
+    assert expected.sampler == "weights"
+    found = document_of(*SMALL, "--weights", "rademacher", "--sampler", "weights")
+    assert found == {"seed": 3, **as_json(expected)}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--loss", "hinge"), "loss: got 'hinge'"),
+        (("--loss", "squared", "--classes", "1"), "classes: got 1"),
+        (("--classes", "3"), "classes: got 3"),
+        (("--weights", "uniform", "--sampler", "conditional"), "sampler"),
+        (("--plot", "x.xyz"), "plot"),
+        (("--depth", "0"), "depth: got 0"),
+    ],
+)
+def test_bad_input(run, options, said):
+    status, out, err = run(*SMALL, *options)
+    assert (status, out) == (statuses.BAD_INPUT, "")
+    assert said in err
+
+
+def test_ctrl_c_shows_the_finished_networks(run, monkeypatch):
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+
+    def interrupting(wanted, unit):
+        def report(done, total):
+            if done >= 3:
+                raise KeyboardInterrupt
+
+        return report
+
+    monkeypatch.setattr("bnmc.cli.commands.backprop.progress_report", interrupting)
+    status, out, err = run(*SMALL, "--json", "--threads", "1")
+    assert status == statuses.INTERRUPTED
+    assert "interrupted" in err
+    assert 1 <= json.loads(out)["chains"] <= 6

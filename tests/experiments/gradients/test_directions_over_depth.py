@@ -1,0 +1,77 @@
+"""Cosines between gradients of samples, beside networks with real weights."""
+
+import numpy as np
+import pytest
+from experiment_checks import CERTAIN, drawn, require_sound, stderr_of
+from numpy_gradients import Networks
+from scipy import special
+
+from bnmc import Chain
+from bnmc.experiments.gradients import directions_over_depth
+from bnmc.experiments.parts import Call
+
+SHALLOW = directions_over_depth.Sizes(24, 4, 5, 500)
+DEEP = directions_over_depth.Sizes(24, 4, 240, 30)
+
+
+def moduli(chain, depth, count, seed):
+    """Return mean moduli of cosines of real networks: of the readout, and of hidden weights."""
+    rng = np.random.default_rng(seed)
+    n = chain.batch
+    networks = Networks(chain, depth, count, rng)
+    readout = rng.standard_normal((count, n, chain.width)) / np.sqrt(chain.width)
+    outputs = networks.outputs(readout)
+    gradient = (special.softmax(outputs, axis=-1) - np.eye(n)) / n
+    deltas, _ = networks.backward(networks.delta_of_outputs(readout, gradient))
+
+    def correlations(products):
+        lengths = np.sqrt(np.diagonal(products, axis1=1, axis2=2))
+        return products / lengths[:, :, None] / lengths[:, None, :]
+
+    pairs = np.triu_indices(n, 1)
+
+    def mean(cosines):
+        return np.nanmean(np.abs(cosines[:, pairs[0], pairs[1]]), axis=1)
+
+    with np.errstate(invalid="ignore"):
+        grams = [correlations(networks.gram(layer)) for layer in range(1, depth + 1)]
+        of_delta = [correlations(one.swapaxes(1, 2) @ one) for one in deltas]
+        hidden = [mean(of_delta[k] * grams[k - 1]) for k in range(1, depth)]
+        return np.stack([mean(one) for one in grams], axis=1), np.stack(hidden, axis=1)
+
+
+class TestDirections:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls):
+        return directions_over_depth.experiment(SHALLOW, Call("gradients-directions", rng=1))
+
+    def test_cosines_are_those_of_real_networks(self, found):
+        count, chains = 1000, SHALLOW.chains
+        for row, name in enumerate(SHALLOW.activations):
+            for column, norm in enumerate(("none", "batch")):
+                gain = 2**0.5 if name == "relu" and norm == "none" else 1.0
+                chain = Chain(24, 4, name, norm=norm, gain=gain)
+                theirs = moduli(chain, SHALLOW.depth, count, 3)
+                for kind, values in zip(("readout", "hidden"), theirs, strict=True):
+                    error = np.hypot(
+                        stderr_of(found.data, kind, chains)[row, column],
+                        values.std(axis=0) / np.sqrt(count),
+                    )
+                    far = np.abs(found.data[kind].values[row, column] - values.mean(axis=0))
+                    # 36 comparisons in all.
+                    assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
+
+    def test_picture(self, found):
+        axes = require_sound(found, "gradients-directions").axes
+        assert drawn(axes[0], found.data["readout"][0, 1])
+        assert drawn(axes[3], found.data["hidden"][1, 0])
+
+
+def test_only_vanilla_networks_align():
+    found = directions_over_depth.experiment(DEEP, Call("gradients-directions"))
+    last = found.data["readout"].values[:, :, -1]
+    assert (last[:, 0] > 0.9).all()
+    assert (last[:, 1] < 0.6).all()
+    middle = found.data["hidden"].values[:, :, 120]
+    assert (middle[:, 0] > 2 * middle[:, 1]).all()

@@ -1,0 +1,74 @@
+"""Gradient norms over depth beside the backward rate of the mean field."""
+
+import math
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, reach, require_sound
+
+import bnmc
+from bnmc.estimate.estimate import Estimate
+from bnmc.experiments.gradients import norms_over_depth
+from bnmc.experiments.parts import Call
+
+SIZES = norms_over_depth.Sizes(300, 10, 80, 12, ("relu", "tanh", "linear"))
+
+
+class TestExplosion:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def found(cls):
+        return norms_over_depth.experiment(SIZES, Call("gradients-explosion", threads=2))
+
+    def test_rates_are_those_of_the_mean_field_but_for_the_width(self, found):
+        data = found.data
+        assert found.table.columns[0] == "activation"
+        for index, name in enumerate(SIZES.activations):
+            star = bnmc.MeanField(bnmc.Chain(300, 10, name)).fixed_point()
+            assert float(data["mean_field"][index]) == star.backward_rate
+            row = found.table.rows[index]
+            assert row[0] == name
+            assert isinstance(row[2], Estimate)
+            # The effect of the width has the relative size batch / width.
+            allowed = reach(row[2]) + star.backward_rate * 10 / 300
+            assert abs(row[2].value - star.backward_rate) < allowed
+            assert row[4] == pytest.approx(100 * (row[2].value / star.backward_rate - 1))
+
+    def test_curves_begin_at_the_last_layer(self, found):
+        data = found.data
+        np.testing.assert_array_equal(data["log_norm"][0, :, -1], 0.0)
+        assert data["layer"].values[[0, -1]].tolist() == [0, 79]
+        slopes = data["log_norm"][0, :, 20] - data["log_norm"][0, :, 60]
+        np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
+
+    def test_picture(self, found):
+        left, right = require_sound(found, "gradients-explosion").axes
+        assert drawn(left, found.data["log_norm"][0, 1])
+        assert drawn(right, found.data["mean_field"])
+        slope = 0.5 * math.log(float(found.data["mean_field"][0]))
+        assert drawn(left, slope * (79 - found.data["layer"].values))
+
+
+def test_a_growth_is_that_of_the_squares():
+    logs = np.array([[3.0, 2.0, 1.0], [3.2, 2.0, 1.0]])
+    found = norms_over_depth._growth(logs, 0, 2)
+    assert found.value == pytest.approx(math.exp(2.1))
+    assert found.n == 2
+
+
+def test_an_interrupted_run_continues(tmp_path):
+    sizes = norms_over_depth.Sizes(20, 4, 6, 3, ("relu", "tanh"))
+    whole = norms_over_depth.experiment(sizes, Call("gradients-explosion"))
+
+    def stop(done, total):
+        if done > 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        norms_over_depth.experiment(
+            sizes, Call("gradients-explosion", progress=stop, store=tmp_path / "parts")
+        )
+    again = norms_over_depth.experiment(
+        sizes, Call("gradients-explosion", store=tmp_path / "parts")
+    )
+    assert again.data.identical(whole.data)

@@ -1,0 +1,252 @@
+"""The tangent kernel: its law, its limit at infinite width, probing, moments and bad input."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy_gradients import Networks
+from oracle import FALSE_ALARM
+from scipy import stats
+
+import bnmc
+from bnmc import Chain
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    Interrupted,
+    NonFiniteError,
+    PartialEstimateError,
+    ResultTooLargeError,
+    ZeroVarianceError,
+)
+from bnmc.gradients import probing_variance, tangent, tangent_kernel
+
+COUNT = 20_000
+
+TWINS = np.repeat(np.random.default_rng(8).standard_normal((5, 2)), [2, 1], axis=1)
+
+CASES = {
+    "centred": (Chain(6, 4, "tanh", gain=0.8), 2, None),
+    "rank below batch": (Chain(3, 5, "tanh"), 2, None),
+    "uncentred, eps": (Chain(5, 3, "sin", norm="batch-uncentred", eps=0.2), 2, None),
+    "skip": (Chain(5, 3, "tanh", skip=0.8, gain=0.6), 3, None),
+    "none": (Chain(6, 3, "leaky_relu", norm="none", gain=1.4), 3, None),
+    "twins": (Chain(5, 3, "tanh", norm="none"), 2, TWINS),
+}
+
+
+def kernels_of(networks, readout):
+    """Return Θ of networks with real weights, from all gradients of all parameters."""
+    width, samples = networks.chain.width, networks.chain.batch
+    gradients = []
+    for sample in range(samples):
+        one_hot = np.zeros((len(readout), samples, 1))
+        one_hot[:, sample] = 1.0
+        _, of_weights = networks.backward(networks.delta_of_outputs(readout, one_hot))
+        flat = [one.reshape(len(readout), -1) for one in of_weights]
+        gradients.append(np.concatenate(flat, axis=1))
+    every = np.stack(gradients, axis=1)
+    # Weights are parameters divided by the root of the width.
+    return networks.gram(networks.depth) + every @ every.swapaxes(1, 2) / width
+
+
+def features(kernels):
+    """Return numbers of each network whose laws are compared."""
+    sums = kernels.sum(axis=(1, 2))
+    entries = kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1], kernels[:, 1, 2]
+    squares = np.square(kernels).sum(axis=(1, 2))
+    ratio = kernels[:, 0, 0] / np.trace(kernels, axis1=1, axis2=2)
+    return np.stack([*entries, sums, squares, ratio], axis=1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_joint_law_is_that_of_real_networks(name):
+    # Seven two-sample Kolmogorov-Smirnov tests of 20,000 networks each, of level 1e-6 / 7.
+    chain, depth, initial = CASES[name]
+    rng = np.random.default_rng(4)
+    networks = Networks(chain, depth, COUNT, rng, initial)
+    readout = rng.standard_normal((COUNT, 1, chain.width)) / math.sqrt(chain.width)
+    theirs = features(kernels_of(networks, readout))
+    start = {} if initial is None else {"initial": initial}
+    ours = features(tangent_kernel(chain, depth, chains=COUNT, rng=2, **start).kernels)
+    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(ours.T, theirs.T, strict=True)]
+    assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
+
+
+def test_drawn_weights_give_the_kernel_of_these_weights(monkeypatch):
+    chain = Chain(7, 4, "tanh", skip=0.3, weights="uniform")
+    initial = np.random.default_rng(1).standard_normal((7, 4))
+    found = tangent_kernel(chain, 3, chains=2, rng=6, initial=initial)
+    assert found.sampler == "weights"
+    run = bnmc.simulate(chain, 3, chains=2, rng=6, initial=initial)
+    weights = [
+        np.stack([bnmc.drawn_weights(run, layer, chain=one) for one in range(2)])
+        for layer in (1, 2, 3)
+    ]
+    networks = Networks(chain, 3, 2, None, initial, 1, weights)
+    generators = [
+        np.random.Generator(np.random.Philox(key=found.key, counter=[0, 0, 0, one]))
+        for one in range(2)
+    ]
+    readout = np.stack([one.standard_normal((1, 7)) for one in generators]) / math.sqrt(7)
+    np.testing.assert_allclose(found.kernels, kernels_of(networks, readout), rtol=1e-11)
+
+
+def limit_of_relu(gram, depth):
+    """Return the kernel at infinite width without a norm, by the arc-cosine formulas (gain √2)."""
+    theta = np.zeros_like(gram)
+    for _ in range(depth):
+        theta = 2.0 * (gram + theta)
+        covariance = 2.0 * gram
+        norms = np.sqrt(np.diagonal(covariance))
+        cosine = np.clip(covariance / np.outer(norms, norms), -1.0, 1.0)
+        angle = np.arccos(cosine)
+        gram = np.outer(norms, norms) * (np.sin(angle) + (np.pi - angle) * cosine) / (2 * np.pi)
+        theta = theta * (np.pi - angle) / (2 * np.pi)
+    return gram + theta
+
+
+def test_relu_networks_tend_to_the_limit_as_the_root_of_the_width():
+    rows = np.random.default_rng(3).standard_normal((8, 4)) + 0.5
+    depth, chains, widths = 2, 400, np.array([64, 256, 1024])
+    active = np.maximum(rows, 0.0)
+    limit = limit_of_relu(active.T @ active / 8, depth)
+    distances = []
+    for width in widths.tolist():
+        chain = Chain(width, 4, "relu", norm="none", gain=2**0.5)
+        found = tangent_kernel(
+            chain, depth, chains=chains, initial=np.tile(rows, (width // 8, 1)), rng=0
+        )
+        squares = np.square(found.kernels - limit).sum(axis=(1, 2)) / np.square(limit).sum()
+        distances.append(math.sqrt(squares.mean()))
+        # The mean is the limit but for O(1/width).
+        far = np.abs(found.mean() - limit) / (5.5 * found.stderr() + 4.0 * limit / width)
+        assert far.max() < 1.0
+    slope = np.polyfit(np.log(widths), np.log(distances), 1)[0]
+    # Distances have relative standard errors of 3 %, so the slope has one of .015.  Five of these,
+    # and .05 for the next order: the distance at width 64 is .35.
+    assert slope == pytest.approx(-0.5, abs=0.13)
+
+
+def test_probing_has_the_mean_and_the_variance_that_it_states():
+    theta = np.array([[3.0, 1.0, -0.5], [1.0, 2.0, 0.2], [-0.5, 0.2, 1.0]])
+    rng = np.random.default_rng(0)
+    for m in (2, 5):
+        probes = rng.choice([-1.0, 1.0], (200_000, m, 3))
+        found = tangent._unprobed(probes, probes @ theta @ probes.swapaxes(1, 2))
+        variance = probing_variance(theta, m)
+        error = np.sqrt(variance / len(probes))
+        assert (np.abs(found.mean(axis=0) - theta) < 5.5 * error).all()
+        # Squares have a kurtosis of at most about 30.
+        spread = found.var(axis=0)
+        assert (np.abs(spread / variance - 1) < 5.5 * math.sqrt(30 / len(probes))).all()
+
+
+def test_probes_have_the_mean_of_all_outputs():
+    chain = Chain(30, 7, "relu")
+    whole = tangent_kernel(chain, 2, chains=3000, rng=0)
+    probed = tangent_kernel(chain, 2, chains=3000, rng=1, probes=3)
+    far = np.abs(whole.mean() - probed.mean()) / np.hypot(whole.stderr(), probed.stderr())
+    assert far.max() < 5.8  # 28 entries
+    # The spread of networks comes to the variance of probing.
+    theta = whole.mean()
+    total = probed.kernels.var(axis=0)
+    stated = probing_variance(theta, 3) + whole.kernels.var(axis=0)
+    assert (total[0, 1:] / stated[0, 1:]).mean() == pytest.approx(1.0, abs=0.3)
+    # Without a norm, probes see no other samples.
+    plain = Chain(10, 3, "tanh", norm="none")
+    one = tangent_kernel(plain, 2, chains=4000, rng=0)
+    other = tangent_kernel(plain, 2, chains=4000, rng=1, probes=4)
+    far = np.abs(one.mean() - other.mean()) / np.hypot(one.stderr(), other.stderr())
+    assert far.max() < 5.5
+
+
+def test_bits_do_not_depend_on_how_networks_are_grouped(monkeypatch):
+    chain = Chain(10, 4, "relu")
+    whole = tangent_kernel(chain, 2, chains=5, rng=3)
+    monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
+    alone = tangent_kernel(chain, 2, chains=5, rng=3)
+    assert whole.kernels.tobytes() == alone.kernels.tobytes()
+    assert whole.key == alone.key
+
+
+def test_moments_that_are_infinite_are_not_estimated():
+    three = tangent_kernel(Chain(10, 3, "relu"), 2, chains=9, rng=0)
+    with pytest.raises(PartialEstimateError, match="expectation") as caught:
+        three.mean()
+    np.testing.assert_array_equal(caught.value.partial, np.median(three.kernels, axis=0))
+    five = tangent_kernel(Chain(10, 5, "relu"), 2, chains=9, rng=0)
+    with pytest.raises(PartialEstimateError, match="variance") as caught:
+        five.stderr()
+    np.testing.assert_array_equal(caught.value.partial, five.kernels.mean(axis=0))
+    for chain in (
+        Chain(10, 6, "relu"),
+        Chain(10, 5, "relu", norm="batch-uncentred"),
+        Chain(10, 3, "relu", eps=1e-5),
+        Chain(10, 2, "relu", norm="none"),
+        Chain(10, 2, "relu"),
+    ):
+        found = tangent_kernel(chain, 1, chains=3, rng=0)
+        estimate = found.estimate(0, 1)
+        assert estimate.value == found.mean()[0, 1]
+        assert estimate.stderr == pytest.approx(found.stderr()[0, 1], rel=1e-9, abs=1e-300)
+    with pytest.raises(PartialEstimateError, match="2 chains"):
+        tangent_kernel(Chain(10, 6, "relu"), 1, chains=1, rng=0).stderr()
+
+
+def test_two_samples_under_a_norm_have_no_gradient():
+    found = tangent_kernel(Chain(9, 2, "tanh"), 2, chains=3, rng=0)
+    # N(h) is 1 or -1, so only the readout has a gradient; its kernel is the Gram matrix.
+    np.testing.assert_allclose(found.kernels[:, 0, 0], math.tanh(1) ** 2, rtol=1e-12)
+
+
+def test_repr_names_probes():
+    found = tangent_kernel(Chain(9, 4, "tanh"), 2, chains=3, rng=0, probes=2)
+    assert repr(found) == (
+        "<TangentKernel of 3 chains, 2 layers, 2 probes; "
+        "Chain(width=9, batch=4, activation='tanh')>"
+    )
+
+
+def test_ctrl_c_hands_over_finished_networks(monkeypatch):
+    monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
+
+    def interrupt(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted) as caught:
+        tangent_kernel(Chain(9, 4, "tanh"), 2, chains=5, rng=0, progress=interrupt)
+    assert caught.value.partial.chains == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"depth": 0}, ArgumentError, "depth"),
+        ({"chains": 0}, ArgumentError, "chains"),
+        ({"chain": 3}, ArgumentTypeError, "chain"),
+        ({"probes": 1}, ArgumentError, "probes"),
+        ({"sampler": "all"}, ArgumentError, "sampler"),
+        ({"chain": Chain(9, 4, weights="uniform"), "sampler": "conditional"}, ArgumentError,
+         "sampler"),
+        ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
+        ({"chain": Chain(100_000, 1000)}, ResultTooLargeError, "probes"),
+        ({"depth": 1 << 40}, ArgumentError, "depth"),
+        ({"initial": np.ones((3, 3))}, ArgumentError, "initial"),
+    ],
+)  # fmt: skip
+def test_bad_input(options, error, text):
+    given = {"chain": Chain(9, 4, "tanh"), "depth": 2, **options}
+    with pytest.raises(error, match=text):
+        tangent_kernel(given.pop("chain"), given.pop("depth"), **given)
+
+
+def test_layers_out_of_range_are_named():
+    chain = Chain(2, 3, "linear", norm="batch", weights="rademacher")
+    with pytest.raises(ZeroVarianceError, match="layer"):
+        tangent_kernel(chain, 40, chains=20, rng=0)
+    with pytest.raises(NonFiniteError, match="layer"):
+        tangent_kernel(Chain(9, 3, "relu", norm="none", gain=1e10), 20, chains=2, rng=0)
+    with pytest.raises(ArgumentError, match="kernel"):
+        probing_variance(np.ones((2, 3)), 2)
