@@ -162,7 +162,7 @@ class MeanField:
         ------
         ArgumentError
             As in `fixed_point`. Also if the norm is "batch-uncentred" and the activation is not
-            odd: this case is not implemented.
+            odd: this case is not implemented. Also if the weights are "haar": their noise differs.
         NotMixing
             If the fixed point is unstable; ``partial`` is the `FixedPoint` and ``exponent`` the
             logarithm of its rate. The pivots are not known, so ``pivot_trend`` is 0.

@@ -85,6 +85,8 @@ def test_what_raises():
     assert caught.value.exponent > 0
     with pytest.raises(ArgumentError, match="odd function"):
         fluctuations("relu", 5, norm="batch-uncentred")
+    with pytest.raises(ArgumentError, match="weights"):
+        fluctuations("tanh", 5, weights="haar")
     with pytest.raises(ArgumentError, match="norm"):
         fluctuations("relu", 5, norm="none")
     with pytest.raises(PartialEstimateError, match="mean square is known") as caught:

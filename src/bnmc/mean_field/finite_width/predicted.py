@@ -28,6 +28,10 @@ __all__ = ["fluctuations"]
 
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
+    if chain.weights == "haar":
+        raise ArgumentError(
+            "weights", chain.weights, "a law of independent entries", "rows of W a are dependent"
+        )
     point = fixed_point(chain, rtol)
     if not point.stable:
         raise NotMixing(
