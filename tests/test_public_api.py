@@ -98,8 +98,9 @@ PUBLIC = {
         "activation normalise_activate_row normals philox uniforms"
     ),
     "bnmc.mean_field": (
-        "BlockFixedPoint Crossing FixedPoint Limit MeanField MeanFieldTrajectory Stability Step "
-        "atlas block_symmetric limit partial_collapse plot_stability stability"
+        "BlockFixedPoint Crossing EntryCovariance FixedPoint Fluctuations Limit MeanField "
+        "MeanFieldTrajectory Prediction Sector Stability Step atlas block_symmetric limit "
+        "partial_collapse plot_stability stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "

@@ -21,6 +21,7 @@ from bnmc.cli.commands.rates import rates
 from bnmc.cli.commands.regularity import regularity
 from bnmc.cli.commands.simulate import simulate
 from bnmc.cli.commands.stability import stability
+from bnmc.cli.commands.width import width
 
 __all__ = ["COMMANDS", "application"]
 
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate,
     "backprop": backprop,
     "fixed-point": fixed_point,
+    "width": width,
     "stability": stability,
     "certify": certify,
     "rates": rates,

@@ -7,8 +7,9 @@ At infinite width a layer maps G to
 
 with σ the activation, applied entrywise, N the normalization and w a row with one entry per sample.
 `MeanField` evaluates F, its iterates and its fixed point that all permutations of the samples
-preserve, with the eigenvalues of the Jacobian there. `stability` and `atlas` find the batch sizes
-at which that fixed point loses its stability, `limit` its limit for large batches, and
+preserve, with the eigenvalues of the Jacobian there. `MeanField.fluctuations` predicts how far the
+Gram matrices of chains of finite width are from that fixed point. `stability` and `atlas` find the
+batch sizes at which that fixed point loses its stability, `limit` its limit for large batches, and
 `block_symmetric` and `partial_collapse` other fixed points.
 
 The sources are Joudaki, Daneshmand and Bach, *On bridging the gap between mean field and finite
@@ -31,6 +32,8 @@ from typing import TYPE_CHECKING
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 from bnmc.mean_field.blocks.results import BlockFixedPoint
 from bnmc.mean_field.field import MeanField
+from bnmc.mean_field.finite_width.results import EntryCovariance, Fluctuations, Prediction
+from bnmc.mean_field.finite_width.sectors import Sector
 from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
 from bnmc.mean_field.fixed_point.large_batch import Limit, limit
 from bnmc.mean_field.fixed_point.results import FixedPoint
@@ -40,10 +43,14 @@ from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
 __all__ = [
     "BlockFixedPoint",
     "Crossing",
+    "EntryCovariance",
     "FixedPoint",
+    "Fluctuations",
     "Limit",
     "MeanField",
     "MeanFieldTrajectory",
+    "Prediction",
+    "Sector",
     "Stability",
     "Step",
     "atlas",

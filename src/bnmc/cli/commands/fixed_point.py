@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from bnmc.cli import options
 from bnmc.cli.report import number_text, print_json, print_table
@@ -16,18 +18,26 @@ def fixed_point(
     activation: options.Activation = "relu",
     norm: options.Norm = "batch",
     gain: options.Gain = 1.0,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            help="Neurons of a layer, for the predicted distance at finite width. Default: none is "
+            "predicted."
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Where infinitely wide networks settle, and how fast.
 
     And whether they stay there.
 
-    Example: bnmc fixed-point --activation tanh --batch 64
+    Example: bnmc fixed-point --activation tanh --batch 64 --width 1000
     """
     from bnmc.chain.chain import Chain
     from bnmc.mean_field.field import MeanField
 
-    chain = Chain(max(batch, 2) * 1000, batch, activation, norm=norm, gain=gain)
+    size = max(batch, 2) * 1000 if width is None else width
+    chain = Chain(size, batch, activation, norm=norm, gain=gain)
     found = MeanField(chain).fixed_point()
     facts: dict[str, Any] = {
         "diagonal": found.b,
@@ -41,6 +51,10 @@ def fixed_point(
         "cross_batch_rate": found.cross_batch_rate,
         "error": found.error,
     }
+    if width is not None:
+        law = MeanField(chain).fluctuations()
+        facts["distance"] = math.sqrt(law.mean_square(width).value)
+        facts["least_width"] = law.least_width
     if as_json:
         print_json({"activation": activation, "batch": batch, "norm": norm, "gain": gain, **facts})
         return

@@ -1,0 +1,326 @@
+"""Joint moments of an activation at up to four coordinates of the centred sphere.
+
+Let x be uniform on the centred sphere: |x| = √n, x orthogonal to (1, …, 1), with n the batch size.
+Given the first coordinates x_1, …, x_k, with sum s and sum of squares q, the other N = n − k
+coordinates are uniform on a centred sphere around −s/N whose squared radius is n − q − s²/N.  The
+next coordinate is
+
+    −s/N + √((N−1)/N (n − q − s²/N)) sin β,
+
+where the angle β on [−π/2, π/2] has a density proportional to cos(β)^(N−3).  So an expectation over
+four coordinates is a nested integral over four angles, three angles for n = 5, and two for n = 4.
+`bnmc.mean_field.quadrature.sphere` has expectations over one and two coordinates, to rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from bnmc.chain.activations import Activation
+from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.quadrature.candidates import panels_of
+from bnmc.mean_field.quadrature.growth import range_of
+from bnmc.mean_field.quadrature.moments import Moments, moments
+from bnmc.mean_field.quadrature.panels import gauss_legendre, power_of_cosine, root_panels
+from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps
+from bnmc.mean_field.quadrature.sphere import SphereRule, reach, sphere_rule
+
+__all__ = ["JointMoments", "joint_moments", "odd_moments"]
+
+# Nodes per panel of the accurate rules for one and two coordinates.
+_PAIR_ORDER, _COARSE_PAIR_ORDER = 32, 20
+
+# Nodes per angle of the nested rules, if σ is smooth, and per panel of an angle, if σ has kinks.
+# The rules are tried in turn until two agree.
+_SMOOTH_ORDERS = (14, 20, 28, 40, 56, 80, 112)
+_PANEL_ORDERS = (6, 9, 13, 18, 25, 33, 50)
+
+# Two rules agree if their moments differ by at most _AGREED times the square of the variance of σ,
+# or less for batches of more than _LARGE samples, in which eigenvalues near 1 amplify errors.
+_AGREED, _LARGE = 1e-6, 10
+
+# Evaluations of the activation by one rule, at most, and in one array.
+_MOST_EVALUATIONS, _CHUNK = 2e7, 1 << 18
+
+# Angles are cut off where the density of a coordinate, relative to its maximum, is 1e-20.
+_CUT = 20.0 * math.log(10.0)
+
+# If at most this many coordinates are left, panels also end where a kink of the next coordinate
+# meets the edge of its range.  With more coordinates, the singularities there are weak.
+_FEW_LEFT = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointMoments:
+    """Expectations of products of σ_i = σ(x_i), by the powers of distinct σ_i.
+
+    For example, ``m211`` is E σ₁²σ₂σ₃.  For a batch of fewer than three samples ``m211`` is 0, for
+    one of fewer than four ``m1111``.
+
+    Attributes
+    ----------
+    m2, m11 : float
+        Second moments.
+    m4, m31, m22, m211, m1111 : float
+        Fourth moments.
+    own, pair : float
+        E σ₁²(x₁²−1) and E σ₁σ₂(x₁²−1).
+    """
+
+    m2: float
+    m11: float
+    m4: float
+    m31: float
+    m22: float
+    m211: float
+    m1111: float
+    own: float
+    pair: float
+
+
+def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
+    """Return the joint moments of an activation on the centred sphere, by a fine and a coarse rule.
+
+    The two differ in the moments of three and four coordinates only; the others are accurate to
+    about 1e-13.
+
+    Parameters
+    ----------
+    activation : Activation
+        The activation σ.
+    batch : int
+        n ≥ 2.
+
+    Raises
+    ------
+    UnresolvedError
+        If the activation cannot be resolved.
+    """
+    m = batch - 1
+
+    def square(x: FloatArray) -> FloatArray:
+        return np.asarray(evaluate(activation, x) ** 2)
+
+    edge = max(reach(m), range_of(square, m).limit)
+    breaks = panels_of(activation, edge)
+    rule = sphere_rule(activation, m, -1.0 / m, breaks, _PAIR_ORDER)
+    known = moments(rule, batch)
+
+    def centred(x: FloatArray) -> FloatArray:
+        return np.asarray(evaluate(activation, x) - known.mean)
+
+    def centred_square(x: FloatArray) -> FloatArray:
+        return np.asarray(centred(x) ** 2)
+
+    squares = sphere_rule(centred_square, m, -1.0 / m, breaks, _PAIR_ORDER)
+    kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
+    fine, coarse = _agreeing(centred, batch, kinks, edge, known.variance)
+    return _raw(rule, squares, known, fine, batch), _raw(rule, squares, known, coarse, batch)
+
+
+def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
+    """Return the joint moments of an odd activation on the sphere of radius √n in n dimensions.
+
+    A reflection of one coordinate changes the sign of every moment with an odd power, so only
+    moments of one and two coordinates are not 0. The two results are by a fine and a coarse rule.
+
+    Parameters and errors are those of `joint_moments`.
+    """
+
+    def square(x: FloatArray) -> FloatArray:
+        return np.asarray(evaluate(activation, x) ** 2)
+
+    breaks = panels_of(activation, max(reach(batch), range_of(square, batch).limit))
+    found = []
+    for order in (_PAIR_ORDER, _COARSE_PAIR_ORDER):
+        rule = sphere_rule(square, batch, 0.0, breaks, order)
+        found.append(
+            JointMoments(
+                m2=rule.mean(rule.value),
+                m11=0.0,
+                m4=rule.mean(rule.value**2),
+                m31=0.0,
+                m22=rule.mean(rule.value * rule.given[0]),
+                m211=0.0,
+                m1111=0.0,
+                own=rule.mean(rule.value * (rule.x**2 - 1.0)),
+                pair=0.0,
+            )
+        )
+    return found[0], found[1]
+
+
+def _raw(
+    rule: SphereRule, squares: SphereRule, known: Moments, nested: FloatArray, batch: int
+) -> JointMoments:
+    """Return the moments of σ from those of σ̃ = σ − E σ.
+
+    `nested` has E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄.
+    """
+    mu = known.mean
+    value, other = rule.value - mu, rule.given[0] - mu
+    t2, t11 = known.variance, known.covariance
+    t3, t4 = rule.mean(value**3), rule.mean(value**4)
+    t21, t31 = rule.mean(value**2 * other), rule.mean(value**3 * other)
+    t22 = squares.mean(squares.value * squares.given[0])
+    t111, t211, t1111 = nested.tolist()
+    e = known.inverse_batch
+    # Given x₁, x₂ has mean −x₁/(n−1), so E σ̃₂(x₁²−1) is that of σ̃₁ with a factor −1/(n−1).
+    pair = known.cross[1] + mu * known.second * (1.0 - e / (1.0 - e))
+    m211 = t211 + 2.0 * mu * (t21 + t111) + mu**2 * (t2 + 5.0 * t11) + mu**4
+    m1111 = t1111 + 4.0 * mu * t111 + 6.0 * mu**2 * t11 + mu**4
+    return JointMoments(
+        m2=t2 + mu**2,
+        m11=t11 + mu**2,
+        m4=t4 + 4.0 * mu * t3 + 6.0 * mu**2 * t2 + mu**4,
+        m31=t31 + mu * (3.0 * t21 + t3) + 3.0 * mu**2 * (t11 + t2) + mu**4,
+        m22=t22 + 4.0 * mu * t21 + 2.0 * mu**2 * t2 + 4.0 * mu**2 * t11 + mu**4,
+        m211=m211 if batch > 2 else 0.0,
+        m1111=m1111 if batch > 3 else 0.0,
+        own=known.own[1] + 2.0 * mu * known.second,
+        pair=pair,
+    )
+
+
+def _agreeing(
+    function: Function, batch: int, kinks: FloatArray, edge: float, variance: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the three nested moments of σ̃ by the first rule that agrees with the one before it.
+
+    Returns
+    -------
+    fine, coarse : ndarray of shape (3,)
+        By that rule and the one before it.  If no affordable rule agrees, by the last two.
+    """
+    if batch < 3:
+        return np.zeros(3), np.zeros(3)
+    first, *finer = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    fine = _nested(function, batch, kinks, edge, first)
+    coarse = np.full(3, math.inf)
+    agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
+    allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
+    for order in finer:
+        known = bool(np.all(np.isfinite(coarse)))
+        if known and _evaluations(batch, kinks.size, order) > _MOST_EVALUATIONS:
+            break
+        fine, coarse = _nested(function, batch, kinks, edge, order), fine
+        if np.all(np.abs(fine - coarse) <= allowed):
+            break
+    return fine, coarse
+
+
+def _nested(
+    function: Function, batch: int, kinks: FloatArray, edge: float, order: int
+) -> FloatArray:
+    """Return E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄ by a nested rule."""
+    n = batch
+    x1, w1 = _next(n, np.zeros(1), np.zeros(1), n, kinks, edge, order)
+    first, weight = x1[0], w1[0]
+    some = max(1, int(_CHUNK / (_evaluations(n, kinks.size, order) / first.size)))
+    total = np.zeros(3)
+    for start in range(0, first.size, some):
+        x, w = first[start : start + some], weight[start : start + some]
+        t = evaluate(function, x)
+        sums, squares = x, x * x
+        products = [w * t, w * t * t]
+        for left in (n - 1, n - 2):
+            y, share = _next(left, sums, squares, n, kinks, edge, order)
+            u = share * evaluate(function, y)
+            sums = (sums[:, None] + y).ravel()
+            squares = (squares[:, None] + y * y).ravel()
+            products = [(product[:, None] * u).ravel() for product in products]
+        total[:2] += [float(product.sum()) for product in products]
+        if n > 3:
+            y, share = _next(n - 3, sums, squares, n, kinks, edge, order)
+            last = (share * evaluate(function, y)).sum(axis=1)
+            total[2] += float(products[0] @ last)
+    return total
+
+
+def _next(
+    left: int,
+    sums: FloatArray,
+    squares: FloatArray,
+    batch: int,
+    kinks: FloatArray,
+    edge: float,
+    order: int,
+) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of the next coordinate given others, shape (others, nodes).
+
+    Parameters
+    ----------
+    left : int
+        N ≥ 1, the number of coordinates that are not given.
+    sums, squares : ndarray of shape (others,)
+        Sum and sum of squares of the given coordinates.
+    batch, kinks, edge, order
+        n, the kinks of σ, the end of the range of a coordinate, and the nodes per panel.
+    """
+    centre = (-sums / left)[:, None]
+    if left == 1:
+        return centre, np.ones_like(centre)
+    radius2 = np.maximum(batch - squares - sums**2 / left, 0.0)
+    spread = np.sqrt(radius2 * (left - 1) / left)[:, None]
+    if left == 2:
+        return centre + spread * np.array([-1.0, 1.0]), np.full((sums.size, 2), 0.5)
+    if not kinks.size:
+        sines, weights = _gegenbauer(order, left)
+        return centre + spread * sines, np.broadcast_to(weights, (sums.size, order))
+    last = _last_angle(left, edge)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.nan_to_num((kinks - centre) / spread, nan=1.0)
+    ratio = np.clip(ratio, -1.0, 1.0)
+    ends = [np.full((sums.size, 1), -last), np.arcsin(ratio), np.full((sums.size, 1), last)]
+    if left <= _FEW_LEFT:
+        tilt, upper = math.asin(-1.0 / (left - 1)), np.arccos(ratio)
+        lower = math.pi - upper
+        ends += [tilt + upper, tilt - upper, lower - tilt, -lower - tilt]
+    edges = np.sort(np.clip(np.concatenate(ends, axis=1), -last, last), axis=1)
+    if left <= _FEW_LEFT:
+        angle, weights = root_panels(edges, order)
+    else:
+        nodes, gauss, _, _ = gauss_legendre(order)
+        half = 0.5 * np.diff(edges)[..., None]
+        shape = (sums.size, -1)
+        angle = (0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * nodes).reshape(shape)
+        weights = (half * gauss).reshape(shape)
+    weights = weights * power_of_cosine(angle, left - 3)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return centre + spread * np.sin(angle), weights
+
+
+def _last_angle(left: int, edge: float) -> float:
+    """Return where the angle is cut off if N = `left` coordinates are not given."""
+    m = left - 1
+    if edge > reach(m) * (1.0 + 1e-9) or m <= 3:  # the activation grows fast, or nothing to cut
+        return 0.5 * math.pi
+    return math.asin(math.sqrt(-math.expm1(-2.0 * _CUT / (m - 2))))
+
+
+def _evaluations(batch: int, kinks: int, order: int) -> float:
+    """Return the number of evaluations of the activation by a nested rule."""
+    count = 1.0
+    for left in range(batch, max(batch - 4, 0), -1):
+        if left > 2:
+            count *= order * (1 + kinks * (5 if left <= _FEW_LEFT else 1) if kinks else 1)
+        elif left == 2:
+            count *= 2
+    return count
+
+
+@lru_cache(maxsize=64)
+def _gegenbauer(order: int, left: int) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights for the density (1 − t²)^((N−4)/2) on [−1, 1], N = `left`."""
+    # The Golub-Welsch algorithm: the recurrence of Gegenbauer polynomials of index (N−3)/2.
+    index, k = 0.5 * (left - 3), np.arange(1.0, order)
+    if index == 0.0:
+        nodes = np.cos(np.pi * (np.arange(order) + 0.5) / order)
+        return nodes, np.full(order, 1.0 / order)
+    squared = k * (k + 2.0 * index - 1.0) / (4.0 * (k + index) * (k + index - 1.0))
+    nodes, vectors = np.linalg.eigh(np.diag(np.sqrt(squared), 1) + np.diag(np.sqrt(squared), -1))
+    return nodes, vectors[0] ** 2

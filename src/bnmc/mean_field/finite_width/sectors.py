@@ -1,0 +1,139 @@
+"""The covariance of the stationary Gram matrix, sector by sector of the permutation group.
+
+Let n be the batch size, G* the symmetric fixed point, σ the vector of activations of a normalized
+row of w ~ N(0, G*), d the width, J the Jacobian of the mean-field map at G*, and
+C = Cov(σσᵀ).  A layer adds noise of covariance C/d, and J carries deviations on, so to leading
+order in 1/d the stationary covariance of the Gram matrix is S/d with
+
+    S = J S Jᵀ + C.
+
+Permutations of the samples commute with J, C and S.  The symmetric matrices split into three
+sectors.  With e a unit vector orthogonal to 1 = (1, …, 1), and offdiag(·) the matrix without its
+diagonal, orthonormal matrices of these are
+
+    trivial   (multiplicity 1):         I/√n,  (11ᵀ − I)/√(n(n−1));
+    standard  (multiplicity n−1):       diag(e),  offdiag(e1ᵀ + 1eᵀ)/√(2(n−2));
+    pairs     (multiplicity n(n−3)/2):  matrices with zero diagonal and zero row sums.
+
+In each sector, J, C and S are matrices of 2 × 2 (in the last one, 1 × 1) numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnmc.mean_field.finite_width.joint_moments import JointMoments
+from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
+from bnmc.mean_field.float64 import FloatArray
+
+__all__ = ["Sector", "centred_jacobians", "noises", "odd_jacobians", "stationary"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sector:
+    """One sector of the symmetric matrices under permutations of the samples.
+
+    Its symmetric matrices consist of k = 1 or 2 copies of one irreducible representation. With an
+    orthonormal basis, the first element of each copy corresponds to that of the others:
+    ``I/√n`` and ``(11ᵀ − I)/√(n(n−1))`` in sector "trivial"; ``diag(e)`` and
+    ``offdiag(e1ᵀ + 1eᵀ)/√(2(n−2))`` in sector "standard", for each e of an orthonormal basis of the
+    space orthogonal to 1 = (1, …, 1). In sector "pairs", k is 1. Here n is the batch size. For
+    n = 2, k is 1 in sector "standard", since the second matrix is 0.
+
+    Attributes
+    ----------
+    name : {"trivial", "standard", "pairs"}
+    multiplicity : int
+        Dimension of the representation: 1, n − 1 and n(n−3)/2.
+    noise : (k, k) ndarray
+        C: covariance of one layer's Gram matrix given that of the layer before, times the width.
+    jacobian : (k, k) ndarray
+        J: the Jacobian of the mean-field map at the fixed point.
+    variance : (k, k) ndarray
+        S: stationary covariance, times the width, to leading order in 1/width.
+    """
+
+    name: str
+    multiplicity: int
+    noise: FloatArray
+    jacobian: FloatArray
+    variance: FloatArray
+
+    @property
+    def eigenvalue(self) -> float:
+        """The eigenvalue of `jacobian` of largest modulus."""
+        values = np.linalg.eigvals(self.jacobian)
+        return float(values[np.argmax(np.abs(values))].real)
+
+
+def noises(moments: JointMoments, batch: int) -> tuple[FloatArray, ...]:
+    """Return C in each sector that the batch has."""
+    n, m = batch, moments
+    total = n * (n - 1.0)
+    of_squares = n * m.m4 + total * m.m22 - (n * m.m2) ** 2
+    mixed = 2.0 * total * m.m31 + total * (n - 2.0) * m.m211 - n * m.m2 * total * m.m11
+    of_pairs = (
+        2.0 * total * m.m22
+        + 4.0 * total * (n - 2.0) * m.m211
+        + total * (n - 2.0) * (n - 3.0) * m.m1111
+        - (total * m.m11) ** 2
+    )
+    cross = mixed / math.sqrt(n * total)
+    trivial = np.array([[of_squares / n, cross], [cross, of_pairs / total]])
+    own = m.m4 - m.m22
+    if n == 2:
+        return trivial, np.array([[own]])
+    both = math.sqrt(2.0 * (n - 2.0)) * (m.m31 - m.m211)
+    other = 2.0 * (m.m22 - m.m211 + (n - 3.0) * (m.m211 - m.m1111))
+    standard = np.array([[own, both], [both, other]])
+    if n == 3:
+        return trivial, standard
+    return trivial, standard, np.array([[2.0 * (m.m22 - 2.0 * m.m211 + m.m1111)]])
+
+
+def centred_jacobians(
+    moments: JointMoments, batch: int, point: SymmetricFixedPoint
+) -> tuple[FloatArray, ...]:
+    """Return J in each sector under a centring norm.
+
+    J sees the traceless part of PΔP, P the projector orthogonal to 1, so J = u vᵀ in sector
+    "standard", with u = J[P diag(e) P].
+    """
+    trivial = np.zeros((2, 2))
+    if batch == 2:
+        return trivial, np.zeros((1, 1))
+    mu = moments.m2 - moments.m11
+    root = math.sqrt(2.0 / (batch - 2.0))
+    u = np.array([0.5 * moments.own, 0.5 * (batch - 1.0) * root * moments.pair]) / mu
+    standard = np.outer(u, [1.0, -root])
+    if batch == 3:
+        return trivial, standard
+    return trivial, standard, np.array([[point.eigenvalues[1].real]])
+
+
+def odd_jacobians(batch: int, point: SymmetricFixedPoint) -> tuple[FloatArray, ...]:
+    """Return J in each sector for an odd activation under a norm that does not centre."""
+    diagonal, off = (value.real for value in point.eigenvalues)
+    every = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
+    if batch == 2:
+        return every[0], every[1][:1, :1]
+    return every[: min(batch, 4) - 1]
+
+
+def stationary(
+    noise: tuple[FloatArray, ...], jacobians: tuple[FloatArray, ...], batch: int
+) -> tuple[Sector, ...]:
+    """Return the sectors, with the solution of S = J S Jᵀ + C."""
+    names = ("trivial", "standard", "pairs")
+    sizes = (1, batch - 1, batch * (batch - 3) // 2)
+    sectors = []
+    for name, size, c, j in zip(names, sizes, noise, jacobians, strict=False):
+        equations = np.eye(c.size) - np.kron(j, j)
+        s = np.linalg.solve(equations, c.ravel()).reshape(c.shape)
+        sectors.append(
+            Sector(name=name, multiplicity=size, noise=c, jacobian=j, variance=0.5 * (s + s.T))
+        )
+    return tuple(sectors)

@@ -1,0 +1,127 @@
+"""Moments of up to four coordinates, against brute force and Monte Carlo."""
+
+import numpy as np
+import pytest
+from spheres import centred_points
+
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.mean_field.finite_width.joint_moments import joint_moments, odd_moments
+
+NAMES = [
+    "linear",
+    "relu",
+    "leaky_relu",
+    "abs",
+    "tanh",
+    "sigmoid",
+    "sin",
+    "erf",
+    "elu",
+    "celu",
+    "selu",
+    "gelu",
+    "silu",
+]
+FOURTH = ("m4", "m31", "m22", "m211", "m1111")
+
+
+def by_power_sums(s):
+    """Averages over all ordered tuples of distinct samples, for each row of s: (rows, 5)."""
+    n = s.shape[1]
+    p1, p2, p3, p4 = ((s**k).sum(axis=1) for k in (1, 2, 3, 4))
+    pairs, triples = n * (n - 1), n * (n - 1) * (n - 2)
+    columns = [p4 / n, (p3 * p1 - p4) / pairs, (p2**2 - p4) / pairs]
+    columns.append((p2 * p1**2 - p2**2 - 2 * p3 * p1 + 2 * p4) / triples)
+    if n > 3:
+        quadruples = p1**4 - 6 * p1**2 * p2 + 3 * p2**2 + 8 * p1 * p3 - 6 * p4
+        columns.append(quadruples / (triples * (n - 3)))
+    else:
+        columns.append(np.zeros(len(s)))
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("n", "count"), [(3, 20_000), (4, 250)])
+def test_brute_force_on_the_circle_and_the_sphere(name, n, count):
+    activation = as_activation(name)
+    points, weight = centred_points(n, count)
+    expected = weight @ by_power_sums(np.asarray(activation(points)))
+    fine, coarse = joint_moments(activation, n)
+    # The midpoint rule with 250 heights is accurate to about 250^-2.
+    tolerance = 1e-7 if n == 3 else 5e-5
+    assert [getattr(fine, key) for key in FOURTH] == pytest.approx(
+        expected, rel=tolerance, abs=tolerance
+    )
+    assert [getattr(coarse, key) for key in FOURTH] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_monte_carlo():
+    """10⁷ rows for each of three activations and n = 6.
+
+    A number is allowed 6 standard errors: 2e-9 for a normal law, 15 numbers, 3e-8 in all.
+    """
+    rng, n, rows, blocks = np.random.default_rng(2026), 6, 100_000, 100
+    activations = {name: as_activation(name) for name in ("relu", "tanh", "sigmoid")}
+    means = {name: [] for name in activations}
+    for _ in range(blocks):
+        x = rng.standard_normal((rows, n))
+        x -= x.mean(axis=1, keepdims=True)
+        x *= np.sqrt(n) / np.linalg.norm(x, axis=1, keepdims=True)
+        for name, activation in activations.items():
+            means[name].append(by_power_sums(np.asarray(activation(x))).mean(axis=0))
+    for name, activation in activations.items():
+        found = np.array(means[name])
+        fine, _ = joint_moments(activation, n)
+        z = (found.mean(axis=0) - [getattr(fine, key) for key in FOURTH]) / (
+            found.std(axis=0, ddof=1) / np.sqrt(blocks)
+        )
+        assert np.all(np.abs(z) < 6), (name, z)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 7, 64, 1000])
+def test_linear(n):
+    """E (vᵀφ)⁴ on the sphere of radius √n in m dimensions is 3 n² |v|⁴/(m(m+2))."""
+    m = n - 1
+    diagonal, off = 1 - 1 / n, -1 / n  # of the projector
+    unit = n**2 / (m * (m + 2))
+    fine, coarse = joint_moments(as_activation("linear"), n)
+    for moments in (fine, coarse):
+        assert moments.m4 == pytest.approx(3 * unit * diagonal**2, rel=1e-11)
+        assert moments.m31 == pytest.approx(3 * unit * diagonal * off, rel=1e-11)
+        assert moments.m22 == pytest.approx(unit * (diagonal**2 + 2 * off**2), rel=1e-11)
+        m211 = unit * (diagonal * off + 2 * off**2) if n > 2 else 0.0
+        assert moments.m211 == pytest.approx(m211, rel=1e-9, abs=1e-14)
+        assert moments.m1111 == pytest.approx(
+            3 * unit * off**2 if n > 3 else 0.0, rel=1e-7, abs=1e-14
+        )
+
+
+def test_undeclared_jumps_and_fast_growth():
+    def shifted_step(x):
+        return 1.0 if x > 0.3 else 0.0
+
+    def steep(x):
+        return np.exp(2.0 * x)
+
+    # The midpoint rule is of first order for jumps.
+    points, weight = centred_points(4, 300)
+    for function, tolerance in ((shifted_step, 5e-3), (steep, 1e-3)):
+        activation = Activation(function)
+        fine, _ = joint_moments(activation, 4)
+        expected = weight @ by_power_sums(np.asarray(activation(points)))
+        assert [getattr(fine, key) for key in FOURTH] == pytest.approx(
+            expected, rel=tolerance, abs=tolerance * expected[0]
+        )
+
+
+@pytest.mark.parametrize("name", ["tanh", "sin", "linear"])
+def test_odd_moments(name):
+    activation = as_activation(name)
+    fine, coarse = odd_moments(activation, 2)
+    angle = 2 * np.pi * (np.arange(1000) + 0.5) / 1000
+    s = np.asarray(activation(np.sqrt(2) * np.stack([np.cos(angle), np.sin(angle)])))
+    for moments in (fine, coarse):
+        assert moments.m4 == pytest.approx(np.mean(s[0] ** 4), rel=1e-12)
+        assert moments.m22 == pytest.approx(np.mean(s[0] ** 2 * s[1] ** 2), rel=1e-12)
+        assert (moments.m31, moments.m211, moments.m1111) == (0, 0, 0)

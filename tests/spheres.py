@@ -1,0 +1,60 @@
+"""Brute force on spheres of two dimensions: an oracle that shares no code with the package.
+
+Points and weights cover the sphere, so every expectation is one weighted sum over σσᵀ in full.
+"""
+
+import numpy as np
+from scipy.linalg import solve_discrete_lyapunov
+
+
+def centred_points(n, count):
+    """Points of the centred sphere of radius √n for n = 3 (a circle) or 4, and weights."""
+    basis = np.linalg.svd(np.ones((1, n)))[2][1:]
+    if n == 3:
+        angle = 2 * np.pi * (np.arange(count) + 0.5) / count
+        unit = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        weight = np.full(count, 1 / count)
+    else:
+        unit, weight = _sphere(count)
+    return np.sqrt(n) * unit @ basis, weight
+
+
+def full_points(count):
+    """Points of the sphere of radius √3 in three dimensions, and weights."""
+    unit, weight = _sphere(count)
+    return np.sqrt(3) * unit, weight
+
+
+def _sphere(count):
+    """The midpoint rule in height and angle: the area of a sphere is uniform in both."""
+    height = (np.arange(count) + 0.5) / count * 2 - 1
+    angle = 2 * np.pi * (np.arange(2 * count) + 0.5) / (2 * count)
+    radius = np.sqrt(1 - height**2)[:, None]
+    unit = np.stack(
+        [
+            radius * np.cos(angle),
+            radius * np.sin(angle),
+            np.broadcast_to(height[:, None], (count, 2 * count)),
+        ],
+        axis=-1,
+    ).reshape(-1, 3)
+    return unit, np.full(len(unit), 1 / len(unit))
+
+
+def brute_force(function, points, weight, *, centred):
+    """Return G*, the Jacobian and the stationary covariance as matrices over all n² entries."""
+    n = points.shape[1]
+    s = function(points)
+    outer = (s[:, :, None] * s[:, None, :]).reshape(len(s), -1)
+    gram = weight @ outer
+    noise = (outer * weight[:, None]).T @ outer - np.outer(gram, gram)
+    gram = gram.reshape(n, n)
+    projector = np.eye(n) - centred / n
+    m = n - centred
+    mu = np.sum(projector * gram) / m
+    # Of w ~ N(0, G*), the part that the norm sees is |w| φ/√n with E|w|² = m μ, and
+    # DF(G)[Δ] = ½ E[σσᵀ (wᵀ G⁻¹ Δ G⁻¹ w − tr G⁻¹ Δ)].
+    score = m / n * (points[:, :, None] * points[:, None, :]).reshape(len(s), -1)
+    score -= projector.ravel()
+    jacobian = (outer * weight[:, None]).T @ score / (2 * mu)
+    return gram, jacobian, solve_discrete_lyapunov(jacobian, noise)
