@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
     kinds: tuple[tuple[str, int], ...] = (("linear", 100), ("linear", 50), ("tanh", 100))
 
 
-DEFAULT = Sizes(100, 120, 4)
+DEFAULT = Sizes(100, 160, 6)
 FULL = Sizes(100, 1000, 20)
 
 _WEIGHTS = ("gaussian", "haar")
@@ -60,7 +60,7 @@ def orthogonal(
 
     The networks have width 100, uncentred batch normalization, and weights that are Gaussian or
     uniformly distributed on the orthogonal matrices: linear ones with batches of 100 and of 50
-    samples, and tanh with a batch of 100.  They have 120 layers (`full`: 1000) and there are 4
+    samples, and tanh with a batch of 100.  They have 160 layers (`full`: 1000) and there are 6
     networks of each kind (`full`: 20).  The gradient with respect to the last layer has independent
     normal entries.  The pictures show :math:`\ln \|\partial L/\partial W_\ell\|_F` relative to the
     last layer.  The table has its growth per layer towards the input, between a quarter and three
@@ -69,7 +69,7 @@ def orthogonal(
 
     Expected: Gaussian weights make gradients explode.  The mean field of linear networks has
     ½ ln((n − 1)/(n − 2)) per layer, .0051 for a batch of n = 100.  At width 100 the rate is larger.
-    The paper's networks of up to 1000 layers have .0096.
+    Networks of up to 1000 layers in the paper have .0096.
 
     In linear networks with orthogonal weights whose batch is as large as the width, gradients are
     bounded.  Once the samples are orthogonal, a layer preserves the norm but for a projection: with
