@@ -91,6 +91,9 @@ REGISTRY = {
     "gradients-explosion": _Entry(
         "gradients", "explosion", "gradient norms over depth, for 13 activations"
     ),
+    "gradients-orthogonal": _Entry(
+        "gradients", "orthogonal", "gradient norms over depth, Gaussian and orthogonal weights"
+    ),
     "gradients-directions": _Entry(
         "gradients", "directions", "cosines between gradients of samples over depth"
     ),

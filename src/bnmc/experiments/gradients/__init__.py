@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from bnmc.experiments.gradients.directions_over_depth import directions
 from bnmc.experiments.gradients.norms_over_depth import explosion
+from bnmc.experiments.gradients.orthogonal_weights import orthogonal
 
-__all__ = ["directions", "explosion"]
+__all__ = ["directions", "explosion", "orthogonal"]
