@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from numpy_gradients import haar_matrices
 from oracle import FORMULAS
 
 
@@ -21,6 +22,10 @@ def network(sigma, rng, *, variance=1.0, weights="rows", skip=0.0, **norm):
         "uniform": lambda shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
         "rademacher": lambda shape: rng.choice([-1.0, 1.0], shape),
         "normal": rng.standard_normal,
+        "haar": lambda shape: (
+            haar_matrices(rng, math.prod(shape[:-2]), shape[-1]).reshape(shape)
+            * math.sqrt(shape[-1])
+        ),
     }
     function = FORMULAS[sigma] if isinstance(sigma, str) else sigma
 

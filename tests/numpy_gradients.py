@@ -43,8 +43,23 @@ def through_norm(chain, gradient, x, spread, inputs=1):
     return ((g - mean - rows * along) / spread).reshape(x.shape)
 
 
+def gaussian_matrices(rng, count, order):
+    """Draw matrices with independent entries N(0, 1/order)."""
+    return rng.standard_normal((count, order, order)) / np.sqrt(order)
+
+
+def haar_matrices(rng, count, order):
+    """Draw matrices from the uniform distribution on the orthogonal group.
+
+    F. Mezzadri, *How to generate random matrices from the classical compact groups* (Notices of the
+    AMS 54, 2007): the QR factorization of a Gaussian matrix with a positive diagonal of R.
+    """
+    q, r = np.linalg.qr(rng.standard_normal((count, order, order)))
+    return q * np.sign(np.einsum("cii->ci", r))[:, None]
+
+
 class Networks:
-    """An ensemble of networks with real weights.
+    """An ensemble of networks with real weights, Gaussian or orthogonal.
 
     Parameters
     ----------
@@ -66,9 +81,8 @@ class Networks:
         self.slope = SLOPES[chain.activation.name]
         shape = (count, d, samples)
         h = rng.standard_normal(shape) if initial is None else np.broadcast_to(initial, shape)
-        self.weights = weights or [
-            rng.standard_normal((count, d, d)) / np.sqrt(d) for _ in range(depth)
-        ]
+        draw = haar_matrices if chain.weights == "haar" else gaussian_matrices
+        self.weights = weights or [draw(rng, count, d) for _ in range(depth)]
         self.h, self.x, self.spread = [h], [], []
         for weight in self.weights:
             x, spread = normalized(chain, h, inputs)

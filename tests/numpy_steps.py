@@ -1,6 +1,7 @@
 """Steps of networks in NumPy, written from their formulas, and their mistakes."""
 
 import numpy as np
+from numpy_gradients import haar_matrices
 from oracle import FORMULAS
 from scipy import special, stats
 
@@ -109,6 +110,12 @@ LAWS = {
     "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape),
     "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
     "truncated": truncated,
+    "haar": lambda rng, shape: np.sqrt(shape[0]) * haar_matrices(rng, 1, shape[0])[0],
+    "permutations": lambda rng, shape: (
+        np.sqrt(shape[0])
+        * rng.choice([-1.0, 1.0], (shape[0], 1))
+        * rng.permutation(np.eye(shape[0]))
+    ),
     "orthogonal": lambda rng, shape: np.sqrt(shape[0]) * stats.ortho_group.rvs(shape[0], 1, rng),
     "twins": lambda rng, shape: np.repeat(rng.standard_normal((shape[0] // 2, shape[1])), 2, 0),
     "correlated": lambda rng, shape: (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bnmc import Chain
-from bnmc._kernels.cpu import backward, blocks, rows
+from bnmc._kernels.cpu import backward, blocks, orthogonal, orthogonal_backward, rows
 from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc.gradients import backpropagate, descent
 
@@ -18,14 +18,18 @@ CHAINS = {
     "skip": Chain(20, 3, "relu", skip=0.5),
     "twins without norm": Chain(20, 3, "tanh", norm="none"),
     "two samples": Chain(20, 2, "relu"),
+    "haar": Chain(20, 3, "tanh", weights="haar"),
+    "haar, width below batch, skip": Chain(3, 4, "tanh", norm="none", weights="haar", skip=0.5),
 }
+
+MODULES = (backward, blocks, orthogonal, orthogonal_backward)
 
 
 @pytest.mark.parametrize("loss", ["gaussian", "squared"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
     chain = CHAINS[name]
-    options = {"labels": [0, 1, 1][: chain.batch]} if loss == "squared" else {}
+    options = {"labels": [0, 1, 1, 0][: chain.batch]} if loss == "squared" else {}
     if name.startswith("twins"):
         x = np.random.default_rng(0).standard_normal((20, 3))
         x[:, 1] = x[:, 0]
@@ -35,14 +39,17 @@ def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
         return backpropagate(chain, 3, rng=1, threads=1, loss=loss, observables=ALL, **options)
 
     compiled = run()
-    for module in (backward, blocks):
+    names = {module.__name__ for module in MODULES}
+    for module in MODULES:
         for own in vars(module).copy().values():
-            if hasattr(own, "py_func") and own.__module__ == module.__name__:
+            if hasattr(own, "py_func") and own.__module__ in names:
                 monkeypatch.setattr(module, own.__name__, own.py_func)
-                if hasattr(backward, own.__name__):
-                    monkeypatch.setattr(backward, own.__name__, own.py_func)
     # Plain Python takes activations themselves, not the addresses of compiled ones.
-    plain = SimpleNamespace(activation=lambda sigma, dtype: sigma, factorise=rows.factorise)
+    plain = SimpleNamespace(
+        activation=lambda sigma, dtype: sigma,
+        factorise=rows.factorise,
+        draw_regular=rows.draw_regular,
+    )
     monkeypatch.setattr(descent, "rows", plain)
     python = run()
     # Sums of 70 terms in another order, through three layers.

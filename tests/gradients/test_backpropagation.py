@@ -33,6 +33,7 @@ CUTS = [
     TANH,
     Chain(30, 4, "tanh", skip=0.5),
     Chain(600, 3, "relu", norm="none", gain=0.1),
+    Chain(600, 4, "tanh", weights="haar"),
     Chain(30, 4, "leaky_relu", norm="none", skip=0.5, gain=3.0),
 ]
 
@@ -55,7 +56,7 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
     same_bits(whole, run(threads=2))
 
 
-@pytest.mark.parametrize("chain", CUTS[:3], ids=str)
+@pytest.mark.parametrize("chain", CUTS[:4], ids=str)
 def test_the_forward_pass_is_that_of_simulate(chain):
     back = bnmc.backpropagate(chain, 12, chains=3, rng=9, observables=("gram",))
     run = bnmc.simulate(chain, 12, chains=3, rng=9, sampler="conditional")
@@ -75,6 +76,31 @@ def test_the_rate_is_that_of_the_mean_field():
         predicted = bnmc.MeanField(chain).fixed_point().backward_rate
         assert rate.stderr < 0.002 * rate.value
         assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
+
+
+@pytest.mark.parametrize("width", [6, 7, 30])
+def test_linear_orthogonal_networks_keep_the_size_of_gradients(width):
+    """With W orthogonal |Wᵀδ| = |δ|, and G is constant: Meterez et al., arXiv:2310.02012."""
+    chain = Chain(width, 6, "linear", norm="none", weights="haar")
+    run = bnmc.backpropagate(chain, 40, chains=3, rng=2, observables=ALL)
+    size = np.trace(run.delta_gram, axis1=2, axis2=3) * np.exp(2 * run.log_scale)
+    np.testing.assert_allclose(size, size[:, -1:] + 0.0 * size, rtol=1e-9)
+    # hᵀδ is constant too, as h = W a and (W a)ᵀ δ = aᵀ Wᵀ δ.
+    hidden = run.hidden_delta * np.exp(run.log_scale)[..., None, None]
+    np.testing.assert_allclose(hidden, hidden[:, -1:] + 0.0 * hidden, atol=1e-8)
+    if width == 6:
+        logs = run.log_gradient_norm
+        np.testing.assert_allclose(logs, logs[:, :1] + 0.0 * logs, atol=1e-9)
+
+
+@pytest.mark.parametrize("width", [5, 8, 700])
+def test_orthogonal_gradients_of_float32_rows(width):
+    chain = Chain(width, 4, "tanh", weights="haar")
+    runs = [
+        bnmc.backpropagate(chain, 6, chains=4, rng=4, dtype=dtype)
+        for dtype in ("float32", "float64")
+    ]
+    np.testing.assert_allclose(*(run.log_gradient_norm for run in runs), atol=2e-2)
 
 
 def test_scales_beyond_float64_are_split_off():

@@ -20,6 +20,11 @@ RNG = np.random.default_rng(8)
 TWINS = np.repeat(RNG.standard_normal((5, 2)), [2, 1], axis=1)
 COLLINEAR = np.outer(RNG.standard_normal(4), [1.0, -2.0, 0.5])
 
+
+def haar(width, batch, activation="tanh", **options):
+    return Chain(width, batch, activation, weights="haar", **options)
+
+
 CASES = {
     "centred": (Chain(5, 3, "tanh"), 3, None, 1),
     "rank below batch": (Chain(3, 6, "tanh"), 3, None, 1),
@@ -34,6 +39,12 @@ CASES = {
     "inputs": (Chain(5, 3, "tanh"), 2, None, 2),
     "twins": (Chain(5, 3, "tanh", norm="none"), 3, TWINS, 1),
     "collinear": (Chain(4, 3, "linear", norm="none"), 2, COLLINEAR, 1),
+    "haar, width = rank": (haar(4, 4, norm="none"), 2, None, 1),
+    "haar, one direction left": (haar(3, 3, "sin"), 3, None, 1),
+    "haar, fewer directions left than samples": (haar(6, 4, norm="batch-uncentred"), 3, None, 1),
+    "haar, rank below batch": (haar(3, 6), 3, None, 1),
+    "haar, skip": (haar(6, 3, skip=0.8, gain=0.6), 3, None, 1),
+    "haar, inputs": (haar(6, 3, gain=0.5, eps=0.3), 2, None, 2),
 }
 
 
@@ -132,6 +143,10 @@ READOUTS = {
     "cubes, with a skip connection": (
         Chain(5, 3, "tanh", norm="none", skip=0.5), 2,
         {"loss": lambda f: f**3, "classes": 4}, lambda f: f**3,
+    ),
+    "haar, skip": (
+        haar(5, 3, norm="none", skip=0.5, gain=1.5), 2, {"loss": lambda f: f**3, "classes": 4},
+        lambda f: f**3,
     ),
     "more classes than rows": (
         Chain(2, 3, "tanh"), 2, {"loss": "cross-entropy", "labels": [0, 2, 1]},

@@ -118,6 +118,7 @@ GIVEN = [
     # What they do not claim is left out.
     (bnmc.Chain(20, 3, "relu", weights="uniform"), {"weights": "uniform"}, ["Gaussian"]),
     (bnmc.Chain(20, 3, "relu", weights="rademacher"), {"weights": "rademacher"}, ["Gaussian"]),
+    (bnmc.Chain(20, 3, "relu", weights="haar"), {"weights": "haar"}, ["Gaussian"]),
     (
         bnmc.Chain(20, 3, "relu", weights=lambda rng, shape: rng.standard_normal(shape)),
         {"weights": "normal"},
@@ -135,7 +136,7 @@ GIVEN = [
 @pytest.mark.parametrize(
     ("chain", "law", "left_out"),
     GIVEN,
-    ids=["uniform", "signs", "own weights", "linear residual", "residual"],
+    ids=["uniform", "signs", "haar", "own weights", "linear residual", "residual"],
 )
 @pytest.mark.parametrize("with_step", [False, True])
 def test_given_samples_of_any_chain_pass(chain, law, left_out, with_step):

@@ -13,6 +13,7 @@ import pytest
 import bnmc
 from bnmc.errors import ArgumentError
 from bnmc.simulation import tiles as simulation_tiles
+from bnmc.simulation.engine.state import State
 from bnmc.simulation.store import store
 
 RELU = bnmc.Chain(30, 4, "relu")
@@ -86,7 +87,7 @@ def test_arrays_that_were_changed_are_refused(name, states):
             with pytest.raises(ArgumentError, match=r"initial: .*final_state"):
                 continued(changed(state, array, change))
         fewer = {one: values for one, values in state.arrays.items() if one != array}
-        if array not in ("wide", "unresolved"):
+        if array != "unresolved":
             with pytest.raises(ArgumentError, match="initial"):
                 continued(replace(state, arrays=fewer))
     for arrays in ({}, None, [1], {**state.arrays, "more": np.zeros(2)}):
@@ -160,6 +161,7 @@ TAMPERED = {
     "no archive": lambda content: b"PK" + content[2:40],
     "nothing": lambda content: b"",
     "a missing array": arrays_with(lambda one: {"wide": one["wide"]}),
+    "precision missing": arrays_with(lambda one: {n: a for n, a in one.items() if n != "wide"}),
     "another shape": arrays_with(lambda one: {**one, "gram": one["gram"][:, :2]}),
     "fewer chains": arrays_with(lambda one: {name: a[:0] for name, a in one.items()}),
     "a scalar": arrays_with(lambda one: {**one, "gram": np.float64(1.0)}),
@@ -167,6 +169,20 @@ TAMPERED = {
     "not finite": arrays_with(lambda one: {**one, "gram": one["gram"] * np.nan}),
     "compressed": compressed,
 }
+
+
+def test_parts_of_cpu_and_gpu_are_joined(states):
+    """A GPU does not say which chains its rows did not resolve."""
+    state = next(one for one in states.values() if "unresolved" in one.arrays)
+    of_gpu = replace(state, arrays={n: a for n, a in state.arrays.items() if n != "unresolved"})
+    marked = replace(
+        state, arrays={**state.arrays, "unresolved": np.ones_like(state.arrays["unresolved"])}
+    )
+    for parts, expected in (((of_gpu, marked), [0, 0, 1, 1]), ((marked, of_gpu), [1, 1, 0, 0])):
+        found = State.joined(parts)
+        assert found.chains == 4
+        assert found.arrays["unresolved"].tolist() == expected
+        assert found.arrays["gram"].tolist() == 2 * state.arrays["gram"].tolist()
 
 
 @pytest.mark.parametrize("how", TAMPERED)

@@ -59,6 +59,8 @@ def mismatch(step, chain=RELU, **options):
         (bnmc.Chain(20, 5, "relu", weights="uniform"), {"weights": "uniform"}),
         (bnmc.Chain(20, 5, "tanh", weights="rademacher", skip=1.0),
          {"weights": "rademacher", "skip": 1.0}),
+        (bnmc.Chain(6, 4, "relu", weights="haar"), {"weights": "haar"}),
+        (bnmc.Chain(12, 5, "relu", weights="haar", skip=0.5), {"weights": "haar", "skip": 0.5}),
     ],
     ids=lambda value: repr(value) if isinstance(value, bnmc.Chain) else "",
 )  # fmt: skip
@@ -178,6 +180,22 @@ def test_a_mistake_is_found_and_named(mistake):
     assert error.causes
     assert re.search(r"(?m)most likely: .*" + words, str(error))
     assert len(error.causes) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "most likely: weights are not orthogonal"),
+        ({"weights": "haar", "scale": 1.01}, "weights orthogonal"),
+        ({"weights": "haar", "sigma": "gelu"}, "weights orthogonal"),
+        ({"weights": "permutations"}, "rows independent"),
+        ({"weights": "haar", "pool": 2}, "calls independent"),
+    ],
+    ids=str,
+)
+def test_mistakes_of_orthogonal_networks(options, words):
+    error = mismatch(Network(**options), bnmc.Chain(20, 5, "relu", weights="haar"))
+    assert re.search(words, str(error))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
-from bnmc._claims.evidence import Evidence
+from bnmc._claims.evidence import COARSE, Evidence
 from bnmc._claims.layer import Layer
 from bnmc.chain.chain import Chain
 
@@ -217,7 +217,8 @@ def of_one_step(
     Notes
     -----
     Given a state, the rows of R = (h′ − skip x)/gain are N(0, G), so whitened rows are standard
-    normal.
+    normal.  With orthogonal weights RᵀR/d = G, and whitened rows are those of √d U with orthonormal
+    columns U, uniformly distributed: |z_r|²/d has the law Beta(k/2, (d−k)/2), k the rank of G.
     """
     d = y.shape[1]
     rest = y - chain.skip / chain.gain * before.x if chain.skip != 0.0 else y
@@ -233,20 +234,34 @@ def of_one_step(
     own = np.square(norms).sum(axis=1)
     size = np.sqrt(_mean_diagonal(before.gram))
     between = (_squares(square) - own) / (d * (d - 1) * rank)
+    between_expected = np.ones(len(rank))
+    if chain.is_orthogonal:
+        # Σ_rs (z_r·z_s)² = d² k, and E|z_r|⁴ = d k (k + 2) / (d + 2).
+        between_expected = d * (d - rank) / ((d + 2) * (d - 1))
     products = _products(z).observed
     outside = np.square(np.where(regular[:, None], 0.0, turned)).mean(axis=(1, 2)) > 10 * null
     found = {
         "one step: rows in the range of G": Evidence.of(1.0 - outside, 1.0),
         "one step: mean 0": Evidence.of(rest.mean(axis=1), 0.0, size),
-        "one step: variance, whitened": Evidence.of(norms.sum(axis=1) / (d * rank), 1.0),
-        "one step: covariance": _shares_of(residual, before.gram, null),
         "one step: rows independent": Evidence.of(
-            np.column_stack([between, products]), np.array([1.0, 0.0, 0.0]), 1.0 * rank
+            np.column_stack([between, products]),
+            np.column_stack([between_expected, 0.0 * products]),
+            1.0 * rank,
         ),
         "one step: calls independent": _pairs_of_calls(z, rest, rank, size),
     }
     if chain.is_gaussian:
         found["one step: rows Gaussian"] = _norms(z)
+    if chain.is_orthogonal:
+        # This is more than the right variance and covariance.
+        deviation = np.sqrt(_squares(residual - before.gram)) / before.gram.shape[-1]
+        unit = _mean_diagonal(gm.gram(y)) + _mean_diagonal(before.gram)
+        found["one step: weights orthogonal"] = Evidence.of(
+            deviation, 0.0, unit * max(1.0, rounding / COARSE)
+        )
+    else:
+        found["one step: variance, whitened"] = Evidence.of(norms.sum(axis=1) / (d * rank), 1.0)
+        found["one step: covariance"] = _shares_of(residual, before.gram, null)
     spread = _squares(square / d) / rank - np.square(np.trace(square, 0, 1, 2) / (d * rank))
     return found, spread * d / rank
 

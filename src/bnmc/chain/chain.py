@@ -31,8 +31,9 @@ class Chain:
     .. math:: x_{l+1} = N(\mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l)),
               \qquad G_l = \sigma(x_l)^T \sigma(x_l) / d,
 
-    where the entries of :math:`W_l` are i.i.d. with mean 0 and variance 1/d, and N normalizes each
-    row (Joudaki, Daneshmand and Bach, arXiv:2205.13076, eq. (2), is skip = 0, gain = 1).
+    where the entries of :math:`W_l` have mean 0 and variance 1/d, and are i.i.d. unless W is
+    orthogonal.  N normalizes each row (Joudaki, Daneshmand and Bach, arXiv:2205.13076, eq. (2), is
+    skip = 0, gain = 1).
 
     Parameters
     ----------
@@ -49,8 +50,9 @@ class Chain:
         Factor of the skip connection; 0 removes it.
     gain : float
         Factor of the weights; not 0.
-    weights : {"gaussian", "uniform", "rademacher"} or callable
-        Law of the entries of W times sqrt(d), with mean 0 and variance 1.  A callable takes a
+    weights : {"gaussian", "uniform", "rademacher", "haar"} or callable
+        Law of the entries of W times sqrt(d), with mean 0 and variance 1.  With "haar", W is
+        uniformly distributed on the orthogonal matrices.  A callable takes a
         `numpy.random.Generator` and a shape, and returns an array of that shape; several threads
         call it.
     eps : float
@@ -145,6 +147,11 @@ class Chain:
     def is_gaussian(self) -> bool:
         """Whether the weights are Gaussian, so that rows can be drawn given the Gram matrix."""
         return self.weight_law.rows_given_gram
+
+    @property
+    def is_orthogonal(self) -> bool:
+        """Whether the weights are uniformly distributed orthogonal matrices."""
+        return self.weight_law.is_orthogonal
 
     @property
     def is_vanilla_linear(self) -> bool:

@@ -14,14 +14,16 @@ from bnmc._support.arguments import choice
 
 __all__ = ["WEIGHTS", "WeightLaw", "WeightSampler", "weight_law"]
 
-#: A law of weights: called with a generator and a shape, it returns i.i.d. numbers of mean 0 and
-#: variance 1.
+#: A law of weights: called with a generator and a shape, it returns numbers of mean 0 and variance
+#: 1, which are i.i.d. unless the law is orthogonal.
 WeightSampler = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class WeightLaw:
-    """The law of the entries of W times sqrt(width): i.i.d. of mean 0 and variance 1.
+    """The law of the entries of W times sqrt(width), of mean 0 and variance 1.
+
+    The entries are i.i.d., or W is orthogonal.
 
     Parameters
     ----------
@@ -33,11 +35,14 @@ class WeightLaw:
         Whether the rows of W a are i.i.d. N(0, G) given the Gram matrix G of a, so that a layer
         can be drawn without weights.
     fourth_moment : float or None
-        Of one entry; None if unknown.
+        Of one entry; None if unknown, or if it depends on the width.
     is_symmetric : bool
         Whether an entry and its negative are known to have the same law.
     entries : WeightSampler
         Draws entries with NumPy: called with a generator and a shape.
+    is_orthogonal : bool, default False
+        Whether W is uniformly distributed on the orthogonal group (Haar measure).  Rows of W a can
+        then be drawn without weights too, but not independently of each other.
     """
 
     name: str
@@ -46,11 +51,13 @@ class WeightLaw:
     fourth_moment: float | None
     is_symmetric: bool
     entries: WeightSampler
+    is_orthogonal: bool = False
 
     @property
     def samplers(self) -> tuple[str, ...]:
         """The samplers that can make it, by the names that `simulate` takes."""
-        return ("conditional", "weights") if self.rows_given_gram else ("weights",)
+        without_weights = self.rows_given_gram or self.is_orthogonal
+        return ("conditional", "weights") if without_weights else ("weights",)
 
 
 def _gaussian(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -65,10 +72,20 @@ def _rademacher(generator: np.random.Generator, shape: tuple[int, int]) -> NDArr
     return 2.0 * generator.integers(0, 2, shape).astype(np.float64) - 1.0
 
 
+def _haar(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Draw the first rows of an orthogonal matrix times the root of its order, (rows, order)."""
+    rows, order = shape
+    vectors, root = np.linalg.qr(generator.standard_normal((order, rows)))
+    # Without this the law of the factor depends on the signs that the algorithm chooses.
+    entries: NDArray[np.float64] = vectors * np.copysign(np.sqrt(order), np.diagonal(root))
+    return np.ascontiguousarray(entries.T)
+
+
 _NAMED = (
     WeightLaw("gaussian", GAUSSIAN, True, 3.0, True, _gaussian),
     WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform),
     WeightLaw("rademacher", RADEMACHER, False, 1.0, True, _rademacher),
+    WeightLaw("haar", GIVEN, False, None, True, _haar, is_orthogonal=True),
 )
 
 #: The names of the laws.

@@ -48,7 +48,7 @@ Skip = Annotated[float, typer.Option(help="Factor of the skip connection.")]
 
 Gain = Annotated[float, typer.Option(help="Factor of the weights.")]
 
-Weights = Annotated[str, typer.Option(metavar="LAW", help="gaussian, uniform or rademacher.")]
+Weights = Annotated[str, typer.Option(metavar="LAW", help="gaussian, uniform, rademacher or haar.")]
 
 Eps = Annotated[float, typer.Option(help="Added to the variance; layers have 1e-5.")]
 

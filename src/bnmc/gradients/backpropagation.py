@@ -79,7 +79,8 @@ def backpropagate(
     .. math:: h_{l+1} = \mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l), \qquad
               x_{l+1} = N(h_{l+1}), \qquad x_0 = N(\mathrm{initial}),
 
-    where the entries of W are independent, N(0, 1/width), and the loss L is a function of h_depth.
+    where the entries of W are independent, N(0, 1/width), or W is uniformly distributed on the
+    orthogonal matrices (``weights="haar"``), and the loss L is a function of h_depth.
 
     Parameters
     ----------
@@ -112,10 +113,10 @@ def backpropagate(
         Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
         same `rng` and sampler.
     sampler : {"auto", "conditional", "weights"}
-        "conditional" makes no weight matrix and needs Gaussian weights, for which it is the
-        default.  "weights" draws the matrices of `drawn_weights` and multiplies by them and their
-        transposes, for every law of weights: the reference, with O(width²) operations per layer
-        and sample, and all rows of a network in memory.  Its Gram matrices equal those of
+        "conditional" makes no weight matrix and needs Gaussian or orthogonal weights, for which it
+        is the default.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
+        their transposes, for every law of weights: the reference, with O(width²) operations per
+        layer and sample, and all rows of a network in memory.  Its Gram matrices equal those of
         `simulate` up to rounding.
     backend : {"auto", "cpu"}
         Gradients have no kernels for GPUs: "cuda" raises `BackendError`.
@@ -174,6 +175,13 @@ def backpropagate(
     numbers.  The forward pass keeps its Gram matrices; if there are too many, it keeps states at
     checkpoints and is made again from these.
 
+    If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
+
+    .. math:: W^T δ = B H^T δ + Y T, \qquad T^T T = δ^T (I - H H^T) δ,
+
+    where the orthonormal columns of Y are uniformly distributed among those orthogonal to B, as
+    many as the rank of T.
+
     If float32 does not resolve a Gram matrix, or the gradients of samples are too alike for it,
     the chain goes on in float64.
 
@@ -199,7 +207,8 @@ def backpropagate(
     ensemble = ensemble_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
     )
-    drawn = sampler == "weights" or not chain.is_gaussian
+    without_weights = "conditional" in chain.weight_law.samplers
+    drawn = sampler == "weights" or not without_weights
     if ensemble.state is not None:
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
     direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)

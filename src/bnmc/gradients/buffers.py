@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu import memory, orthogonal, orthogonal_backward
 from bnmc._kernels.cpu.backward import Blocks, Rows, Solve
 from bnmc._kernels.cpu.memory import aligned_zeros, padded, stride
 from bnmc._kernels.cpu.numbers import BLOCK, Work
@@ -25,6 +25,9 @@ class Buffers:
     solve : Solve
     forward : Work
     totals : (4, sums) ndarray of float64
+    frame : orthogonal.Frame or None
+    rest : orthogonal_backward.Rest or None
+        Not None if the weights are orthogonal.
     """
 
     def __init__(
@@ -72,6 +75,11 @@ class Buffers:
         )
         self.forward: Work = memory.work(n, inputs, forward)
         self.totals = aligned_zeros((4, tiles * tiles * 16), np.float64)
+        self.frame = self.rest = None
+        if chain.is_orthogonal:
+            panels = -(-chain.width // memory.panel_rows(chain.width, columns))
+            self.frame = orthogonal.frame(columns, panels, forward)
+            self.rest = orthogonal_backward.rest(columns)
 
 
 def bytes_of_rows(chain: Chain, inputs: int, itemsize: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import backward, memory, rows
+from bnmc._kernels.cpu import backward, memory, orthogonal, orthogonal_backward, rows
 from bnmc._kernels.cpu.blocks import unpack_gram
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
@@ -26,7 +27,8 @@ class Descent:
     """The gradient of one chain with respect to h of some layer, and its way down.
 
     With δ (width x columns) this gradient and z (width x columns) the normals of the layer, the
-    state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.
+    state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.  If the weights
+    are orthogonal, the columns of z made orthogonal take the place of z.
 
     Parameters
     ----------
@@ -107,6 +109,8 @@ class Descent:
         self._factorise(gram_before, own)
         rows_given = np.zeros((0, 1)) if given is None else given
         draws = [codes.Draw(layer, stream, *self._keys) for stream in self._streams[:2]]
+        if own.frame is not None:
+            orthogonal.orthogonal_factor(self.law, self._panel, draws[0], own.forward, own.frame)
         tiles = own.totals.shape[1]
         own.totals[:] = 0.0
         for first in range(0, self.law.width, self._panel):
@@ -120,6 +124,8 @@ class Descent:
             own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
         unpack_gram(own.totals[1], self.law, self.state[0])
         backward.unpack_cross(own.totals[2], self.law, self.state[1])
+        if own.frame is not None:
+            orthogonal_backward.turn_cross(own.frame.inverse, self.state[1])
         self.stage = backward.TOP
         if self.chain.skip != 0.0:
             self._above = own.rows.delta.copy()
@@ -151,7 +157,7 @@ class Descent:
         size = len(block) // memory.padded(columns)
         for first in range(0, classes, size):
             count = min(size, classes - first)
-            backward.draw_regular(block, columns, own.solve.in_basis, first, size, draw)
+            rows.draw_regular(block, columns, own.solve.in_basis, first, size, draw)
             drawn = block.reshape(-1, size)[:columns, :count]
             normals[first : first + count] = drawn.T
         basis = np.tril(own.solve.basis[:columns, :columns]) * own.solve.in_basis
@@ -233,7 +239,10 @@ class Descent:
             own.rows.above[:] = self._above
         status = np.zeros(3, np.int64)
         name = np.dtype(forward).name
-        backward.backward_layers(
+        kernel = backward.backward_layers
+        if own.frame is not None:
+            kernel = partial(orthogonal_backward.orthogonal_backward_layers, own.frame, own.rest)
+        kernel(
             rows.activation(sigma_of(self.chain.activation), name),
             rows.activation(slope_of(self.chain.activation), name),
             self.law, self.lift, self.stage, layer, grams, ratios,

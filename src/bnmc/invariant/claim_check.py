@@ -114,7 +114,8 @@ def check(
                  Daneshmand et al., arXiv:2003.01652); are exchangeable
     batch        the samples of a batch are exchangeable
     samples      each state is independent of the next one
-    one step     with `step`: given h, rows of h′ are independent N(0, G), and calls independent
+    one step     with `step`: given h, rows of h′ are independent N(0, G), and calls independent;
+                 with orthogonal weights W a has the Gram matrix of a
     ============ ==================================================================================
 
     Claims that do not hold for a chain are left out: Gaussian rows for other weights, and sign

@@ -93,7 +93,7 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `chain` is no `Chain`, or `inputs` no integer >= 1.
+        If `chain` is no `Chain`, or has orthogonal weights, or `inputs` is no integer >= 1.
 
     Examples
     --------
@@ -101,7 +101,11 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     >>> law(bnmc.Chain(100, 4, "relu", skip=0.5), inputs=2)
     Law(width=100, batch=4, columns=8, norm=2, skip=0.5, gain=1.0, eps=0.0)
     """
-    return law_of(as_chain(chain), integer("inputs", inputs, low=1))
+    if as_chain(chain).is_orthogonal:
+        # The rows of a layer depend on each other, so no kernel draws them one by one.
+        hint = "bnmc.simulate makes chains with orthogonal weights"
+        raise ArgumentError("weights", chain.weights, "a law with independent entries", hint)
+    return law_of(chain, integer("inputs", inputs, low=1))
 
 
 def weight_law(chain: Chain) -> int:
@@ -119,7 +123,7 @@ def weight_law(chain: Chain) -> int:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `chain` is no `Chain`, or a function of the user draws its weights.
+        If `chain` is no `Chain`, or its weights are orthogonal or drawn by a function of the user.
 
     Examples
     --------
@@ -130,7 +134,8 @@ def weight_law(chain: Chain) -> int:
     """
     code = as_chain(chain).weight_law.code
     if code == GIVEN:
-        raise ArgumentError("weights", chain.weights, "a law with a name")
+        allowed = "a law of independent entries that has a name"
+        raise ArgumentError("weights", chain.weights, allowed)
     return code
 
 

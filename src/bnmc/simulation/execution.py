@@ -29,6 +29,9 @@ OF_FACTORS = (
 #: Why no GPU takes chains whose weights a function samples.
 OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
 
+#: Why no GPU takes chains with orthogonal weights.
+OF_HAAR = "chains with orthogonal weights are made on the CPU: backend='cpu'"
+
 #: Why no GPU takes chains whose norm is over the features.
 OF_PASSES = "norms over the features are made on the CPU: backend='cpu'"
 
@@ -108,4 +111,6 @@ def _refusal(ensemble: Ensemble) -> str | None:
     """Return why no GPU takes these chains, or None."""
     if callable(ensemble.chain.weights):
         return OF_PYTHON
+    if ensemble.chain.is_orthogonal:
+        return OF_HAAR
     return {"factor": OF_FACTORS, "passes": OF_PASSES}.get(ensemble.path)

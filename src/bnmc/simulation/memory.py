@@ -187,7 +187,18 @@ class Request:
         if callable(chain.weights):
             # The user's array, and the panel in the precision of the rows.
             each += (8 + np.dtype(ensemble.dtype).itemsize) * panel * chain.width
+        if chain.is_orthogonal:
+            each += self._of_orthogonal_weights(panel)
         return used * each
+
+    def _of_orthogonal_weights(self, panel: int) -> int:
+        """Return what a thread needs for an orthogonal matrix, or for rows that one makes."""
+        ensemble = self.recording.ensemble
+        width, columns = ensemble.chain.width, ensemble.columns
+        if ensemble.path == "weights":
+            # Normals, the factorization with its work space, and the matrix.
+            return 8 * 5 * width * (width + panel)
+        return 8 * 3 * memory.padded(columns) ** 2 * (1 + -(-width // panel))
 
     # --- tiles
 

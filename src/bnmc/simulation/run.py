@@ -80,8 +80,8 @@ def simulate(
         Anything `numpy.random.default_rng` takes (SPEC 7).  One 64-bit key is drawn from it.
     sampler : {"auto", "conditional", "weights"}
         "conditional" draws each layer given the Gram matrix of the layer before; it needs Gaussian
-        weights and makes no weight matrix.  "weights" draws the weights and multiplies.  Both have
-        the same law.  "auto" takes the cheaper valid one.
+        or orthogonal weights and makes no weight matrix.  "weights" draws the weights and
+        multiplies.  Both have the same law.  "auto" takes the cheaper valid one.
     backend : {"auto", "cpu", "cuda"}
         Where kernels run.  "cuda" divides the chains among all GPUs that CUDA sees (extras
         ``cuda12``, ``cuda13``); "auto" uses GPUs if there are any and the run is long enough.  The
@@ -167,6 +167,9 @@ def simulate(
     N(0, G) with G = aᵀa/d, so the sampler draws them through a factor of G, with d n normals
     instead of d².  This is exact at every width, also for singular G.  Equal samples stay equal to
     the bit.
+
+    Orthogonal weights (``weights="haar"``) need a second pass over the rows: with the factor L of
+    zᵀz/d, z the normals, the rows of z L⁻ᵀ are those of a uniformly distributed orthogonal frame.
 
     The conditional sampler resolves relative differences between samples above about 1e-7, the
     sampler "weights" above 1e-16.  Use ``sampler="weights"`` for closer samples.  If the Gram

@@ -20,7 +20,7 @@ __all__ = ["Layout", "layout_of", "problem_of", "require_sound"]
 Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 #: Arrays that the state of a GPU lacks.
-_OPTIONAL = {"wide", "unresolved"}
+_OPTIONAL = {"unresolved"}
 
 #: Largest magnitude of a power of two that a state splits off.
 _MOST_EXPONENT = 2**52

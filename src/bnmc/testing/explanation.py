@@ -74,6 +74,8 @@ def explained(
         Empty if no known cause fits.
     """
     failed = {name.removeprefix("one step: ") for name in failed}
+    if chain.is_orthogonal and failed <= {"weights orthogonal", "rows independent"}:
+        return ("weights are not orthogonal: RᵀR/width of a call is not G",)
     spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
     whole = list(_order(chain, states)) or list(_shared_by_calls(states, failed))
     whole = whole or list(_shared_up_to_signs(states, failed)) or list(_history(states))

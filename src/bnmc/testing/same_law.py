@@ -86,7 +86,8 @@ def assert_same_law(
         `from_features_last` and `from_linear_first`.
     chain : Chain
         The expected law.  For weights that are not Gaussian only mean, covariance and independence
-        are tested, and the width must be at least 4.
+        are tested, and the width must be at least 4.  For orthogonal weights every call must keep
+        the Gram matrix.
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7), for the states on which the step is
         tested.  It does not affect the random numbers of the step.

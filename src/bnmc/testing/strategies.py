@@ -13,7 +13,7 @@ from bnmc._support.extras import import_extra
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS
-from bnmc.chain.weights import WEIGHTS
+from bnmc.chain.weights import WEIGHTS, weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ FloatArray = NDArray[np.float64]
 
 #: Kinds of states of `batches`.
 BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
+
+#: Laws of weights with independent entries.
+_INDEPENDENT = tuple(name for name in WEIGHTS if not weight_law(name).is_orthogonal)
 
 #: Entries are multiples of 1/_UNIT of modulus up to _LARGEST/_UNIT: floats without rounding.
 _UNIT, _LARGEST = 64, 256
@@ -77,8 +80,8 @@ def chains(
     ----------
     widths, batches, activations, norms, skips, gains, weights, epsilons : SearchStrategy, optional
         Strategies of the arguments of `Chain`.  By default widths are 1 to 64 and batches 2 to 16.
-        All named activations, norms and laws of weights occur.  Gains have moduli from 1/4 to 4,
-        skip connections are 0 or between -1 and 1, and eps is 0.
+        All named activations, norms and laws of independent weights occur.  Gains have moduli
+        from 1/4 to 4, skip connections are 0 or between -1 and 1, and eps is 0.
 
     Returns
     -------
@@ -118,7 +121,7 @@ def chains(
         norm=chosen("norms", norms, st.sampled_from(NORMS)),
         skip=chosen("skips", skips, st.just(0.0) | sixteenths),
         gain=chosen("gains", gains, st.builds(gain, st.integers(-2, 2), st.booleans())),
-        weights=chosen("weights", weights, st.sampled_from(WEIGHTS)),
+        weights=chosen("weights", weights, st.sampled_from(_INDEPENDENT)),
         eps=chosen("epsilons", epsilons, st.just(0.0)),
     )
     return built

@@ -33,7 +33,7 @@ from bnmc._kernels.cpu.blocks import (
     unpack_gram,
 )
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
-from bnmc._kernels.cpu.rows import activate_block, factorise, measure_rows
+from bnmc._kernels.cpu.rows import activate_block, draw_regular, factorise, measure_rows
 from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
 from bnmc._kernels.scalar import activations, slopes
 from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
@@ -106,21 +106,6 @@ def cast(source, out, columns, rows):
     for i in range(columns):
         for at in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
             out[at] = source[at]
-
-
-@kernel
-def draw_regular(block, columns, regular, first_row, rows, draw):
-    """Fill the regular columns of a block with normals, and the others with zeros."""
-    k = 0
-    while k < columns:
-        end = k + 1
-        while end < columns and regular[end] == regular[k]:
-            end += 1
-        if regular[k]:
-            fill_normals(block, k, k, end - k, first_row, rows, draw)
-        else:
-            clear_rows(block, k, end, 0, rows)
-        k = end
 
 
 @kernel
@@ -254,15 +239,24 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
     cross : (columns, columns) float64
         zᵀ δ / width of the layer above.
     """
+    project_noise(sums, law, stage, ratio, solve)
+    mix(law, stage, ratio, cross, solve)
+
+
+@kernel
+def project_noise(sums, law, stage, ratio, solve):
+    """Write F⁻¹ P aᵀZ / width to `columns`, in the rows of samples with a column of F.
+
+    The parameters are those of `solve_layer`.
+    """
     columns, batch = law.columns, law.batch
     tiles = (columns + 3) // 4
     right, basis = solve.columns, solve.basis
-    centred = law.norm == NORM_CENTRED and stage != READOUT
     for i in range(columns):
         for j in range(columns):
             at = 16 * (i // 4 * tiles + j // 4) + 4 * (i % 4) + j % 4
             right[i, j] = ratio[i] * sums[at] / law.width
-    if centred:
+    if law.norm == NORM_CENTRED and stage != READOUT:
         subtract_means(right, columns, batch)
     # F⁻¹ P aᵀZ, in place, by rows: a row of a sample without a column of F plays no part.
     for i in range(columns):
@@ -273,6 +267,16 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
                         right[i, j] -= basis[i, k] * right[k, j]
             for j in range(columns):
                 right[i, j] /= basis[i, i]
+
+
+@kernel
+def mix(law, stage, ratio, cross, solve):
+    """Write M to `mixing`, given the matrix of `project_noise` in `columns`.
+
+    The parameters are those of `solve_layer`.
+    """
+    columns, batch = law.columns, law.batch
+    right, basis = solve.columns, solve.basis
     for i in range(columns):
         for j in range(columns):
             right[i, j] = cross[i, j] - right[i, j] if solve.in_basis[i] else 0.0
@@ -285,7 +289,7 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
                 if solve.in_basis[k]:
                     for j in range(columns):
                         right[k, j] -= basis[i, k] * right[i, j]
-    if centred:
+    if law.norm == NORM_CENTRED and stage != READOUT:
         subtract_means(right, columns, batch)
     for i in range(columns):
         for j in range(columns):

@@ -207,6 +207,21 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
 
 
 @kernel
+def draw_regular(block, columns, regular, first_row, rows, draw):
+    """Fill the regular columns of a block with normals, and the others with zeros."""
+    k = 0
+    while k < columns:
+        end = k + 1
+        while end < columns and regular[end] == regular[k]:
+            end += 1
+        if regular[k]:
+            fill_normals(block, k, k, end - k, first_row, rows, draw)
+        else:
+            clear_rows(block, k, end, 0, rows)
+        k = end
+
+
+@kernel
 def draw_rows(
     sigma, law, x, kept, first_row, last_row, draw, block, means, scales, partial, sums, factor,
     regular,

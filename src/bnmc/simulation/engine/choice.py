@@ -28,10 +28,12 @@ def choose_sampler(chain: Chain, inputs: int | None, wanted: str, dtype: str) ->
         return PassesSampler
     if wanted == "weights":
         return WeightsSampler
+    if chain.is_orthogonal:
+        return ConditionalSampler
     if not chain.is_gaussian:
         if wanted == "conditional":
             raise ArgumentError(
-                "sampler", wanted, "'weights' or 'auto' unless the weights are Gaussian"
+                "sampler", wanted, "'weights' or 'auto' unless the weights are Gaussian or Haar"
             )
         return WeightsSampler
     if chain.is_vanilla_linear:

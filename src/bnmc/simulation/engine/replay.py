@@ -74,11 +74,12 @@ class Replay:
         a, x = sampler.activations[index, (self.layer + 1) % 2], sampler.rows_of_x(index).copy()
         draw = sampler.addressed(self.layer, codes.STREAM_WEIGHTS, index)
         sums = np.zeros((sampler.panels, sampler.work().sums.size))
+        given_panel = sampler.given_panels(index, self.layer)
         for panel in range(sampler.panels):
             degenerate: int = layers.multiply_panels(
                 _identity(sampler.dtype), sampler.law, sampler.weight_code,
-                sampler.given(index, self.layer, panel), a, x, out, panel, panel + 1,
-                sampler.panel, draw, sampler.work(), sums,
+                given_panel(panel), a, x, out, panel, panel + 1, sampler.panel, draw,
+                sampler.work(), sums,
             )  # fmt: skip
             if degenerate >= 0:
                 return degenerate
@@ -154,8 +155,9 @@ def unit_weights_of_layer(
     weights = np.zeros((width, width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
+    given_panel = sampler.given_panels(0, layer)
     for panel, first in enumerate(range(0, width, sampler.panel)):
-        given = sampler.given(0, layer, panel)
+        given = given_panel(panel)
         for row in range(first, min(first + sampler.panel, width), numbers.BLOCK):
             for column in range(0, width, numbers.TILE):
                 part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]

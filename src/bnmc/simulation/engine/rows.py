@@ -20,7 +20,10 @@ from bnmc.simulation.engine.precision import in_range, least_pivots
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames
 
-__all__ = []
+__all__ = ["Share"]
+
+#: A function that calls a task on ranges of panels that make up a layer, and returns its results.
+Share = Callable[[Callable[[int, int], int]], list[int]]
 
 #: Relative pivot of a Gram matrix below which float32 rows do not resolve the samples.  In each
 #: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
@@ -108,10 +111,13 @@ class RowSampler(ScaledSampler):
         self.grams[first:last] = start.matrix
         law = law_of_start(self.law)
         none = np.zeros((last - first, 0, 1, 1)), np.zeros((last - first, 0, 1), np.int64)
-        self._draw(law, first, last, 0, np.full(1, -1), *none, lift=0)
+        self._draw(
+            lambda dtype: layers.conditional_layers, law, first, last, 0, np.full(1, -1), *none, 0
+        )
 
     def _draw(
         self,
+        kernel_of: Callable[[np.dtype[Any]], Callable[..., None]],
         law: codes.Law,
         first: int,
         last: int,
@@ -123,18 +129,21 @@ class RowSampler(ScaledSampler):
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
-        If float32 rows do not resolve the Gram matrix of a float32 chain, the chain continues in
-        float64, in all later layers.  Rounding then neither loses nor creates small eigenvalues.
+        `kernel_of` returns the kernel for rows of a dtype.  If float32 rows do not resolve the
+        Gram matrix of a float32 chain, the chain continues in float64, in all later layers.
+        Rounding then neither loses nor creates small eigenvalues.
         """
         if last - first > 1 and self.wide[first:last].any():
             for index in range(first, last):
                 one = slice(index - first, index - first + 1)
-                self._draw(law, index, index + 1, layer, slots, record[one], units[one], lift)
+                self._draw(
+                    kernel_of, law, index, index + 1, layer, slots, record[one], units[one], lift
+                )
             return
         dtype = np.dtype(np.float64) if self.wide[first] else self.dtype
         status = np.zeros((last - first, 3), np.int64)
         work = self.work(dtype)
-        layers.conditional_layers(
+        kernel_of(dtype)(
             self.activation(dtype), law, self.grams[first:last], self._xs(first, last, dtype),
             self._activations(first, last, dtype), self.offset + first, layer, slots, record,
             self.panel,
@@ -147,8 +156,9 @@ class RowSampler(ScaledSampler):
             done = int(status[index - first, 1]) - layer
             status[one] = 0
             self._draw(
-                law, index, index + 1, layer + done, slots[done:], record[one], units[one], lift
-            )
+                kernel_of, law, index, index + 1, layer + done, slots[done:], record[one],
+                units[one], lift,
+            )  # fmt: skip
         self.check(status, first)
 
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
@@ -221,14 +231,12 @@ class RowSampler(ScaledSampler):
         if self.is_scaled:
             frames.units[index, slot] = self.exponents[index]
 
-    def _one_layer(
-        self, index: int, layer: int, share: Callable[[Callable[[int, int], int]], list[int]]
-    ) -> None:
+    def _one_layer(self, index: int, layer: int, share: Share) -> None:
         """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
         sums = self.work().sums.size
         panel_sums = np.zeros((self.panels, sums))
         x = self.rows_of_x(index)
-        degenerate = share(self._layer_task(index, layer, x, panel_sums))
+        degenerate = share(self._layer_task(index, layer, x, panel_sums, share))
         finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
         if self.is_scaled and finite:
             a = self.activations[index, layer % 2] if self.keeps_a else self.activations[0, 0]
@@ -239,7 +247,10 @@ class RowSampler(ScaledSampler):
             raise_stopped(status, self.offset + index, layer, min(rows, default=-1))
 
     def _layer_task(
-        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray, share: Share
     ) -> Callable[[int, int], int]:
-        """Return a function of a range of panels that makes them, for one layer of one chain."""
+        """Return a function of a range of panels that makes them, for one layer of one chain.
+
+        `share` runs what must be known of all panels before.
+        """
         raise NotImplementedError

@@ -88,7 +88,16 @@ class State:
 
     @staticmethod
     def joined(parts: Sequence[State]) -> State:
-        """Return the state of the chains of several parts, one after the other."""
-        names = parts[0].arrays
-        arrays = {name: np.concatenate([one.arrays[name] for one in parts]) for name in names}
+        """Return the state of the chains of several parts, one after the other.
+
+        An array that a part lacks is one of the optional arrays, which a GPU does not make: zeros.
+        """
+        kinds = {name: array for one in parts for name, array in one.arrays.items()}
+
+        def array_of(one: State, name: str) -> NDArray[Any]:
+            found = one.arrays.get(name)
+            kind = kinds[name]
+            return np.zeros((one.chains, *kind.shape[1:]), kind.dtype) if found is None else found
+
+        arrays = {name: np.concatenate([array_of(one, name) for one in parts]) for name in kinds}
         return replace(parts[0], arrays=arrays)

@@ -13,7 +13,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import host_array
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.rows import RowSampler, Share
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames
 
@@ -47,7 +47,9 @@ class WeightsSampler(RowSampler):
 
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
-        return 1e-6 + chain.width**2 * (0.5e-9 + 1e-11 * columns) * dtype.itemsize / 4
+        # An orthogonal matrix takes a factorization.
+        of_entry = 5e-10 * chain.width if chain.is_orthogonal else 0.5e-9
+        return 1e-6 + chain.width**2 * (of_entry + 1e-11 * columns) * dtype.itemsize / 4
 
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
@@ -76,11 +78,12 @@ class WeightsSampler(RowSampler):
                 self._record_one(index, slot, frames)
 
     def _layer_task(
-        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray
+        self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray, share: Share
     ) -> Callable[[int, int], int]:
         a = self.activations[index, (layer + 1) % 2]
         following = self.activations[index, layer % 2]
         draw = self.addressed(layer, codes.STREAM_WEIGHTS, index)
+        given_panel = self.given_panels(index, layer)
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
             degenerate: int = layers.multiply_panels(
@@ -93,25 +96,41 @@ class WeightsSampler(RowSampler):
             if self.weight_code != codes.GIVEN:
                 return multiply(np.zeros((1, 1), self.dtype), first, last)
             for panel in range(first, last):
-                degenerate = multiply(self.given(index, layer, panel), panel, panel + 1)
+                degenerate = multiply(given_panel(panel), panel, panel + 1)
                 if degenerate >= 0:
                     return degenerate
             return -1
 
         return make
 
-    def given(self, index: int, layer: int, panel: int) -> FloatArray:
-        """Return a panel of unit-variance weights by the user's sampler, (panel, width).
+    def given_panels(self, index: int, layer: int) -> Callable[[int], FloatArray]:
+        """Return a function of a panel that returns its unit-variance weights, (panel, width).
 
-        The generator depends on key, chain, layer and panel alone.  If kernels draw the weights,
-        the array has shape (1, 1).
+        The generators depend on key, chain, layer and panel alone.  If kernels draw the weights,
+        the arrays have shape (1, 1).
         """
+        if self.chain.is_orthogonal:
+            # The rows of a matrix depend on each other.
+            width = self.chain.width
+            matrix = np.zeros((self.panels * self.panel, width), self.dtype)
+            generator = self._generator(index, layer, 0)
+            matrix[:width] = self.chain.weight_law.entries(generator, (width, width))
+            panels = matrix.reshape(self.panels, self.panel, width)
+            return lambda panel: panels[panel]
         if not callable(self.chain.weights):
-            return np.zeros((1, 1), self.dtype)
-        width = self.chain.width
-        rows = min(self.panel, width - panel * self.panel)
+            none = np.zeros((1, 1), self.dtype)
+            return lambda panel: none
+        return lambda panel: self._given(index, layer, panel)
+
+    def _generator(self, index: int, layer: int, panel: int) -> np.random.Generator:
         counter = [0, panel, layer, self.offset + index]
-        generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
+        return np.random.Generator(np.random.Philox(key=self.key, counter=counter))
+
+    def _given(self, index: int, layer: int, panel: int) -> FloatArray:
+        """Return a panel of weights by the user's sampler."""
+        width, generator = self.chain.width, self._generator(index, layer, panel)
+        rows = min(self.panel, width - panel * self.panel)
+        assert callable(self.chain.weights)
         returned = self.chain.weights(generator, (rows, width))
         allowed = f"a sampler of real numbers of shape {(rows, width)}"
         try:
