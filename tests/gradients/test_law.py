@@ -10,6 +10,7 @@ import pytest
 from numpy_gradients import Networks
 from oracle import FALSE_ALARM
 from scipy import special, stats
+from slow_cases import some
 
 import bnmc
 from bnmc import Chain
@@ -88,12 +89,6 @@ def of_networks(networks, delta):
     )
 
 
-def some(cases, *first):
-    """Return the names of cases as parameters; all but the first ones are slow."""
-    assert set(first) <= set(cases)
-    return [pytest.param(name, marks=[] if name in first else pytest.mark.slow) for name in cases]
-
-
 def assert_same_law(run, networks, delta):
     ours = of_run(run)
     theirs = of_networks(networks, delta)
@@ -119,8 +114,12 @@ def simulated(chain, depth, initial=None, inputs=1, **options):
 
 
 @pytest.mark.parametrize(
-    "name", some(CASES, "centred", "skip without norm", "rank below batch", "inputs")
-)
+    "name",
+    some(
+        CASES, "centred", "skip without norm", "rank below batch", "inputs", "haar, width = rank",
+        "haar, fewer directions left than samples",
+    ),
+)  # fmt: skip
 def test_normal_directions(name):
     chain, depth, initial, inputs = CASES[name]
     rng = np.random.default_rng(17)
