@@ -47,6 +47,7 @@ CROSS_CUTTING = {
     "test_downstream.py": "builds and installs the package",
     "test_faults.py": "tests the tool that puts faults into the package",
     "test_fuzz.py": "calls public functions and commands at random",
+    "test_pages.py": "compares tables and pictures of the documentation with the package",
     "test_public_api.py": "lists all public names",
     "test_readme.py": "runs the programs of the README",
     "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",

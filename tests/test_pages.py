@@ -1,0 +1,142 @@
+"""The tables and pictures of the README and the pages have the numbers of today's code."""
+
+import inspect
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import cli
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+IMAGES = DOCS / "images"
+#: The picture of the index takes minutes to compute, and has no numbers in its file.
+WITHOUT_NUMBERS = {"settling"}
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, id=path.stem)
+        for path in sorted(IMAGES.glob("*.py"))
+        if path.stem not in WITHOUT_NUMBERS | {"saving"}
+    ],
+)
+def test_pictures_have_the_numbers_of_today(script, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(IMAGES))
+    from saving import saved
+
+    shown = saved(script.with_suffix(".png"))
+    found = runpy.run_path(str(script))["numbers"]()
+    assert found.keys() == shown.keys()
+    for name, values in found.items():
+        # Numbers are saved to 7 digits; on other processors they agree up to rounding.
+        np.testing.assert_allclose(shown[name], np.ravel(values), rtol=1e-5, atol=1e-9)
+
+
+def test_pictures_of_the_pages_are_small():
+    for path in IMAGES.iterdir():
+        if path.suffix in (".png", ".svg") and path.stem not in WITHOUT_NUMBERS:
+            assert path.stat().st_size < 62_000, path.name
+
+
+def rows_of_the_readme():
+    for line in text_of(ROOT / "README.md").splitlines():
+        if re.match(r"\| `\w+` \| \d", line):
+            yield [cell.strip(" `") for cell in line.strip("|").split("|")]
+
+
+def test_table_of_the_readme():
+    """Measured values are those of pytorch.json, predictions those of the mean field."""
+    measured = json.loads(text_of(IMAGES / "pytorch.json"))
+    names = {"LeakyReLU": "leaky_relu"}
+    rows = list(rows_of_the_readme())
+    assert len(rows) == len(measured["activations"])
+    for layer, rate, predicted, cosine, predicted_cosine in rows:
+        name = names.get(layer, layer.lower())
+        known = measured["activations"][name]
+        star = bnmc.MeanField(bnmc.Chain(measured["width"], measured["batch"], name)).fixed_point()
+        value, error = map(number, rate.split(" ± "))
+        assert value == pytest.approx(known["rate"], abs=5e-4)
+        assert error == pytest.approx(known["rate_error"], abs=5e-4)
+        assert number(cosine) == pytest.approx(known["cosine"], abs=5e-4)
+        assert known["cosine_error"] < 1e-3
+        assert star.stable == (predicted != "no prediction: unstable")
+        if star.stable:
+            assert number(predicted) == pytest.approx(star.backward_rate, abs=5e-4)
+            assert number(predicted_cosine) == pytest.approx(star.c, abs=5e-4)
+            assert value == pytest.approx(star.backward_rate, rel=0.01)
+
+
+def test_table_of_activations():
+    """The table of practitioners.rst: growth of gradients, cosine and rate by activation."""
+    table = re.search(
+        r"\nactivation  batch 8.*?\n=+ .*?\n(.*?)\n==", text_of(DOCS / "practitioners.rst"), re.S
+    )
+    rows = [re.split(r"\s{2,}", line) for line in table.group(1).splitlines()]
+    assert len(rows) == 12
+    for names, *cells in rows:
+        for name in names.split(", "):
+            small, large = (
+                bnmc.MeanField(bnmc.Chain(100, batch, name)).fixed_point() for batch in (8, 64)
+            )
+            limit = bnmc.mean_field.limit(name)
+            rate, *unstable = cells[4].split(", ")
+            assert large.stable == (not unstable)
+            shown = [*map(number, cells[:4]), number(rate)]
+            rates = [small.backward_rate, large.backward_rate, limit.backward_rate]
+            np.testing.assert_allclose(shown, [*rates, large.c, large.rate], rtol=0, atol=5.1e-4)
+
+
+def test_rows_of_the_commands_are_explained(capsys):
+    """`reading.rst` names each row and column that these commands print."""
+    pytest.importorskip("typer")
+    page = text_of(DOCS / "reading.rst")
+    assert cli.main("fixed-point --activation relu --batch 10 --width 1000".split()) == 0
+    rows = capsys.readouterr().out.splitlines()[3:]
+    assert len(rows) > 10
+    for row in rows:
+        name = re.split(r"\s{2,}", row.strip())[0]
+        assert re.search(rf"^{re.escape(name)}  ", page, re.M), name
+    assert cli.main("stability --activation gelu --batches 38,39".split()) == 0
+    heads = capsys.readouterr().out.splitlines()[1].split()
+    assert heads == ["batch", "λ_L", "λ_M", "rate"]
+    assert all(re.search(rf"\b{head}\b", page) for head in heads)
+
+
+def test_program_for_pytorch(tmp_path):
+    """The program of practitioners.rst measures what it predicts."""
+    pytest.importorskip("torch")
+    page = text_of(DOCS / "practitioners.rst")
+    block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", page)
+    code = "import torch\ntorch.manual_seed(0)\n" + inspect.cleandoc("\n" + block.group(1))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    growth, predicted = map(float, re.findall(r"×([\d.]+)", done.stdout))
+    assert growth == pytest.approx(predicted, rel=0.1)
+
+
+def test_citation_of_the_results():
+    page = text_of(DOCS / "results.rst")
+    assert f"version = {{{bnmc.__version__}}}" in page
+    assert page.count("@article{") == 3
