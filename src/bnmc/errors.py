@@ -95,6 +95,7 @@ class ArgumentError(_AboutArgument, ValueError):
 
     Examples
     --------
+    >>> from bnmc.errors import ArgumentError
     >>> raise ArgumentError("width", 0, "an integer >= 1")
     Traceback (most recent call last):
         ...
@@ -109,6 +110,7 @@ class ArgumentTypeError(_AboutArgument, TypeError):
 
     Examples
     --------
+    >>> from bnmc.errors import ArgumentTypeError
     >>> raise ArgumentTypeError("width", "10", "an integer")
     Traceback (most recent call last):
         ...
@@ -137,6 +139,7 @@ class UnknownNameError(ArgumentError):
 
     Examples
     --------
+    >>> from bnmc.errors import UnknownNameError
     >>> raise UnknownNameError("activation", "rleu", ["linear", "relu"])
     Traceback (most recent call last):
         ...
@@ -175,6 +178,7 @@ class ResultTooLargeError(ArgumentError, MemoryError):
 
     Examples
     --------
+    >>> from bnmc.errors import ResultTooLargeError
     >>> raise ResultTooLargeError("depth", 3 << 40, 8 << 30, "record every=100 layers")
     Traceback (most recent call last):
         ...
@@ -207,6 +211,7 @@ class ZeroVarianceError(BnmcError, ValueError):
 
     Examples
     --------
+    >>> from bnmc.errors import ZeroVarianceError
     >>> raise ZeroVarianceError(chain=0, layer=7, row=2)
     Traceback (most recent call last):
         ...
@@ -240,6 +245,7 @@ class NonFiniteError(BnmcError, ArithmeticError):
 
     Examples
     --------
+    >>> from bnmc.errors import NonFiniteError
     >>> raise NonFiniteError(chain=3, layer=1200, quantity="Gram matrix")
     Traceback (most recent call last):
         ...
@@ -272,6 +278,7 @@ class SingularGramError(BnmcError, ValueError):
 
     Examples
     --------
+    >>> from bnmc.errors import SingularGramError
     >>> raise SingularGramError("G", (4, 0), 1e-17)
     Traceback (most recent call last):
         ...
@@ -308,6 +315,7 @@ class MissingExtraError(BnmcError, ImportError):
 
     Examples
     --------
+    >>> from bnmc.errors import MissingExtraError
     >>> raise MissingExtraError("matplotlib", "plot")
     Traceback (most recent call last):
         ...
@@ -344,6 +352,7 @@ class BackendError(BnmcError, RuntimeError):
 
     Examples
     --------
+    >>> from bnmc.errors import BackendError
     >>> raise BackendError("cuda", "no device found")
     Traceback (most recent call last):
         ...
@@ -374,6 +383,7 @@ class WorkersLostError(BnmcError, RuntimeError):
 
     Examples
     --------
+    >>> from bnmc.errors import WorkersLostError
     >>> print(WorkersLostError(5, "a process was terminated abruptly"))
     a task was lost 5 times: a process was terminated abruptly
     """
@@ -404,6 +414,7 @@ class StoreError(BnmcError, OSError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreError
     >>> print(StoreError("run.zarr", "No space left on device"))
     store 'run.zarr': No space left on device
     """
@@ -440,6 +451,7 @@ class StoreLockError(StoreError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreLockError
     >>> print(StoreLockError("run.zarr", "No locks available"))
     store 'run.zarr': its file system cannot lock files (No locks available); use another one
     """
@@ -460,6 +472,7 @@ class StoreReplacedError(StoreError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreReplacedError
     >>> print(StoreReplacedError("run.zarr"))
     store 'run.zarr': it was removed or replaced while this run wrote it
     """
@@ -487,6 +500,7 @@ class StoreMismatchError(ArgumentError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreMismatchError
     >>> print(StoreMismatchError("run.zarr", "width", "100", "200"))
     store: expected a run with width = 200, got 'run.zarr', which has width = 100
     """
@@ -518,6 +532,7 @@ class Interrupted(KeyboardInterrupt):
 
     Examples
     --------
+    >>> from bnmc.errors import Interrupted
     >>> try:
     ...     raise Interrupted(None)
     ... except KeyboardInterrupt as stop:
@@ -561,6 +576,7 @@ class PartialEstimateError(BnmcError):
 
     Examples
     --------
+    >>> from bnmc.errors import PartialEstimateError
     >>> try:
     ...     raise PartialEstimateError("120 layers are too few for a lag of 60", partial=0.8)
     ... except PartialEstimateError as error:
@@ -599,6 +615,7 @@ class NotMixing(PartialEstimateError):
 
     Examples
     --------
+    >>> from bnmc.errors import NotMixing, PartialEstimateError
     >>> try:
     ...     raise NotMixing("0 of 32 pairs met in 4000 layers", None, 0.01, 0.0)
     ... except PartialEstimateError as error:

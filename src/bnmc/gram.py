@@ -65,6 +65,7 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import gram
     >>> gram([[1.0, 1.0], [1.0, -1.0]])
     array([[1., 0.],
            [0., 1.]])
@@ -96,6 +97,7 @@ def cross_gram(a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None) -
 
     Examples
     --------
+    >>> from bnmc.gram import cross_gram
     >>> cross_gram([[1.0, 1.0], [1.0, -1.0]], [[2.0], [0.0]])
     array([[1.],
            [1.]])
@@ -128,6 +130,7 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import distance
     >>> print(distance([[1.0, 0.0], [0.0, 1.0]], [[1.0, 3.0], [4.0, 1.0]]))
     5.0
     """
@@ -165,6 +168,7 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import relative_deviation
     >>> print(relative_deviation([[2.0, 0.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 6.0]]))
     0.5
     """
@@ -204,6 +208,7 @@ def orthogonality_gap(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import orthogonality_gap
     >>> print(orthogonality_gap([[1.0, 1.0], [1.0, 1.0]]).round(6))
     0.707107
     """
@@ -236,6 +241,7 @@ def rank_bound(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import rank_bound
     >>> print(rank_bound([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]))
     2.0
     """
@@ -279,6 +285,8 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     The first and the third row are equal, and orthogonal to the second. M has the eigenvalues 2, 1
     and 0:
 
+    >>> import numpy as np
+    >>> from bnmc.gram import gram, soft_rank
     >>> x = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
     >>> print(soft_rank(gram(x), 0.5, width=3))
     2
@@ -313,6 +321,7 @@ def eigenvalues(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import eigenvalues
     >>> eigenvalues([[2.0, 1.0], [1.0, 2.0]]).round(12)
     array([1., 3.])
     """
@@ -341,6 +350,7 @@ def condition(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import condition
     >>> condition([[[1.0, 0.0], [0.0, 8.0]], [[1.0, 1.0], [1.0, 1.0]]])
     array([ 8., inf])
     """
@@ -375,6 +385,7 @@ def correlation(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Arra
 
     Examples
     --------
+    >>> from bnmc.gram import correlation
     >>> correlation([[4.0, 1.0], [1.0, 1.0]])
     array([[1. , 0.5],
            [0.5, 1. ]])
@@ -412,6 +423,7 @@ def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import centre
     >>> centre([[1.0, 0.0], [0.0, 1.0]])
     array([[ 0.5, -0.5],
            [-0.5,  0.5]])
@@ -448,6 +460,7 @@ def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import validate_gram
     >>> validate_gram([[1.0, 2.0], [2.0, 1.0]])
     Traceback (most recent call last):
         ...

@@ -32,6 +32,7 @@ def import_extra(module: str, extra: str) -> ModuleType:
 
     Examples
     --------
+    >>> from bnmc._support.extras import import_extra
     >>> import_extra("no_such_module", "plot")
     Traceback (most recent call last):
         ...

@@ -105,6 +105,7 @@ class Activation:
 
     Examples
     --------
+    >>> from bnmc import Activation
     >>> import numpy as np
     >>> swish = Activation(lambda x: x / (1 + np.exp(-2 * x)), name="swish")
     >>> swish(np.array([-1.0, 0.0, 1.0])).round(6)
@@ -176,6 +177,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> Activation.named("tahn")
         Traceback (most recent call last):
             ...
@@ -203,6 +205,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> import numpy as np
         >>> float(Activation.named("relu").scalar("float32")(np.float32(-1)))
         0.0
@@ -238,6 +241,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> Activation.named("abs")([[1, -2]])
         array([[1., 2.]])
         """
@@ -261,6 +265,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> import numpy as np
         >>> Activation(np.log).check()
         Traceback (most recent call last):
@@ -294,6 +299,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> Activation(lambda x: x * x, derivative=lambda x: 3 * x).check_derivative()
         Traceback (most recent call last):
             ...
@@ -361,6 +367,7 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
 
     Examples
     --------
+    >>> from bnmc.chain.activations import as_activation
     >>> as_activation("tanh")
     Activation.named('tanh')
     >>> as_activation(lambda x: x * x)

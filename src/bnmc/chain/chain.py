@@ -65,6 +65,7 @@ class Chain:
 
     Examples
     --------
+    >>> from bnmc import Chain
     >>> Chain(width=1000, batch=10, activation="relu")
     Chain(width=1000, batch=10, activation='relu')
     >>> Chain.bn_residual(width=32, batch=32, gamma=0.1).gain

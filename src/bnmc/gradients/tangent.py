@@ -45,6 +45,13 @@ class TangentKernel:
         "conditional" or "weights".
     key : int
         The 64-bit key of all random numbers.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> found = bnmc.gradients.tangent_kernel(bnmc.Chain(100, 6, "relu"), 3, chains=50, rng=0)
+    >>> found.mean().shape, found.stderr().shape
+    ((6, 6), (6, 6))
     """
 
     chain: Chain
@@ -289,6 +296,7 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gradients import probing_variance
     >>> probing_variance([[1.0, 0.0], [0.0, 1.0]], 4).round(3).tolist()
     [[0.167, 1.0], [1.0, 0.167]]
     """

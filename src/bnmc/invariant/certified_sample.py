@@ -47,6 +47,13 @@ class InvariantSample:
         The bound of each layer.
     key : int
         The 64-bit key of the draws.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> drawn = bnmc.invariant.sample(bnmc.Chain(300, 4, "relu"), 10, tolerance=0.05, rng=0)
+    >>> drawn.gram.shape
+    (10, 4, 4)
     """
 
     chain: Chain

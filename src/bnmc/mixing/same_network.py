@@ -30,6 +30,14 @@ class TwoInputs:
         ``Σ_i |λ_i/λ′_i − 1|``, both sorted in ascending order: the quantity of Corollary 2.
     relative : (chains, layers) ndarray of float64
         ‖G⁻¹G′ − I‖_F: the quantity of Corollary 4.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> x, y = np.random.default_rng(0).normal(size=(2, 500, 4))
+    >>> found = bnmc.mixing.two_inputs(bnmc.Chain(500, 4, "relu"), x, y, depth=20, rng=0)
+    >>> bool(found.relative[:, 20].mean() < found.relative[:, 0].mean())
+    True
     """
 
     layers: NDArray[np.int64]

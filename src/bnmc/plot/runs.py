@@ -77,6 +77,7 @@ def trajectory(
 
     Examples
     --------
+    >>> from bnmc.plot import trajectory
     >>> import bnmc
     >>> chain = bnmc.Chain(width=300, batch=4)
     >>> run = bnmc.simulate(chain, 20, chains=16, rng=0)
@@ -138,6 +139,7 @@ def overview(run: Run, star: Any = None, *, level: float = 0.9) -> Figure:
 
     Examples
     --------
+    >>> from bnmc.plot import overview
     >>> import bnmc
     >>> run = bnmc.simulate(
     ...     bnmc.Chain(300, 4),

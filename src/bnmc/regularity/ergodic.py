@@ -79,6 +79,7 @@ def constant(
 
     Examples
     --------
+    >>> from bnmc.regularity import constant
     >>> import bnmc
     >>> alpha = constant(bnmc.Chain.bn_linear(8, 8), rng=0)
     >>> round(alpha.value, 2), alpha.stderr < 0.01 * alpha.value
@@ -124,6 +125,7 @@ def averages(
 
     Examples
     --------
+    >>> from bnmc.regularity import averages
     >>> import bnmc
     >>> found = averages(bnmc.Chain.bn_linear(8, 8), rng=0)
     >>> print(f"{found.rank_bound:.2f}, {found.scaled_norm:.2f}")
@@ -171,6 +173,7 @@ def figures(
 
     Examples
     --------
+    >>> from bnmc.regularity import figures
     >>> found = figures([4, 8], rng=0)
     >>> found.value("alpha").round(2)
     array([0.95, 0.91])

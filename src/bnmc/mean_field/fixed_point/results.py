@@ -86,6 +86,15 @@ class FixedPoint(SymmetricFixedPoint):
         relative for larger ones. It includes the difference to a coarser quadrature, the tails of
         the integrals, the deviation of σ from polynomials on panels, and rounding.
         `MeanField.fixed_point` states its assumption. The true error is usually much smaller.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> star = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fixed_point()
+    >>> round(star.c, 4), round(star.rate, 4), round(star.backward_rate, 3), star.stable
+    (0.2647, 0.7911, 1.696, True)
+    >>> star.gram.shape, round(star.explosion_depth, 2)
+    ((10, 10), 1.89)
     """
 
     batch: int
@@ -93,11 +102,17 @@ class FixedPoint(SymmetricFixedPoint):
 
     def __str__(self) -> str:
         """Return the matrix, whether it is stable, and the rates, in one line."""
-        return (
-            f"diagonal {self.b:.6g}, correlation {self.c:.6g} of {self.batch} samples; "
-            f"{'stable' if self.stable else 'unstable'}: deviations times {self.rate:.4g}, squared "
-            f"gradients times {self.backward_rate:.4g} a layer"
-        )
+        parts = [
+            f"diagonal {self.b:.6g}, correlation {self.c:.6g} of {self.batch} samples",
+            f"{'stable' if self.stable else 'unstable'}: perturbations ×{self.rate:.4g} per layer",
+        ]
+        if math.isinf(self.backward_rate):
+            parts.append("squared gradient norm: infinite mean")
+        else:
+            # Without stability networks are elsewhere, and so are their gradients.
+            where = "" if self.stable else " if the network stayed here"
+            parts.append(f"squared gradient norm ×{self.backward_rate:.4g} per layer{where}")
+        return "; ".join(parts)
 
     @property
     def gram(self) -> FloatArray:
