@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from bnmc._support.arguments import instance, integer, real
+from bnmc._support.keywords import explains_keywords
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.covariance import IDENTITY, CovarianceMap
 from bnmc.chain.norms import NORMS, Norm, as_norm
@@ -83,6 +84,7 @@ class Chain:
     #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
     normalization: Norm = field(init=False)
 
+    @explains_keywords
     def __init__(
         self,
         width: int,

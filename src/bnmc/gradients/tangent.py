@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
@@ -132,6 +133,7 @@ class TangentKernel:
         return f"<TangentKernel of {self.chains} chains, {self.depth} layers{by}; {self.chain}>"
 
 
+@explains_keywords
 def tangent_kernel(
     chain: Chain,
     depth: int,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import text_table
 from bnmc._support.workers import as_executor
@@ -178,6 +179,7 @@ class Comparison:
         return ax
 
 
+@explains_keywords
 def compare(
     chain: Chain,
     *,

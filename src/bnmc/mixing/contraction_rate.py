@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import integer, real
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
@@ -75,6 +76,7 @@ class Contraction:
         return 1.0 - self.rate
 
 
+@explains_keywords
 def contraction(
     chain: Chain,
     *,

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer, real
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
@@ -355,6 +356,7 @@ class TVBound:
         return ax
 
 
+@explains_keywords
 def tv_bound(
     chain: Chain,
     depth: int,

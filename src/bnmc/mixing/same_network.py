@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._support.arguments import finite_array, integer
 from bnmc._support.array_arguments import require_memory
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_stationary_law
@@ -45,6 +46,7 @@ class TwoInputs:
     relative: NDArray[np.float64]
 
 
+@explains_keywords
 def two_inputs(
     chain: Chain,
     x: ArrayLike,

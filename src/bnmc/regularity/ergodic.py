@@ -10,6 +10,7 @@ import numpy as np
 
 from bnmc._support.arguments import integer, items, real
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -20,6 +21,7 @@ from bnmc.regularity.results import Averages, Figures
 __all__ = ["averages", "constant", "figures"]
 
 
+@explains_keywords
 def constant(
     chain: Chain,
     *,
@@ -89,6 +91,7 @@ def constant(
     return run.constant()
 
 
+@explains_keywords
 def averages(
     chain: Chain,
     *,
@@ -135,6 +138,7 @@ def averages(
     return ErgodicRun(chain, rng, rtol, chains, depth, burn_in, threads, progress, tau).averages()
 
 
+@explains_keywords
 def figures(
     widths: Iterable[int] = (4, 8, 16, 32, 64, 128, 256),
     *,
