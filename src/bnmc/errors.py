@@ -22,6 +22,7 @@ __all__ = [
     "BnmcError",
     "Interrupted",
     "KernelCacheWarning",
+    "LayoutWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
@@ -320,14 +321,17 @@ class MissingExtraError(BnmcError, ImportError):
     Traceback (most recent call last):
         ...
     bnmc.errors.MissingExtraError: matplotlib is not installed, the extra 'plot' brings it:
-    pip install "bnmc[plot]"
+    pip install "bnmc[plot]", or pip install ".[plot]" in a checkout
     """
 
     def __init__(self, module: str, extra: str) -> None:
         self.module = module
         self.extra = extra
         self.command = f'pip install "bnmc[{extra}]"'
-        message = f"{module} is not installed, the extra {extra!r} brings it: {self.command}"
+        message = (
+            f"{module} is not installed, the extra {extra!r} brings it: {self.command}, or "
+            f'pip install ".[{extra}]" in a checkout'
+        )
         super().__init__(message, name=module)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -555,6 +559,13 @@ class KernelCacheWarning(UserWarning):
 
     The message names the folder and the reason: it cannot be written to, a file is damaged, or
     another user may have written code there. A process warns once per folder and kind of failure.
+    """
+
+
+class LayoutWarning(UserWarning):
+    """A matrix has more columns than rows, so its samples may be in the rows.
+
+    Arrays of this package have one sample in each column.
     """
 
 

@@ -18,13 +18,15 @@ matrix only, so they take Gram matrices only. The V(H) of Daneshmand, Joudaki an
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real, result_array
 from bnmc._support.array_arguments import Float64Array
 from bnmc._support.linalg import SLACK, is_singular, require_regular, rounding_unit
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, LayoutWarning
 
 __all__ = [
     "centre",
@@ -47,8 +49,9 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
 
     Parameters
     ----------
-    a : (..., width, batch) array_like
-        Representations, with one sample in each column.
+    a : (width, batch) or (networks, width, batch) array_like
+        Representations, with one sample in each column. PyTorch has samples in the rows: pass the
+        transpose. Flatten images: ``images.reshape(len(images), -1).T``.
     out : (..., batch, batch) ndarray of float64, optional
         Array for the result, which the function returns.
 
@@ -56,6 +59,11 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     -------
     (..., batch, batch) ndarray of float64
         Symmetric, positive semidefinite.
+
+    Warns
+    -----
+    LayoutWarning
+        If there are more columns than rows. `cross_gram` of an array with itself does not warn.
 
     Raises
     ------
@@ -71,6 +79,18 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
            [0., 1.]])
     """
     representation = _representation("a", a)
+    if representation.ndim > 3:
+        raise ArgumentError(
+            "a", representation.shape, "(width, batch) or (networks, width, batch); flatten images"
+        )
+    width, batch = representation.shape[-2:]
+    if batch > width:
+        warnings.warn(
+            f"a has {batch} columns and {width} rows: {batch} samples × {width} features, one "
+            "sample in each column; if the samples are in the rows, pass the transpose",
+            LayoutWarning,
+            stacklevel=2,
+        )
     return _product("a", representation, representation, out)
 
 
@@ -286,9 +306,9 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     and 0:
 
     >>> import numpy as np
-    >>> from bnmc.gram import gram, soft_rank
+    >>> from bnmc.gram import cross_gram, soft_rank
     >>> x = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
-    >>> print(soft_rank(gram(x), 0.5, width=3))
+    >>> print(soft_rank(cross_gram(x, x), 0.5, width=3))
     2
     """
     width = integer("width", width, low=1)

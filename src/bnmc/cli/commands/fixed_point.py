@@ -27,7 +27,9 @@ def fixed_point(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Fixed point of infinitely wide networks: its Gram matrix, rates and stability.
+    """Fixed point of infinitely wide networks.
+
+    Its Gram matrix, its rates and its stability.
 
     Example: bnmc fixed-point --activation tanh --batch 64 --width 1000
     """

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from bnmc.mean_field.float64 import FloatArray
 
@@ -55,6 +56,8 @@ class FixedPoint(SymmetricFixedPoint):
 
     Here 1 is the vector (1, …, 1). `MeanField.fixed_point` returns it and has the formulas.
 
+    ``numpy.asarray(point)`` is `gram`, so functions of Gram matrices take a fixed point.
+
     Attributes
     ----------
     batch : int
@@ -99,6 +102,11 @@ class FixedPoint(SymmetricFixedPoint):
 
     batch: int
     multiplicities: tuple[int, ...]
+
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.float64]:
+        return np.array(self.gram, dtype=dtype)
 
     def __str__(self) -> str:
         """Return the matrix, whether it is stable, and the rates, in one line."""
