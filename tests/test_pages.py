@@ -19,6 +19,8 @@ DOCS = ROOT / "docs"
 IMAGES = DOCS / "images"
 #: The picture of the index takes minutes to compute, and has no numbers in its file.
 WITHOUT_NUMBERS = {"settling"}
+#: Pictures of the mean field, and of kernels that most tests compile.
+QUICK = {"chain", "pytorch", "start"}
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
 
@@ -34,7 +36,7 @@ def number(text):
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(path, id=path.stem)
+        pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
         for path in sorted(IMAGES.glob("*.py"))
         if path.stem not in WITHOUT_NUMBERS | {"saving"}
     ],
@@ -110,13 +112,15 @@ def test_rows_of_the_commands_are_explained(capsys):
     """`reading.rst` names each row and column that these commands print."""
     pytest.importorskip("typer")
     page = text_of(DOCS / "reading.rst")
-    assert cli.main("fixed-point --activation relu --batch 10 --width 1000".split()) == 0
+    assert (
+        cli.main(["fixed-point", "--activation", "relu", "--batch", "10", "--width", "1000"]) == 0
+    )
     rows = capsys.readouterr().out.splitlines()[3:]
     assert len(rows) > 10
     for row in rows:
         name = re.split(r"\s{2,}", row.strip())[0]
         assert re.search(rf"^{re.escape(name)}  ", page, re.M), name
-    assert cli.main("stability --activation gelu --batches 38,39".split()) == 0
+    assert cli.main(["stability", "--activation", "gelu", "--batches", "38,39"]) == 0
     heads = capsys.readouterr().out.splitlines()[1].split()
     assert heads == ["batch", "λ_L", "λ_M", "rate"]
     assert all(re.search(rf"\b{head}\b", page) for head in heads)

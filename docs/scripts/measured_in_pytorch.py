@@ -24,7 +24,7 @@ ACTIVATIONS = {
 
 
 def measured(activation):
-    """Return ln of the squared gradient norms, (depth,), and the cosine of samples, of a network."""
+    """Return ln of the squared gradient norms, (depth,), and the cosine of two samples."""
     network, cosines, weights = nn.Sequential(), [], []
     for _ in range(DEPTH):
         linear = nn.Linear(WIDTH, WIDTH)
