@@ -58,8 +58,8 @@ PUBLIC = {
     ),
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
-        "LayoutWarning MissingExtraError NonFiniteError NotMixing PartialEstimateError PrecisionWarning "
-        "ResultTooLargeError SingularGramError StoreError StoreInUseError StoreLockError "
+        "LayoutWarning MissingExtraError NonFiniteError NotMixing PartialEstimateError "
+        "PrecisionWarning ResultTooLargeError SingularGramError StoreError StoreInUseError StoreLockError "
         "StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
     ),
     "bnmc.experiments": (
