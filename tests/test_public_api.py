@@ -59,8 +59,9 @@ PUBLIC = {
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
         "LayoutWarning MissingExtraError NonFiniteError NotMixing PartialEstimateError "
-        "PrecisionWarning ResultTooLargeError SingularGramError StoreError StoreInUseError StoreLockError "
-        "StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
+        "PrecisionWarning ResultTooLargeError SingularGramError StoreError StoreInUseError "
+        "StoreLockError StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError "
+        "ZeroVarianceError"
     ),
     "bnmc.experiments": (
         "Experiment Table describe names run"
