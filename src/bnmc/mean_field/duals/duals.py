@@ -14,13 +14,13 @@ from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc._support.array_arguments import broadcast, real_numbers
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
-from bnmc.infinite_width.closed_forms import (
+from bnmc.mean_field.duals.closed_forms import (
     CLOSED_FORMS,
     ClosedForm,
     homogeneous,
     scale_and_correlation,
 )
-from bnmc.infinite_width.series import Expansion, expansion, pair_sum
+from bnmc.mean_field.duals.series import Expansion, expansion, pair_sum
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
