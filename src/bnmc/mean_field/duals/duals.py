@@ -24,7 +24,7 @@ from bnmc.mean_field.duals.series import Expansion, expansion, pair_sum
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
-__all__ = ["Dual", "Side", "dual", "require_accuracy"]
+__all__ = ["Dual", "Side", "derivative_of", "dual", "require_accuracy"]
 
 _Spec = str | Activation | Callable[[Any], Any]
 
@@ -253,7 +253,7 @@ def dual(activation: _Spec | Dual) -> Dual:
         if found is not None:
             return Dual(function.name, True, homogeneous(*found), None, None)
         function.check_derivative()
-    return Dual(function.name, False, None, function, _derivative(function))
+    return Dual(function.name, False, None, function, derivative_of(function))
 
 
 def require_accuracy(name: str, error: float, rtol: float, partial: object) -> None:
@@ -267,7 +267,7 @@ def require_accuracy(name: str, error: float, rtol: float, partial: object) -> N
 
 
 @lru_cache(maxsize=64)
-def _derivative(function: Activation) -> Activation | None:
+def derivative_of(function: Activation) -> Activation | None:
     """Return the derivative of an activation, None if it is not known."""
     if not function.builtin:
         return function.derivative
