@@ -86,10 +86,10 @@ class CorrelationMap:
     --------
     >>> tanh = CorrelationMap("tanh", weight_variance=2.5, bias_variance=0.05)
     >>> print(tanh.phase())
-    chaotic: variance 1.00867, correlation 0.200632, depth scale 3.41 layers; squared gradients
-    ×1.15771 per layer, depth scale 6.829 layers
+    chaotic: variance 1.06396, correlation 0.446804, depth scale 11.8 layers; squared gradients
+    ×1.13352 per layer, depth scale 7.979 layers
     >>> tanh([0.0, 0.5, 1.0]).round(6)
-    array([0.049571, 0.434604, 1.      ])
+    array([0.046994, 0.495928, 1.      ])
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class CorrelationMap:
         --------
         >>> chaos = CorrelationMap("tanh", weight_variance=3.0, bias_variance=0.1)
         >>> [(round(point.correlation, 6), point.stable) for point in chaos.fixed_points()]
-        [(0.221397, True), (1.0, False)]
+        [(0.477539, True), (1.0, False)]
         """
         tolerance = real("tolerance", tolerance, low=0.0)
         at = self._at(self._variance(variance))
@@ -303,7 +303,7 @@ class CorrelationMap:
         ...     .correlation_depth,
         ...     6,
         ... )
-        2.063087
+        2.217086
         """
         start = real("start", start, above=0.0)
         tolerance = real("tolerance", tolerance, low=0.0)
@@ -358,10 +358,10 @@ class CorrelationMap:
         variances, correlations, gradients, worst = [q], [c], [], 0.0
         for layer in range(1, depth + 1):
             at = self._at(q)
-            c, error = at.value(c)
             q = at.level.following
             if not 0.0 < q < math.inf:
                 raise NonFiniteError(None, layer, "variance")
+            c, error = at.value(c)
             variances.append(q)
             correlations.append(c)
             gradients.append(at.level.gradient)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.functions import GaussianFunction, slopes_at_zero
 from bnmc.mean_field.correlation.gaussian_moments import rough_moments
 from bnmc.mean_field.correlation.layer import PairLayer
@@ -80,32 +79,23 @@ def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
 def attractor(layer: PairLayer, start: float) -> float:
     """Return the fixed point that the variance goes to from `start`; ``inf`` if it diverges.
 
-    The variance map increases for all usual activations.  Then the variance goes up or down to the
-    next fixed point.
-
-    Raises
-    ------
-    ArgumentError
-        If the variance oscillates around that point, since the map decreases there faster than −1.
+    The variance goes up or down to the next fixed point.  It does not oscillate:
+    V(q) = ∫ σ(x)² exp(−x²/(2q)) dx/√(2πq), so d ln V/d ln q ≥ −1/2, and the slope of the map at a
+    fixed point is at least −1/2.
     """
-    if layer.is_scale_free and abs(layer.scale_rate - 1.0) <= _ONE:
-        return start if layer.bias_variance == 0.0 else math.inf
-    found = variance_points(layer)
-    points = [point.variance for point in found]
-    if layer.fixes_variance:
+    if layer.is_scale_free and layer.scale_rate > 1.0 - _ONE:
+        constant = layer.scale_rate <= 1.0 + _ONE and layer.bias_variance == 0.0
+        return start if constant else math.inf
+    points = [point.variance for point in variance_points(layer)]
+    if layer.fixes_variance or layer.is_scale_free:
         return points[0]
     if start in points:
         return start
-    rises = (not points or start < points[0]) if layer.is_scale_free else layer.growth(start) > 0.0
+    rises = layer.growth(start) > 0.0
     beyond = [point for point in points if (point > start) == rises]
     if not beyond:
         return math.inf if rises else 0.0
-    reached = beyond[0] if rises else beyond[-1]
-    if found[points.index(reached)].slope < -1.0:
-        hint = f"it oscillates around {reached:.6g}"
-        allowed = "an activation whose variance converges over depth"
-        raise ArgumentError("activation", layer.function.name, allowed, hint)
-    return reached
+    return beyond[0] if rises else beyond[-1]
 
 
 def gradient_at_zero(function: GaussianFunction) -> tuple[float, float]:
