@@ -348,4 +348,4 @@ def test_arguments_of_methods():
             Activation(lambda x: 1.0 + 0.0 * x), norm="layer", order="activation-norm"
         ).phase()
     with pytest.raises(ArgumentError, match="mean square"):
-        CorrelationMap(Activation(lambda x: np.exp(x * x))).phase()
+        CorrelationMap(Activation(lambda x: np.exp(x * x)))(0.5, variance=1.0)
