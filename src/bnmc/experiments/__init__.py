@@ -118,6 +118,7 @@ def names() -> tuple[str, ...]:
 
     Examples
     --------
+    >>> from bnmc.experiments import names
     >>> names()[0]
     'bridging-1a'
     """
@@ -139,6 +140,7 @@ def describe(name: str) -> str:
 
     Examples
     --------
+    >>> from bnmc.experiments import describe
     >>> describe("bridging-1b")
     'distance from the fixed point against width'
     """
