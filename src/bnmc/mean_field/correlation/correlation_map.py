@@ -84,6 +84,7 @@ class CorrelationMap:
 
     Examples
     --------
+    >>> from bnmc.mean_field import CorrelationMap
     >>> tanh = CorrelationMap("tanh", weight_variance=2.5, bias_variance=0.05)
     >>> print(tanh.phase())
     chaotic: variance 1.06396, correlation 0.446804, depth scale 11.8 layers; squared gradients
@@ -122,6 +123,7 @@ class CorrelationMap:
 
         Examples
         --------
+        >>> from bnmc.mean_field import CorrelationMap
         >>> import bnmc
         >>> chain = bnmc.Chain(1000, 2, "relu", norm="none", gain=2**0.5)
         >>> CorrelationMap.of(chain).phase().name
@@ -175,6 +177,7 @@ class CorrelationMap:
 
         Examples
         --------
+        >>> from bnmc.mean_field import CorrelationMap
         >>> relu = CorrelationMap("relu", weight_variance=2.0)
         >>> relu.slope([-1.0, 0.0, 1.0], variance=1.0)
         array([0. , 0.5, 1. ])
@@ -200,6 +203,7 @@ class CorrelationMap:
 
         Examples
         --------
+        >>> from bnmc.mean_field import CorrelationMap
         >>> points = CorrelationMap("tanh", weight_variance=1.5).variance_fixed_points()
         >>> [(round(point.variance, 6), point.stable) for point in points]
         [(0.0, False), (0.286894, True)]
@@ -241,6 +245,7 @@ class CorrelationMap:
 
         Examples
         --------
+        >>> from bnmc.mean_field import CorrelationMap
         >>> chaos = CorrelationMap("tanh", weight_variance=3.0, bias_variance=0.1)
         >>> [(round(point.correlation, 6), point.stable) for point in chaos.fixed_points()]
         [(0.477539, True), (1.0, False)]
@@ -293,6 +298,7 @@ class CorrelationMap:
 
         Examples
         --------
+        >>> from bnmc.mean_field import CorrelationMap
         >>> CorrelationMap("relu", weight_variance=2.0).phase().name
         'critical'
         >>> CorrelationMap("tanh", weight_variance=0.9, norm="layer").phase().name
@@ -345,6 +351,7 @@ class CorrelationMap:
 
         Examples
         --------
+        >>> from bnmc.mean_field import CorrelationMap
         >>> run = CorrelationMap("relu", weight_variance=2.0).trajectory(3, correlation=[0.0, 0.9])
         >>> run.correlation.round(4)
         array([[0.    , 0.9   ],

@@ -55,6 +55,13 @@ class EdgeOfChaos:
         q* = 0 repels.
     error : ndarray of float64
         Bound of the relative error of σ_w²: errors of the quadrature, propagated to first order.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import edge_of_chaos
+    >>> edge = edge_of_chaos("gelu", [0.05, 0.3])
+    >>> edge.weight_variance.round(6), edge.stable
+    (array([2.30252 , 1.956159]), array([False,  True]))
     """
 
     bias_variance: FloatArray
@@ -120,6 +127,7 @@ def edge_of_chaos(
 
     Examples
     --------
+    >>> from bnmc.mean_field import edge_of_chaos
     >>> edge = edge_of_chaos("tanh", [0.0, 0.05, 0.3])
     >>> edge.weight_variance.round(9)
     array([1.        , 1.76095464, 2.50512719])

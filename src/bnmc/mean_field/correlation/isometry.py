@@ -31,6 +31,13 @@ class IsometryRate:
         Φ′(1): the distance of nearly equal inputs, 1 − c, grows by this factor per layer.
     error : float
         Bound of the error of `beta`.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import isometry_rate
+    >>> tanh = isometry_rate("tanh")
+    >>> round(tanh.beta, 6), round(tanh.gap_rate, 6)
+    (1.06953, 0.865774)
     """
 
     beta: float
@@ -78,6 +85,7 @@ def isometry_rate(
 
     Examples
     --------
+    >>> from bnmc.mean_field import isometry_rate
     >>> relu = isometry_rate("relu")
     >>> round(relu.beta, 6), round(relu.correlation_rate, 6), round(relu.escape_rate, 6)
     (1.266529, 0.733471, 1.466942)

@@ -70,6 +70,13 @@ class GrowthLaw:
         0 for a constant, 1 for a linear law.
     coefficient : float or None
         None if it depends on the inputs.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import residual_growth
+    >>> law = residual_growth("relu", norm="layer").correlation
+    >>> law.kind, law.rate, round(law.coefficient, 4)
+    ('logarithmic', -2.0, 44.4132)
     """
 
     kind: str
@@ -103,6 +110,13 @@ class ResidualGrowth:
         ``|c_l − limit|``; "constant" if `limit` is None.
     gradient : GrowthLaw
         The expected squared gradient norm at layer 0, divided by that at layer l.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import residual_growth
+    >>> found = residual_growth("tanh")
+    >>> str(found.variance), found.limit, str(found.correlation), str(found.gradient)
+    ('1 l', 0.0, 'l^-0.3634', 'exp(1.064 √l)')
     """
 
     variance: GrowthLaw
@@ -151,6 +165,7 @@ def residual_growth(
 
     Examples
     --------
+    >>> from bnmc.mean_field import residual_growth
     >>> relu = residual_growth("relu", weight_variance=2.0)
     >>> print(relu.variance, "|", relu.correlation, "|", relu.gradient)
     2^l | 177.7 l^-2 | 2^l

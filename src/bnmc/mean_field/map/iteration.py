@@ -85,7 +85,11 @@ def _run(
 ) -> MeanFieldTrajectory:
     """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
     if chain.skip != 0:
-        hint = "with a skip connection the Gram matrix alone does not say what comes next"
+        hint = (
+            "with a skip connection the Gram matrix alone does not say what comes next"
+            if chain.normalization.axis == "batch"
+            else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections"
+        )
         raise ArgumentError("skip", chain.skip, "0", hint)
     if not chain.normalization.acts_on_rows:
         hint = "use bnmc.mean_field.CorrelationMap.of(chain), whose map acts on pairs of samples"
