@@ -341,8 +341,8 @@ def test_arguments_of_methods():
         field(1.5)
     with pytest.raises(ArgumentError, match="start"):
         field.phase(start=0.0)
-    with pytest.raises(NonFiniteError, match="layer 3"):
-        CorrelationMap("relu", weight_variance=1e130).trajectory(3, correlation=0.0)
+    with pytest.raises(NonFiniteError, match="layer 4"):
+        CorrelationMap("relu", weight_variance=1e90).trajectory(5, correlation=0.0)
     with pytest.raises(ArgumentError, match="constant"):
         CorrelationMap(
             Activation(lambda x: 1.0 + 0.0 * x), norm="layer", order="activation-norm"

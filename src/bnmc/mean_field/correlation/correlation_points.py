@@ -50,9 +50,9 @@ class LevelMap(NamedTuple):
         value, error = self.pairs.value(correlation)
         product = layer.skip**2 * level.stream * correlation
         product = product + self._weight * (value - level.mean**2) + layer.bias_variance
-        following = product / level.following
+        following = np.clip(product / level.following, -1.0, 1.0)
         # At c = 1 both are computed from the same moments, but rounded apart.
-        following = np.where(correlation == 1.0, 1.0, np.minimum(following, 1.0))
+        following = np.where(correlation == 1.0, 1.0, following)
         scale = self._weight * level.inner.square / level.following
         return np.asarray(following), scale * error + level.error
 

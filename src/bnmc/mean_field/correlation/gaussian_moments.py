@@ -111,6 +111,7 @@ def rough_moments(function: GaussianFunction, variance: float) -> Moments:
     return _on_panels(function, variance, _WIDTHS[0])[0]
 
 
+@np.errstate(all="ignore")
 def _on_panels(
     function: GaussianFunction, variance: float, width: float
 ) -> tuple[Moments, tuple[float, ...]]:
@@ -120,11 +121,10 @@ def _on_panels(
     for end in _ENDS:
         z, half = panel_points(_edges(function.kinks, root, width, end), rule.nodes)
         weight = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        with np.errstate(all="ignore"):
-            value = np.asarray(function.value(root * z), dtype=np.float64)
-            counted = value * value * weight
-            total = float(counted.sum())
-            rim = max(counted[0].sum(), counted[-1].sum())
+        value = np.asarray(function.value(root * z), dtype=np.float64)
+        counted = value * value * weight
+        total = float(counted.sum())
+        rim = max(counted[0].sum(), counted[-1].sum())
         if not rim > _TAIL * total:
             break
     if not math.isfinite(total) or rim > _TAIL * total:
@@ -134,9 +134,8 @@ def _on_panels(
     centre = centre if math.isfinite(centre) else 0.0
     score = (z * z - 1.0) * weight / (2.0 * variance)
     # Constants have no part in the derivatives, and would cancel for small q.
-    lift, spread = value - centre, value * value - centre**2
-    with np.errstate(all="ignore"):
-        mirrored = np.asarray(function.value(-root * z), dtype=np.float64)
+    lift, spread = value - centre, value * value - centre * centre
+    mirrored = np.asarray(function.value(-root * z), dtype=np.float64)
     size = math.sqrt(total)
     found = Moments(
         variance=variance,
@@ -160,7 +159,7 @@ def _edges(kinks: tuple[float, ...], root: float, width: float, end: float) -> F
     # E σ(u)σ(−u) sees the kinks on both sides.
     bends = np.concatenate([kinks, np.negative(kinks)]) / root
     points = [np.array([-end, 0.0, end]), bends]
-    if root * width > 2.0 * width:
+    if root > 2.0:
         near = np.linspace(0.0, _NEAR, round(_NEAR / (2.0 * width)) + 1)
         count = max(math.ceil(math.log(max(root / _NEAR, 1.0)) / math.log(_GROWTH)), 0)
         far = _NEAR * _GROWTH ** np.arange(1.0, count + 1.0)
@@ -188,12 +187,10 @@ def _gradient(
     if _jumps(function.kinks, value, root, z, half):
         return math.inf
     if function.derivative is not None:
-        with np.errstate(all="ignore"):
-            slope = np.asarray(function.derivative(root * z), dtype=np.float64)
+        slope = np.asarray(function.derivative(root * z), dtype=np.float64)
     else:
         slope = value @ gauss_legendre(_ORDER).differentiate.T / (half * root)
-    with np.errstate(all="ignore"):
-        return float((slope * slope * weight).sum())
+    return float((slope * slope * weight).sum())
 
 
 def _jumps(

@@ -53,6 +53,9 @@ __all__ = ["NORMS", "ORDERS", "Level", "PairLayer", "layer_of", "pair_layer"]
 NORMS = ("none", "layer", "rms", "group")
 ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 
+# Largest variance and factor: their squares and products are far from the end of float64.
+_MOST = 1e100
+
 # A part of E σ² below this is rounding: the norm would divide by it.
 _NO_VARIANCE = 1e-13
 
@@ -139,7 +142,7 @@ class PairLayer:
         """Factor of the variance per layer, without bias, of a layer that is scale-free."""
         assert self.function.slopes is not None
         left, right = self.function.slopes
-        return self.skip**2 + self.weight_variance * 0.5 * (left**2 + right**2)
+        return self.skip**2 + self.weight_variance * 0.5 * (left * left + right * right)
 
     def level(self, variance: float) -> Level:
         """Return the level at a variance q > 0.
@@ -166,7 +169,11 @@ class PairLayer:
             mean, factor = 0.0, 1.0
             stream = inner.variance if self.streams_normalized else variance
             part, error = inner.square, inner.error
-            shrink = 1.0 if self.norm == "none" else self.eps / (variance + self.eps) ** 2
+            shrink = (
+                1.0
+                if self.norm == "none"
+                else self.eps / (variance + self.eps) / (variance + self.eps)
+            )
             slope = skip * (shrink if self.streams_normalized else 1.0)
             slope += w * shrink * inner.square_slope
         else:
@@ -178,7 +185,7 @@ class PairLayer:
             factor = 1.0 / (lengths + self.eps)
             part, error = lengths * factor, 3.0 * inner.error * inner.square / lengths
             change = inner.square_slope - (2.0 * mean * inner.mean_slope if mean else 0.0)
-            slope = skip + w * self.eps * factor**2 * change
+            slope = skip + w * self.eps * factor * factor * change
         following = skip * stream + w * part + self.bias_variance
         gradient = skip * stream + w * factor * inner.variance * inner.gradient
         return Level(
@@ -217,12 +224,12 @@ def pair_layer(
     """
     return PairLayer(
         function=gaussian_function(activation),
-        weight_variance=real("weight_variance", weight_variance, above=0.0),
-        bias_variance=real("bias_variance", bias_variance, low=0.0),
+        weight_variance=real("weight_variance", weight_variance, low=1.0 / _MOST, high=_MOST),
+        bias_variance=real("bias_variance", bias_variance, low=0.0, high=_MOST),
         norm=_kind(norm),
         order=choice("order", order, ORDERS),
-        skip=real("skip", skip),
-        eps=real("eps", eps, low=0.0),
+        skip=real("skip", skip, low=-_MOST, high=_MOST),
+        eps=real("eps", eps, low=0.0, high=_MOST),
     )
 
 

@@ -213,14 +213,14 @@ def _normalized(layer: PairLayer) -> ResidualGrowth:
 
 def _homogeneous(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
     """Return the laws without norm, for the slopes of σ at −∞ and ∞."""
-    kappa = layer.weight_variance * 0.5 * (left**2 + right**2)
+    kappa = layer.weight_variance * 0.5 * (left * left + right * right)
     grows = GrowthLaw(kind="exponential", rate=1.0 + kappa)
     bend = _bend(left, right)
     if bend == 0.0:
         constant = GrowthLaw(kind="constant", rate=0.0)
         return ResidualGrowth(variance=grows, limit=None, correlation=constant, gradient=grows)
-    coefficient = (2.0 * (1.0 + kappa) / (kappa * bend)) ** 2
-    law = GrowthLaw(kind="power", rate=-2.0, coefficient=coefficient)
+    root = 2.0 * (1.0 + kappa) / (kappa * bend)
+    law = GrowthLaw(kind="power", rate=-2.0, coefficient=root * root)
     return ResidualGrowth(variance=grows, limit=1.0, correlation=law, gradient=grows)
 
 
@@ -251,8 +251,9 @@ def _saturating(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
 
 def _bend(left: float, right: float) -> float:
     """Return K in 1 − Φ = δ − K δ^(3/2) of a homogeneous activation with these slopes."""
-    squares = 0.5 * (left**2 + right**2)
-    return 4.0 * math.sqrt(2.0) / (3.0 * math.pi) * 0.25 * (right - left) ** 2 / squares
+    size = max(abs(left), abs(right))
+    a, b = left / size, right / size
+    return 4.0 * math.sqrt(2.0) / (3.0 * math.pi) * 0.5 * (b - a) ** 2 / (a**2 + b**2)
 
 
 def _at_infinity(
