@@ -46,7 +46,7 @@ ORDERS = ("norm-activation", "activation-norm")
 GAP = 1e-3
 
 #: Gram matrices whose smallest eigenvalue is this part of the largest are singular to rounding.
-SINGULAR = 1e-13
+SINGULAR = 1e-10
 
 #: β as recorded by the authors' code.
 RECORDED = {"relu": 1.265, "tanh": 1.070, "sigmoid": 1.012}
