@@ -117,6 +117,8 @@ def test_rows_of_the_commands_are_explained(capsys):
     )
     rows = capsys.readouterr().out.splitlines()[3:]
     assert len(rows) > 10
+    assert cli.main(["phase", "--activation", "tanh", "--weight-variance", "1.5"]) == 0
+    rows += capsys.readouterr().out.splitlines()[3:]
     for row in rows:
         name = re.split(r"\s{2,}", row.strip())[0]
         assert re.search(rf"^{re.escape(name)}  ", page, re.M), name
