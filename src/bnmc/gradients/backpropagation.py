@@ -36,7 +36,7 @@ from bnmc.gradients.drawn import DrawnTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
-from bnmc.gradients.slopes import require_derivative
+from bnmc.gradients.slopes import require_derivative, require_known_layers
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.ensemble import ensemble_of
@@ -230,8 +230,7 @@ def backpropagate(
 
 
 def _require_known_backward_pass(chain: Chain) -> None:
-    if not chain.normalization.acts_on_rows:
-        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
+    require_known_layers(chain)
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
 

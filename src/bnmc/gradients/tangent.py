@@ -18,7 +18,7 @@ from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, Weights, first_rows
-from bnmc.gradients.slopes import require_derivative
+from bnmc.gradients.slopes import require_derivative, require_known_layers
 from bnmc.simulation.ensemble import ensemble_of
 
 __all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]
@@ -221,8 +221,7 @@ def tangent_kernel(
     True
     """
     as_chain(chain)
-    if not chain.normalization.acts_on_rows:
-        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
+    require_known_layers(chain)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
     if probes is not None:

@@ -96,12 +96,14 @@ def explained(
     # Norms and weights that are read off h′ contain what is added.
     if (fault.text == "" or fault.bias) and not dependent and not added:
         norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
-        causes += norms or _weights(states, failed, has_bias=fault.bias)
+        causes += norms or _weights(states, failed, has_bias=fault.bias > 0.0)
     return tuple(causes)
 
 
 def _order(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect another order of the parts of the step: h' is not a pre-normalization state."""
+    if not chain.is_row_by_row:
+        return
     outputs = [chain.gain * state.last + chain.skip * state.layer.x[0] for state in states]
     takes = "it takes h before normalization and returns W σ(N(h)), before the next one"
     if chain.normalization.is_identity or chain.batch < 2:
