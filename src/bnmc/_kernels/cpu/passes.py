@@ -103,9 +103,8 @@ def room(
 
 
 @kernel
-def sum_of_lanes(vector, scratch):
-    """Return the sum of the lanes of a wide vector: halves are added until one lane is left."""
-    store(scratch, 0, vector)
+def sum_of_lanes(scratch):
+    """Return the sum of the numbers of a wide vector: halves are added until one is left."""
     lanes = vectors.WIDE_BYTES // scratch.itemsize
     while lanes > 1:
         lanes //= 2
@@ -124,7 +123,8 @@ def moments_of(block, at, length, scratch):
         lanes = zero_wide(block)
         for row in range(0, whole, strip):
             lanes = lanes + load_wide(block, at + row)
-        total = sum_of_lanes(lanes, scratch)
+        store(scratch, 0, lanes)
+        total = sum_of_lanes(scratch)
     for row in range(whole, length):
         total += np.float64(block[at + row])
     centre = block.dtype.type(total / length)
@@ -137,8 +137,10 @@ def moments_of(block, at, length, scratch):
             deviation = load_wide(block, at + row) - middle
             first = first + deviation
             second = multiply_add(deviation, deviation, second)
-        shift = sum_of_lanes(first, scratch)
-        squares = sum_of_lanes(second, scratch)
+        store(scratch, 0, first)
+        shift = sum_of_lanes(scratch)
+        store(scratch, 0, second)
+        squares = sum_of_lanes(scratch)
     for row in range(whole, length):
         deviation_of_row = np.float64(block[at + row]) - np.float64(centre)
         shift += deviation_of_row

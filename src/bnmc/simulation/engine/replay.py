@@ -17,6 +17,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import sigma_of
+from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.rows import RowSampler
@@ -34,9 +35,15 @@ class Replay:
     ----------
     state : State
         Of the sampler "conditional" or "weights".
+
+    Raises
+    ------
+    ArgumentError
+        If layers are not row by row.
     """
 
     def __init__(self, state: State) -> None:
+        require_row_by_row(state.chain, "the rows of other layers are not made again")
         kind = WeightsSampler if state.path == WeightsSampler.path else ConditionalSampler
         self.sampler = kind(state.chain, state.chains, state.inputs, state.dtype, state.key)
         self.sampler.take(state)
