@@ -69,9 +69,9 @@ class Layer:
             raise ZeroVarianceError(number, None, error.row, error.sample) from None
         if not (np.abs(a) <= LARGEST).all():
             raise NonFiniteError(None, None, "activation")
-        y, gram = states / chain.gain, gm.gram(a)
+        y, gram = states / chain.gain, gm.cross_gram(a, a)
         vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
         if vanishes.any():
             raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
         gram = gram + chain.bias_variance / chain.gain**2
-        return cls(y, x, a, gram, gm.gram(y))
+        return cls(y, x, a, gram, gm.cross_gram(y, y))

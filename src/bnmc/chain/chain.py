@@ -10,6 +10,7 @@ import numpy as np
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
 from bnmc._support.arguments import choice, instance, integer, real
+from bnmc._support.keywords import explains_keywords
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.covariance import IDENTITY, CovarianceMap, WithBias
 from bnmc.chain.norms import NORMS, Norm, as_norm
@@ -96,6 +97,7 @@ class Chain:
 
     Examples
     --------
+    >>> from bnmc import Chain
     >>> Chain(width=1000, batch=10, activation="relu")
     Chain(width=1000, batch=10, activation='relu')
     >>> Chain.bn_residual(width=32, batch=32, gamma=0.1).gain
@@ -115,6 +117,7 @@ class Chain:
     #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
     normalization: Norm = field(init=False)
 
+    @explains_keywords
     def __init__(
         self,
         width: int,
@@ -277,6 +280,7 @@ class Chain:
 
         Examples
         --------
+        >>> from bnmc import Chain
         >>> Chain.resnet(64, 4, norm="layer")
         Chain(width=64, batch=4, activation='relu', norm='layer', skip=1.0, order='pre-activation')
         """

@@ -6,7 +6,12 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.norms import ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
-__all__ = ["require_row_by_row", "require_stationary_law", "require_two_samples"]
+__all__ = [
+    "require_backward_pass",
+    "require_row_by_row",
+    "require_stationary_law",
+    "require_two_samples",
+]
 
 _NORMALIZING = " or ".join(f'"{name}"' for name in ROW_NORMS if not as_norm(name).is_identity)
 _REASON = "without normalization there is no invariant law"
@@ -56,6 +61,21 @@ def require_row_by_row(chain: Chain, instead: str, *, without_bias: bool = False
         raise ArgumentError("order", chain.order, '"norm-activation"', instead)
     if chain.shows_bias or (without_bias and chain.bias_variance > 0.0):
         raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)
+
+
+def require_backward_pass(chain: Chain) -> None:
+    """Raise unless the backward pass of the layers of a chain is known.
+
+    Raises
+    ------
+    ArgumentError
+        For norms over the features, biases, and orders other than "norm-activation".
+    """
+    instead = (
+        "for other layers differentiate a network of your own with the weights of "
+        "bnmc.drawn_weights and bnmc.drawn_biases"
+    )
+    require_row_by_row(chain, instead)
 
 
 def require_two_samples(chain: Chain) -> None:

@@ -36,6 +36,7 @@ class MeanField:
 
     Examples
     --------
+    >>> from bnmc import MeanField
     >>> import bnmc
     >>> point = MeanField(bnmc.Chain(width=1000, batch=10, activation="relu")).fixed_point()
     >>> round(point.b, 9), round(point.c, 9), round(point.rate, 9), point.stable
@@ -136,6 +137,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> chain = bnmc.Chain(width=1000, batch=5, activation="linear")
         >>> point = MeanField(chain).fixed_point()
@@ -198,6 +200,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> law = MeanField(bnmc.Chain(width=1000, batch=10, activation="relu")).fluctuations()
         >>> print(law.mean_square(1000))
@@ -277,6 +280,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> import numpy as np
         >>> mean_field = MeanField(bnmc.Chain(width=1000, batch=4, activation="tanh"))
@@ -341,6 +345,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> import numpy as np
         >>> mean_field = MeanField(bnmc.Chain(width=1000, batch=5, activation="relu"))

@@ -1,4 +1,4 @@
-"""The derivative of an activation, as kernels take it, and which layers have a backward pass."""
+"""The derivative of an activation, as kernels take it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,10 @@ from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu.elementwise import apply
 from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import sigma_of
-from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ArgumentError
 
-__all__ = ["require_derivative", "require_known_layers", "slope_at", "slope_of"]
-
-
-def require_known_layers(chain: Chain) -> None:
-    """Raise unless the backward pass of the layers of a chain is known.
-
-    Raises
-    ------
-    ArgumentError
-        For norms over the features, biases, and orders other than "norm-activation".
-    """
-    instead = (
-        "for other layers differentiate a network of your own with the weights of "
-        "bnmc.drawn_weights and bnmc.drawn_biases"
-    )
-    require_row_by_row(chain, instead)
+__all__ = ["require_derivative", "slope_at", "slope_of"]
 
 
 def require_derivative(activation: Activation) -> None:
