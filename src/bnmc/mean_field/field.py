@@ -27,7 +27,8 @@ class MeanField:
     chain : Chain
         The chain. Its width is not used, nor is the law of its weights, as only their variance
         matters at infinite width. If there is a normalization and eps is 0, the gain does not
-        matter either: the normalization is invariant to the scale of its input.
+        matter either: the normalization is invariant to the scale of its input. For norms over the
+        features, and for fixed points without norm, use `bnmc.mean_field.CorrelationMap`.
 
     Raises
     ------
@@ -46,7 +47,10 @@ class MeanField:
     def __init__(self, chain: Chain) -> None:
         self.chain = as_chain(chain)
         if chain.normalization.acts_on_rows:  # maps of other norms have errors of their own
-            require_row_by_row(chain, "bnmc.simulate makes such chains at finite width")
+            instead = (
+                "bnmc.mean_field.CorrelationMap has orders and biases without norm over the batch"
+            )
+            require_row_by_row(chain, instead)
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
         """Fixed point of the map that all permutations of the batch preserve, and its stability.
