@@ -284,7 +284,10 @@ FUNCTIONS = {
     "Chain": (9, bnmc.Chain, {
         "width": WIDTH, "batch": BATCH, "activation": value("relu"), "norm": value("batch"),
         "skip": number(0, 1.0), "gain": POSITIVE, "weights": value("uniform"), "eps": value(1e-5),
+        "order": value("activation-norm"), "bias_variance": number(0, 0.1),
     }),
+    "Chain.resnet": (1, bnmc.Chain.resnet, {
+        "width": WIDTH, "batch": BATCH, "norm": value("rms"), "gain": POSITIVE}),
     "Chain.bn_mlp": (1, bnmc.Chain.bn_mlp, {
         "width": WIDTH, "batch": BATCH, "activation": value("relu")}),
     "Chain.bn_linear": (1, bnmc.Chain.bn_linear, {"width": WIDTH, "batch": BATCH}),
@@ -298,6 +301,7 @@ FUNCTIONS = {
     "Estimate.from_samples": (3, bnmc.Estimate.from_samples, {
         "samples": value([1.0, 2.0, 4.0]), "level": value(0.9), "method": value("mean")}),
     "FirstLayer": (3, bnmc.FirstLayer, {"x": X}),
+    "GroupNorm": (1, bnmc.GroupNorm, {"groups": number(1, 2)}),
     "MeanField": (2, bnmc.MeanField, {"chain": CHAIN}),
     "MeanField.step": (1, field().step, {"G": G, "rtol": value(1e-2), "rng": RNG,
                                          "max_nodes": value(1000)}),
@@ -306,6 +310,8 @@ FUNCTIONS = {
     "Observable": (3, bnmc.Observable, {
         "function": value(np.trace), "shape": value(()), "name": value("trace")}),
     "SoftRank": (1, bnmc.SoftRank, {"tau": POSITIVE}),
+    "drawn_biases": (1, bnmc.drawn_biases, {
+        "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
     "drawn_weights": (2, bnmc.drawn_weights, {
         "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
     "gram.centre": (3, gram.centre, {"G": G}),

@@ -28,10 +28,10 @@ MODULES = sorted(
 #: fixtures and hooks of the plugin, and `bridging.ACTIVATIONS`, which is in the table of notation.
 PUBLIC = {
     "bnmc": (
-        "Activation Chain Distance Estimate FirstLayer MeanField Observable SoftRank Trajectory "
-        "__version__ backpropagate bounds drawn_weights errors experiments gradients gram "
-        "infinite_width invariant kernels mean_field mixing plot random_matrix regularity simulate "
-        "testing warmup"
+        "Activation Chain Distance Estimate FirstLayer GroupNorm MeanField Observable SoftRank "
+        "Trajectory __version__ backpropagate bounds drawn_biases drawn_weights errors experiments "
+        "gradients gram infinite_width invariant kernels mean_field mixing plot random_matrix "
+        "regularity simulate testing warmup"
     ),
     "bnmc.bounds": (
         "bridging gaussian limits orthogonalizes rank_collapse"

@@ -27,8 +27,7 @@ import bnmc
 from bench.reliability.counting import Counting
 from bench.reliability.stored_runs import die_with_parent
 from bench.report import Report
-from bnmc._kernels.scalar.codes import NORM_NONE
-from bnmc.chain.norms import Norm
+from bnmc.chain.chain import ORDERS
 from bnmc.chain.start import prepare
 from bnmc.errors import BnmcError
 from bnmc.simulation import plan, segment
@@ -39,11 +38,8 @@ from bnmc.simulation.tiles import Grid
 CUTS = 100
 
 NORMS = ["batch", "batch-uncentred", "none"]
-#: Norms over the features, which the sampler "passes" takes.
-OVER_FEATURES = [
-    Norm("rms", NORM_NONE, "features", centred=False),
-    Norm("groups", NORM_NONE, "features", centred=True, groups=2),
-]
+#: Norms over the features, whose layers take two passes.
+OVER_FEATURES = ["rms", "layer", "group(2)"]
 HOMOGENEOUS = ["linear", "relu", "leaky_relu"]
 ACTIVATIONS = [*HOMOGENEOUS, "tanh"]
 LAWS = ["gaussian", "uniform", "rademacher"]
@@ -120,7 +116,9 @@ def _drawn(rng: random.Random, sampler: str) -> Drawn:
     if sampler == "factor":
         parts, skip = {"activation": "linear", "norm": "none"}, 0.0
     elif sampler == "passes":
-        parts["norm"] = rng.choice(OVER_FEATURES)
+        parts["norm"] = rng.choice(OVER_FEATURES if width > 2 else OVER_FEATURES[:2])
+        parts["order"] = rng.choice(list(ORDERS))
+        parts["bias_variance"] = rng.choice([0.0, 0.3])
     elif sampler == "weights":
         parts["weights"] = rng.choice(LAWS)
     eps = 0.0 if parts["norm"] == "none" else rng.choice([0.0, 0.0, 1e-5, 0.1])

@@ -23,6 +23,7 @@ __all__ = [
     "Distance",
     "Estimate",
     "FirstLayer",
+    "GroupNorm",
     "MeanField",
     "Observable",
     "SoftRank",
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "backpropagate",
     "bounds",
+    "drawn_biases",
     "drawn_weights",
     "errors",
     "experiments",
@@ -67,12 +69,13 @@ if TYPE_CHECKING:
     )
     from bnmc.chain.activations import Activation
     from bnmc.chain.chain import Chain
+    from bnmc.chain.norms import GroupNorm
     from bnmc.chain.start import FirstLayer
     from bnmc.estimate.estimate import Estimate
     from bnmc.gradients.backpropagation import backpropagate
     from bnmc.mean_field import MeanField
     from bnmc.simulation.observables import Distance, Observable, SoftRank
-    from bnmc.simulation.run import drawn_weights, simulate
+    from bnmc.simulation.run import drawn_biases, drawn_weights, simulate
     from bnmc.simulation.trajectory import Trajectory
     from bnmc.simulation.warming import warmup
 
@@ -84,10 +87,12 @@ _HOMES = {
     "Distance": "simulation.observables",
     "Estimate": "estimate.estimate",
     "FirstLayer": "chain.start",
+    "GroupNorm": "chain.norms",
     "MeanField": "mean_field",
     "Observable": "simulation.observables",
     "SoftRank": "simulation.observables",
     "Trajectory": "simulation.trajectory",
+    "drawn_biases": "simulation.run",
     "drawn_weights": "simulation.run",
     "simulate": "simulation.run",
     "warmup": "simulation.warming",

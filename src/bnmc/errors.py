@@ -196,18 +196,20 @@ class ResultTooLargeError(ArgumentError, MemoryError):
 
 
 class ZeroVarianceError(BnmcError, ValueError):
-    """A row without variance reached the normalization, which would divide by zero.
+    """A row or a sample without variance reached the normalization, which would divide by zero.
 
     Parameters
     ----------
     chain, layer : int or None
         Numbers of the chain and the layer. Both are None for an input that all chains share.
-    row : int
-        Index of the row, that is, of the neuron or the feature.
+    row : int or None
+        Index of the row, that is, of the neuron or the feature; None for a norm over the features.
+    sample : int, optional
+        Index of the sample, for a norm over the features.
 
     Attributes
     ----------
-    chain, layer, row
+    chain, layer, row, sample
         The parameters, unchanged.
 
     Examples
@@ -220,10 +222,18 @@ class ZeroVarianceError(BnmcError, ValueError):
     normalized
     """
 
-    def __init__(self, chain: int | None, layer: int | None, row: int) -> None:
+    def __init__(
+        self, chain: int | None, layer: int | None, row: int | None, sample: int | None = None
+    ) -> None:
         self.chain = chain
         self.layer = layer
         self.row = row
+        self.sample = sample
+        if sample is not None:
+            place = f"{_place(chain, layer)}, sample {sample}"
+            hint = "a group of its features cannot be normalized; eps > 0 allows it"
+            super().__init__(f"zero variance in {place}: {hint}")
+            return
         place = f"{_place(chain, layer)}, row {row}"
         hint = "; rows are features, counted from 0" if chain is None and layer is None else ""
         super().__init__(f"zero variance in {place}: the row cannot be normalized{hint}")

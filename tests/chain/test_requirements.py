@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.chain.requirements import require_stationary_law, require_two_samples
-from bnmc.errors import ArgumentError
+from bnmc.chain.requirements import (
+    require_row_by_row,
+    require_stationary_law,
+    require_two_samples,
+)
+from bnmc.errors import ArgumentError, BackendError
 
 NONE = bnmc.Chain(20, 3, "relu", norm="none")
 ONE = bnmc.Chain(20, 1, "relu", norm="batch-uncentred")
@@ -58,3 +62,69 @@ def test_chains_with_a_normalization_pass():
     require_stationary_law(ONE)
     require_stationary_law(bnmc.Chain(20, 3, "relu"))
     require_two_samples(NONE)
+
+
+# --- layers that few functions know
+
+EYE = np.eye(3)
+OTHER_LAYERS = {
+    "norm": {"norm": "layer"},
+    "order": {"order": "activation-norm"},
+    "bias_variance": {"norm": "batch-uncentred", "bias_variance": 0.1},
+}
+REFUSING = {
+    "require_row_by_row": (lambda chain: require_row_by_row(chain, "elsewhere"), "elsewhere"),
+    "backpropagate": (lambda chain: bnmc.backpropagate(chain, 2), "bnmc.drawn_weights"),
+    "tangent_kernel": (lambda chain: bnmc.gradients.tangent_kernel(chain, 2), "bnmc.drawn_weights"),
+    "tv_bound": (lambda chain: bnmc.mixing.tv_bound(chain, 3), "bnmc.mixing.autocorrelation"),
+    "contraction": (bnmc.mixing.contraction, "bnmc.mixing.autocorrelation"),
+    "expectation": (lambda chain: bnmc.invariant.expectation(chain, "trace"), "autocorrelation"),
+    "sample": (lambda chain: bnmc.invariant.sample(chain, 2), "autocorrelation"),
+    "check": (bnmc.invariant.check, "samples= of your own"),
+    "check samples": (
+        lambda chain: bnmc.invariant.check(chain, samples=np.ones((200, 20, 3))),
+        "bnmc.testing.assert_same_law",
+    ),
+    "regularity.constant": (bnmc.regularity.constant, "observable of bnmc.simulate"),
+    "kernels.law": (bnmc.kernels.law, "bnmc.simulate"),
+    "mean field": (lambda chain: bnmc.MeanField(chain).fixed_point(), ""),
+    "mean field, map": (lambda chain: bnmc.MeanField(chain).step(EYE), ""),
+    "mean field, path": (lambda chain: bnmc.MeanField(chain).trajectory(EYE, 2), ""),
+    "mean field, fluctuations": (lambda chain: bnmc.MeanField(chain).fluctuations(), ""),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+@pytest.mark.parametrize("argument", OTHER_LAYERS)
+def test_layers_that_a_function_does_not_know_are_refused(argument, name):
+    call, instead = REFUSING[name]
+    chain = bnmc.Chain(20, 3, "relu", **OTHER_LAYERS[argument])
+    with pytest.raises(ArgumentError) as raised:
+        call(chain)
+    # The regularity constant is about rows of mean square 1 over the batch.
+    arguments = {argument, "chain"} if name == "regularity.constant" else {argument}
+    assert raised.value.argument in arguments
+    if raised.value.argument == argument:
+        assert instead in raised.value.hint
+
+
+@pytest.mark.parametrize("argument", OTHER_LAYERS)
+def test_no_gpu_takes_layers_that_are_not_row_by_row(argument):
+    chain = bnmc.Chain(20, 3, "relu", **OTHER_LAYERS[argument])
+    with pytest.raises(BackendError, match="are made on the CPU: backend='cpu'"):
+        bnmc.simulate(chain, 1, backend="cuda", rng=0)
+    assert bnmc.simulate(bnmc.Chain(20, 3, "tanh", norm="rms"), 1, rng=0).backend == "cpu"
+
+
+def test_a_bias_that_the_norm_subtracts_changes_nothing_but_states():
+    chain = bnmc.Chain(20, 3, "tanh", bias_variance=0.3)
+    require_row_by_row(chain, "")
+    star = bnmc.MeanField(chain).fixed_point().gram
+    assert np.array_equal(star, bnmc.MeanField(bnmc.Chain(20, 3, "tanh")).fixed_point().gram)
+    for call in (
+        lambda: bnmc.invariant.sample(chain, 2),
+        lambda: bnmc.invariant.check(chain, samples=np.ones((200, 20, 3))),
+        lambda: bnmc.kernels.law(chain),
+    ):
+        with pytest.raises(ArgumentError, match=r"^bias_variance: got 0\.3, allowed: 0"):
+            call()

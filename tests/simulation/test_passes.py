@@ -1,141 +1,393 @@
-"""The seams for norms over the features and for maps between Gram matrix and covariance."""
+"""Norms over the features, biases, and the orders of norm and activation.
+
+The sampler "weights" is compared with the formula, given its own weights and biases, and the
+conditional sampler with the sampler "weights" in law.
+"""
 
 import math
-import threading
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from oracle import FORMULAS, normal_threshold
+from numpy_layers import activations, grams, normalised
+from oracle import FALSE_ALARM, ks_distance
+from slow_cases import some
 
 import bnmc
-from bnmc._kernels.scalar.codes import NORM_NONE
-from bnmc.chain.chain import Chain
-from bnmc.chain.norms import Norm
-from bnmc.errors import NonFiniteError
-from bnmc.simulation import plan
-from bnmc.simulation.engine.passes import PassesSampler
-from bnmc.simulation.engine.replay import hidden_panels
-from bnmc.simulation.tiles import Grid
+from bnmc._kernels.cpu import passes
+from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.simulation import segment
 
-# A toy norm over the features needs no more than this value.
-RMS = Norm("toy-rms", NORM_NONE, "features", centred=False)
-GROUPS = Norm("toy-groups", NORM_NONE, "features", centred=True, groups=2)
-NETWORKS = 2_000
+# Narrow chains have dependent samples, which float32 runs report.
+pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 
+ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 
-def reference(norm, sigma, start, skip, depth, rng):
-    """Gram matrices of the last layer of networks with real weights, from the formula."""
-    width, batch = start.shape
-    h = np.repeat(start[None], NETWORKS, axis=0)
-    for _ in range(depth + 1):
-        grouped = h.reshape(NETWORKS, norm.groups, -1, batch)
-        if norm.centred:
-            grouped = grouped - grouped.mean(axis=2, keepdims=True)
-        x = grouped / np.sqrt((grouped**2).mean(axis=2, keepdims=True))
-        x = x.reshape(h.shape)
-        a = sigma(x)
-        weights = rng.standard_normal((NETWORKS, width, width)) / math.sqrt(width)
-        h = skip * x + weights @ a
-    return a.swapaxes(1, 2) @ a / width
+#: Networks on each side of a comparison of laws, and the layers that are compared.
+NETWORKS = 20_000
+LAYERS = (1, 3)
 
 
-@pytest.mark.parametrize(("norm", "skip"), [(RMS, 0.0), (GROUPS, 0.0), (RMS, 0.5), (GROUPS, 0.5)])
-def test_a_norm_over_the_features_is_a_value(norm, skip):
-    # Means of 3 entries and of their squares.
-    start = np.random.default_rng(1).standard_normal((6, 2))
-    chain = Chain(6, 2, "tanh", norm=norm, skip=skip)
-    run = bnmc.simulate(chain, 2, chains=NETWORKS, initial=start, rng=2)
-    expected = reference(norm, FORMULAS["tanh"], start, skip, 2, np.random.default_rng(3))
-    for power in (1, 2):
-        for i, j in ((0, 0), (0, 1), (1, 1)):
-            mine, other = run.gram[:, -1, i, j] ** power, expected[:, i, j] ** power
-            error = math.sqrt((mine.var() + other.var()) / NETWORKS)
-            assert abs(mine.mean() - other.mean()) <= normal_threshold(6) * error
+def formula_of(run, start, sigma, layers):
+    """Activations of layers of a run from a start, (width, columns), from its own weights."""
+    chain = run.chain
+    drawn = [
+        (
+            bnmc.drawn_weights(run, layer).astype(np.float64),
+            bnmc.drawn_biases(run, layer).astype(np.float64),
+        )
+        for layer in range(1, layers + 1)
+    ]
+    options = {name: getattr(chain, name) for name in ("norm", "order", "skip", "gain", "eps")}
+    return activations(start, drawn, sigma, **options)
 
 
-@pytest.mark.parametrize("norm", [RMS, GROUPS])
-def test_a_layer_is_the_norm_of_the_rows_that_are_made_again(norm):
-    # With eps the norm sees the scale of the rows.
-    chain = Chain(1500, 3, "tanh", norm=norm, gain=0.7, eps=0.5)
-    state = bnmc.simulate(chain, 2, rng=4).final_state
-    sampler = PassesSampler(chain, 1, None, "float64", state.key)
-    sampler.take(state)
-    h = np.concatenate([rows for _, rows in hidden_panels(sampler, 0, 3)], axis=1).T
-    a = np.tanh(norm(h, 0.5))
-    following = bnmc.simulate(chain, 1, initial=state).gram[0, -1]
-    np.testing.assert_allclose(following, a.T @ a / 1500, rtol=1e-11)
-    # The rows have the covariance of the state: gain² G, not a multiple of it.
-    covariance = 0.7**2 * state.arrays["gram"][0]
-    spread = math.sqrt(2.0 / 1500) * covariance.diagonal().max()
-    assert np.abs(h.T @ h / 1500 - covariance).max() <= normal_threshold(9) * spread
+# --- the sampler "weights" against the formula
 
 
-def test_several_passes_see_the_same_rows_however_the_run_is_divided():
-    chain = Chain(1500, 3, "tanh", norm=GROUPS)
-    one = bnmc.simulate(chain, 3, chains=3, rng=0, threads=1).gram
-    assert np.array_equal(one, bnmc.simulate(chain, 3, chains=3, rng=0, threads=2).gram)
-    half = bnmc.simulate(chain, 1, chains=3, rng=0).final_state
+# The widths have blocks and groups that do not end together.
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "group(7)", "batch", "none"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_weights_have_the_layers_of_the_formula(norm, order, dtype):
+    start = np.random.default_rng(1).standard_normal((1050, 3))
+    skip = {"norm-activation": 0.0, "activation-norm": -0.4, "pre-activation": 1.0}[order]
+    chain = bnmc.Chain(
+        1050, 3, "tanh", norm=norm, order=order, skip=skip, gain=1.3, eps=0.01, bias_variance=0.2
+    )
+    run = bnmc.simulate(chain, 2, initial=start, sampler="weights", dtype=dtype, rng=2)
+    expected = [a.T @ a / 1050 for a in formula_of(run, start, np.tanh, 2)]
+    rtol = {"float64": 1e-12, "float32": 2e-5}[dtype]
+    np.testing.assert_allclose(run.gram[0], expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "haar", lambda rng, shape: rng.laplace(size=shape)])
+def test_biases_are_added_under_every_law_of_weights(weights):
+    start = np.random.default_rng(3).standard_normal((20, 3))
+    chain = bnmc.Chain(20, 3, "tanh", norm="rms", weights=weights, bias_variance=0.5)
+    run = bnmc.simulate(chain, 2, initial=start, rng=4)
+    assert run.sampler == "weights"
+    expected = [a.T @ a / 20 for a in formula_of(run, start, np.tanh, 2)]
+    np.testing.assert_allclose(run.gram[0], expected, rtol=1e-12)
+
+
+def test_biases_are_normal_and_of_their_variance():
+    chain = bnmc.Chain(30_000, 1, norm="none", bias_variance=0.25)
+    b = bnmc.drawn_biases(bnmc.simulate(bnmc.Chain(2, 1, norm="none"), 1, sampler="weights"), 1)
+    assert not b.any()
+    from bnmc.simulation.engine.replay import biases_of_layer
+
+    b = biases_of_layer(chain, None, "float64", 5, 0, 1)
+    for power, moment in ((1, 0.0), (2, 0.25), (4, 3 * 0.25**2)):
+        spread = math.sqrt(math.prod(range(1, 4 * power, 2)) * 0.25 ** (2 * power) / len(b))
+        assert abs((b**power).mean() - moment) < 6 * spread
+
+
+def test_layers_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    start = np.random.default_rng(6).standard_normal((48, 5))
+
+    def columns(module):
+        """Apply a module of samples x features to features x samples."""
+        return lambda h: module(torch.from_numpy(h.T)).detach().numpy().T
+
+    norms = {
+        "layer": torch.nn.LayerNorm(48, eps=1e-5, elementwise_affine=False),
+        "rms": torch.nn.RMSNorm(48, eps=1e-5, elementwise_affine=False),
+        "group(6)": torch.nn.GroupNorm(6, 48, eps=1e-5, affine=False),
+        "batch": torch.nn.BatchNorm1d(48, eps=1e-5, affine=False),
+    }
+    for name, module in norms.items():
+        norm = columns(module.double())
+        for order in ORDERS:
+            chain = bnmc.Chain(
+                48, 5, "relu", norm=name, order=order, eps=1e-5, bias_variance=0.1,
+                skip=1.0 * (order == "pre-activation"),
+            )  # fmt: skip
+            run = bnmc.simulate(chain, 1, initial=start, sampler="weights", rng=7)
+            linear = torch.nn.Linear(48, 48, dtype=torch.float64)
+            with torch.no_grad():
+                linear.weight.copy_(torch.from_numpy(bnmc.drawn_weights(run, 1)))
+                linear.bias.copy_(torch.from_numpy(bnmc.drawn_biases(run, 1)))
+                dense, relu = columns(linear), columns(torch.nn.ReLU())
+                if order == "activation-norm":
+                    a = norm(relu(dense(norm(relu(start)))))
+                else:
+                    x = chain.skip * start + dense(relu(norm(start)))
+                    a = relu(norm(x))
+            np.testing.assert_allclose(run.gram[0, 1], a.T @ a / 48, rtol=1e-12, atol=1e-13)
+
+
+# --- the conditional sampler against the sampler "weights"
+
+# d < n, singular G, two features of a group, every norm, order and bias.
+CASES = {
+    "layer": {"width": 4, "batch": 3, "norm": "layer"},
+    "rms, d < n, bias": {"width": 3, "batch": 4, "norm": "rms", "bias_variance": 0.4},
+    "groups, skip": {"width": 6, "batch": 3, "norm": "group(2)", "skip": 0.7, "gain": 1.4},
+    "layer after": {"width": 5, "batch": 3, "norm": "layer", "order": "activation-norm"},
+    "rms after, skip, bias": {
+        "width": 4, "batch": 2, "norm": "rms", "order": "activation-norm", "skip": 0.5,
+        "bias_variance": 0.3, "eps": 0.1,
+    },
+    "groups after, bias": {
+        "width": 8, "batch": 3, "norm": "group(2)", "order": "activation-norm",
+        "bias_variance": 0.3,
+    },
+    "batch after, gain": {"width": 4, "batch": 3, "order": "activation-norm", "gain": 1.7},
+    "batch after, skip, bias": {
+        "width": 5, "batch": 3, "order": "activation-norm", "skip": -0.6, "bias_variance": 0.5,
+    },
+    "uncentred after, d < n": {
+        "width": 2, "batch": 4, "norm": "batch-uncentred", "order": "activation-norm",
+    },
+    "layer, residual": {
+        "width": 4, "batch": 3, "norm": "layer", "order": "pre-activation", "skip": 1.0,
+        "bias_variance": 0.2,
+    },
+    "batch, residual": {
+        "width": 4, "batch": 4, "order": "pre-activation", "skip": 1.0, "bias_variance": 0.2,
+        "gain": 0.8,
+    },
+    "none, bias": {"width": 4, "batch": 3, "norm": "none", "bias_variance": 0.3},
+    "uncentred, bias": {
+        "width": 3, "batch": 3, "norm": "batch-uncentred", "bias_variance": 0.5, "gain": 0.5,
+    },
+}  # fmt: skip
+
+
+def statistics(matrices, digits):
+    """The upper triangle of G and its eigenvalues, rounded so that equal numbers stay equal."""
+    upper = np.triu_indices(matrices.shape[-1])
+    values = [matrices[..., *upper], np.linalg.eigvalsh(matrices)]
+    return np.round(np.concatenate(values, axis=-1), digits)
+
+
+def assert_one_law(mine, other, digits=7):
+    """Two-sample bound of Wei and Dudley, for all statistics together; see `oracle`."""
+    a, b = (statistics(x, digits).reshape(len(x), -1).T for x in (mine, other))
+    threshold = math.sqrt(math.log(2 * len(a) / FALSE_ALARM) / len(mine))
+    found = [ks_distance(x, y) for x, y in zip(a, b, strict=True)]
+    assert max(found) <= threshold
+
+
+def law_of(options, sampler, seed, **more):
+    chain = bnmc.Chain(activation="tanh", **options)
+    run = bnmc.simulate(
+        chain, max(LAYERS), chains=NETWORKS, sampler=sampler, rng=seed, threads=1, **more
+    )
+    return run.gram[:, LAYERS]
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", some(CASES, *list(CASES)[::2]))
+def test_samplers_have_one_law(name):
+    options = CASES[name]
+    start = np.random.default_rng(8).standard_normal((options["width"], options["batch"]))
+    pair = [law_of(options, sampler, 9, initial=start) for sampler in ("conditional", "weights")]
+    assert_one_law(*pair)
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", ["layer", "batch after, gain"])
+def test_the_law_is_that_of_networks_in_numpy(name):
+    chain = bnmc.Chain(activation="tanh", **CASES[name])
+    start = np.random.default_rng(10).standard_normal((chain.width, chain.batch))
+    expected = grams(chain, start, 3, NETWORKS, np.random.default_rng(11), np.tanh)[:, LAYERS]
+    assert_one_law(law_of(CASES[name], "conditional", 12, initial=start), expected)
+
+
+@pytest.mark.untraced
+def test_float32_rows_and_named_starts_have_the_law():
+    for name in ("groups, skip", "batch after, gain"):
+        pair = [
+            law_of(CASES[name], sampler, 13, dtype=dtype)
+            for sampler, dtype in (("conditional", "float32"), ("weights", "float64"))
+        ]
+        # Entries that are 0 or 1 but for rounding.
+        assert_one_law(*pair, digits=4)
+
+
+@pytest.mark.untraced
+def test_inputs_share_weights_and_biases():
+    options = {"width": 6, "batch": 2, "norm": "rms", "bias_variance": 0.3}
+    start = np.random.default_rng(14).standard_normal((2, 6, 2))
+    chain = bnmc.Chain(activation="tanh", **options)
+
+    def crossed(sampler):
+        run = bnmc.simulate(
+            chain, 2, chains=NETWORKS, sampler=sampler, rng=15, threads=1, initial=start,
+            inputs=2, observables="cross_gram",
+        )  # fmt: skip
+        return run["cross_gram"][:, 2:].swapaxes(3, 4).reshape(NETWORKS, 1, 4, 4)
+
+    assert_one_law(crossed("conditional"), crossed("weights"))
+
+
+def test_the_wrong_law_is_seen():
+    """A bias that is missing, and a mean that is not subtracted."""
+    start = np.random.default_rng(16).standard_normal((4, 3))
+    right = law_of(CASES["layer"], "conditional", 17, initial=start)
+    for changes in ({"norm": "rms"}, {"bias_variance": 0.1}, {"order": "activation-norm"}):
+        with pytest.raises(AssertionError):
+            assert_one_law(right, law_of(CASES["layer"] | changes, "weights", 18, initial=start))
+
+
+def test_norms_that_are_the_same_have_the_same_bits():
+    """Orders without norm, residual blocks without skip, biases that centring removes."""
+    plain = {"width": 40, "batch": 3, "activation": "tanh"}
+    for one, other in (
+        ({"norm": "none"}, {"norm": "none", "order": "activation-norm"}),
+        ({"norm": "rms"}, {"norm": "rms", "order": "pre-activation"}),
+        ({}, {"bias_variance": 0.5}),
+        ({"norm": "layer"}, {"norm": "group(1)"}),
+        ({"norm": "group(4)"}, {"norm": bnmc.GroupNorm(4)}),
+    ):
+        runs = [
+            bnmc.simulate(bnmc.Chain(**plain, **options), 3, chains=2, rng=0).gram
+            for options in (one, other)
+        ]
+        assert np.array_equal(*runs)
+
+
+def test_copies_of_a_sample_stay_copies_to_the_bit():
+    x = np.random.default_rng(19).standard_normal((12, 4))
+    x[:, 2] = x[:, 0]
+    for name in ("layer", "groups, skip", "layer after", "batch after, gain", "none, bias"):
+        options = CASES[name] | {"width": 12, "batch": 4}
+        for sampler in ("conditional", "weights"):
+            chain = bnmc.Chain(activation="tanh", **options)
+            g = bnmc.simulate(chain, 5, initial=x, rng=20, sampler=sampler).gram[0]
+            assert np.array_equal(g[:, 2], g[:, 0])
+
+
+def test_unit_samples_have_unit_size():
+    """After layer normalization a sample has mean square 1 exactly, in every group."""
+    chain = bnmc.Chain(90, 3, "relu", norm="group(3)", order="activation-norm")
+    g = bnmc.simulate(chain, 4, chains=2, rng=21).gram
+    np.testing.assert_allclose(np.diagonal(g, axis1=-2, axis2=-1), 1.0, rtol=1e-13)
+
+
+# --- the same bits
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "group(5)", "skip": 0.5, "bias_variance": 0.1},
+        {"norm": "layer", "order": "activation-norm"},
+        {"norm": "batch", "order": "activation-norm", "skip": 0.5, "eps": 0.1},
+    ],
+    ids=["groups", "layer after", "batch after"],
+)
+def test_bits_do_not_depend_on_the_division_of_a_run(monkeypatch, sampler, options):
+    chain = bnmc.Chain(5000 if sampler == "conditional" else 1300, 3, "tanh", **options)
+    run = {"sampler": sampler, "rng": 22}
+    one = bnmc.simulate(chain, 3, chains=3, threads=1, **run).gram
+    assert np.array_equal(one, bnmc.simulate(chain, 3, chains=3, threads=2, **run).gram)
+    half = bnmc.simulate(chain, 1, chains=3, **run).final_state
+    half = pickle.loads(pickle.dumps(half))
     assert np.array_equal(one[:, 1:], bnmc.simulate(chain, 2, initial=half).gram)
+    # All threads share each layer of one chain.
+    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
+    shared = bnmc.simulate(chain, 3, chains=1, threads=2, **run).gram
+    assert np.array_equal(one[:1], shared)
+    # Rows that are not kept are drawn again.
+    monkeypatch.setattr(passes, "KEPT_BYTES", 0)
+    assert np.array_equal(one[:1], bnmc.simulate(chain, 3, chains=1, threads=1, **run).gram)
+    assert np.array_equal(one[:1], bnmc.simulate(chain, 3, chains=1, threads=2, **run).gram)
 
 
-def test_the_covariance_is_a_map_of_the_gram_matrix(monkeypatch):
-    class Fourfold:
-        is_identity = False
+def test_a_store_continues_a_run(path, small_tiles):
+    pytest.importorskip("zarr")
+    chain = bnmc.Chain(40, 3, "tanh", norm="group(4)", skip=0.5, bias_variance=0.1)
+    whole = bnmc.simulate(chain, 12, chains=3, rng=23).gram
+    with ThreadPoolExecutor(1) as pool:
+        stored = bnmc.simulate(chain, 12, chains=3, rng=23, store=path, executor=pool)
+    assert np.array_equal(whole, np.asarray(stored.gram))
+    assert stored.attributes()["bias_variance"] == 0.1
+    for other in ({"norm": "group(2)"}, {"bias_variance": 0.2}, {"order": "pre-activation"}):
+        options = {"norm": "group(4)", "skip": 0.5, "bias_variance": 0.1} | other
+        with pytest.raises(bnmc.errors.StoreMismatchError):
+            bnmc.simulate(bnmc.Chain(40, 3, "tanh", **options), 12, chains=3, rng=23, store=path)
 
-        def __call__(self, gram):
-            return 4.0 * gram
 
-    # Powers of 2 are exact: the map is a gain of 2.
-    gained = bnmc.simulate(Chain(40, 3, "tanh", norm="none", gain=2.0), 3, chains=2, rng=0)
-    monkeypatch.setattr(Chain, "covariance", Fourfold())
-    mapped = bnmc.simulate(Chain(40, 3, "tanh", norm="none"), 3, chains=2, rng=0)
-    assert np.array_equal(gained.gram, mapped.gram)
+def test_float32_chains_whose_samples_are_dependent_continue_in_float64():
+    chain = bnmc.Chain(64, 3, "relu", norm="layer")
+    x = np.random.default_rng(24).standard_normal((64, 3))
+    x[:, 1] = x[:, 0] + 1e-3 * x[:, 1]
+    runs = {
+        dtype: bnmc.simulate(chain, 4, initial=x, dtype=dtype, rng=25)
+        for dtype in ("float32", "float64")
+    }
+    assert runs["float32"].widened == (0,)
+    np.testing.assert_allclose(runs["float32"].gram, runs["float64"].gram, rtol=1e-4)
 
 
-def test_the_chain_that_stops_in_a_pass_is_named_wherever_it_is(monkeypatch):
+# --- what cannot be normalized
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sample_without_variance_is_named(monkeypatch, sampler, threads):
+    """The activation is 0 except for rare rows, so a group of 2 features soon has none."""
+    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
+    chain = bnmc.Chain(2000, 3, "relu", norm="group(1000)", order="activation-norm")
+    start = 1.0 + np.random.default_rng(26).random((2000, 3))
+    with pytest.raises(ZeroVarianceError, match="chain 0, layer 1, sample") as caught:
+        bnmc.simulate(chain, 3, initial=start, sampler=sampler, threads=threads, rng=27)
+    assert caught.value.sample in (0, 1, 2)
+    assert caught.value.row is None
+    assert pickle.loads(pickle.dumps(caught.value)).sample == caught.value.sample
+    bnmc.simulate(
+        bnmc.Chain(2000, 3, "relu", norm="group(1000)", order="activation-norm", eps=1e-5), 3,
+        initial=start, sampler=sampler, threads=threads, rng=27,
+    )  # fmt: skip
+
+
+def test_a_flat_start_is_refused():
+    x = np.random.default_rng(28).standard_normal((6, 3))
+    x[:, 1] = 0.5
+    chain = bnmc.Chain(6, 3, "tanh", norm="layer")
+    with pytest.raises(ZeroVarianceError, match="the input, sample 1"):
+        bnmc.simulate(chain, 1, initial=x)
+    with pytest.raises(ZeroVarianceError, match="chain 1, layer 0, sample 1"):
+        bnmc.simulate(chain, 1, initial=np.stack([x + np.arange(6)[:, None], x]))
+    x[:, 1] = 0.0
+    with pytest.raises(ZeroVarianceError, match="the input, sample 1"):
+        bnmc.simulate(chain, 1, initial=bnmc.FirstLayer(x))
+    bnmc.simulate(bnmc.Chain(6, 3, "tanh", norm="layer", eps=0.1), 1, initial=x)
+    with pytest.raises(ZeroVarianceError, match="the input, row 0"):
+        bnmc.simulate(
+            bnmc.Chain(6, 3, "relu", order="activation-norm"), 1, initial=-np.ones((6, 3))
+        )
+
+
+def test_the_chain_that_stops_in_a_pass_is_named():
     """A rare value of the activation is no number; the chains before the named one run without."""
 
     def rare(x):
         return x if x <= 4.0 else np.nan
 
-    chain, run = (
-        Chain(40, 3, bnmc.Activation(rare, name="rare"), norm=RMS),
-        {"rng": 24, "threads": 1},
-    )
+    chain = bnmc.Chain(40, 3, bnmc.Activation(rare, name="rare"), norm="rms")
     with pytest.raises(NonFiniteError) as alone:
-        bnmc.simulate(chain, 4, chains=8, **run)
-    stops = alone.value.chain
-    assert stops > 0
-    bnmc.simulate(chain, 4, chains=stops, **run)
-    monkeypatch.setattr(plan, "grid_of", lambda chains, recorded, *_: Grid(chains, recorded, 1, 7))
-    with ThreadPoolExecutor(1) as pool, pytest.raises(NonFiniteError) as parted:
-        bnmc.simulate(chain, 4, chains=8, executor=pool, **run)
-    assert (parted.value.chain, parted.value.layer) == (stops, alone.value.layer)
+        bnmc.simulate(chain, 4, chains=40, rng=24, threads=1)
+    assert alone.value.chain > 0
+    bnmc.simulate(chain, 4, chains=alone.value.chain, rng=24, threads=1)
 
 
-def test_threads_that_begin_chains_at_once_keep_the_law(monkeypatch):
-    """One thread begins its chains while another one is at work on its first chain."""
-    chain = Chain(8, 3, "tanh", norm=GROUPS, skip=0.5, gain=1.5)
-    expected = bnmc.simulate(chain, 5, chains=2, rng=0, threads=1).gram
-    draw, one_layer = PassesSampler._draw_start, PassesSampler._one_layer_by_passes
-    inside = [threading.Event(), threading.Event()]
-    first_left = threading.Event()
+def test_the_scale_of_the_weights_does_not_matter_before_a_norm_of_samples():
+    """In float32 the squares of such numbers under- and overflow."""
+    plain = bnmc.simulate(bnmc.Chain(30, 3, "tanh", norm="rms"), 2, dtype="float32", rng=29).gram
+    for gain in (1e-30, 1e30):
+        chain = bnmc.Chain(30, 3, "tanh", norm="rms", gain=gain)
+        assert np.array_equal(plain, bnmc.simulate(chain, 2, dtype="float32", rng=29).gram)
 
-    def draw_start(self, start, first, last):
-        if first == 1:
-            inside[0].wait(5.0)
-        draw(self, start, first, last)
-        if first == 0:
-            first_left.set()
 
-    def at_once(self, index, layer, *rest):
-        if layer == 0:
-            inside[index].set()
-            (first_left if index == 1 else inside[1]).wait(5.0)
-        one_layer(self, index, layer, *rest)
-
-    monkeypatch.setattr(PassesSampler, "_draw_start", draw_start)
-    monkeypatch.setattr(PassesSampler, "_one_layer_by_passes", at_once)
-    found = bnmc.simulate(chain, 5, chains=2, rng=0, threads=2).gram
-    np.testing.assert_array_equal(found, expected)
+def test_the_oracle_has_the_norms_of_the_package():
+    h = np.random.default_rng(30).standard_normal((2, 12, 4)) + 3.0
+    for name in ("batch", "batch-uncentred", "none", "layer", "rms", "group(3)"):
+        norm = bnmc.Chain(12, 4, norm=name).normalization
+        np.testing.assert_allclose(norm(h, 0.1), normalised(h, name, 0.1), rtol=1e-12)

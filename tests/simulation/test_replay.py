@@ -7,7 +7,7 @@ from oracle import FORMULAS
 
 import bnmc
 from bnmc.chain.chain import Chain
-from bnmc.simulation.engine.replay import Replay, hidden_panels
+from bnmc.simulation.engine.replay import Replay
 
 
 def unit_normals(generator, shape):
@@ -63,16 +63,10 @@ def test_a_representation_is_that_of_the_drawn_weights():
     assert_allclose(Replay(start).representation(0).T, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_panels_are_the_rows_before_the_normalization_each_time_that_they_are_made():
-    chain = Chain(1500, 3, "tanh")
-    replay = Replay(bnmc.simulate(chain, 2, rng=0).final_state)
-    first, again = (
-        np.concatenate([h for _, h in hidden_panels(replay.sampler, 0, replay.layer)], axis=1)
-        for _ in range(2)
-    )
-    assert np.array_equal(first, again)
-    centred = first - first.mean(axis=0)
-    assert_allclose(centred / centred.std(axis=0), replay.representation(0), rtol=1e-9, atol=1e-9)
+def test_layers_that_are_not_row_by_row_are_refused():
+    state = bnmc.simulate(Chain(70, 3, "tanh", norm="rms"), 1, rng=0).final_state
+    with pytest.raises(bnmc.errors.ArgumentError, match="^norm: got 'rms'"):
+        Replay(state)
 
 
 def test_a_row_without_variance_is_named():

@@ -12,9 +12,11 @@ import types
 
 import numpy as np
 import pytest
+from numpy_layers import normalised as of_samples
 from numpy_steps import Network, normalised
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import stats
+from slow_cases import some
 
 import bnmc
 from bnmc._claims.evidence import Claim, judged
@@ -447,3 +449,97 @@ def test_the_norm_of_candidates_is_that_of_the_library():
     expected = normalise(RELU, h[None, None], True)[0, 0]
     # Means and squares of 5 terms, in units in the last place.
     np.testing.assert_allclose(normalised(h), expected, rtol=0, atol=64 * 2**-52)
+
+
+# ---------------------------------------------------------------- norms of samples, orders, biases
+
+
+def layer_of(chain, *, norm=None, order=None, bias=None, sigma=None, change=None):
+    """A step in NumPy, from the formula, with other parts than the chain's if they are given.
+
+    `change` replaces the norm by a function of (width, batch) arrays.
+    """
+    rng, d = np.random.default_rng(77), chain.width
+    sigma = FORMULAS[sigma or chain.activation.name]
+    order = order or chain.order
+    variance = chain.bias_variance if bias is None else bias
+
+    def normal(h):
+        return change(h) if change else of_samples(h, norm or chain.norm, chain.eps)
+
+    def step(h):
+        first = order == "activation-norm"
+        a = normal(sigma(h)) if first else sigma(normal(h))
+        kept = normal(h) if order == "norm-activation" else h
+        w = rng.standard_normal((d, d)) / np.sqrt(d)
+        b = np.sqrt(variance) * rng.standard_normal((d, 1))
+        return chain.skip * kept + chain.gain * w @ a + b
+
+    return step
+
+
+LAYERS = {
+    "layer": bnmc.Chain(20, 4, "relu", norm="layer"),
+    "rms after": bnmc.Chain(20, 4, "tanh", norm="rms", order="activation-norm"),
+    "groups": bnmc.Chain(24, 4, "relu", norm="group(3)", bias_variance=0.2, gain=1.5),
+    "batch after": bnmc.Chain(
+        20, 4, "tanh", order="activation-norm", skip=0.5, bias_variance=0.3, eps=1e-3
+    ),
+    "layer, skip": bnmc.Chain(20, 4, "tanh", norm="layer", skip=0.7),
+    "residual": bnmc.Chain.resnet(20, 4, "relu", norm="layer", bias_variance=0.1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_right_steps_of_other_layers_pass(name):
+    assert_same_law(layer_of(LAYERS[name]), LAYERS[name], rng=0)
+
+
+def transposed(h):
+    """Group normalization of 24 features in groups i, i + 3, …"""
+    groups = h.reshape(8, 3, -1)
+    centred = groups - groups.mean(axis=0)
+    return (centred / centred.std(axis=0)).reshape(h.shape)
+
+
+def scaled(h):
+    """Layer normalization with learned factors and shifts of features."""
+    factors, shifts = np.random.default_rng(5).random((2, 20, 1))
+    return (0.5 + factors) * of_samples(h, "layer") + shifts
+
+
+def with_ddof(h):
+    """Layer normalization by `torch.std` and the like."""
+    return (h - h.mean(axis=0)) / h.std(axis=0, ddof=1)
+
+
+OTHER_MISTAKES = {
+    "axis": ("layer", {"norm": "batch"}, "acts on rows, over the batch, not on samples"),
+    "not centred": ("layer", {"norm": "rms"}, "samples are normalised without being centred"),
+    "centred": ("rms after", {"norm": "layer"}, "samples are centred"),
+    "ddof": ("layer", {"change": with_ddof}, r"20 features is divided by 19 \(ddof = 1\)"),
+    "learned": ("layer", {"change": scaled}, ""),
+    "transposed": ("groups", {"change": transposed}, r"transposed: group i .* i \+ 3"),
+    "one group": ("groups", {"norm": "layer"}, "all 24 features, not on 3 groups"),
+    "groups of 3": ("groups", {"norm": "group(8)"}, "8 groups of 3 features, not 3 of 8"),
+    "no bias": ("groups", {"bias": 0.0}, "the bias, of variance 0.2, is missing"),
+    "before": ("rms after", {"order": "norm-activation"}, "norm is before the activation"),
+    "after": ("layer", {"order": "activation-norm"}, "norm is after the activation, not before"),
+    "activation": ("rms after", {"sigma": "sin"}, "the activation is not tanh: sin fits better"),
+    "batch before": ("batch after", {"order": "pre-activation"}, "norm is before the activation"),
+    "sum normed": ("residual", {"order": "norm-activation"}, r"skip .* keeps N\(h\), not h"),
+    "sum not normed": ("layer, skip", {"order": "pre-activation"}, r"skip .* keeps h, not N\(h\)"),
+}
+
+
+@pytest.mark.parametrize("name", some(OTHER_MISTAKES, *list(OTHER_MISTAKES)[::3]))
+def test_mistakes_of_other_layers_are_named(name):
+    kind, parts, words = OTHER_MISTAKES[name]
+    found = mismatch(layer_of(LAYERS[kind], **parts), LAYERS[kind])
+    assert re.search(words, " ".join(found.causes)), found
+
+
+def test_biases_beside_other_weights_are_refused():
+    chain = bnmc.Chain(20, 4, norm="rms", weights="uniform", bias_variance=0.1)
+    with pytest.raises(ArgumentError, match="^bias_variance: .*weights that are not Gaussian"):
+        assert_same_law(layer_of(chain), chain)

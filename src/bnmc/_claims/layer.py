@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc import gram as gm
 from bnmc._claims.states import LARGEST
 from bnmc.chain.chain import Chain
-from bnmc.chain.start import normalise
+from bnmc.chain.start import apply
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
 __all__ = ["Layer"]
@@ -21,16 +21,18 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Layer:
-    """States before a normalization, with their normalization, activations and Gram matrices.
+    """States h of a chain, and what the law of the next states depends on.
 
     Attributes
     ----------
     y : (samples, width, batch) ndarray of float64
         h / gain.
     x, a : (samples, width, batch) ndarray of float64
-        N(h) and σ(N(h)).
+        What the skip connection keeps, and what W multiplies: N(h) and σ(N(h)), or those of another
+        order.
     gram : (samples, batch, batch) ndarray of float64
-        aᵀa / width.
+        aᵀa / width, plus the variance of the bias over gain²: the covariance of rows of
+        (W a + b 1ᵀ / gain).
     square : (samples, batch, batch) ndarray of float64
         yᵀy / width.
     """
@@ -61,14 +63,15 @@ class Layer:
         """
         states = h.astype(np.float64)
         try:
-            x = normalise(chain, states[:, None], True)[:, 0]
+            x, a = (one[:, 0] for one in apply(chain, states[:, None], True))
         except ZeroVarianceError as error:
-            raise ZeroVarianceError(first + (error.chain or 0), None, error.row) from None
-        a = chain.activation(x)
+            number = first + (error.chain or 0)
+            raise ZeroVarianceError(number, None, error.row, error.sample) from None
         if not (np.abs(a) <= LARGEST).all():
             raise NonFiniteError(None, None, "activation")
         y, gram = states / chain.gain, gm.cross_gram(a, a)
         vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
         if vanishes.any():
             raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
+        gram = gram + chain.bias_variance / chain.gain**2
         return cls(y, x, a, gram, gm.cross_gram(y, y))

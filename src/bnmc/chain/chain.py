@@ -8,15 +8,24 @@ from typing import Any, Self
 
 import numpy as np
 
-from bnmc._support.arguments import instance, integer, real
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
+from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.covariance import IDENTITY, CovarianceMap
+from bnmc.chain.covariance import IDENTITY, CovarianceMap, WithBias
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
 
-__all__ = ["Chain", "as_chain"]
+__all__ = ["ORDERS", "Chain", "as_chain"]
+
+#: The orders of norm and activation in a layer, and what kernels call them.
+ORDERS = {
+    "norm-activation": NORM_FIRST,
+    "activation-norm": ACTIVATION_FIRST,
+    "pre-activation": NORM_IN_BRANCH,
+}
+
 #: Largest width: float64 holds all whole numbers up to it.
 MOST_WIDTH = 2**53
 
@@ -33,8 +42,8 @@ class Chain:
               \qquad G_l = \sigma(x_l)^T \sigma(x_l) / d,
 
     where the entries of :math:`W_l` have mean 0 and variance 1/d, and are i.i.d. unless W is
-    orthogonal.  N normalizes each row (Joudaki, Daneshmand and Bach, arXiv:2205.13076, eq. (2), is
-    skip = 0, gain = 1).
+    orthogonal.  N normalizes each row, over the batch (Joudaki, Daneshmand and Bach,
+    arXiv:2205.13076, eq. (2), is skip = 0, gain = 1), or each column, over the features.
 
     Parameters
     ----------
@@ -44,9 +53,11 @@ class Chain:
         n >= 1, number of samples; at least 2 if `norm` is "batch".
     activation : str, Activation or callable
         :math:`\sigma`: a built-in name, or a scalar function that Numba can compile.
-    norm : {"batch", "batch-uncentred", "none"}
-        N of a row r: (r - mean r) / sqrt(Var r + eps) with the variance divided by n; or
-        r / sqrt(mean(r^2) + eps); or r.
+    norm : {"batch", "batch-uncentred", "none", "layer", "rms", "group(g)"} or GroupNorm
+        N.  "batch" of a row r: (r - mean r) / sqrt(Var r + eps) with the variance divided by n.
+        "batch-uncentred": r / sqrt(mean(r^2) + eps).  "none": r.  "layer" and "rms" are the same
+        for the d features of a sample in place of a row, "group(g)" and ``GroupNorm(g)`` for each
+        of g groups of neighbouring features.  There are no learned factors.
     skip : float
         Factor of the skip connection; 0 removes it.
     gain : float
@@ -58,11 +69,31 @@ class Chain:
         call it.
     eps : float
         Number >= 0 that is added to the variance.  The papers use 0; PyTorch uses 1e-5.
+    order : {"norm-activation", "activation-norm", "pre-activation"}
+        Which state a layer keeps, and what W multiplies; see Notes.
+    bias_variance : float
+        Variance >= 0 of the entries of a Gaussian bias b in R^d, which is added to all samples.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         If a value is not allowed; the message names it.
+
+    Notes
+    -----
+    The orders differ in the activations :math:`a_l` that W multiplies, and in what the skip
+    connection keeps.  The formula above is "norm-activation".  The other two have a state h before
+    the norm:
+
+    .. math:: h_{l+1} = \mathrm{skip}\, h_l + \mathrm{gain}\, W_l a_l + b_l 1^T,
+              \qquad G_l = a_l^T a_l / d,
+
+    with :math:`a_l = N(\sigma(h_l))` for "activation-norm", and :math:`a_l = \sigma(N(h_l))` for
+    "pre-activation", the residual block of `Chain.resnet`.  :math:`h_0` is the initial state.  In
+    the order "norm-activation" the bias is added before N, and the input of layer 0 has none.
+
+    Without skip connection, "pre-activation" has the same law as "norm-activation".  Without norm
+    all orders have the same law.
 
     Examples
     --------
@@ -81,6 +112,8 @@ class Chain:
     gain: float
     weights: str | WeightSampler
     eps: float
+    order: str
+    bias_variance: float
     #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
     normalization: Norm = field(init=False)
 
@@ -96,6 +129,8 @@ class Chain:
         gain: float = 1.0,
         weights: str | WeightSampler = "gaussian",
         eps: float = 0.0,
+        order: str = "norm-activation",
+        bias_variance: float = 0.0,
     ) -> None:
         def keep(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -103,6 +138,7 @@ class Chain:
         keep("normalization", as_norm(norm))
         keep("norm", self.normalization.name)
         keep("width", integer("width", width, low=1, high=MOST_WIDTH))
+        self.normalization.require_width(self.width)
         least = self.normalization.least_batch
         keep("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
         keep("activation", as_activation(activation))
@@ -112,9 +148,12 @@ class Chain:
             raise ArgumentError("gain", gain, "a finite real number other than 0")
         keep("weights", weights if callable(weights) else weight_law(weights).name)
         keep("eps", real("eps", eps, low=0.0))
+        keep("order", choice("order", order, tuple(ORDERS)))
+        keep("bias_variance", real("bias_variance", bias_variance, low=0.0))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {name: getattr(self, name) for name in ("skip", "gain", "eps")}
+        names = ("skip", "gain", "eps", "order", "bias_variance")
+        options = {name: getattr(self, name) for name in names}
         options["norm"] = self.norm if self.norm in NORMS else self.normalization
         weights = self.weights if isinstance(self.weights, str) else _by_value(self.weights)
         return _rebuilt, (self.width, self.batch, self.activation, weights, options)
@@ -126,7 +165,8 @@ class Chain:
             f"activation={self.activation.name!r}",
         ]
         defaults: dict[str, Any] = {
-            "norm": "batch", "skip": 0.0, "gain": 1.0, "weights": "gaussian", "eps": 0.0
+            "norm": "batch", "skip": 0.0, "gain": 1.0, "weights": "gaussian", "eps": 0.0,
+            "order": "norm-activation", "bias_variance": 0.0,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)
@@ -138,8 +178,33 @@ class Chain:
 
     @property
     def covariance(self) -> CovarianceMap:
-        """The map from the Gram matrix of a layer to the covariance of the rows of W a."""
-        return IDENTITY
+        """The map from the Gram matrix of a layer to the covariance of the rows of W a.
+
+        With a bias it is that of the rows of W a + b 1ᵀ / gain, unless the norm subtracts it.
+        """
+        return WithBias(self.bias_variance / self.gain**2) if self.shows_bias else IDENTITY
+
+    @property
+    def order_code(self) -> int:
+        """What kernels call the order; the first of those that have the same law."""
+        code = ORDERS[self.order]
+        if self.normalization.is_identity or (code == NORM_IN_BRANCH and self.skip == 0.0):
+            return NORM_FIRST
+        return code
+
+    @property
+    def shows_bias(self) -> bool:
+        """Whether the law of the activations depends on a bias."""
+        hidden = self.normalization.hides_common_part and self.order_code != ACTIVATION_FIRST
+        return self.bias_variance > 0.0 and not hidden
+
+    @property
+    def is_row_by_row(self) -> bool:
+        """Whether N acts on each row alone, before the activation and at the state's own place.
+
+        Then rows are drawn, normalized and activated one by one.
+        """
+        return self.normalization.acts_on_rows and self.order_code == NORM_FIRST
 
     @property
     def weight_law(self) -> WeightLaw:
@@ -160,7 +225,8 @@ class Chain:
     def is_vanilla_linear(self) -> bool:
         """Whether the chain is linear without norm and skip: G is a product of Wishart factors."""
         linear = self.activation.name == "linear" and self.activation.builtin
-        return self.is_gaussian and linear and self.normalization.is_identity and self.skip == 0.0
+        without = self.normalization.is_identity and self.skip == 0.0 and not self.shows_bias
+        return self.is_gaussian and linear and without
 
     @classmethod
     def bn_mlp(
@@ -192,6 +258,36 @@ class Chain:
         width = integer("width", width, low=1, high=MOST_WIDTH)
         skip, gain = (0.0, 1.0) if gamma == np.inf else (1.0, gamma * float(np.sqrt(width)))
         return cls(width, batch, activation, norm="batch-uncentred", skip=skip, gain=gain)
+
+    @classmethod
+    def resnet(
+        cls,
+        width: int,
+        batch: int,
+        activation: str | Activation | Callable[..., Any] = "relu",
+        *,
+        norm: str | Norm = "batch",
+        gain: float = 1.0,
+        eps: float = 0.0,
+        bias_variance: float = 0.0,
+    ) -> Self:
+        """Return the chain of residual blocks h + gain W σ(N(h)), with the norm inside the branch.
+
+        This is the pre-activation block of He, Zhang, Ren and Sun (arXiv:1603.05027) with one
+        linear layer, and with ``norm="layer"`` the MLP block of transformers without its second
+        linear layer.  The chain of the rank-collapse paper, `Chain.bn_residual`, normalizes the
+        sum instead.
+
+        Examples
+        --------
+        >>> from bnmc import Chain
+        >>> Chain.resnet(64, 4, norm="layer")
+        Chain(width=64, batch=4, activation='relu', norm='layer', skip=1.0, order='pre-activation')
+        """
+        return cls(
+            width, batch, activation, norm=norm, skip=1.0, gain=gain, eps=eps,
+            order="pre-activation", bias_variance=bias_variance,
+        )  # fmt: skip
 
     @classmethod
     def vanilla(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["law_of", "law_of_start", "raise_stopped", "sigma_of"]
+__all__ = ["law_of", "law_of_start", "raise_stopped", "sigma_of", "style_of"]
 
 
 def sigma_of(activation: Activation) -> Sigma:
@@ -23,26 +25,46 @@ def sigma_of(activation: Activation) -> Sigma:
 def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
     """Return the chain as kernels take it, with so many batches side by side.
 
-    The code of a norm over the features is that of no norm: kernels then draw rows that are not
-    normalized.
+    If the chain is not row by row (`Chain.is_row_by_row`), the law tells which part of the
+    covariance of the rows of W a the norm ignores, and `style_of` tells the rest: the code of a
+    norm over the features is that of no norm, and eps is not 0 unless the norm ignores the scale.
     """
     norm = chain.normalization
-    return codes.Law(
-        chain.width,
-        chain.batch,
-        chain.batch * inputs,
-        norm.code if norm.acts_on_rows else codes.NORM_NONE,
-        chain.skip,
-        chain.gain,
+    columns = chain.batch * inputs
+    if chain.is_row_by_row:
+        return codes.Law(
+            chain.width, chain.batch, columns, norm.code, chain.skip, chain.gain, chain.eps
+        )
+    code, gain = norm.code, chain.gain
+    if chain.order_code == codes.ACTIVATION_FIRST and chain.shows_bias:
+        code = codes.NORM_NONE  # rows of W a are centred if those of a are, rows of W a + b are not
+    first = chain.order_code == codes.NORM_FIRST
+    if first and chain.skip == 0.0 and norm.hides_scale(chain.eps) and not chain.shows_bias:
+        gain = 1.0  # squares of large and small numbers leave the range of float32
+    return codes.Law(chain.width, chain.batch, columns, code, chain.skip, gain, 1.0)
+
+
+def style_of(chain: Chain) -> codes.Style:
+    """Return what kernels must know of the layers of a chain beside its law."""
+    norm = chain.normalization
+    return codes.Style(
+        chain.order_code,
+        norm.code,
+        norm.groups if norm.axis == "features" else 0,
+        norm.centred,
         chain.eps,
+        math.sqrt(chain.bias_variance) if chain.shows_bias else 0.0,
     )
 
 
-def law_of_start(law: codes.Law) -> codes.Law:
+def law_of_start(law: codes.Law, order: int = codes.NORM_FIRST) -> codes.Law:
     """Return the law of a layer 0 that is drawn given its covariance, as if that were G.
 
-    Layer 0 uses gain 1.  Its skip connection has no effect, as x is zero before it.
+    Layer 0 uses gain 1.  Its skip connection has no effect, as x is zero before it.  If the
+    activation comes before the norm, the input of layer 0 need not be centred.
     """
+    if order == codes.ACTIVATION_FIRST:
+        return law._replace(gain=1.0, norm=codes.NORM_NONE)
     return law._replace(gain=1.0)
 
 
@@ -55,7 +77,9 @@ def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
         One of the codes of `bnmc._kernels.scalar.codes` but RUNNING.
     chain : int or None
         Number of the chain, for the message.
-    layer, row : int
+    layer : int
+    row : int
+        The row, or the column of a sample.
 
     Raises
     ------
@@ -63,4 +87,6 @@ def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
     """
     if status == codes.ZERO_VARIANCE:
         raise ZeroVarianceError(chain, layer, row)
+    if status == codes.FLAT_SAMPLE:
+        raise ZeroVarianceError(chain, layer, None, row)
     raise NonFiniteError(chain, layer, "Gram matrix")

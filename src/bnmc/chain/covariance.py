@@ -2,17 +2,19 @@
 
 Given the activations a of a layer, the rows of W a are i.i.d. N(0, G) with G = aᵀa / width.  A map
 stands between G and that covariance: the identity for layers that are fully connected and have no
-bias.  Everything that draws rows, or integrates over them, asks `Chain.covariance`.
+bias, and the sum of G and a constant for layers with a bias.  Everything that draws rows, or
+integrates over them, asks `Chain.covariance`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IDENTITY", "CovarianceMap", "Identity"]
+__all__ = ["IDENTITY", "CovarianceMap", "Identity", "WithBias"]
 
 
 class CovarianceMap(Protocol):
@@ -39,3 +41,22 @@ class Identity:
 
 
 IDENTITY = Identity()
+
+
+@dataclass(frozen=True)
+class WithBias:
+    """The covariance is G plus a constant: all samples share the bias of a row.
+
+    Parameters
+    ----------
+    variance : float
+        Variance of the bias, divided by the square of the gain.
+    """
+
+    variance: float
+
+    is_identity = False
+
+    def __call__(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the Gram matrix plus the variance in all entries."""
+        return gram + self.variance

@@ -6,16 +6,18 @@ names of norms.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED
-from bnmc._support.arguments import choice
+from bnmc._support.arguments import choice, integer
+from bnmc.errors import ArgumentError
 
-__all__ = ["NORMS", "Norm", "as_norm"]
+__all__ = ["NORMS", "ROW_NORMS", "GroupNorm", "Norm", "as_norm"]
 
 Axis = Literal["batch", "features"]
 
@@ -32,7 +34,8 @@ class Norm:
     name : str
         What `Chain.norm` is.
     code : int
-        What the kernels call it; see `bnmc._kernels.scalar.codes`.
+        What the kernels call a norm over the batch, or that of no norm; see
+        `bnmc._kernels.scalar.codes`.
     axis : {"batch", "features"} or None
         The axis over which mean and variance are taken: "batch" acts on each row (neuron) alone,
         "features" on each column (sample) alone.  None for no normalization.
@@ -68,6 +71,23 @@ class Norm:
     def least_batch(self) -> int:
         """The smallest batch that has a variance."""
         return 2 if self.hides_common_part else 1
+
+    def require_width(self, width: int) -> None:
+        """Raise unless a width can be divided into groups that have a variance.
+
+        Raises
+        ------
+        ArgumentError
+            About `width` or `norm`.
+        """
+        if self.axis != "features":
+            return
+        if width % self.groups:
+            allowed = f"a norm whose groups divide the width {width}"
+            raise ArgumentError("norm", self.name, allowed)
+        if self.centred and width == self.groups:
+            allowed = f"at least {2 * self.groups} for norm={self.name!r}"
+            raise ArgumentError("width", width, allowed, "one feature has no variance")
 
     @property
     def hides_common_part(self) -> bool:
@@ -107,19 +127,35 @@ class Norm:
         constant: NDArray[np.bool_] = (x == reference).all(axis=-1)
         return constant
 
+    def samples_without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which samples of x, (..., width, batch), have a group without variance.
+
+        All False, (..., batch), if the norm is not over the features.
+        """
+        if self.axis != "features":
+            return np.zeros((*x.shape[:-2], x.shape[-1]), np.bool_)
+        grouped = self._grouped(x)
+        reference = grouped[..., :1, :] if self.centred else np.zeros(())
+        flat: NDArray[np.bool_] = (grouped == reference).all(axis=-2).any(axis=-2)
+        return flat
+
     def __call__(self, x: NDArray[np.float64], eps: float = 0.0) -> NDArray[np.float64]:
         """Return N(x) for x of shape (..., width, batch).
 
-        Rows without variance give NaN if eps is 0; `without_variance` finds them.
+        Rows, or groups of features of a sample, without variance give NaN if eps is 0;
+        `without_variance` and `samples_without_variance` find them.
         """
         if self.axis == "batch":
             return self._over_last_axis(x, eps)
         if self.axis == "features":
-            *leading, width, batch = x.shape
-            grouped = x.reshape(*leading, self.groups, width // self.groups, batch)
-            normalised = self._over_last_axis(grouped.swapaxes(-1, -2), eps)
+            normalised = self._over_last_axis(self._grouped(x).swapaxes(-1, -2), eps)
             return normalised.swapaxes(-1, -2).reshape(x.shape)
         return x
+
+    def _grouped(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return x, (..., width, batch), as (..., groups, features of a group, batch)."""
+        *leading, width, batch = x.shape
+        return x.reshape(*leading, self.groups, width // self.groups, batch)
 
     def _over_last_axis(self, x: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
         # Squares of very large or small entries would overflow or underflow, so each row is
@@ -133,56 +169,54 @@ class Norm:
         normalised: NDArray[np.float64] = x / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
         return normalised
 
-    def add_sums(
-        self, h: NDArray[np.floating[Any]], first: int, width: int, sums: NDArray[np.float64]
-    ) -> None:
-        """Add sums and sums of squares of some rows to `sums`: the first pass over a layer.
 
-        For norms over the features.
+class GroupNorm(Norm):
+    """Group normalization of each sample: the features are divided into equal groups.
 
-        Parameters
-        ----------
-        h : (rows, batch) ndarray
-            Rows of the pre-activation, from row `first` on.
-        first, width : int
-        sums : (2, groups, batch) ndarray of float64
-            Sums and sums of squares of each sample over each group of features, updated in place.
-        """
-        group = (first + np.arange(len(h))) * self.groups // width
-        values = h.astype(np.float64)
-        np.add.at(sums[0], group, values)
-        np.add.at(sums[1], group, values * values)
+    Within each group of neighbouring features N is (h - mean h) / sqrt(Var h + eps), as in
+    ``torch.nn.GroupNorm`` without learned factors.  One group is layer normalization.
 
-    def over_features(
-        self,
-        h: NDArray[np.floating[Any]],
-        first: int,
-        width: int,
-        sums: NDArray[np.float64],
-        eps: float,
-    ) -> NDArray[np.float64]:
-        """Return N(h) of some rows, given the sums of all rows: the second pass over a layer.
+    Parameters
+    ----------
+    groups : int
+        Number of groups, >= 1.  It divides the width of the chain, and groups have at least two
+        features.
 
-        Parameters are those of `add_sums`, and `eps`.  Returns a (rows, batch) array.
-        """
-        group = (first + np.arange(len(h))) * self.groups // width
-        mean, square = sums * (self.groups / width)
-        if not self.centred:
-            mean = np.zeros_like(mean)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scale = 1.0 / np.sqrt(square - mean * mean + eps)
-            normalised: NDArray[np.float64] = (h - mean[group]) * scale[group]
-        return normalised
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `groups` is not such an integer.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> bnmc.Chain(64, 4, "relu", norm=bnmc.GroupNorm(8))
+    Chain(width=64, batch=4, activation='relu', norm='group(8)')
+    """
+
+    def __init__(self, groups: int) -> None:
+        number = integer("groups", groups, low=1)
+        super().__init__(f"group({number})", NORM_NONE, "features", centred=True, groups=number)
+
+    def __repr__(self) -> str:
+        return f"GroupNorm({self.groups})"
 
 
 _ALL = (
     Norm("batch", NORM_CENTRED, "batch", centred=True),
     Norm("batch-uncentred", NORM_UNCENTRED, "batch", centred=False),
     Norm("none", NORM_NONE, None, centred=False),
+    Norm("layer", NORM_NONE, "features", centred=True),
+    Norm("rms", NORM_NONE, "features", centred=False),
 )
 
-#: The names of the norms.
+#: The names of the norms; group normalization has a name for each number of groups.
 NORMS = tuple(norm.name for norm in _ALL)
+
+#: The names of the norms that act on each row alone.
+ROW_NORMS = tuple(norm.name for norm in _ALL if norm.acts_on_rows)
+
+_OF_GROUPS = re.compile(r"group\(([0-9]+)\)")
 
 
 def as_norm(norm: str | Norm) -> Norm:
@@ -190,9 +224,13 @@ def as_norm(norm: str | Norm) -> Norm:
 
     Raises
     ------
-    ArgumentTypeError, UnknownNameError
+    ArgumentTypeError, UnknownNameError, ArgumentError
         If `norm` is neither a norm nor a string, or not the name of a norm.
     """
     if isinstance(norm, Norm):
         return norm
+    if isinstance(norm, str) and (found := _OF_GROUPS.fullmatch(norm)):
+        return GroupNorm(int(found[1]))
+    if isinstance(norm, str) and norm.startswith("group"):
+        raise ArgumentError("norm", norm, "the number of groups in parentheses: 'group(8)'")
     return _ALL[NORMS.index(choice("norm", norm, NORMS))]

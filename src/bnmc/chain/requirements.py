@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import NORMS, as_norm
+from bnmc.chain.norms import ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
-__all__ = ["require_stationary_law", "require_two_samples"]
+__all__ = [
+    "require_backward_pass",
+    "require_row_by_row",
+    "require_stationary_law",
+    "require_two_samples",
+]
 
-_NORMALIZING = " or ".join(f'"{name}"' for name in NORMS if not as_norm(name).is_identity)
+_NORMALIZING = " or ".join(f'"{name}"' for name in ROW_NORMS if not as_norm(name).is_identity)
 _REASON = "without normalization there is no invariant law"
 
 
@@ -31,6 +36,46 @@ def require_stationary_law(chain: Chain, *, reason_as_hint: bool = True) -> None
     if reason_as_hint:
         raise ArgumentError("norm", chain.norm, _NORMALIZING, _REASON)
     raise ArgumentError("norm", chain.norm, f"{_NORMALIZING}: {_REASON}")
+
+
+def require_row_by_row(chain: Chain, instead: str, *, without_bias: bool = False) -> None:
+    """Raise unless layers are N(skip x + gain W σ(x)), with N over the batch or none, without bias.
+
+    Parameters
+    ----------
+    chain : Chain
+    instead : str
+        What to do with other chains, for the message.
+    without_bias : bool, default False
+        Whether to raise for a bias that the norm subtracts, too.
+
+    Raises
+    ------
+    ArgumentError
+        About `norm`, `order` or `bias_variance`.
+    """
+    if not chain.normalization.acts_on_rows:
+        allowed = " or ".join(f'"{name}"' for name in ROW_NORMS)
+        raise ArgumentError("norm", chain.norm, allowed, instead)
+    if not chain.is_row_by_row:
+        raise ArgumentError("order", chain.order, '"norm-activation"', instead)
+    if chain.shows_bias or (without_bias and chain.bias_variance > 0.0):
+        raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)
+
+
+def require_backward_pass(chain: Chain) -> None:
+    """Raise unless the backward pass of the layers of a chain is known.
+
+    Raises
+    ------
+    ArgumentError
+        For norms over the features, biases, and orders other than "norm-activation".
+    """
+    instead = (
+        "for other layers differentiate a network of your own with the weights of "
+        "bnmc.drawn_weights and bnmc.drawn_biases"
+    )
+    require_row_by_row(chain, instead)
 
 
 def require_two_samples(chain: Chain) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._kernels.scalar.scaling import LEEWAY
 from bnmc._support.arguments import choice, finite_array, host_array
 from bnmc._support.array_arguments import require_memory
@@ -29,6 +30,7 @@ __all__ = [
     "Covariance",
     "FirstLayer",
     "Representation",
+    "apply",
     "normalise",
     "prepare",
     "shape_of",
@@ -113,9 +115,10 @@ class Covariance:
 
 @dataclass(frozen=True)
 class Representation:
-    """Layer 0 is known: x_0 and its activations, (chains or 1, width, columns).
+    """Layer 0 is known: what its skip connection keeps, x_0 or h_0, and its activations.
 
-    Column i of both is in units of 2**exponents[:, i]; `exponents` is (chains or 1, columns or 1).
+    Both are (chains or 1, width, columns).  Column i of both is in units of 2**exponents[:, i];
+    `exponents` is (chains or 1, columns or 1).
     """
 
     x: NDArray[np.float64]
@@ -156,13 +159,19 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
     Raises
     ------
     ZeroVarianceError
-        If a row has no variance and eps is 0.
+        If a row, or a sample under a norm over the features, has no variance and eps is 0.
     """
     if chain.eps == 0.0:
-        constant = chain.normalization.without_variance(x)
+        norm = chain.normalization
+        constant = norm.without_variance(x)
         if constant.any():
             index, _, row = (int(i) for i in np.argwhere(constant)[0])
             raise ZeroVarianceError(index if own else None, 0 if own else None, row)
+        flat = norm.samples_without_variance(x)
+        if flat.any():
+            index, given, sample = (int(i) for i in np.argwhere(flat)[0])
+            column = given * chain.batch + sample
+            raise ZeroVarianceError(index if own else None, 0 if own else None, None, column)
     return chain.normalization(x, chain.eps)
 
 
@@ -186,7 +195,7 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     _require_memory("batch", (columns, columns), 2.0)
     stacked = _stack(x[None] if inputs is None else x)
     exponents = np.zeros((1, 1), np.int64)
-    if chain.normalization.hides_scale(chain.eps):
+    if chain.normalization.hides_scale(chain.eps) and chain.order_code == NORM_FIRST:
         _require_variance(chain, stacked)
         stacked = _in_units(stacked, _exponents_of(_largest(stacked, None)))
     elif splits_scale(chain):
@@ -214,7 +223,15 @@ def write_gram(x: NDArray[np.float64], out: NDArray[np.float64]) -> bool:
 
 
 def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
-    """Raise if all samples are equal (all zero): no row of W x would have variance."""
+    """Raise if all samples are equal (all zero): no row of W x would have variance.
+
+    For a norm over the features: if one sample is zero.
+    """
+    if not chain.normalization.acts_on_rows:
+        zero = (stacked == 0.0).all(axis=0)
+        if zero.any():
+            raise ZeroVarianceError(None, None, None, int(zero.argmax()))
+        return
     groups = stacked.reshape(stacked.shape[0], -1, chain.batch)
     reference = groups[..., :1] if chain.normalization.centred else np.zeros(())
     if (groups == reference).all(axis=(0, 2)).any():
@@ -234,19 +251,38 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
     # NumPy adds in an order that depends on the layout in memory.
-    full = x.astype(np.float64, order="C", copy=chain.normalization.is_identity)
+    kept = chain.normalization.is_identity or chain.order_code != NORM_FIRST
+    full = x.astype(np.float64, order="C", copy=kept)
     full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
     if splits_scale(chain):
         return _of_any_scale(chain, _side_by_side(full))
-    normalised = normalise(chain, full, own)
-    del full  # it may be as large as the result
+    full, activated = apply(chain, full, own)
+    rows = _side_by_side(full)
+    del full
+    return Representation(rows, _side_by_side(activated))
+
+
+def apply(
+    chain: Chain, h: NDArray[np.float64], own: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what the skip connection keeps of states h, and their activations.
+
+    Arguments and errors are those of `normalise`.
+    """
+    if chain.order_code == ACTIVATION_FIRST:
+        return h, normalise(chain, _activated(chain, h), own)
+    x = normalise(chain, h, own)
+    if chain.order_code == NORM_FIRST:
+        h = x  # the argument may be as large as the result
+    return h, _activated(chain, x)
+
+
+def _activated(chain: Chain, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return σ(x)."""
     with np.errstate(all="ignore"):
         # The function of a user may never end.
-        result = interruptible(partial(chain.activation, normalised))
-        activated = np.asarray(result, dtype=np.float64)
-    rows = _side_by_side(normalised)
-    del normalised
-    return Representation(rows, _side_by_side(activated))
+        result = interruptible(partial(chain.activation, x))
+        return np.asarray(result, dtype=np.float64)
 
 
 def _side_by_side(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -42,7 +42,12 @@ Activation = Annotated[
     ),
 ]
 
-Norm = Annotated[str, typer.Option(metavar="NAME", help="batch, batch-uncentred or none.")]
+Norm = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="batch, batch-uncentred, layer, rms, group(8) (8 groups), or none."
+    ),
+]
 
 Skip = Annotated[float, typer.Option(help="Factor of the skip connection.")]
 

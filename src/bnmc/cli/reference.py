@@ -43,7 +43,8 @@ def reference_of(chain: Chain, x: NDArray[np.float64]) -> Reference:
     """
     is_linear = chain.activation.builtin and chain.activation.name == "linear"
     keeps_scale = bool(np.isclose(chain.skip**2 + chain.gain**2, 1.0, rtol=1e-12, atol=0.0))
-    if chain.normalization.is_identity and is_linear and keeps_scale:
+    without = chain.normalization.is_identity and not chain.shows_bias
+    if without and is_linear and keeps_scale:
         note = "G*: the Gram matrix of the input, which infinitely wide linear networks keep"
         return Reference(x.T @ x / len(x), note, {"kind": "input"})
     try:

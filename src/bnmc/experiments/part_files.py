@@ -198,7 +198,17 @@ def _written_chain(chain: Chain, arrays: dict[str, NDArray[Any]]) -> list[Any]:
         raise Foreign("a function is nothing that an experiment keeps")
     options = {
         name: getattr(chain, name)
-        for name in ("width", "batch", "weights", "norm", "skip", "gain", "eps")
+        for name in (
+            "width",
+            "batch",
+            "weights",
+            "norm",
+            "skip",
+            "gain",
+            "eps",
+            "order",
+            "bias_variance",
+        )
     }
     return ["chain", _written(chain.activation, arrays), _written(options, arrays)]
 

@@ -23,6 +23,7 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_backward_pass
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import (
@@ -232,8 +233,7 @@ def backpropagate(
 
 
 def _require_known_backward_pass(chain: Chain) -> None:
-    if not chain.normalization.acts_on_rows:
-        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
+    require_backward_pass(chain)
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
 

@@ -15,6 +15,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_backward_pass
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
@@ -230,8 +231,7 @@ def tangent_kernel(
     True
     """
     as_chain(chain)
-    if not chain.normalization.acts_on_rows:
-        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none")
+    require_backward_pass(chain)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
     if probes is not None:

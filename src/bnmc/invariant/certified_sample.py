@@ -19,8 +19,9 @@ from bnmc._support.progress import Progress
 from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer
-from bnmc.errors import PartialEstimateError
+from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
+from bnmc.simulation.engine.pairs import require_coupling
 from bnmc.simulation.run import simulate
 
 __all__ = ["InvariantSample", "sample"]
@@ -151,7 +152,10 @@ def sample(
     >>> drawn.gram.shape, drawn.preactivations().shape
     ((10, 4, 4), (10, 300, 4))
     """
-    as_chain(chain)
+    require_coupling(as_chain(chain))
+    if chain.bias_variance > 0.0:
+        hint = "the norm subtracts a bias, so the Gram matrices have the same law without it"
+        raise ArgumentError("bias_variance", chain.bias_variance, "0", hint)
     size = integer("size", size, low=1)
     # The state, a frame of it, a copy for the observable, and the result.
     require_memory("size", 4 * 8 * size * chain.batch**2)

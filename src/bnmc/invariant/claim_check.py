@@ -17,7 +17,11 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_stationary_law, require_two_samples
+from bnmc.chain.requirements import (
+    require_row_by_row,
+    require_stationary_law,
+    require_two_samples,
+)
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.invariant.block_evidence import EvidenceOfBlocks, Step
 from bnmc.invariant.certified_sample import InvariantSample, sample
@@ -246,6 +250,7 @@ def _require_law(chain: Chain, is_own: bool) -> None:
     if is_own:
         require_coupling(chain, "pass samples= of your own")
     require_stationary_law(chain)
+    require_row_by_row(chain, "bnmc.testing.assert_same_law tests its layers", without_bias=True)
     require_two_samples(chain)
     if chain.width < LEAST_WIDTH:
         raise ArgumentError("width", chain.width, f"an integer >= {LEAST_WIDTH} for this function")

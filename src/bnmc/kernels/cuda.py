@@ -36,7 +36,7 @@ from bnmc._kernels.gpu.device import device_function
 from bnmc._kernels.scalar.codes import SECOND_WORD
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
-from bnmc.chain.norms import NORMS, as_norm
+from bnmc.chain.norms import ROW_NORMS, as_norm
 from bnmc.kernels import values
 from bnmc.kernels.checks import OK, ZERO_VARIANCE
 
@@ -173,7 +173,7 @@ def normalise_activate_row(
     >>> row = normalise_activate_row("relu", "batch", "float32")
     """
     kind = precision(dtype)
-    return _row(activation(spec, kind), choice("norm", norm, NORMS), kind)
+    return _row(activation(spec, kind), choice("norm", norm, ROW_NORMS), kind)
 
 
 @cache

@@ -16,6 +16,7 @@ from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
@@ -93,7 +94,8 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `chain` is no `Chain`, or has orthogonal weights, or `inputs` is no integer >= 1.
+        If `chain` is no `Chain`, or `inputs` is no integer >= 1; for orthogonal weights, norms over
+        the features, biases, and orders other than "norm-activation".
 
     Examples
     --------
@@ -106,6 +108,7 @@ def law(chain: Chain, inputs: int = 1) -> Law:
         # The rows of a layer depend on each other, so no kernel draws them one by one.
         hint = "bnmc.simulate makes chains with orthogonal weights"
         raise ArgumentError("weights", chain.weights, "a law with independent entries", hint)
+    require_row_by_row(chain, "bnmc.simulate makes such chains", without_bias=True)
     return law_of(chain, integer("inputs", inputs, low=1))
 
 

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import real
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_row_by_row
 from bnmc.mean_field.finite_width.predicted import fluctuations
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.fixed_point.results import FixedPoint
@@ -45,6 +46,11 @@ class MeanField:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = as_chain(chain)
+        if chain.normalization.acts_on_rows:  # maps of other norms have errors of their own
+            instead = (
+                "bnmc.mean_field.CorrelationMap has orders and biases without norm over the batch"
+            )
+            require_row_by_row(chain, instead)
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
         """Fixed point of the map that all permutations of the batch preserve, and its stability.

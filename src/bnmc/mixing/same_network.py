@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc._support.arguments import finite_array, integer
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keywords import explains_keywords
@@ -124,7 +125,8 @@ def two_inputs(
 def _regular_part(chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return G, or its part orthogonal to the ones if only this part can be regular."""
     linear = chain.activation.name == "linear" and chain.activation.builtin
-    if not (linear and chain.normalization.hides_common_part):
+    is_last = chain.order_code == ACTIVATION_FIRST
+    if not ((linear or is_last) and chain.normalization.hides_common_part):
         return gram
     from scipy.linalg import helmert
 

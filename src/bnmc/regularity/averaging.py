@@ -15,6 +15,7 @@ from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.regularity.ensembles import (
@@ -58,6 +59,7 @@ class ErgodicRun:
         if chain.normalization.axis != "batch":
             allowed = "a chain with norm 'batch' or 'batch-uncentred'"
             raise ArgumentError("chain", chain, allowed, "M has no unit diagonal without")
+        require_row_by_row(chain, "average an observable of bnmc.simulate")
         self.chain = chain
         self.tau = tau
         self.chains = integer("chains", chains, low=2, high=MOST_CHAINS)

@@ -32,8 +32,11 @@ OF_PYTHON = "a function that samples weights is Python, which runs on the CPU al
 #: Why no GPU takes chains with orthogonal weights.
 OF_HAAR = "chains with orthogonal weights are made on the CPU: backend='cpu'"
 
-#: Why no GPU takes chains whose norm is over the features.
-OF_PASSES = "norms over the features are made on the CPU: backend='cpu'"
+#: Why no GPU takes chains whose layers are not row by row.
+OF_PASSES = (
+    "norms over the features, biases and orders other than 'norm-activation' are made on the CPU: "
+    "backend='cpu'"
+)
 
 
 @dataclass(frozen=True)
@@ -113,4 +116,6 @@ def _refusal(ensemble: Ensemble) -> str | None:
         return OF_PYTHON
     if ensemble.chain.is_orthogonal:
         return OF_HAAR
-    return {"factor": OF_FACTORS, "passes": OF_PASSES}.get(ensemble.path)
+    if not ensemble.chain.is_row_by_row or ensemble.chain.shows_bias:
+        return OF_PASSES
+    return OF_FACTORS if ensemble.path == "factor" else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu import memory, passes
 from bnmc._kernels.cpu.numbers import Work
 from bnmc._support.machine import available_memory
 from bnmc.chain.homogeneity import splits_scale
@@ -105,6 +105,8 @@ class Request:
         copies = 2.4 if ensemble.inputs is None else 3.1
         if not norm.acts_on_rows or getattr(self.initial, "dtype", None) != np.float64:
             copies = 3.4
+        if not ensemble.chain.is_row_by_row:
+            copies = 4.4
         return int(copies * rows), 2 * rows
 
     def _copying(self) -> int:
@@ -181,15 +183,25 @@ class Request:
         # Threads share the panels of a layer if there are fewer chains than threads.
         shared = chains < threads and chain.width > panel
         used = threads if shared else min(threads, chains)
-        if ensemble.path == "passes":
-            used = 1
         each = _work_bytes(chain.batch, k, ensemble.dtype)
         if callable(chain.weights):
             # The user's array, and the panel in the precision of the rows.
             each += (8 + np.dtype(ensemble.dtype).itemsize) * panel * chain.width
         if chain.is_orthogonal:
             each += self._of_orthogonal_weights(panel)
+        if not chain.is_row_by_row or chain.shows_bias:
+            each += self._of_passes(panel)
         return used * each
+
+    def _of_passes(self, panel: int) -> int:
+        """Return what a thread needs for layers that are not row by row."""
+        ensemble = self.recording.ensemble
+        columns, width = ensemble.columns, ensemble.chain.width
+        norm, panels = ensemble.chain.normalization, -(-width // panel)
+        groups = 0 if norm.acts_on_rows else norm.groups
+        rows = columns * memory.stride(width) * np.dtype(ensemble.dtype).itemsize
+        kept = rows * (groups > 0 and ensemble.path != "weights" and rows <= passes.KEPT_BYTES)
+        return kept + 8 * (2 * columns * (panels + 2 * groups) + panels * memory.tile_sums(columns))
 
     def _of_orthogonal_weights(self, panel: int) -> int:
         """Return what a thread needs for an orthogonal matrix, or for rows that one makes."""

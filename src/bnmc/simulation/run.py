@@ -17,7 +17,7 @@ from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.simulation.engine.replay import weights_of_layer
+from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.ensemble import ensemble_of
@@ -27,7 +27,7 @@ from bnmc.simulation.plan import Plan
 from bnmc.simulation.recording import recording_of
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["drawn_weights", "simulate"]
+__all__ = ["drawn_biases", "drawn_weights", "simulate"]
 
 
 @explains_keywords
@@ -230,7 +230,8 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     Returns
     -------
     (width, width) ndarray of the run's dtype
-        W, with entries of variance 1/width: the layer is N(skip x + gain W σ(x)).
+        W, with entries of variance 1/width: the layer is N(skip x + gain W σ(x)), or as the order
+        of the chain says; see `bnmc.Chain`.
 
     Raises
     ------
@@ -244,10 +245,49 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     >>> bnmc.drawn_weights(run, 1).shape
     (50, 50)
     """
+    layer, chain = _drawn(run, layer, chain)
+    return weights_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)
+
+
+def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
+    r"""Return the biases of one chain that lead to a layer of a run.
+
+    Parameters
+    ----------
+    run : Trajectory
+        A run of the sampler "weights"; the conditional sampler makes no biases.
+    layer : int
+        The layer that the biases lead to, from 1 to the last layer of the run.
+    chain : int, default 0
+        Number of the chain.
+
+    Returns
+    -------
+    (width,) ndarray of the run's dtype
+        b, with entries of variance ``run.chain.bias_variance``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the run has no weights, no such layer or no such chain.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(50, 3, "tanh", norm="none", bias_variance=0.1)
+    >>> run = bnmc.simulate(chain, 2, sampler="weights", rng=0)
+    >>> bnmc.drawn_biases(run, 1).shape
+    (50,)
+    """
+    layer, chain = _drawn(run, layer, chain)
+    return biases_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)
+
+
+def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[int, int]:
+    """Return layer and chain whose random numbers are wanted, or raise."""
     if not isinstance(run, Trajectory):
         raise ArgumentTypeError("run", run, "a Trajectory")
     if run.sampler != WeightsSampler.name:
         raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
-    layer = integer("layer", layer, low=1, high=int(run.layers[-1]))
-    chain = integer("chain", chain, low=0, high=run.chains - 1)
-    return weights_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)
+    last, most = int(run.layers[-1]), run.chains - 1
+    return integer("layer", layer, low=1, high=last), integer("chain", chain, low=0, high=most)

@@ -221,6 +221,8 @@ class Trajectory:
             "gain": chain.gain,
             "weights": chain.weights if isinstance(chain.weights, str) else "user",
             "eps": chain.eps,
+            "order": chain.order,
+            "bias_variance": chain.bias_variance,
             "key": str(self.key),
             "sampler": self.sampler,
             "dtype": self.dtype,

@@ -86,10 +86,11 @@ def warmup(
 ) -> Warmup:
     """Compile the kernels of later calls, so that these calls start without delay.
 
-    There is one set of kernels per precision, for chains of all sizes and norms. Numba keeps it on
-    disk, in ``NUMBA_CACHE_DIR`` if that is set, and other processes on the same kind of processor
-    load it from there. Each activation adds one loop, which compiles in less than a second. For
-    "c", all functions are compiled for each activation.
+    There is one set of kernels per precision, for chains of all sizes and norms over the batch.
+    Those of norms over the features and of other orders compile at their first use. Numba keeps
+    kernels on disk, in ``NUMBA_CACHE_DIR`` if that is set, and other processes on the same kind of
+    processor load them from there. Each activation adds one loop, which compiles in less than a
+    second. For "c", all functions are compiled for each activation.
 
     Parameters
     ----------

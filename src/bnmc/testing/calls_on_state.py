@@ -161,6 +161,8 @@ def _amplification(layer: Layer) -> float:
 
     A row whose mean is large beside its standard deviation loses digits when the mean is
     subtracted: an error of u · max |h| in h becomes one of u · max |h|/std in x.
+
+    This is estimated for x = N(h).  If the norm is elsewhere, x is h, and the factor is about 1.
     """
     y, x = layer.y[0], layer.x[0]
     before, after = y.std(axis=1), x.std(axis=1)

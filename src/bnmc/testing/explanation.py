@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc.chain.chain import Chain
 from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.faults import likeliest_fault
@@ -31,6 +32,9 @@ _ERRORS = 8.0
 
 #: Relative variance of a squared product of rows, for covariances that are moderately wrong.
 _SPREAD = 8.0
+
+#: Share of the mean square of h' − skip x, over calls, that may remain after another kept part.
+_MOST_LEFT = 0.3
 
 #: Largest relative error of the covariances of h' that a cause may leave unexplained.
 _UNEXPLAINED = 0.3
@@ -77,7 +81,8 @@ def explained(
     if chain.is_orthogonal and failed <= {"weights orthogonal", "rows independent"}:
         return ("weights are not orthogonal: RᵀR/width of a call is not G",)
     spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
-    whole = list(_order(chain, states)) or list(_shared_by_calls(states, failed))
+    whole = list(_order(chain, states)) or list(_kept_part(chain, states))
+    whole = whole or list(_shared_by_calls(states, failed))
     whole = whole or list(_shared_up_to_signs(states, failed)) or list(_history(states))
     if whole:
         return tuple(whole)
@@ -96,12 +101,14 @@ def explained(
     # Norms and weights that are read off h′ contain what is added.
     if (fault.text == "" or fault.bias) and not dependent and not added:
         norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
-        causes += norms or _weights(states, failed, has_bias=fault.bias)
+        causes += norms or _weights(states, failed, has_bias=fault.bias > 0.0)
     return tuple(causes)
 
 
 def _order(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect another order of the parts of the step: h' is not a pre-normalization state."""
+    if not chain.is_row_by_row:
+        return
     outputs = [chain.gain * state.last + chain.skip * state.layer.x[0] for state in states]
     takes = "it takes h before normalization and returns W σ(N(h)), before the next one"
     if chain.normalization.is_identity or chain.batch < 2:
@@ -113,6 +120,23 @@ def _order(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
             f"the step ends with the activation: {takes}; blocks Linear → Norm → activation are "
             "for from_linear_first"
         )
+
+
+def _kept_part(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
+    """Detect a skip connection that keeps the state before the norm in place of that after it."""
+    if chain.skip == 0.0 or chain.normalization.is_identity:
+        return
+    keeps_norm = chain.order_code == NORM_FIRST
+    left = []
+    for state in states:
+        h = chain.gain * state.layer.y[0]
+        change = chain.normalization(h, chain.eps) - h
+        expected = chain.skip / chain.gain * (-change if keeps_norm else change)
+        mean = state.moved / state.calls
+        left.append(float(np.square(mean - expected).sum() / max(np.square(mean).sum(), _LEAST)))
+    if _median(left) < _MOST_LEFT:
+        kept, right = ("h", "N(h)") if keeps_norm else ("N(h)", "h")
+        yield f"the skip connection keeps {kept}, not {right}"
 
 
 def _share_normalised(chain: Chain, states: Sequence[FloatArray]) -> float:

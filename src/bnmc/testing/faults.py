@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.start import normalise
 from bnmc.testing.calls_on_state import CallsOnState
 
 __all__ = ["Fault", "likeliest_fault"]
@@ -44,17 +45,28 @@ class Fault:
         The mistake in words; empty for a correct step.
     norm, activation : callable
         a = activation(norm(h / gain)).
-    bias : bool
-        Whether a bias with the variance of the weights is added.
+    bias : float
+        Variance of the bias that is added, over gain².
     parameters : int
         Number of fitted parameters.
+    norm_is_last : bool
+        Whether a = norm(activation(h) / gain) instead.
+    gain : float
     """
 
     text: str
     norm: NormFunction
     activation: Callable[[FloatArray], FloatArray]
-    bias: bool = False
+    bias: float = 0.0
     parameters: int = 0
+    norm_is_last: bool = False
+    gain: float = 1.0
+
+    def apply(self, y: FloatArray) -> FloatArray:
+        """Return the activations of a state y = h / gain, both (width, batch)."""
+        if self.norm_is_last:
+            return self.norm(self.activation(self.gain * y) / self.gain)
+        return self.activation(self.norm(y))
 
 
 def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault, float, float]:
@@ -97,8 +109,8 @@ def _fitted(
     rows, ranks, traces, logs = [], [], [], []
     for state, one in zip(states, seen, strict=True):
         n = len(one)
-        a = fault.activation(fault.norm(state.layer.y[0]))
-        gram = a.T @ a / len(a) + (np.ones((n, n)) / len(a) if fault.bias else 0.0)
+        a = fault.apply(state.layer.y[0])
+        gram = a.T @ a / len(a) + fault.bias
         if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
             return -math.inf, 1.0
         of_one, of_gram = float(np.trace(one)), float(np.trace(gram))
@@ -129,28 +141,40 @@ def _faults(
     chain: Chain, states: Sequence[CallsOnState], seen: Sequence[FloatArray]
 ) -> Iterator[Fault]:
     """Yield the faults, a correct step first."""
-    sigma, n = chain.activation, chain.batch
+    sigma, n, norm = chain.activation, chain.batch, chain.normalization
+    is_last = chain.order_code == ACTIVATION_FIRST
+    bias = chain.bias_variance / chain.gain**2
+    given: dict[str, Any] = {"bias": bias, "norm_is_last": is_last, "gain": chain.gain}
 
     def right(h: FloatArray) -> FloatArray:
         return _normalised(chain, h)
 
-    yield Fault("", right, sigma)
-    yield Fault("a bias, with the variance of the weights, is added", right, sigma, bias=True)
+    yield Fault("", right, sigma, **given)
+    if bias > 0.0:
+        text = f"the bias, of variance {chain.bias_variance:g}, is missing"
+        yield Fault(text, right, sigma, **{**given, "bias": 0.0})
+    else:
+        text = "a bias, with the variance of the weights, is added"
+        yield Fault(text, right, sigma, **{**given, "bias": 1.0 / chain.width})
+    if not norm.is_identity:
+        text = "after the activation, not before it" if not is_last else "before the activation"
+        other = {**given, "norm_is_last": not is_last}
+        yield Fault(f"the norm is {text}", right, sigma, **other)
     for name in BUILTIN:
         if name != sigma.name:
             text = f"the activation is not {sigma.name}: {name} fits better"
-            yield Fault(text, right, Activation.named(name))
-    for text, norm in _norms(chain):
-        yield Fault(text, norm, sigma)
-    if n > 1 and not chain.normalization.is_identity:
+            yield Fault(text, right, Activation.named(name), **given)
+    for text, wrong in _norms(chain):
+        yield Fault(text, wrong, sigma, **given)
+    if n > 1 and not norm.is_identity:
         for free in (False, True):
             yield _with_eps(chain, states, seen, free)
 
 
 def _normalised(chain: Chain, y: FloatArray) -> FloatArray:
     """Return N(h) for y = h / gain."""
-    x: FloatArray = normalise(chain, chain.gain * y[None, None], True)[0, 0]
-    return x
+    # A row without variance gives NaN, which has no likelihood.
+    return chain.normalization(chain.gain * y, chain.eps)
 
 
 def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
@@ -166,6 +190,11 @@ def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
         return x
 
     norm = chain.normalization
+    if not norm.acts_on_rows:
+        yield from _norms_of_samples(chain)
+        text = "the norm acts on rows, over the batch, not on samples, over the features"
+        yield text, lambda h: over(h, 1, 0, norm.centred)
+        return
     centred = norm.hides_common_part
     over_batch = norm.axis == "batch"
     if over_batch and n > 1:
@@ -187,6 +216,44 @@ def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
         yield text, lambda h: over(h, 0, 0, centred)
 
 
+def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
+    """Yield texts and functions of wrong norms over the features."""
+    norm, d, eps = chain.normalization, chain.width, chain.eps / chain.gain**2
+    size = d // norm.groups
+
+    def over(h: FloatArray, groups: int, ddof: float, centred: bool) -> FloatArray:
+        x = h.reshape(groups, -1, h.shape[1])
+        if centred:
+            x = x - x.mean(axis=1, keepdims=True)
+        variance = np.square(x).sum(axis=1, keepdims=True) / (x.shape[1] - ddof)
+        normed: FloatArray = (x / np.sqrt(variance + eps)).reshape(h.shape)
+        return normed
+
+    def transposed(h: FloatArray) -> FloatArray:
+        order = np.arange(d).reshape(size, norm.groups).T.ravel()
+        x = np.empty_like(h)
+        x[order] = over(h[order], norm.groups, 0, norm.centred)
+        return x
+
+    if size > 1:
+        ratio = math.sqrt((size - 1) / size)
+        text = (
+            f"the variance of {size} features is divided by {size - 1} (ddof = 1): x is smaller "
+            f"by {ratio:.4f}"
+        )
+        yield text, lambda h: over(h, norm.groups, 1, norm.centred)
+    change = "normalised without being centred" if norm.centred else "centred"
+    yield f"samples are {change}", lambda h: over(h, norm.groups, 0, not norm.centred)
+    if norm.groups > 1:
+        text = f"the norm acts on all {d} features, not on {norm.groups} groups of them"
+        yield text, lambda h: over(h, 1, 0, norm.centred)
+        text = f"groups are transposed: group i has the features i, i + {norm.groups}, …"
+        yield text, transposed
+        if size not in (1, norm.groups):
+            text = f"there are {size} groups of {norm.groups} features, not {norm.groups} of {size}"
+            yield text, lambda h: over(h, size, 0, norm.centred)
+
+
 def _with_eps(
     chain: Chain, states: Sequence[CallsOnState], seen: Sequence[FloatArray], free: bool
 ) -> Fault:
@@ -199,7 +266,11 @@ def _with_eps(
             chain.width, chain.batch, chain.activation, norm=chain.norm, gain=chain.gain, eps=eps
         )
         text = f"the norm adds eps = {eps:.2g} to the variance, not {chain.eps:g}"
-        return Fault(text, lambda h: _normalised(other, h), chain.activation, parameters=1)
+        return Fault(
+            text, lambda h: _normalised(other, h), chain.activation,
+            bias=chain.bias_variance / chain.gain**2, parameters=1,
+            norm_is_last=chain.order_code == ACTIVATION_FIRST, gain=chain.gain,
+        )  # fmt: skip
 
     def cost(log_eps: float) -> float:
         return -_fitted(fault(log_eps), states, seen, free)[0]

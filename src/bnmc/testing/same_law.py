@@ -83,8 +83,10 @@ def assert_same_law(
     step : callable
         A function of a state h, a new float64 array (width, batch) **before** normalization.  It
         returns the next state before normalization, skip N(h) + gain W σ(N(h)), as an array of any
-        library in float32 or float64.  Every call must draw a new W.  For other layouts see
-        `from_features_last` and `from_linear_first`.
+        library in float32 or float64.  Every call must draw a new W, and a new b if the chain has a
+        bias, which it adds.  For other layouts see `from_features_last` and `from_linear_first`.
+        If the order of the chain is "activation-norm", the next state is skip h + gain W N(σ(h)),
+        and if it is "pre-activation", skip h + gain W σ(N(h)).
     chain : Chain
         The expected law.  For weights that are not Gaussian only mean, covariance and independence
         are tested, and the width must be at least 4.  For orthogonal weights every call must keep
@@ -123,8 +125,9 @@ def assert_same_law(
     - the state after ten layers of the step itself.
 
     For Gaussian weights, given h, the rows of R = (h′ − skip N(h))/gain are independent N(0, G),
-    with G = aᵀa/width and a = σ(N(h)).  In a scaled orthonormal basis of the range of G they are
-    standard normal, so the tests are exact at every width and number of calls:
+    with G = aᵀa/width and a = σ(N(h)); a bias of variance v adds v/gain² to all entries of G.  In a
+    scaled orthonormal basis of the range of G they are standard normal, so the tests are exact at
+    every width and number of calls:
 
     - Sums of squares are χ²: in total, by coordinate (Bartlett's decomposition), of means over
       calls, and of sums over rows.
@@ -219,6 +222,10 @@ def assert_same_law(
     if not chain.is_gaussian and chain.width < LEAST_WIDTH_OF_MOMENTS:
         allowed = f"an integer >= {LEAST_WIDTH_OF_MOMENTS} for weights that are not Gaussian"
         raise ArgumentError("width", chain.width, allowed)
+    if chain.bias_variance > 0.0 and not chain.is_gaussian:
+        allowed = "0 for weights that are not Gaussian"
+        hint = "test the step without its bias"
+        raise ArgumentError("bias_variance", chain.bias_variance, allowed, hint)
     chain.activation.check()
     test = SequentialTest(step, chain, np.random.default_rng(draw_key(rng)))
     stages = list(numbers_of_calls(chain, rows))

@@ -12,7 +12,7 @@ from bnmc._support.arguments import choice, integer
 from bnmc._support.extras import import_extra
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import NORMS
+from bnmc.chain.norms import ROW_NORMS
 from bnmc.chain.weights import WEIGHTS, weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
@@ -81,7 +81,8 @@ def chains(
     ----------
     widths, batches, activations, norms, skips, gains, weights, epsilons : SearchStrategy, optional
         Strategies of the arguments of `Chain`.  By default widths are 1 to 64 and batches 2 to 16.
-        All named activations, norms and laws of independent weights occur.  Gains have moduli
+        All named activations, norms over the batch and laws of independent weights occur, and
+        "none".  Gains have moduli
         from 1/4 to 4, skip connections are 0 or between -1 and 1, and eps is 0.
 
     Returns
@@ -120,7 +121,7 @@ def chains(
             activations,
             st.sampled_from([Activation.named(name) for name in BUILTIN]),
         ),
-        norm=chosen("norms", norms, st.sampled_from(NORMS)),
+        norm=chosen("norms", norms, st.sampled_from(ROW_NORMS)),
         skip=chosen("skips", skips, st.just(0.0) | sixteenths),
         gain=chosen("gains", gains, st.builds(gain, st.integers(-2, 2), st.booleans())),
         weights=chosen("weights", weights, st.sampled_from(_INDEPENDENT)),

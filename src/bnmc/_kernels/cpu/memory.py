@@ -23,6 +23,12 @@ def stride(width: int) -> int:
     return (width + BLOCK - 1) // BLOCK * BLOCK
 
 
+def tile_sums(columns: int) -> int:
+    """Return how many numbers the sums of a Gram matrix are: 16 for each tile of one triangle."""
+    tiles = padded(columns) // 4
+    return tiles * (tiles + 1) // 2 * 16
+
+
 def panel_rows(width: int, columns: int) -> int:
     """Return the rows of a panel.
 

@@ -270,18 +270,27 @@ def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_r
     block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
     means, scales = work.means, work.scales
     sums[:] = 0.0
-    scale = block.dtype.type(law.gain / np.sqrt(law.width))
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        clear_rows(block, 0, law.columns, 0, rows)
-        for element in range(0, law.width, TILE):
-            depth = min(TILE, law.width - element)
-            fill_weights(weights, given, tile, element, depth, start, rows, draw)
-            add_product(a, element, law.columns, tile, depth, block, rows)
-        scale_columns(scale, law.columns, rows, block)
+        multiply_block(law, weights, given, a, start, rows, draw, tile, block)
         degenerate = finish_block(sigma, law, start, count, x, following, block, means, scales)
         if degenerate >= 0:
             return degenerate
         add_gram(block, law.columns, rows, partial, sums)
     return -1
+
+
+@kernel
+def multiply_block(law, weights, given, a, start, rows, draw, tile, block):
+    """Write gain times rows of the weights times the activations a to a block of rows.
+
+    The arrays are those of `multiply_rows`; the rows begin at `start`.
+    """
+    clear_rows(block, 0, law.columns, 0, rows)
+    for element in range(0, law.width, TILE):
+        depth = min(TILE, law.width - element)
+        fill_weights(weights, given, tile, element, depth, start, rows, draw)
+        add_product(a, element, law.columns, tile, depth, block, rows)
+    scale = block.dtype.type(law.gain / np.sqrt(law.width))
+    scale_columns(scale, law.columns, rows, block)

@@ -12,11 +12,18 @@ import numpy as np
 # Norms.
 NORM_NONE, NORM_UNCENTRED, NORM_CENTRED = 0, 1, 2
 
+# Orders of norm and activation in a layer: h' = skip N(h) + gain W σ(N(h)); h' = skip h +
+# gain W N(σ(h)); h' = skip h + gain W σ(N(h)).
+NORM_FIRST, ACTIVATION_FIRST, NORM_IN_BRANCH = 0, 1, 2
+
 # Laws of weights.
 GAUSSIAN, UNIFORM, RADEMACHER, GIVEN = 0, 1, 2, 3
 
 # Why a chain stopped.
 RUNNING, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
+
+#: Why else: a sample has no variance over its features, in place of a row over the batch.
+FLAT_SAMPLE = 5
 
 #: Why a coupled pair stopped, besides ZERO_VARIANCE and NOT_FINITE: one of its two Gram matrices
 #: lost rank, so the pair cannot meet.
@@ -67,6 +74,21 @@ class Law(NamedTuple):
     skip: float
     gain: float
     eps: float
+
+
+class Style(NamedTuple):
+    """The properties of a layer that is not plain, beside its `Law`; see `_kernels.cpu.passes`.
+
+    `norm` is the code of a norm over the batch.  `groups` is the number of groups of features of a
+    norm over the features, or 0.  `bias` is the standard deviation of the bias.
+    """
+
+    order: int
+    norm: int
+    groups: int
+    centred: bool
+    eps: float
+    bias: float
 
 
 class Draw(NamedTuple):

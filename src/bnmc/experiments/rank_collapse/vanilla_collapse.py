@@ -161,7 +161,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
 def _chains(sizes: Sizes) -> dict[str, Chain]:
     """Return chains by name: without and with skip connection, Gaussian and uniform weights."""
     d = sizes.width
-    skips: dict[str, dict[str, float]] = {
+    skips: dict[str, dict[str, Any]] = {
         "no skip": {},
         "skip": {"skip": 1.0, "gain": sizes.gamma * math.sqrt(d)},
     }

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, numbers, orthogonal, rows
+from bnmc._kernels.cpu import layers, numbers, orthogonal, passes, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
+from bnmc.simulation.engine.passes import Passes
 from bnmc.simulation.engine.rows import RowSampler, Share
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames
@@ -32,8 +33,8 @@ class ConditionalSampler(RowSampler):
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
         each = (0.6e-9 + 1e-11 * columns) * dtype.itemsize / 4
-        # Orthogonal weights take a second pass over the rows.
-        each *= 1.7 if chain.is_orthogonal else 1.0
+        # Orthogonal weights, and norms over the features, take a second pass over the rows.
+        each *= 1.7 if chain.is_orthogonal or not chain.normalization.acts_on_rows else 1.0
         return 1e-6 + chain.width * columns * each + 1e-10 * columns**3
 
     def advance(
@@ -54,8 +55,7 @@ class ConditionalSampler(RowSampler):
         """Return the kernel that draws layers, for rows of a dtype."""
         if self.chain.is_orthogonal:
             return partial(orthogonal.orthogonal_layers, self._frame(dtype))
-        kernel: Callable[..., None] = layers.conditional_layers
-        return kernel
+        return self._rows_kernel(dtype)
 
     def _frame(self, dtype: np.dtype[Any]) -> orthogonal.Frame:
         """Return the buffers of the calling thread for orthogonal weights."""
@@ -78,8 +78,8 @@ class ConditionalSampler(RowSampler):
         dtype = np.dtype(np.float64) if self.wide[index] else self.dtype
         own = self.work(dtype)
         least_pivot = rows.factorise(
-            self.grams[index], self.law, own.covariance, own.group_means, own.diagonal, own.panel,
-            own.twin, own.factor, own.regular,
+            self.chain.covariance(self.grams[index]), self.law, own.covariance, own.group_means,
+            own.diagonal, own.panel, own.twin, own.factor, own.regular,
         )  # fmt: skip
         if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < codes.RESOLVED_PIVOT:
             self.wide[index] = True
@@ -117,6 +117,10 @@ class ConditionalSampler(RowSampler):
         x = x.astype(dtype, copy=False)
         kept = self._activations(index, index + 1, dtype)[0, 0]
         sigma = self.activation(dtype)
+        if self.passes is not None:
+            return self._task_of_passes(
+                self.passes, index, layer, x, kept, panel_sums, share, dtype, draw, own
+            )
 
         def make(first: int, last: int) -> int:
             work = self.work(dtype)._replace(factor=own.factor, regular=own.regular)
@@ -126,3 +130,36 @@ class ConditionalSampler(RowSampler):
             return degenerate
 
         return make
+
+    def _task_of_passes(
+        self,
+        over: Passes,
+        index: int,
+        layer: int,
+        x: FloatArray,
+        kept: FloatArray,
+        panel_sums: FloatArray,
+        share: Share,
+        dtype: np.dtype[Any],
+        draw: codes.Draw,
+        own: numbers.Work,
+    ) -> Callable[[int, int], int]:
+        """Make the first pass over the rows, and return the task of the second one."""
+        room, sigma = over.room(dtype), self.activation(dtype)
+
+        def work() -> numbers.Work:
+            return self.work(dtype)._replace(factor=own.factor, regular=own.regular)
+
+        def begin(first: int, last: int) -> int:
+            passes.draw_moments(
+                over.style, sigma, self.law, x, room.hidden, first, last, self.panel, draw, work(),
+                room,
+            )  # fmt: skip
+            return -1
+
+        if over.style.groups:
+            share(begin)
+            over.merge(self.law, own, room, self.offset + index, layer)
+        return lambda first, last: over.finish(
+            sigma, self.law, x, kept, room.hidden, (first, last), draw, work(), room, panel_sums
+        )

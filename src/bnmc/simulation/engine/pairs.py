@@ -13,7 +13,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of
-from bnmc.chain.requirements import require_stationary_law, require_two_samples
+from bnmc.chain.requirements import require_row_by_row, require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation, write_gram
 from bnmc.errors import ArgumentError
 
@@ -69,8 +69,7 @@ class Meetings:
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
     """Raise if the coupling is not defined for a chain, and name the alternative."""
     require_stationary_law(chain)
-    if not chain.normalization.acts_on_rows:
-        raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"')
+    require_row_by_row(chain, instead)
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",

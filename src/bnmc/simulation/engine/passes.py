@@ -1,67 +1,102 @@
-"""A sampler for norms over the features, which need several passes over the rows of a layer.
+"""Layers that are not row by row: norms over the features, and other orders of norm and activation.
 
-A norm over the batch acts on each row alone, so a row is drawn, normalized, activated and added to
-the next Gram matrix at once.  A norm over the features needs sums over all rows before any row can
-be activated.  The rows are not kept: each pass draws them again from the same counters.
+`Chain.is_row_by_row` tells which layers these are.  The kernels are those of `_kernels.cpu.passes`.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.scalar.codes import Law
-from bnmc.chain.compiled import law_of_start
-from bnmc.chain.start import Covariance
-from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.replay import hidden_panels
-from bnmc.simulation.engine.state import Frames
+from bnmc._kernels.cpu import memory, numbers, passes
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import raise_stopped, style_of
 
-__all__ = ["PassesSampler"]
+__all__ = ["Passes"]
 
 
-class PassesSampler(ConditionalSampler):
-    """Draws each layer given the Gram matrix of the one before, in two passes over its rows."""
+class Passes:
+    """The passes over the rows of a layer, and their buffers.
 
-    path = "passes"
+    Parameters
+    ----------
+    chain : Chain
+    columns : int
+        Number of samples in all input batches.
+    panel, panels : int
+        Rows of a panel, and number of panels.
+    keeps_a : bool
+        Whether the sampler has arrays for the activations of all rows, which then hold the rows
+        between the passes.
+    """
 
-    def advance(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    def __init__(
+        self, chain: Chain, columns: int, panel: int, panels: int, *, keeps_a: bool
     ) -> None:
-        for index in range(first, last):
-            for step, slot in enumerate(slots):
-                self._one_layer_by_passes(index, layer + step, self.law)
-                if slot >= 0:
-                    frames.gram[index, slot] = self.grams[index]
+        self.style = style_of(chain)
+        self.panel = panel
+        self._sizes = chain.width, columns, panels, self.style.groups
+        self._keeps_a = keeps_a
+        self._buffers = threading.local()
 
-    def advance_together(
-        self, executor: Executor, threads: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    def room(self, dtype: np.dtype[Any]) -> passes.Room:
+        """Return the buffers of the calling thread for rows of a dtype."""
+        if not hasattr(self._buffers, dtype.name):
+            room = passes.room(*self._sizes, dtype, keeps_rows=not self._keeps_a)
+            setattr(self._buffers, dtype.name, room)
+        found: passes.Room = getattr(self._buffers, dtype.name)
+        return found
+
+    def drawn(self, dtype: np.dtype[Any]) -> Callable[..., None]:
+        """Return the kernel that draws layers, as `layers.conditional_layers` does."""
+        return self._layers(passes.drawn_layers, dtype)
+
+    def multiplied(self, dtype: np.dtype[Any]) -> Callable[..., None]:
+        """Return the kernel that multiplies by weights, as `layers.weighted_layers` does."""
+        return self._layers(passes.multiplied_layers, dtype)
+
+    def _layers(self, kernel: Any, dtype: np.dtype[Any]) -> Callable[..., None]:
+        _, columns, panels, _ = self._sizes
+        sums = np.zeros((panels, memory.tile_sums(columns)))
+        return partial(kernel, self.style, self.room(dtype), sums)
+
+    def merge(
+        self, law: codes.Law, work: numbers.Work, room: passes.Room, chain: int, layer: int
     ) -> None:
-        self.advance(0, self.chains, layer, slots, frames)
+        """End the first pass, whose panels threads have shared.
 
-    def _draw_start(self, start: Covariance, first: int, last: int) -> None:
-        self.grams[first:last] = start.matrix
-        for index in range(first, last):
-            self._one_layer_by_passes(index, 0, law_of_start(self.law))
+        Raises
+        ------
+        ZeroVarianceError, NonFiniteError
+            About the chain and the layer of these numbers.
+        """
+        if self.style.groups:
+            event, place = passes.merge_moments(self.style, law, self.panel, work.block, room)
+            if event != codes.RUNNING:
+                raise_stopped(event, chain, layer, place)
 
-    def _one_layer_by_passes(self, index: int, layer: int, law: Law) -> None:
-        """Replace the Gram matrix of one chain by that of its next layer."""
-        chain = self.chain
-        norm, groups = chain.normalization, chain.normalization.groups
-        self.grams[index] = chain.covariance(self.grams[index])
-        sums = np.zeros((2, groups, self.columns))
-        for first, h in hidden_panels(self, index, layer, law):
-            norm.add_sums(h.T, first, chain.width, sums)
-        gram = np.zeros((self.columns, self.columns))
-        for first, h in hidden_panels(self, index, layer, law):
-            x = norm.over_features(h.T, first, chain.width, sums, chain.eps)
-            if chain.skip != 0.0:
-                self.xs[index, :, first : first + len(x)] = x.T
-            a = np.asarray(chain.activation(x), np.float64)
-            gram += a.T @ a
-        self.grams[index] = gram / chain.width
-        if not np.isfinite(gram).all():
-            raise NonFiniteError(self.offset + index, layer, "Gram matrix")
+    def finish(
+        self,
+        sigma: Any,
+        law: codes.Law,
+        x: NDArray[Any],
+        kept: NDArray[Any],
+        hidden: NDArray[Any],
+        panels: tuple[int, int],
+        draw: codes.Draw,
+        work: numbers.Work,
+        room: passes.Room,
+        panel_sums: NDArray[np.floating[Any]],
+    ) -> int:
+        """Make a range of panels in the second pass; return a row without variance, or -1."""
+        degenerate: int = passes.finish_panels(
+            self.style, sigma, law, x, kept, hidden, *panels, self.panel, draw, work, room,
+            panel_sums,
+        )  # fmt: skip
+        return degenerate

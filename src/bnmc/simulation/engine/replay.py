@@ -7,11 +7,9 @@ and its weights from the key alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers, memory, numbers
 from bnmc._kernels.cpu import rows as rows_kernels
@@ -19,6 +17,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import sigma_of
+from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.rows import RowSampler
@@ -26,7 +25,7 @@ from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["Replay", "hidden_panels", "unit_weights_of_layer", "weights_of_layer"]
+__all__ = ["Replay", "biases_of_layer", "unit_weights_of_layer", "weights_of_layer"]
 
 
 class Replay:
@@ -36,9 +35,15 @@ class Replay:
     ----------
     state : State
         Of the sampler "conditional" or "weights".
+
+    Raises
+    ------
+    ArgumentError
+        If layers are not row by row.
     """
 
     def __init__(self, state: State) -> None:
+        require_row_by_row(state.chain, "the rows of other layers are not made again")
         kind = WeightsSampler if state.path == WeightsSampler.path else ConditionalSampler
         self.sampler = kind(state.chain, state.chains, state.inputs, state.dtype, state.key)
         self.sampler.take(state)
@@ -84,29 +89,6 @@ class Replay:
             if degenerate >= 0:
                 return degenerate
         return -1
-
-
-def hidden_panels(
-    sampler: ConditionalSampler, index: int, layer: int, law: codes.Law | None = None
-) -> Iterator[tuple[int, NDArray[np.floating]]]:
-    """Yield first row and h = skip x + gain W a, (columns, rows), of each panel of a layer.
-
-    Every call yields the same rows: a layer can be made in several passes over them.
-
-    Parameters
-    ----------
-    sampler : ConditionalSampler
-        Its state is that of layer - 1.
-    index : int
-        Number of one of its chains.
-    layer : int
-    law : Law, optional
-        Law of the layer; by default that of the sampler.
-    """
-    law = sampler.law if law is None else law
-    rows, _ = _drawn(sampler, index, layer, law._replace(norm=codes.NORM_NONE))
-    for first in range(0, sampler.chain.width, sampler.panel):
-        yield first, rows[:, first : min(first + sampler.panel, sampler.chain.width)]
 
 
 def _drawn(
@@ -167,3 +149,18 @@ def unit_weights_of_layer(
                 )
                 part[:] = tile.reshape(numbers.TILE, numbers.BLOCK)[:columns, :rows].T
     return weights
+
+
+def biases_of_layer(
+    chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
+) -> FloatArray:
+    """Return the biases of a layer of one chain of the sampler "weights", (width,)."""
+    sampler = WeightsSampler(chain, 1, inputs, dtype, key, index)
+    width, tile = chain.width, sampler.work().tile
+    normals = np.zeros(memory.stride(width), sampler.dtype)
+    draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
+    for row in range(0, width, numbers.BLOCK):
+        numbers.fill_normals(tile, 0, width, 1, row, numbers.BLOCK, draw)
+        normals[row : row + numbers.BLOCK] = tile[: numbers.BLOCK]
+    biases: FloatArray = normals[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))
+    return biases

@@ -16,6 +16,7 @@ from bnmc._support.splits import even_ranges
 from bnmc.chain.compiled import law_of_start, raise_stopped
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
+from bnmc.simulation.engine.passes import Passes
 from bnmc.simulation.engine.precision import in_range, least_pivots
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames
@@ -49,6 +50,10 @@ class RowSampler(ScaledSampler):
         self.xs = memory.aligned_zeros(of_x, self.dtype)
         of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
         self.activations = memory.aligned_zeros(of_a, self.dtype)
+        #: The passes over the rows of a layer, unless the layers are row by row.
+        self.passes: Passes | None = None
+        if not chain.is_row_by_row or (self.keeps_a and chain.shows_bias):
+            self.passes = Passes(chain, self.columns, self.panel, self.panels, keeps_a=self.keeps_a)
         self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
 
     @property
@@ -109,11 +114,14 @@ class RowSampler(ScaledSampler):
     def _draw_start(self, start: Covariance, first: int, last: int) -> None:
         """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
-        law = law_of_start(self.law)
+        law = law_of_start(self.law, self.chain.order_code)
         none = np.zeros((last - first, 0, 1, 1)), np.zeros((last - first, 0, 1), np.int64)
-        self._draw(
-            lambda dtype: layers.conditional_layers, law, first, last, 0, np.full(1, -1), *none, 0
-        )
+        self._draw(self._rows_kernel, law, first, last, 0, np.full(1, -1), *none, 0)
+
+    def _rows_kernel(self, dtype: np.dtype[Any]) -> Callable[..., None]:
+        """Return the kernel that draws layers with Gaussian weights, for rows of a dtype."""
+        kernel: Callable[..., None] = layers.conditional_layers
+        return kernel if self.passes is None else self.passes.drawn(dtype)
 
     def _draw(
         self,

@@ -56,7 +56,7 @@ class State:
     ----------
     chain : Chain
     path : str
-        The sampler of the arrays: "conditional", "weights", "factor" or "passes".
+        The sampler of the arrays: "conditional", "weights" or "factor".
     key : int
         The 64-bit key of all random numbers.
     layer : int

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers
+from bnmc._kernels.cpu import layers, passes
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import host_array
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.simulation.engine.passes import Passes
 from bnmc.simulation.engine.rows import RowSampler, Share
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames
@@ -59,7 +60,10 @@ class WeightsSampler(RowSampler):
             return
         status = np.zeros((last - first, 3), np.int64)
         work = self.work()
-        layers.weighted_layers(
+        kernel: Callable[..., None] = layers.weighted_layers
+        if self.passes is not None:
+            kernel = self.passes.multiplied(self.dtype)
+        kernel(
             self.activation(), self.law, self.weight_code, np.zeros((1, 1), self.dtype),
             self.grams[first:last], self._xs(first, last, self.dtype),
             self.activations[first:last], self.offset + first, layer, slots,
@@ -84,6 +88,13 @@ class WeightsSampler(RowSampler):
         following = self.activations[index, layer % 2]
         draw = self.addressed(layer, codes.STREAM_WEIGHTS, index)
         given_panel = self.given_panels(index, layer)
+        if self.passes is not None:
+            self._begin(self.passes, index, layer, x, draw, share)
+            over, room = self.passes, self.passes.room(self.dtype)
+            return lambda first, last: over.finish(
+                self.activation(), self.law, x, following, following, (first, last), draw,
+                self.work(), room, panel_sums,
+            )  # fmt: skip
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
             degenerate: int = layers.multiply_panels(
@@ -102,6 +113,31 @@ class WeightsSampler(RowSampler):
             return -1
 
         return make
+
+    def _begin(
+        self, over: Passes, index: int, layer: int, x: FloatArray, draw: codes.Draw, share: Share
+    ) -> None:
+        """Make the first pass over the rows of a layer, which multiplies by the weights."""
+        a = self.activations[index, (layer + 1) % 2]
+        following = self.activations[index, layer % 2]
+        given_panel, room = self.given_panels(index, layer), over.room(self.dtype)
+
+        def multiply(given: FloatArray, first: int, last: int) -> None:
+            passes.multiply_moments(
+                over.style, self.activation(), self.law, self.weight_code, given, a, x, following,
+                first, last, self.panel, draw, self.work(), room,
+            )  # fmt: skip
+
+        def begin(first: int, last: int) -> int:
+            if self.weight_code == codes.GIVEN:
+                for panel in range(first, last):
+                    multiply(given_panel(panel), panel, panel + 1)
+            else:
+                multiply(np.zeros((1, 1), self.dtype), first, last)
+            return -1
+
+        share(begin)
+        over.merge(self.law, self.work(), room, self.offset + index, layer)
 
     def given_panels(self, index: int, layer: int) -> Callable[[int], FloatArray]:
         """Return a function of a panel that returns its unit-variance weights, (panel, width).

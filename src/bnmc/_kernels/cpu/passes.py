@@ -1,0 +1,488 @@
+"""The CPU kernels of layers that are not row by row: in two passes over the rows, or in one.
+
+A norm over the features needs the mean and the variance of each sample over all rows, or over a
+group of rows, before any row can be activated.  So a layer takes two passes over its rows h.  The
+first sums the moments (`draw_moments`, `multiply_moments`), and the second normalizes, activates
+and adds the Gram matrix (`finish_panels`).  The rows of the second pass are those of the first:
+they are kept, or drawn again from the same counters, which gives the same bits.
+
+The same second pass, alone, makes layers of a norm over the batch whose activation is before the
+norm, or whose norm is inside a residual branch; see `codes.Style`.
+
+Moments are means and sums of squared deviations.  They are summed for each segment, the rows that
+a panel and a group of features share, and merged in the order of panels (Chan, Golub and LeVeque,
+1979), so that threads can share a layer and a large mean cancels nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu import vectors
+from bnmc._kernels.cpu.blocks import (
+    add_columns,
+    add_gram,
+    clear_rows,
+    copy_matrix,
+    keep_columns,
+    multiply_triangular,
+    repeat_first_row,
+    unpack_gram,
+)
+from bnmc._kernels.cpu.memory import aligned_zeros, stride
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.rows import (
+    activate_block,
+    draw_regular,
+    factorise,
+    keep_normalised,
+    measure_rows,
+    multiply_block,
+)
+from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
+from bnmc._kernels.scalar.codes import (
+    ACTIVATION_FIRST,
+    FLAT_SAMPLE,
+    NORM_FIRST,
+    NORM_NONE,
+    NOT_FINITE,
+    RESOLVED_PIVOT,
+    RUNNING,
+    STREAM_ROWS,
+    STREAM_WEIGHTS,
+    UNRESOLVED,
+    ZERO_VARIANCE,
+    Draw,
+    Law,
+)
+
+#: Most bytes of the rows of a layer that are kept from the first pass to the second.  Rows that do
+#: not fit in a cache of the processor are drawn again.
+KEPT_BYTES = 1 << 21
+
+#: A standard deviation below so many units in the last place of the mean is zero: that is the
+#: rounding error of the sum of a block.
+ROUNDING_UNITS = 64.0
+
+
+class Room(NamedTuple):
+    """Buffers for the layers of one chain."""
+
+    hidden: np.ndarray  # (columns, >= width): the rows h, or (0, 0) if they are not kept here
+    moments: np.ndarray  # float64 (panels + groups, 2, columns)
+    shift: np.ndarray  # float64 (groups, columns): what the norm subtracts
+    scale: np.ndarray  # float64 (groups, columns): by what it multiplies
+
+
+def rows_fit(width: int, columns: int, dtype: DTypeLike) -> bool:
+    """Return whether the rows of a layer are few enough to be kept."""
+    return columns * stride(width) * np.dtype(dtype).itemsize <= KEPT_BYTES
+
+
+def room(
+    width: int, columns: int, panels: int, groups: int, dtype: DTypeLike, *, keeps_rows: bool
+) -> Room:
+    """Return the buffers for rows of a dtype; `groups` is 0 for a norm over the batch.
+
+    Rows are kept only if `keeps_rows` is true.
+    """
+    kept = keeps_rows and groups > 0 and rows_fit(width, columns, dtype)
+    return Room(
+        aligned_zeros((columns, stride(width)) if kept else (0, 0), dtype),
+        aligned_zeros((panels + groups, 2, columns), np.float64),
+        aligned_zeros((groups, columns), np.float64),
+        aligned_zeros((groups, columns), np.float64),
+    )
+
+
+# --- moments of samples
+
+
+@kernel
+def sum_of_lanes(scratch):
+    """Return the sum of the numbers of a wide vector: halves are added until one is left."""
+    lanes = vectors.WIDE_BYTES // scratch.itemsize
+    while lanes > 1:
+        lanes //= 2
+        for k in range(np.uintp(lanes)):
+            scratch[k] += scratch[k + np.uintp(lanes)]
+    return np.float64(scratch[0])
+
+
+@kernel
+def moments_of(block, at, length, scratch):
+    """Return mean and sum of squared deviations of some neighbouring numbers of a block."""
+    strip = vectors.WIDE_BYTES // block.itemsize
+    whole = length // strip * strip
+    total = 0.0
+    if whole > 0:
+        lanes = zero_wide(block)
+        for row in range(0, whole, strip):
+            lanes = lanes + load_wide(block, at + row)
+        store(scratch, 0, lanes)
+        total = sum_of_lanes(scratch)
+    for row in range(whole, length):
+        total += np.float64(block[at + row])
+    centre = block.dtype.type(total / length)
+    # The centre is the mean up to rounding, so its error is summed as well.
+    shift, squares = 0.0, 0.0
+    if whole > 0:
+        middle = fill_like(zero_wide(block), centre)
+        first, second = zero_wide(block), zero_wide(block)
+        for row in range(0, whole, strip):
+            deviation = load_wide(block, at + row) - middle
+            first = first + deviation
+            second = multiply_add(deviation, deviation, second)
+        store(scratch, 0, first)
+        shift = sum_of_lanes(scratch)
+        store(scratch, 0, second)
+        squares = sum_of_lanes(scratch)
+    for row in range(whole, length):
+        deviation_of_row = np.float64(block[at + row]) - np.float64(centre)
+        shift += deviation_of_row
+        squares += deviation_of_row * deviation_of_row
+    return np.float64(centre) + shift / length, max(squares - shift * shift / length, 0.0)
+
+
+@kernel
+def add_moments(style, law, panel, number, start, count, block, scratch, moments):
+    """Add a block of rows, from `start` on, to the moments of the segments of a panel.
+
+    moments : (panels + groups, 2, columns) float64
+        The segment of panel p and group g is at p + g: no two segments have the same sum.
+    """
+    size = law.width // style.groups
+    row = 0
+    while row < count:
+        group = (start + row) // size
+        end = min(count, (group + 1) * size - start)
+        before = start + row - max(group * size, number * panel)
+        length = end - row
+        segment = moments[number + group]
+        for i in range(law.columns):
+            mean, squares = moments_of(block, i * BLOCK + row, length, scratch)
+            if before > 0:
+                difference = mean - segment[0, i]
+                mean = segment[0, i] + difference * length / (before + length)
+                weight = before * (length / (before + length))
+                squares += segment[1, i] + difference * difference * weight
+            segment[0, i] = mean
+            segment[1, i] = squares
+        row = end
+
+
+@kernel
+def merge_moments(style, law, panel, block, room):
+    """Turn the moments of segments into the shift and the scale of each group and sample.
+
+    Returns the code of an event, and the column of the sample.
+    """
+    unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
+    size = law.width // style.groups
+    for group in range(style.groups):
+        begin, end = group * size, (group + 1) * size
+        for i in range(law.columns):
+            count, mean, squares = 0, 0.0, 0.0
+            for number in range(begin // panel, (end - 1) // panel + 1):
+                length = min((number + 1) * panel, end) - max(number * panel, begin)
+                segment = room.moments[number + group]
+                difference = segment[0, i] - mean
+                mean += difference * length / (count + length)
+                weight = count * (length / (count + length))
+                squares += segment[1, i] + difference * difference * weight
+                count += length
+            variance = squares / size
+            if not style.centred:
+                variance += mean * mean
+            if not np.isfinite(variance):
+                return NOT_FINITE, i
+            if style.eps == 0.0 and not variance > (ROUNDING_UNITS * unit * mean) ** 2:
+                return FLAT_SAMPLE, i
+            room.shift[group, i] = mean if style.centred else 0.0
+            room.scale[group, i] = 1.0 / np.sqrt(variance + style.eps)
+    return RUNNING, -1
+
+
+@kernel
+def normalise_samples(style, law, start, rows, block, room):
+    """Normalize the columns of a block over the features."""
+    size = law.width // style.groups
+    row = 0
+    while row < rows:
+        group = min((start + row) // size, style.groups - 1)
+        # Padding rows belong to the last group.
+        end = rows if group == style.groups - 1 else min(rows, (group + 1) * size - start)
+        for i in range(law.columns):
+            shift = block.dtype.type(room.shift[group, i])
+            scale = block.dtype.type(room.scale[group, i])
+            for at in range(np.uintp(i * BLOCK + row), np.uintp(i * BLOCK + end)):
+                block[at] = (block[at] - shift) * scale
+        row = end
+
+
+# --- rows
+
+
+@kernel
+def draw_block(law, x, start, rows, draw, work):
+    """Draw rows h = skip x + gain W a, given the factor of the covariance in `work`."""
+    draw_regular(work.block, law.columns, work.regular, start, rows, draw)
+    multiply_triangular(work.factor, law.columns, work.block, rows)
+    if law.skip != 0.0:
+        add_columns(law.skip, x, start, law.columns, rows, work.block)
+
+
+@kernel
+def add_bias(style, law, start, rows, draw, tile, block):
+    """Add the bias to rows; its normals are those of the weights of an element after the last."""
+    fill_normals(tile, 0, law.width, 1, start, rows, draw)
+    factor = block.dtype.type(style.bias)
+    for i in range(law.columns):
+        for row in range(np.uintp(rows)):
+            block[np.uintp(i * BLOCK) + row] += factor * tile[row]
+
+
+@kernel
+def begin_block(style, sigma, law, panel, number, start, count, hidden, work, room):
+    """Keep a block of rows h, and add it to the moments: the first pass."""
+    block = work.block
+    rows = (count + GROUP - 1) // GROUP * GROUP
+    if hidden.shape[0] > 0:
+        keep_columns(block, law.columns, rows, start, hidden)
+    if style.groups > 0:
+        if style.order == ACTIVATION_FIRST:
+            activate_rows(style, sigma, law, rows, work)
+        # The tile of weights is free by now.
+        add_moments(style, law, panel, number, start, count, block, work.tile, room.moments)
+
+
+@kernel
+def activate_rows(style, sigma, law, rows, work):
+    """Apply the activation to rows as they are."""
+    plain = Law(law.width, law.batch, law.columns, NORM_NONE, law.skip, law.gain, 1.0)
+    measure_rows(work.block, rows, plain, work.means, work.scales)
+    activate_block(sigma, work.block, law.columns, law.batch, rows, work.means, work.scales)
+
+
+@kernel
+def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
+    """Turn rows h of a block into activations; return a row without variance, or -1.
+
+    Arguments are those of `rows.finish_block`, but that the skip connection is in h already.
+    """
+    block, means, scales, columns = work.block, work.means, work.scales, law.columns
+    rows = (count + GROUP - 1) // GROUP * GROUP
+    # Padding rows may lack variance, which would end the normalization of the others.
+    repeat_first_row(block, columns, count, rows)
+    if law.skip != 0.0 and style.order != NORM_FIRST:
+        keep_columns(block, columns, rows, start, x)
+    if style.order == ACTIVATION_FIRST:
+        activate_rows(style, sigma, law, rows, work)
+    if style.groups > 0:
+        normalise_samples(style, law, start, rows, block, room)
+    normed = Law(law.width, law.batch, columns, style.norm, law.skip, law.gain, style.eps)
+    degenerate = measure_rows(block, rows, normed, means, scales)
+    if degenerate >= 0:
+        return start + degenerate
+    if law.skip != 0.0 and style.order == NORM_FIRST:
+        keep_normalised(block, law, rows, means, scales, start, x)
+    if style.order == ACTIVATION_FIRST:
+        normalise_rows(block, law, rows, means, scales)
+    else:
+        activate_block(sigma, block, columns, law.batch, rows, means, scales)
+    clear_rows(block, 0, columns, count, rows)
+    if kept.shape[0] > 0:
+        keep_columns(block, columns, rows, start, kept)
+    return -1
+
+
+@kernel
+def normalise_rows(block, law, rows, means, scales):
+    """Normalize the rows of a block in place."""
+    for i in range(law.columns):
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // law.batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            block[column + row] = (block[column + row] - means[group + row]) * scales[group + row]
+
+
+@kernel
+def load_columns(hidden, columns, rows, first_row, block):
+    """Write kept rows, from `first_row` on, to the columns of a block."""
+    for i in range(columns):
+        values = block[i * BLOCK : i * BLOCK + rows]
+        kept = hidden[i, first_row : first_row + rows]
+        for row in range(rows):
+            values[row] = kept[row]
+
+
+# --- panels
+
+
+@kernel
+def draw_moments(style, sigma, law, x, hidden, first_panel, last_panel, panel, draw, work, room):
+    """Draw panels of a layer for the first pass, given the factor of its covariance in `work`."""
+    for number in range(first_panel, last_panel):
+        last_row = min((number + 1) * panel, law.width)
+        for start in range(number * panel, last_row, BLOCK):
+            count = min(BLOCK, last_row - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            draw_block(law, x, start, rows, draw, work)
+            begin_block(style, sigma, law, panel, number, start, count, hidden, work, room)
+
+
+@kernel
+def multiply_moments(
+    style, sigma, law, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
+    room,
+):  # fmt: skip
+    """Multiply panels of a layer by weights, like `draw_moments`; `following` receives the rows."""
+    for number in range(first_panel, last_panel):
+        last_row = min((number + 1) * panel, law.width)
+        for start in range(number * panel, last_row, BLOCK):
+            count = min(BLOCK, last_row - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            multiply_block(law, weights, given, a, start, rows, draw, work.tile, work.block)
+            if style.bias > 0.0:
+                add_bias(style, law, start, rows, draw, work.tile, work.block)
+            if law.skip != 0.0:
+                add_columns(law.skip, x, start, law.columns, rows, work.block)
+            begin_block(style, sigma, law, panel, number, start, count, following, work, room)
+
+
+@kernel
+def finish_panels(
+    style, sigma, law, x, kept, hidden, first_panel, last_panel, panel, draw, work, room,
+    panel_sums,
+):  # fmt: skip
+    """Make panels of a layer, in the second pass; return a row without variance, or -1.
+
+    hidden : (columns, >= width), or (0, 0)
+        The rows of the first pass, or none: then they are drawn.
+    panel_sums : (panels, sums) float64
+        Receives the sums of each panel.
+    """
+    for number in range(first_panel, last_panel):
+        work.sums[:] = 0.0
+        last_row = min((number + 1) * panel, law.width)
+        for start in range(number * panel, last_row, BLOCK):
+            count = min(BLOCK, last_row - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            if hidden.shape[0] > 0:
+                load_columns(hidden, law.columns, rows, start, work.block)
+            else:
+                draw_block(law, x, start, rows, draw, work)
+            degenerate = finish_hidden(style, sigma, law, start, count, x, kept, work, room)
+            if degenerate >= 0:
+                return degenerate
+            add_gram(work.block, law.columns, rows, work.partial, work.sums)
+        for k in range(work.sums.shape[0]):
+            panel_sums[number, k] = work.sums[k]
+    return -1
+
+
+@kernel
+def sum_panels(panel_sums, law, total, gram):
+    """Add the sums of panels in their order; return whether the Gram matrix is finite."""
+    total[:] = 0.0
+    for number in range(panel_sums.shape[0]):
+        for k in range(total.shape[0]):
+            total[k] += panel_sums[number, k]
+    return unpack_gram(total, law, gram)
+
+
+# --- layers
+
+
+@kernel
+def drawn_layers(
+    style, room, panel_sums, sigma, law, grams, xs, activations, first_chain, first_layer, slots,
+    record, panel, key0, key1, total, work, status, exponents, units, lift,
+):  # fmt: skip
+    """Take chains through layers, each drawn given the Gram matrix of the one before.
+
+    Parameters are `style`, `room`, ``panel_sums`` of shape (panels, sums), and those of
+    `layers.conditional_layers`.
+    """
+    guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
+    panels = panel_sums.shape[0]
+    for chain in range(grams.shape[0]):
+        gram = grams[chain]
+        x = xs[chain if law.skip != 0.0 else 0]
+        kept = activations[chain if activations.shape[0] > 1 else 0, 0]
+        hidden = kept if kept.shape[0] > 0 and style.groups > 0 else room.hidden
+        stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
+        for step in range(slots.shape[0]):
+            draw = Draw(first_layer + step, stream, key0, key1)
+            least_pivot = factorise(
+                gram, law, work.covariance, work.group_means, work.diagonal, work.panel,
+                work.twin, work.factor, work.regular,
+            )  # fmt: skip
+            event, place = RUNNING, -1
+            if guarded and least_pivot < RESOLVED_PIVOT:
+                event = UNRESOLVED
+            if event == RUNNING and style.groups > 0:
+                draw_moments(style, sigma, law, x, hidden, 0, panels, panel, draw, work, room)
+                event, place = merge_moments(style, law, panel, work.block, room)
+            if event == RUNNING:
+                place = finish_panels(
+                    style, sigma, law, x, kept, hidden, 0, panels, panel, draw, work, room,
+                    panel_sums,
+                )  # fmt: skip
+                finite = sum_panels(panel_sums, law, total, gram)
+                if not finite or place >= 0:
+                    event = ZERO_VARIANCE if finite else NOT_FINITE
+            if event != RUNNING:
+                status[chain, 0] = event
+                status[chain, 1] = first_layer + step
+                status[chain, 2] = place
+                break
+            if slots[step] >= 0:
+                copy_matrix(gram, record[chain, slots[step]])
+
+
+@kernel
+def multiplied_layers(
+    style, room, panel_sums, sigma, law, weights, given, grams, xs, activations, first_chain,
+    first_layer, slots, record, panel, key0, key1, total, work, status, exponents, units, lift,
+):  # fmt: skip
+    """Take chains through layers whose weights are drawn.
+
+    Parameters are those of `drawn_layers` and of `layers.weighted_layers`.
+    """
+    panels = panel_sums.shape[0]
+    for chain in range(activations.shape[0]):
+        gram = grams[chain]
+        x = xs[chain if law.skip != 0.0 else 0]
+        stream = np.uint32(STREAM_WEIGHTS | np.uint32(first_chain + chain))
+        for step in range(slots.shape[0]):
+            layer = first_layer + step
+            draw = Draw(layer, stream, key0, key1)
+            a = activations[chain, (layer + 1) % 2]
+            following = activations[chain, layer % 2]
+            multiply_moments(
+                style, sigma, law, weights, given, a, x, following, 0, panels, panel, draw, work,
+                room,
+            )  # fmt: skip
+            event, place = RUNNING, -1
+            if style.groups > 0:
+                event, place = merge_moments(style, law, panel, work.block, room)
+            if event == RUNNING:
+                place = finish_panels(
+                    style, sigma, law, x, following, following, 0, panels, panel, draw, work,
+                    room, panel_sums,
+                )  # fmt: skip
+                finite = sum_panels(panel_sums, law, total, gram)
+                if not finite or place >= 0:
+                    event = ZERO_VARIANCE if finite else NOT_FINITE
+            if event != RUNNING:
+                status[chain, 0] = event
+                status[chain, 1] = layer
+                status[chain, 2] = place
+                break
+            if slots[step] >= 0:
+                copy_matrix(gram, record[chain, slots[step]])

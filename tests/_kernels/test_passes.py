@@ -1,0 +1,96 @@
+"""Moments of samples over the features, as sums over panels and groups."""
+
+import numpy as np
+import pytest
+
+from bnmc._kernels.cpu import memory, numbers, passes
+from bnmc._kernels.scalar import codes
+
+BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def body_of(kernel, body):
+    return kernel if body == "compiled" else kernel.py_func
+
+
+@BODIES
+@DTYPES
+def test_moments_of_neighbours_cancel_no_mean(body, dtype):
+    """With a mean that is 1000 standard deviations away, at every place and length."""
+    generator = np.random.default_rng(0)
+    block = memory.aligned_zeros((4 * numbers.BLOCK,), dtype)
+    block[:] = 1000.0 + generator.standard_normal(block.size)
+    scratch = np.zeros(numbers.TILE * numbers.BLOCK, dtype)
+    for at, length in ((0, 1), (3, 2), (5, 63), (0, 64), (7, 300), (512, 512)):
+        values = block[at : at + length].astype(np.float64)
+        mean, squares = body_of(passes.moments_of, body)(block, at, length, scratch)
+        assert abs(mean - values.mean()) <= 1e-14 * 1000.0 + 1e-3 * np.finfo(dtype).eps * 1000.0
+        expected = np.square(values - values.mean()).sum()
+        # Deviations are exact; their squares are rounded.
+        assert abs(squares - expected) <= 300 * np.finfo(dtype).eps * (expected + 1e-9)
+
+
+def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
+    """Shift and scale of each group of rows, (width, columns), and the event."""
+    width, columns = values.shape
+    law = codes.Law(width, columns, columns, codes.NORM_NONE, 0.0, 1.0, 1.0)
+    style = codes.Style(codes.NORM_FIRST, codes.NORM_NONE, groups, centred, eps, 0.0)
+    panels = -(-width // panel)
+    room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
+    room.moments[:] = np.nan
+    block = memory.aligned_zeros((memory.padded(columns) * numbers.BLOCK,), dtype)
+    scratch = np.zeros(numbers.TILE * numbers.BLOCK, dtype)
+    add, merge = (body_of(one, body) for one in (passes.add_moments, passes.merge_moments))
+    for number in range(panels):
+        for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):
+            rows = values[start : start + numbers.BLOCK]
+            block[:] = 1e9  # what is beyond the rows counts for nothing
+            block.reshape(-1, numbers.BLOCK)[:columns, : len(rows)] = rows.T
+            add(style, law, panel, number, start, len(rows), block, scratch, room.moments)
+    event, column = merge(style, law, panel, block, room)
+    return room.shift, room.scale, event, column
+
+
+@BODIES
+@DTYPES
+@pytest.mark.parametrize("groups", [1, 3, 700, 1050])
+@pytest.mark.parametrize("centred", [True, False])
+def test_segments_of_panels_and_groups_are_merged(body, dtype, groups, centred):
+    if body == "python" and groups > 3:
+        groups = 30
+    values = np.random.default_rng(1).standard_normal((2100, 2)).astype(dtype) + dtype(3.0)
+    for panel in (512, 1024):
+        shift, scale, event, _ = merged(body, values, panel, groups, centred, 0.1, dtype)
+        assert event == codes.RUNNING
+        parts = values.astype(np.float64).reshape(groups, -1, 2)
+        mean = parts.mean(axis=1)
+        square = parts.var(axis=1) if centred else np.square(parts).mean(axis=1)
+        rtol = 40 * np.finfo(dtype).eps
+        np.testing.assert_allclose(shift, mean if centred else 0.0 * mean, rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(scale, 1 / np.sqrt(square + 0.1), rtol=rtol)
+
+
+@DTYPES
+def test_equal_features_have_no_variance(dtype):
+    """Whatever their number is: rounding of sums is no variance, and a small one is."""
+    for value in (0.1, 1e-30, 3e20):
+        values = np.full((1500, 2), value, dtype)
+        values[:, 0] = np.arange(1500)
+        assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
+        assert merged("compiled", values, 512, 1, False, 0.0, dtype)[2] == codes.RUNNING
+        values[::2, 1] *= dtype(1 + 2000 * np.finfo(dtype).eps)
+        assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2] == codes.RUNNING
+    values[:, 1] = 0.0
+    assert merged("compiled", values, 512, 3, False, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
+    values[700, 1] = np.inf
+    assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2:] == (codes.NOT_FINITE, 1)
+
+
+def test_rows_are_kept_if_they_fit():
+    assert passes.rows_fit(1000, 10, np.float64)
+    assert not passes.rows_fit(10**6, 10, np.float32)
+    assert passes.room(1000, 3, 2, 1, np.float32, keeps_rows=True).hidden.shape == (3, 1024)
+    for groups, keeps in ((0, True), (1, False)):
+        room = passes.room(1000, 3, 2, groups, np.float32, keeps_rows=keeps)
+        assert room.hidden.shape == (0, 0)
