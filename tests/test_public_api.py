@@ -133,7 +133,7 @@ PUBLIC = {
         "jax_step torch_step"
     ),
     "bnmc.torch": (
-        "Measurement ModelChain Prediction break_ chain_of haar_ maximize_rank_ measure "
+        "Measurement ModelChain Prediction break_ chain_of gain_for_ haar_ maximize_rank_ measure "
         "orthogonalize_"
     ),
     "bnmc.cli": (

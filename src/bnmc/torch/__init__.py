@@ -8,10 +8,12 @@ The package imports PyTorch when a function is called, and may import `infinite_
 `mean_field`, `plot` and lower levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
 observed model (`preservation.py`) gives numbers (`representations.py`, `losses.py`), which
 `result.py` keeps. `steps.py` and `reading.py` read the chain, `prediction.py` asks its mean field.
+The cures are in `orthogonalizing.py`, `ranks.py`, `initializing.py` and `gains.py`.
 """
 
 from __future__ import annotations
 
+from bnmc.torch.gains import gain_for_
 from bnmc.torch.initializing import break_, haar_
 from bnmc.torch.measuring import measure
 from bnmc.torch.orthogonalizing import orthogonalize_
@@ -26,6 +28,7 @@ __all__ = [
     "Prediction",
     "break_",
     "chain_of",
+    "gain_for_",
     "haar_",
     "maximize_rank_",
     "measure",
