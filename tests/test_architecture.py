@@ -27,7 +27,7 @@ TABLE = {
 }
 LEVELS = {name: level for level, names in TABLE.items() for name in names}
 PRIVATE = ("_kernels", "_support", "_claims")
-MOST_NAMES = 24
+MOST_NAMES = 25
 MOST_LEVELS = 10
 MOST_LINES = 120
 

@@ -35,11 +35,11 @@ _BATCHES = (16, 64, 256)
 
 
 def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
-    """Scale the hidden weights such that squared gradients grow by a factor per layer, in place.
+    """Scale the hidden weights such that gradients grow by a wanted factor per layer, in place.
 
     For a model without normalization, each weight of the layers of `chain_of` is scaled to the mean
     square gain²/fan_in, and its bias becomes 0. The gain is that of the mean field: with q the
-    variance of a neuron and z standard normal,
+    variance of a neuron at its fixed point and z standard normal,
 
         q = gain² E σ(√q z)²,    target = gain² E σ′(√q z)².
 
@@ -47,8 +47,8 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     ----------
     model : torch.nn.Module
     target : float, default 1
-        Growth of the squared gradient norm per layer towards the input, > 0. With 1, gradients
-        neither explode nor vanish.
+        Growth of the squared norm of the gradient by the neurons, per layer towards the input, > 0.
+        With 1, gradients neither explode nor vanish.
     batch : int, default 64
         Batch size of the recommendation for a normalized model.
 

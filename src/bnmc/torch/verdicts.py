@@ -54,8 +54,8 @@ def _of_gradients(norms: NDArray[np.float64]) -> str:
     if not np.isfinite(logs[[0, -1]]).all():
         return "Gradients vanish: that of the first or the last compared layer is zero."
     growth = logs[0] - logs[-1]
-    rate = math.exp(2.0 * growth / (layers - 1))
-    per_layer = f"squared gradient norms change by the factor {rate:.3g} per layer"
+    rate = _factor(2.0 * growth / (layers - 1))
+    per_layer = f"squared gradient norms change by the factor {rate} per layer"
     if abs(growth) <= math.log(_STABLE):
         return (
             f"Gradients are stable: {per_layer} towards the input, ×{_factor(growth)} in norm over "
@@ -63,11 +63,11 @@ def _of_gradients(norms: NDArray[np.float64]) -> str:
         )
     if growth > 0.0:
         return (
-            f"Gradients explode towards the input: squared norms grow by the factor {rate:.3g} per "
+            f"Gradients explode towards the input: squared norms grow by the factor {rate} per "
             f"layer, so norms by ×{_factor(growth)} over {layers} layers."
         )
     return (
-        f"Gradients vanish towards the input: squared norms change by the factor {rate:.3g} per "
+        f"Gradients vanish towards the input: squared norms change by the factor {rate} per "
         f"layer, so norms by ×{_factor(growth)} over {layers} layers."
     )
 
