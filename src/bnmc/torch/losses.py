@@ -23,7 +23,7 @@ __all__ = ["LOSSES", "MOST_NUMBERS", "Loss", "as_loss", "gradient_cosines", "gra
 LOSSES = ("cross-entropy", "squared")
 
 #: Cosines are computed by default if samples × parameters is at most this.
-MOST_NUMBERS = 1 << 26
+MOST_NUMBERS = 1 << 24
 
 FloatArray = NDArray[np.float64]
 

@@ -79,7 +79,7 @@ def measure(
     cosines : bool, optional
         Whether to compute the cosines between gradients of single samples, by one backward pass
         per sample. Default: if the loss is one number per sample, and samples × parameters is at
-        most 2**26.
+        most 2**24.
 
     Returns
     -------

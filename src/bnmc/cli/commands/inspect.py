@@ -58,10 +58,11 @@ def inspect(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure a PyTorch model: ranks, correlations, gradients, and a verdict.
+    """Measure ranks and gradients in the layers of a PyTorch model.
 
-    The module is imported from the current folder or the path of Python, so its code runs. The
-    model is in the mode in which the factory returns it, unless --eval is given.
+    The table has one line per layer, and a verdict in words follows. The module is imported from the
+    current folder or the path of Python, so its code runs. The model is in the mode in which the
+    factory returns it, unless --eval is given.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
     """
