@@ -60,9 +60,9 @@ def inspect(
 ) -> None:
     """Measure ranks and gradients in the layers of a PyTorch model.
 
-    The table has one line per layer, and a verdict in words follows. The module is imported from the
-    current folder or the path of Python, so its code runs. The model is in the mode in which the
-    factory returns it, unless --eval is given.
+    The table has one line per layer, and a verdict in words follows. The module is imported from
+    the current folder or the path of Python, so its code runs. The model is in the mode in which
+    the factory returns it, unless --eval is given.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
     """
