@@ -17,11 +17,13 @@ from bnmc._kernels.compiling import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, integer, precision, real
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import (
     ArgumentError,
@@ -36,7 +38,6 @@ from bnmc.gradients.drawn import DrawnTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
-from bnmc.gradients.slopes import require_derivative
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.ensemble import ensemble_of
@@ -51,6 +52,7 @@ PART_SECONDS = 0.5
 PASSES = 4.0
 
 
+@explains_keywords
 def backpropagate(
     chain: Chain,
     depth: int,
