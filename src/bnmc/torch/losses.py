@@ -162,7 +162,7 @@ def _cosines(stack: FloatArray) -> FloatArray:
     cosines = np.full((len(stack), len(stack)), np.nan)
     if present.size:
         units = stack[present] / largest[present, None]
-        cosines[np.ix_(present, present)] = gram.correlation(gram.gram(units.T))
+        cosines[np.ix_(present, present)] = gram.correlation(gram.cross_gram(units.T, units.T))
     return cosines
 
 

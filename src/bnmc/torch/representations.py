@@ -107,7 +107,7 @@ def measured(name: str, tensor: torch.Tensor, samples: int, view: str, second: b
     if not largest < _LARGEST:
         raise NonFiniteError(None, None, f"output of {name!r}")
     whole = values.reshape(samples, -1)
-    matrix = gram.gram(whole.T)
+    matrix = gram.cross_gram(whole.T, whole.T)  # `gram` warns if there are fewer features
     if view == "sample" or len(shape) < 3:
         return _numbers(matrix, whole, float(precision))
     axis = 1 if second or len(shape) > 3 else -1
