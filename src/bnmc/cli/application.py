@@ -18,6 +18,7 @@ from bnmc.cli.commands.figure import FigureCommand, figure
 from bnmc.cli.commands.fixed_point import fixed_point
 from bnmc.cli.commands.info import info
 from bnmc.cli.commands.inspect import inspect
+from bnmc.cli.commands.phase import phase
 from bnmc.cli.commands.rates import rates
 from bnmc.cli.commands.regularity import regularity
 from bnmc.cli.commands.simulate import simulate
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fixed-point": fixed_point,
     "width": width,
     "stability": stability,
+    "phase": phase,
     "certify": certify,
     "rates": rates,
     "regularity": regularity,

@@ -73,6 +73,7 @@ def measurement(found: Measured, *, rate: float | None = None) -> Figure:
     Examples
     --------
     >>> import torch, bnmc
+    >>> from bnmc.plot import measurement
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     >>> drawn = measurement(bnmc.torch.measure(model, torch.randn(4, 8)))
     >>> len(drawn.axes)

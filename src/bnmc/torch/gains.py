@@ -75,6 +75,7 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     Examples
     --------
     >>> from torch import nn
+    >>> from bnmc.torch import chain_of, gain_for_
     >>> layers = [one for _ in range(5) for one in (nn.Linear(100, 100), nn.ReLU())]
     >>> model = gain_for_(nn.Sequential(*layers, nn.Linear(100, 10)))
     >>> round(chain_of(model).chain.gain, 6)

@@ -54,6 +54,7 @@ def haar_(model: Model, *, gain: float = 1.0, rng: Any = None) -> Model:
     Examples
     --------
     >>> import torch
+    >>> from bnmc.torch import haar_
     >>> model = haar_(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()), rng=0)
     >>> weight = model[0].weight.detach()
     >>> torch.allclose(weight @ weight.T, torch.eye(3), atol=1e-6)
@@ -107,6 +108,7 @@ def break_(model: Model, *, how: str = "absolute", rng: Any = None) -> Model:
     Examples
     --------
     >>> import torch
+    >>> from bnmc.torch import break_
     >>> model = break_(torch.nn.Linear(3, 3))
     >>> bool((model.weight >= 0).all())
     True

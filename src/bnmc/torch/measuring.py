@@ -100,6 +100,7 @@ def measure(
     --------
     >>> import torch
     >>> from torch import nn
+    >>> from bnmc.torch import measure
     >>> seed = torch.manual_seed(0)
     >>> blocks = [
     ...     nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU()) for _ in range(20)

@@ -87,6 +87,7 @@ def orthogonalize_(
     --------
     >>> import torch, bnmc
     >>> from torch import nn
+    >>> from bnmc.torch import orthogonalize_
     >>> seed = torch.manual_seed(0)
     >>> layers = [nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
     >>> model, batch = nn.Sequential(*layers), torch.randn(32, 64)

@@ -74,6 +74,7 @@ def maximize_rank_(
     --------
     >>> import torch, bnmc
     >>> from torch import nn
+    >>> from bnmc.torch import maximize_rank_
     >>> seed = torch.manual_seed(0)
     >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(8)]
     >>> model, batch = nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(16, 32)

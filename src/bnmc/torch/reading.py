@@ -98,6 +98,7 @@ def chain_of(model: torch.nn.Module, *, batch: int = 64) -> ModelChain:
     Examples
     --------
     >>> from torch import nn
+    >>> from bnmc.torch import chain_of
     >>> def block(width):
     ...     return [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()]
     >>> model = nn.Sequential(*block(128), *block(128), *block(128), nn.Linear(128, 10))

@@ -62,6 +62,7 @@ def layout(shape: tuple[int, ...], second: bool) -> str:
 
     Examples
     --------
+    >>> from bnmc.torch.representations import layout
     >>> layout((64, 256), False), layout((64, 16, 8, 8), False)
     ('64 samples × 256 features', '64 samples × 16 channels × 8·8 positions')
     """
