@@ -12,7 +12,7 @@ from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
-from bnmc.infinite_width.duals import Dual, dual
+from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.field import MeanField
 from bnmc.torch.hidden import weight_matrices
 from bnmc.torch.models import as_model
