@@ -31,7 +31,7 @@ PUBLIC = {
         "Activation Chain Distance Estimate FirstLayer GroupNorm MeanField Observable SoftRank "
         "Trajectory __version__ backpropagate bounds drawn_biases drawn_weights errors experiments "
         "gradients gram infinite_width invariant kernels mean_field mixing plot random_matrix "
-        "regularity simulate testing warmup"
+        "regularity simulate testing torch warmup"
     ),
     "bnmc.bounds": (
         "bridging gaussian limits orthogonalizes rank_collapse"
@@ -118,8 +118,8 @@ PUBLIC = {
         "Backpropagation TangentKernel backpropagate probing_variance tangent_kernel"
     ),
     "bnmc.plot": (
-        "COLOURS LABELS band estimates figure gradient_norms overview plain_ticks spectrum style "
-        "trajectory"
+        "COLOURS LABELS band estimates figure gradient_norms measurement overview plain_ticks "
+        "spectrum style trajectory"
     ),
     "bnmc.pytest_plugin": (
         "bnmc_rng bnmc_roofline pytest_addoption pytest_configure pytest_configure_node "
@@ -138,6 +138,10 @@ PUBLIC = {
     ),
     "bnmc.testing.examples": (
         "jax_step torch_step"
+    ),
+    "bnmc.torch": (
+        "Measurement ModelChain Prediction break_ chain_of gain_for_ haar_ maximize_rank_ measure "
+        "orthogonalize_"
     ),
     "bnmc.cli": (
         "main"

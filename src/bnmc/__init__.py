@@ -6,8 +6,8 @@ limit of infinite width, and `infinite_width` holds its kernels and its training
 estimates rates of convergence to the stationary law, and `invariant` computes and tests that law.
 `regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
 and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
-code, and `testing` the tests of your own layers.  A name is imported when it is first used, so
-importing the package costs nothing.
+code, `testing` the tests of your own layers, and `torch` your PyTorch models.  A name is imported
+when it is first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ __all__ = [
     "regularity",
     "simulate",
     "testing",
+    "torch",
     "warmup",
 ]
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         random_matrix,
         regularity,
         testing,
+        torch,
     )
     from bnmc.chain.activations import Activation
     from bnmc.chain.chain import Chain
@@ -112,6 +114,7 @@ _MODULES = (
     "random_matrix",
     "regularity",
     "testing",
+    "torch",
 )
 
 

@@ -17,6 +17,7 @@ from bnmc.cli.commands.demo import demo
 from bnmc.cli.commands.figure import FigureCommand, figure
 from bnmc.cli.commands.fixed_point import fixed_point
 from bnmc.cli.commands.info import info
+from bnmc.cli.commands.inspect import inspect
 from bnmc.cli.commands.phase import phase
 from bnmc.cli.commands.rates import rates
 from bnmc.cli.commands.regularity import regularity
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rates": rates,
     "regularity": regularity,
     "check": check,
+    "inspect": inspect,
     "bench": bench,
     "info": info,
     "figure": figure,

@@ -75,13 +75,15 @@ def read_input(
     return np.ascontiguousarray(matrix.T if samples_first else matrix)
 
 
-def read_states(path: str | os.PathLike[str]) -> NDArray[Any]:
-    """Read the states of another program from a file.
+def read_states(path: str | os.PathLike[str], name: str = "samples") -> NDArray[Any]:
+    """Read the states of another program, or any other array, from a file.
 
     Parameters
     ----------
     path : path
         An existing .npy file, or an .npz file with one array.
+    name : str, default "samples"
+        Name of the argument, for messages.
 
     Returns
     -------
@@ -97,7 +99,7 @@ def read_states(path: str | os.PathLike[str]) -> NDArray[Any]:
     ResultTooLargeError
         If the array does not fit in memory, before it is read.
     """
-    return _read("samples", as_path("samples", path), None, (".npy", ".npz"))
+    return _read(name, as_path(name, path), None, (".npy", ".npz"))
 
 
 def _read(name: str, path: Path, array: str | None, formats: Collection[str]) -> NDArray[Any]:

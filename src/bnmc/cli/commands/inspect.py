@@ -1,0 +1,138 @@
+"""``bnmc inspect``: ranks and gradients in the layers of a PyTorch model."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bnmc.cli import options
+from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.report import chosen_seed, print_json
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="Module, and the name of a model or of a function that returns one.",
+        ),
+    ],
+    batch: Annotated[
+        Path,
+        typer.Option(
+            "--input", metavar="FILE", help="Batch: .npy or .npz, samples on the first axis."
+        ),
+    ],
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Labels: .npy or .npz, one per sample.")
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Loss: cross-entropy or squared. Default: cross-entropy of integer labels, "
+            "squared of others.",
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Modules, separated by commas. Default: the blocks."),
+    ] = None,
+    networks: Annotated[int, typer.Option(help="Networks with new random parameters.")] = 1,
+    view: Annotated[str, typer.Option(metavar="NAME", help="Rows: sample or position.")] = "sample",
+    evaluate: Annotated[
+        bool, typer.Option("--eval", help="Evaluation mode, with running statistics.")
+    ] = False,
+    seed: options.Seed = None,
+    plot: options.Plot = None,
+    force: options.Force = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure ranks and gradients in the layers of a PyTorch model.
+
+    The table has one line per layer, and a verdict in words follows. The module is imported from
+    the current folder or the path of Python, so its code runs. The model is in the mode in which
+    the factory returns it, unless --eval is given.
+
+    Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
+    """
+    from bnmc._support.extras import import_extra
+    from bnmc.cli.inputs import read_states
+    from bnmc.torch import measure
+
+    if plot is not None:
+        require_destination("plot", plot, force)
+    torch: Any = import_extra("torch", "torch")
+    data = read_states(batch, "input")
+    targets = None if labels is None else read_states(labels, "labels")
+    seed = chosen_seed(seed)
+    torch.manual_seed(seed)  # the import may draw a model
+    given = _factory(model, evaluate)
+    torch.manual_seed(seed)
+    found = measure(
+        given, data, labels=targets, loss=loss, networks=networks, view=view,
+        layers=None if layers is None else layers.split(","),
+    )  # fmt: skip
+    shape = list(data.shape)
+    if as_json:
+        print_json({"seed": seed, "input": shape, **found.to_dict()})
+    else:
+        from bnmc.torch.representations import layout
+
+        print(f"input: {layout(tuple(shape), len(shape) > 3)}\n{found}\nseed {seed}", flush=True)
+    if plot is not None:
+        save(found.plot(), plot)
+
+
+def _factory(text: str, evaluate: bool) -> Any:
+    """Return a factory of the model that ``module:name`` names."""
+    from bnmc.errors import ArgumentError, ArgumentTypeError
+
+    allowed = "MODULE:NAME of a torch.nn.Module, or of a function that returns one"
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise ArgumentError("model", text, allowed)
+    with _current_folder_first():
+        try:
+            value: Any = importlib.import_module(module_name)
+            for part in name.split("."):
+                value = getattr(value, part)
+        except Exception as error:  # the module of a user raises anything
+            hint = f"{type(error).__name__}: {error}"
+            raise ArgumentError("model", text, allowed, hint) from error
+    from bnmc._support.extras import import_extra
+
+    torch: Any = import_extra("torch", "torch")
+
+    def made() -> Any:
+        try:
+            model = value if isinstance(value, torch.nn.Module) else value()
+        except Exception as error:  # the function of a user raises anything
+            hint = f"{type(error).__name__}: {error}"
+            raise ArgumentError("model", text, allowed, hint) from error
+        if not isinstance(model, torch.nn.Module):
+            raise ArgumentTypeError("model", text, allowed, f"it is a {type(model).__name__}")
+        return model.eval() if evaluate else model
+
+    return made() if isinstance(value, torch.nn.Module) else made
+
+
+@contextlib.contextmanager
+def _current_folder_first() -> Iterator[None]:
+    """Look for modules in the current folder first."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(os.getcwd())

@@ -1,0 +1,271 @@
+"""`measure`: representations and gradients of a model, layer by layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.arguments import choice, integer
+from bnmc._support.extras import import_extra
+from bnmc.errors import ArgumentError
+from bnmc.torch.layers import chosen_layers, forward
+from bnmc.torch.losses import MOST_NUMBERS, Loss, as_loss, gradient_cosines, gradient_norms
+from bnmc.torch.models import as_batch
+from bnmc.torch.prediction import predicted
+from bnmc.torch.preservation import as_it_was, random_states_kept
+from bnmc.torch.reading import chain_of
+from bnmc.torch.representations import VIEWS, Numbers, channels_second, layout, measured
+from bnmc.torch.resetting import as_networks
+from bnmc.torch.result import Measurement
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["measure"]
+
+FloatArray = NDArray[np.float64]
+
+
+def measure(
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
+    batch: Any,
+    *,
+    labels: Any = None,
+    loss: Any = None,
+    layers: Any = None,
+    networks: int = 1,
+    reset: Callable[[torch.nn.Module], Any] | None = None,
+    view: str = "sample",
+    cosines: bool | None = None,
+) -> Measurement:
+    """Measure the representations of a batch in the layers of a model, and gradients of a loss.
+
+    The model runs in the mode that it has. It is left bit for bit as it was: parameters, buffers,
+    modes, ``.grad``, hooks, attributes, and the random states of PyTorch, NumPy and Python.
+
+    Parameters
+    ----------
+    model : torch.nn.Module or callable
+        The model, also compiled or in ``DataParallel``, of which the module inside is measured. A
+        callable is a factory, which returns a new model at each call.
+    batch : torch.Tensor or array_like, shape (n, ...)
+        n >= 2 samples on the first axis. Floating-point numbers of arrays that are no tensors get
+        the dtype of the model. The batch is moved to the device of the model.
+    labels : torch.Tensor or array_like, shape (n, ...), optional
+        Labels of the samples.
+    loss : {"cross-entropy", "squared"} or callable, optional
+        Without it nothing goes backward, unless there are labels: then it is "cross-entropy" for
+        integers and "squared", half the squared distance, for other numbers. A callable takes the
+        output of the model, and the labels if there are any. It returns one number per sample, or
+        one of the batch.
+    layers : sequence of str or torch.nn.Module, optional
+        Modules whose outputs are measured. The default are the blocks of the model: the modules of
+        the class that repeats and contains most linear layers and convolutions. If there is no such
+        class, a layer is a linear layer or convolution with everything up to the next one (norms,
+        activations, functions), without the readout.
+    networks : int, default 1
+        Number of networks. If it is above 1, or `model` is a factory, or `reset` is given, each
+        network has new parameters: from the factory, from `reset`, or from the
+        ``reset_parameters`` of all modules. Set ``torch.manual_seed`` before for other networks.
+    reset : callable, optional
+        Draws new parameters in place; called with the module.
+    view : {"sample", "position"}
+        The rows of a representation. "sample": the output of each sample, flattened. "position":
+        for convolutions and sequences, the features at each position of each sample.
+    cosines : bool, optional
+        Whether to compute the cosines between gradients of single samples, by one backward pass
+        per sample. Default: if the loss is one number per sample, and samples × parameters is at
+        most 2**24.
+
+    Returns
+    -------
+    Measurement
+        With `table`, `plot`, `to_xarray`, `verdict`, and the prediction of the mean field.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, UnknownNameError
+        If an argument is not allowed, the model raises an error for the batch, or the axis of the
+        samples is not the first one in a layer.
+    NonFiniteError
+        If the output of a layer, the loss or a gradient is infinite or NaN. The message names it.
+    MissingExtraError
+        Without PyTorch (extra ``torch``).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from bnmc.torch import measure
+    >>> seed = torch.manual_seed(0)
+    >>> blocks = [
+    ...     nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU()) for _ in range(20)
+    ... ]
+    >>> model = nn.Sequential(*blocks, nn.Linear(128, 10))
+    >>> found = measure(model, torch.randn(32, 128), labels=torch.arange(32) % 10)
+    >>> found.gram.shape, found.rank[0, -1]
+    ((1, 20, 32, 32), np.int64(32))
+    >>> print(found.verdict)
+    Gradients explode towards the input: squared norms grow by the factor 1... per layer, so norms
+    by ×... over 20 layers. The rank keeps 32 of 32 over 20 layers.
+    """
+    torch: Any = import_extra("torch", "torch")
+    networks = integer("networks", networks, low=1)
+    view = choice("view", view, VIEWS)
+    with random_states_kept(), torch.inference_mode(False):
+        inner, next_network = as_networks(model, networks, reset)
+        data = as_batch(inner, batch)
+        goal = as_loss(loss, labels, len(data), data.device)
+        if goal is not None and not any(one.requires_grad for one in inner.parameters()):
+            raise ArgumentError("loss", goal.name, "None, as no parameter has requires_grad")
+        passes: list[_Pass] = []
+        with as_it_was(inner):
+            for _ in range(networks):
+                network = next_network()
+                if network is inner:
+                    passes.append(_Pass(network, data, goal, layers, view, cosines))
+                else:
+                    with as_it_was(network):
+                        passes.append(_Pass(network, data, goal, layers, view, cosines))
+                if len({one.signature for one in passes}) > 1:
+                    allowed = "networks whose layers have the same names and shapes"
+                    raise ArgumentError("model", type(inner).__name__, allowed)
+            reading = chain_of(inner, batch=len(data))
+            notes = _notes(torch, inner, passes[0])
+    return _result(type(inner).__name__, len(data), view, passes, reading, notes)
+
+
+class _Pass:
+    """The numbers of one network."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        batch: torch.Tensor,
+        goal: Loss | None,
+        layers: object,
+        view: str,
+        cosines: bool | None,
+    ) -> None:
+        torch: Any = import_extra("torch", "torch")
+        chosen = chosen_layers(model, layers)
+        second = channels_second(model)
+        self.names: list[str] = []
+        self.layouts: list[str] = []
+        self.numbers: list[Numbers] = []
+        self.weights: list[tuple[str, ...]] = []
+        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        identities = {id(one): name for name, one in trained.items()}
+
+        def visit(name: str, module: Any, tensor: Any) -> None:
+            found = measured(name, tensor, len(batch), view, second)
+            self.numbers.append(found)
+            self.names.append(name or type(model).__name__)
+            self.layouts.append(layout(tuple(tensor.shape), second))
+            inside = [one for one in module.parameters() if one.ndim > 1 and id(one) in identities]
+            self.weights.append(tuple(identities[id(one)] for one in inside))
+
+        with torch.set_grad_enabled(goal is not None):
+            output = forward(model, batch, chosen, visit)
+        self.loss = 0.0
+        self.norms: dict[str, float] = {}
+        self.cosines: FloatArray | None = None
+        self.shapes = {name: tuple(one.shape) for name, one in trained.items()}
+        self.without_cosines = ""
+        if goal is not None:
+            self._backward(goal, output, trained, cosines)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What all networks must have in common."""
+        return tuple(self.names), tuple(self.layouts), tuple(self.norms)
+
+    def _backward(
+        self, goal: Loss, output: Any, trained: dict[str, torch.Tensor], cosines: bool | None
+    ) -> None:
+        losses: Any = goal(output)
+        if not losses.requires_grad:
+            raise ArgumentError("loss", goal.name, "a loss that depends on the parameters")
+        self.loss = float(losses.detach().double().mean())
+        norms = gradient_norms(losses.mean(), trained)
+        self.norms = dict(zip(trained, norms.tolist(), strict=True))
+        size = len(output) * sum(one.numel() for one in trained.values())
+        if losses.ndim == 0:
+            if cosines:
+                raise ArgumentError("cosines", cosines, "None: the loss is one number of a batch")
+        elif cosines or (cosines is None and size <= MOST_NUMBERS):
+            self.cosines = gradient_cosines(losses, trained)
+        elif cosines is None:
+            self.without_cosines = f"no cosines of {size:.2g} numbers; cosines=True computes them"
+
+
+def _notes(torch: Any, model: Any, first: _Pass) -> tuple[str, ...]:
+    """Return remarks on the layout, the mode and what was left out."""
+    notes = [first.without_cosines] if first.without_cosines else []
+    sequence_first = (torch.nn.MultiheadAttention, torch.nn.RNNBase)
+    names = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, sequence_first) and not module.batch_first
+    ]
+    if names:
+        notes.append(f"{names[0]!r} has batch_first=False: the first axis may not be the samples")
+    modes = {module.training for module in model.modules()}
+    if len(modes) > 1:
+        notes.append("some modules are in training mode, some in evaluation mode")
+    return tuple(notes)
+
+
+def _result(
+    name: str, samples: int, view: str, passes: list[_Pass], reading: Any, notes: tuple[str, ...]
+) -> Measurement:
+    first = passes[0]
+
+    def stacked(attribute: str) -> NDArray[Any]:
+        return np.array([[getattr(one, attribute) for one in each.numbers] for each in passes])
+
+    parameters = tuple(first.norms)
+    has_loss = bool(parameters)
+    norms = np.array([[each.norms[one] for one in parameters] for each in passes])
+    by_layer = _layer_norms(passes) if has_loss else None
+    cosines = [each.cosines for each in passes if each.cosines is not None]
+    return Measurement(
+        model=name, samples=samples, layers=tuple(first.names), layouts=tuple(first.layouts),
+        view=view, gram=stacked("gram"),
+        spectrum=tuple(
+            np.array([each.numbers[layer].spectrum for each in passes])
+            for layer in range(len(first.names))
+        ),
+        rank=stacked("rank"), rank_threshold=stacked("rank_threshold")[0],
+        soft_rank=stacked("soft_rank"), rank_bound=stacked("rank_bound"),
+        orthogonality_gap=stacked("orthogonality_gap"),
+        mean_correlation=stacked("mean_correlation"), isometry=stacked("isometry"),
+        scale=stacked("scale"), loss=np.array([each.loss for each in passes]) if has_loss else None,
+        parameters=parameters, gradient_norm=norms if has_loss else None,
+        gradient_cosine=np.array(cosines) if cosines else None,
+        layer_gradient_norm=by_layer, comparable=_comparable(first) if has_loss else (),
+        reading=reading, prediction=predicted(reading), notes=notes,
+    )  # fmt: skip
+
+
+def _layer_norms(passes: list[_Pass]) -> FloatArray:
+    """Return the norms of the gradients by all weights of each layer, NaN without weights."""
+    return np.array([
+        [np.linalg.norm([each.norms[one] for one in names]) if names else np.nan
+         for names in each.weights]
+        for each in passes
+    ])  # fmt: skip
+
+
+def _comparable(found: _Pass) -> tuple[int, ...]:
+    """Return the layers whose weights have the most frequent shapes."""
+    shapes = [tuple(found.shapes[name] for name in names) for names in found.weights]
+    counts = Counter(one for one in shapes if one)
+    if not counts:
+        return ()
+    (most, _), *_ = counts.most_common(1)
+    return tuple(layer for layer, one in enumerate(shapes) if one == most)

@@ -1,0 +1,137 @@
+"""The arguments `model` and `batch`: checked, unwrapped, and called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bnmc._support.arguments import host_array
+from bnmc._support.extras import import_extra
+from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "as_batch",
+    "as_model",
+    "called",
+    "first_tensor",
+    "is_weight_layer",
+    "uses_batch_statistics",
+]
+
+_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+_TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+
+
+def as_model(model: object) -> torch.nn.Module:
+    """Return the module itself, out of ``torch.compile`` and ``DataParallel``.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not an eager `torch.nn.Module`.
+    ArgumentError
+        If a parameter has no shape yet.
+    """
+    torch: Any = import_extra("torch", "torch")
+    parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    inner: Any = model
+    while True:
+        if isinstance(inner, parallel):
+            inner = inner.module
+        elif isinstance(getattr(inner, "_orig_mod", None), torch.nn.Module):
+            inner = inner._orig_mod
+        else:
+            break
+    if not isinstance(inner, torch.nn.Module) or isinstance(inner, torch.jit.ScriptModule):
+        raise ArgumentTypeError("model", model, "an eager torch.nn.Module")
+    for name, parameter in inner.named_parameters():
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            hint = f"call the model once: {name!r} has no shape yet"
+            raise ArgumentError("model", type(inner).__name__, "initialized parameters", hint)
+    return inner
+
+
+def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torch.Tensor:
+    """Return the batch as a tensor on the device of the model.
+
+    A tensor keeps its dtype. Floating-point numbers of another array get the dtype of the model.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not an array of numbers.
+    ArgumentError
+        If it has fewer than two samples, no feature, or a number that is not finite.
+    """
+    torch: Any = import_extra("torch", "torch")
+    floating = [one for one in model.parameters() if one.is_floating_point()]
+    device = floating[0].device if floating else "cpu"
+    tensor: Any = batch
+    if not isinstance(batch, torch.Tensor):
+        array = host_array(name, batch)
+        if array.dtype.kind not in "fiu":
+            hint = f"its dtype is {array.dtype}"
+            raise ArgumentTypeError(name, batch, "an array of real numbers", hint)
+        tensor = torch.from_numpy(np.array(array))  # a copy, as the array may be read-only
+        if tensor.is_floating_point():
+            tensor = tensor.to(floating[0].dtype if floating else torch.get_default_dtype())
+    if tensor.is_complex():
+        raise ArgumentTypeError(name, batch, "an array of real numbers")
+    if tensor.ndim == 0 or len(tensor) < 2 or tensor.numel() == 0:
+        raise ArgumentError(name, tuple(tensor.shape), "at least 2 samples, on the first axis")
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise ArgumentError(name, "an infinite number or NaN", "finite numbers")
+    return (tensor.clone() if tensor.is_inference() else tensor).detach().to(device)
+
+
+def called(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """Return the first tensor of the output of a model.
+
+    Raises
+    ------
+    ArgumentError
+        If the model raises an error for this batch, or returns no tensor.
+    """
+    try:
+        output = model(batch)
+    except (BnmcError, MemoryError):
+        raise
+    except Exception as error:  # the forward of a user's model raises anything
+        hint = f"{type(error).__name__}: {error}"
+        allowed = "a batch that the model takes"
+        raise ArgumentError("batch", tuple(batch.shape), allowed, hint) from error
+    tensor = first_tensor(output)
+    if tensor is None:
+        kind = type(output).__name__
+        raise ArgumentError("model", f"an output of type {kind}", "a tensor as output")
+    return tensor
+
+
+def first_tensor(output: Any) -> torch.Tensor | None:
+    """Return an output that is a tensor, or the first tensor of a tuple, a list or a mapping."""
+    torch: Any = import_extra("torch", "torch")
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, (tuple, list)):
+        found = (first_tensor(one) for one in output)
+        return next((one for one in found if one is not None), None)
+    return None
+
+
+def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:
+    """Whether a module is linear or a convolution."""
+    torch: Any = import_extra("torch", "torch")
+    kinds = (*_KINDS, *_TRANSPOSED) if transposed else _KINDS
+    return isinstance(module, tuple(getattr(torch.nn, name) for name in kinds))
+
+
+def uses_batch_statistics(module: Any) -> bool:
+    """Whether a batch normalization uses the statistics of the batch, not its running ones."""
+    return bool(module.training or module.running_mean is None)

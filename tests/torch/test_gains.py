@@ -1,0 +1,97 @@
+"""`gain_for_`: gains of the mean field, gradients that they keep, and recommendations."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate
+from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
+
+import bnmc
+from bnmc.errors import ArgumentError
+from bnmc.torch import chain_of, gain_for_
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def expectation(function, variance):
+    """Return E f(√q z) for a standard normal z, by quadrature."""
+    root = math.sqrt(variance)
+
+    def density(z):
+        return function(root * z) * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+
+    return integrate.quad(density, -12.0, 12.0, limit=200)[0]
+
+
+def test_relu_gets_the_gain_of_he():
+    model = mlp(6, 50, norm=False, inputs=20)
+    assert gain_for_(model) is model
+    for index in (2, 4, 6):
+        weight = model[index].weight.detach().double()
+        assert abs(float(weight.square().mean()) - 2.0 / 50) < 1e-7
+        assert not model[index].bias.detach().any()
+    assert model[0].bias.detach().any()
+
+
+def test_target_of_erf():
+    """The gain solves q = gain² E σ², target = gain² E σ′², with quadrature as the oracle."""
+
+    class Erf(nn.Module):
+        def forward(self, x):
+            return torch.erf(x)
+
+    model = gain_for_(mlp(4, 30, Erf, norm=False), 1.3)
+    gain = chain_of(model).chain.gain
+    variance = 1.0
+    for _ in range(200):
+        variance = gain**2 * expectation(lambda x: math.erf(x) ** 2, variance)
+    slope = expectation(lambda x: 4.0 / math.pi * math.exp(-2.0 * x * x), variance)
+    assert abs(gain**2 * slope - 1.3) < 1e-5
+
+
+def test_gradients_of_a_cured_network_stay():
+    torch.manual_seed(2)
+    model, batch = mlp(25, 64, norm=False), torch.randn(8, 64)
+    with torch.no_grad():
+        for module in model[::2]:
+            module.weight.mul_(6.0)
+    ratios = []
+    for cured in (False, True):
+        if cured:
+            gain_for_(model)
+        found = bnmc.torch.measure(model, batch, labels=[0, 1] * 4, cosines=False)
+        ratios.append(found.scale[0, -1] / found.scale[0, 0])
+    assert ratios[0] > 1e3
+    assert 0.1 < ratios[1] < 10.0
+    norms = found.layer_gradient_norm[0, 1:]
+    assert norms.max() < 10.0 * norms.min()
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "said"),
+    [
+        (mlp(4, 8, norm=False), 1.5, "target: got 1.5, allowed: a factor between 1 and 1"),
+        (mlp(4, 8, nn.GELU, norm=False), 1.0, "whose scale a gain keeps"),
+        (mlp(1, 8, norm=False), 1.0, "no hidden layer"),
+        (mlp(4, 8, norm=False), 0.0, "target: got 0"),
+        (mlp(4, 8, lambda: nn.LeakyReLU(0.3), norm=False), 1.0, "LeakyReLU is no part"),
+    ],
+)
+def test_errors_leave_the_model_as_it_was(model, target, said):
+    before = digest_of(model)
+    with pytest.raises(ArgumentError) as caught:
+        gain_for_(model, target)
+    assert said in str(caught.value)
+    assert digest_of(model) == before
+
+
+def test_a_recommendation_for_batch_normalization(monkeypatch):
+    monkeypatch.setattr("bnmc.torch.gains._ACTIVATIONS", ("linear", "relu"))
+    monkeypatch.setattr("bnmc.torch.gains._BATCHES", (10, 20))
+    with pytest.raises(ArgumentError) as caught:
+        gain_for_(mlp(4, 8), 1.0, batch=10)
+    assert "backward rate is 1.696" in str(caught.value)
+    rate = bnmc.MeanField(bnmc.Chain(8, 20, "linear")).fixed_point().backward_rate
+    np.testing.assert_allclose(rate, 18 / 17)
+    assert f"nearest to 1: linear with batches of 20, backward rate {rate:.4g}" in caught.value.hint

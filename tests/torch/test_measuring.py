@@ -1,0 +1,399 @@
+"""`measure`: numbers of hand-written hooks, choice of layers, networks, and arguments."""
+
+import math
+
+import numpy as np
+import pytest
+from torch_models import mlp, nn, one_thread, resnet, torch  # noqa: F401
+
+import bnmc
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, UnknownNameError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def outputs_by_hooks(model, batch, modules):
+    """Return the outputs of some modules, flattened per sample, in float64."""
+    kept = {}
+    handles = [
+        module.register_forward_hook(lambda _, __, out, name=name: kept.__setitem__(name, out))
+        for name, module in modules.items()
+    ]
+    output = model(batch)
+    for handle in handles:
+        handle.remove()
+    flat = {name: out.detach().double().reshape(len(batch), -1) for name, out in kept.items()}
+    return output, {name: rows.numpy() for name, rows in flat.items()}
+
+
+def numbers_by_formula(rows, epsilon):
+    """Return the numbers of rows, (n, width), each from its definition."""
+    n, width = rows.shape
+    gram = np.array([[row @ other / width for other in rows] for row in rows])
+    cosines = [
+        rows[i] @ rows[j] / math.sqrt(rows[i] @ rows[i] * (rows[j] @ rows[j]))
+        for i in range(n) for j in range(n) if i != j
+    ]  # fmt: skip
+    values = np.linalg.svd(rows, compute_uv=False)
+    unit = rows / math.sqrt((rows**2).mean())
+    _, logarithm = np.linalg.slogdet(gram)
+    isometry = math.exp(logarithm / n) / (np.trace(gram) / n) if n <= width else 0.0
+    return {
+        "gram": gram,
+        "rank": int((values > values[0] * max(n, width) * epsilon).sum()),
+        "soft_rank": int((np.linalg.svd(unit, compute_uv=False) ** 2 / n >= 0.5).sum()),
+        "rank_bound": np.trace(gram) ** 2 / (gram**2).sum(),
+        "orthogonality_gap": np.linalg.norm(gram / np.trace(gram) - np.eye(n) / n),
+        "mean_correlation": np.mean(cosines),
+        "isometry": isometry,
+        "scale": math.sqrt((rows**2).mean()),
+    }
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(24, torch.float32), (9, torch.float64)])
+def test_numbers_are_those_of_hooks(width, dtype):
+    model = mlp(3, width, dtype=dtype, inputs=7, classes=3)
+    batch = torch.randn(12, 7, dtype=dtype)
+    labels = torch.arange(12) % 3
+    found = bnmc.torch.measure(model, batch, labels=labels)
+    # A layer ends where the next Linear begins: modules 2, 5 and 8 are the activations.
+    assert found.layers == ("0", "3", "6")
+    modules = {str(name): model[name] for name in (2, 5, 8)}
+    output, rows = outputs_by_hooks(model, batch, modules)
+    epsilon = torch.finfo(dtype).eps
+    for layer, name in enumerate(modules):
+        for key, value in numbers_by_formula(rows[name], epsilon).items():
+            np.testing.assert_allclose(
+                getattr(found, key)[0, layer], value, rtol=1e-9, atol=1e-12, err_msg=key
+            )
+        squares = np.sort(np.linalg.svd(rows[name], compute_uv=False) ** 2) / width
+        np.testing.assert_allclose(found.spectrum[layer][0], squares, atol=1e-12)
+        assert found.rank_threshold[layer] == max(12, width) * epsilon
+        assert found.layouts[layer] == f"12 samples × {width} features"
+    nn.functional.cross_entropy(output, labels).backward()
+    assert found.parameters == tuple(name for name, _ in model.named_parameters())
+    for index, (_, parameter) in enumerate(model.named_parameters()):
+        expected = parameter.grad.double().norm()
+        np.testing.assert_allclose(found.gradient_norm[0, index], expected, rtol=1e-4, atol=1e-7)
+    for layer, name in enumerate(found.layers):
+        weight = found.parameters.index(f"{name}.weight")
+        assert found.layer_gradient_norm[0, layer] == found.gradient_norm[0, weight]
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_cosines_are_those_of_gradients_of_single_losses(norm):
+    """With batch normalization the loss of one sample goes back through the whole batch."""
+    model = mlp(2, 6, nn.Tanh, norm=norm, dtype=torch.float64)
+    batch, labels = torch.randn(5, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
+    found = bnmc.torch.measure(model, batch, labels=labels, loss="cross-entropy")
+    losses = nn.functional.cross_entropy(model(batch), labels, reduction="none")
+    for index, (_, parameter) in enumerate(model.named_parameters()):
+        rows = []
+        for loss in losses:
+            (gradient,) = torch.autograd.grad(loss, parameter, retain_graph=True)
+            rows.append(gradient.reshape(-1).numpy())
+        rows = np.array(rows)
+        lengths = np.linalg.norm(rows, axis=1)
+        # A bias before batch normalization has no gradient but rounding.
+        if lengths.min() > 1e-12:
+            expected = rows @ rows.T / np.outer(lengths, lengths)
+            np.testing.assert_allclose(found.gradient_cosine[0, index], expected, atol=1e-9)
+
+
+def test_a_sample_without_gradient_has_no_cosine():
+    model = nn.Linear(3, 1)
+
+    def loss(output):
+        return output[:, 0] * torch.tensor([1.0, 0.0, 2.0, 1.0])
+
+    found = bnmc.torch.measure(model, torch.randn(4, 3), loss=loss)
+    missing = np.isnan(found.gradient_cosine[0, 0])
+    expected = np.zeros((4, 4), bool)
+    expected[1] = expected[:, 1] = True
+    np.testing.assert_array_equal(missing, expected)
+
+
+def test_squared_loss_and_losses_of_the_users():
+    model, batch = mlp(1, 4, classes=2), torch.randn(6, 4)
+    labels = torch.randn(6, 2)
+    expected = 0.5 * ((model(batch) - labels) ** 2).sum(dim=1).mean().item()
+    squared = bnmc.torch.measure(model, batch, labels=labels)
+    named = bnmc.torch.measure(model, batch, labels=labels.numpy(), loss="squared")
+    own = bnmc.torch.measure(
+        model, batch, labels=labels, loss=lambda out, y: 0.5 * ((out - y) ** 2).sum() / len(y)
+    )
+    for found in (squared, named, own):
+        np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+        np.testing.assert_allclose(found.gradient_norm, squared.gradient_norm, rtol=1e-4, atol=1e-7)
+    assert own.gradient_cosine is None
+    assert squared.gradient_cosine is not None
+    assert bnmc.torch.measure(model, batch, labels=labels, cosines=False).gradient_cosine is None
+
+
+def test_positions_are_rows():
+    model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3))
+    batch = torch.randn(7, 2, 4, 4)
+    whole = bnmc.torch.measure(model, batch, layers=["1"])
+    found = bnmc.torch.measure(model, batch, layers=["1"], view="position")
+    assert whole.layouts == found.layouts == ("7 samples × 5 channels × 2·2 positions",)
+    rows = model[1](model[0](batch)).detach().double().numpy()
+    rows = rows.transpose(0, 2, 3, 1).reshape(28, 5)
+    expected = numbers_by_formula(rows[(rows**2).sum(axis=1) > 0], torch.finfo(torch.float32).eps)
+    np.testing.assert_allclose(found.mean_correlation[0, 0], expected["mean_correlation"])
+    for name in ("rank", "soft_rank", "rank_bound", "scale"):
+        full = numbers_by_formula_of_zero_rows(rows)[name]
+        np.testing.assert_allclose(getattr(found, name)[0, 0], full, rtol=1e-9)
+    gap = numbers_by_formula_of_zero_rows(rows)["orthogonality_gap"]
+    np.testing.assert_allclose(found.orthogonality_gap[0, 0], gap, rtol=1e-9)
+    np.testing.assert_allclose(found.gram, whole.gram)
+    assert found.isometry[0, 0] == 0.0
+
+
+def numbers_by_formula_of_zero_rows(rows):
+    """Return the numbers that exist although some rows are zero."""
+    gram, n = rows @ rows.T / rows.shape[1], len(rows)
+    unit = rows / math.sqrt((rows**2).mean())
+    values = np.linalg.svd(rows, compute_uv=False)
+    return {
+        "rank": int((values > values[0] * n * torch.finfo(torch.float32).eps).sum()),
+        "soft_rank": int((np.linalg.svd(unit, compute_uv=False) ** 2 / n >= 0.5).sum()),
+        "rank_bound": np.trace(gram) ** 2 / (gram**2).sum(),
+        "orthogonality_gap": np.linalg.norm(gram / np.trace(gram) - np.eye(n) / n),
+        "scale": math.sqrt((rows**2).mean()),
+    }
+
+
+def test_outputs_that_are_zero():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].bias.fill_(-100.0)
+    found = bnmc.torch.measure(model, torch.randn(5, 3))
+    for name in ("rank", "soft_rank", "rank_bound", "isometry", "scale"):
+        assert getattr(found, name)[0, 0] == 0
+    assert np.isnan(found.orthogonality_gap[0, 0])
+    assert np.isnan(found.mean_correlation[0, 0])
+    assert found.verdict == "The last layer is zero for all samples."
+    assert "-" in found.table()
+
+
+class Functional(nn.Module):
+    """A network with functions as activations, whose layer `twice` is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.begin, self.twice, self.end = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = torch.tanh(self.begin(x))
+        for _ in range(2):
+            x = torch.tanh(self.twice(x))
+        return {"logits": self.end(x), "features": x}
+
+
+def test_functions_and_modules_that_are_called_twice():
+    model, batch = Functional(), torch.randn(3, 4)
+    found = bnmc.torch.measure(model, batch)
+    assert found.layers == ("begin", "twice", "twice#2")
+    last = model(batch)["features"].detach().double().numpy()
+    np.testing.assert_allclose(found.gram[0, -1], last @ last.T / 4, rtol=1e-12)
+    assert bnmc.torch.measure(model, batch, layers=["twice"]).layers == ("twice", "twice#2")
+
+
+def test_blocks_of_a_class():
+    torch.manual_seed(1)
+    model = resnet()
+    found = bnmc.torch.measure(model, torch.randn(4, 3, 12, 12), labels=[0, 1, 2, 3])
+    assert found.layers == ("4", "5", "6", "7")
+    assert found.comparable == (0, 1, 2, 3)
+    names = [f"5.{one}.weight" for one in ("first", "second")]
+    parts = [found.gradient_norm[0, found.parameters.index(name)] for name in names]
+    np.testing.assert_allclose(found.layer_gradient_norm[0, 1], math.hypot(*parts))
+    assert any("joins 2 branches" in one for one in found.reading.unfit)
+    assert not found.prediction.applies
+
+
+def test_a_transformer():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    batch = torch.randn(4, 5, 8)
+    for train in (True, False):
+        found = bnmc.torch.measure(model.train(train), batch, loss=lambda out: out.square().mean())
+        assert found.layers == ("layers.0", "layers.1", "layers.2")
+        assert found.layouts[0] == "4 samples × 5 positions × 8 features"
+    positions = bnmc.torch.measure(model, batch, view="position", networks=2)
+    assert positions.spectrum[0].shape == (2, 8)
+    assert "cannot be traced" in positions.reading.unfit[0]
+    other = nn.TransformerEncoderLayer(8, 2, 16)
+    assert "batch_first=False" in bnmc.torch.measure(other, batch, layers=["linear1"]).notes[0]
+
+
+def test_one_dimensional_convolutions_have_channels_on_the_second_axis():
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Conv1d(3, 3, 2), nn.ReLU())
+    found = bnmc.torch.measure(model, torch.randn(4, 2, 9), view="position")
+    assert found.layouts[0] == "4 samples × 3 channels × 8 positions"
+    assert found.spectrum[0].shape == (1, 3)
+    assert found.layers == ("0", "2")
+
+
+def test_networks_are_those_of_reset_parameters_a_factory_or_reset():
+    batch = torch.randn(6, 5)
+
+    def factory():
+        return mlp(2, 5, nn.Tanh)
+
+    def reset(model):
+        for parameter in model.parameters():
+            nn.init.normal_(parameter)
+
+    model = factory()
+    for given, options in ((model, {}), (factory, {}), (model, {"reset": reset})):
+        torch.manual_seed(7)
+        found = bnmc.torch.measure(given, batch, networks=3, **options)
+        assert found.gram.shape == (3, 2, 6, 6)
+        assert len({one.tobytes() for one in found.gram}) == 3
+        torch.manual_seed(7)
+        other = bnmc.torch.measure(given, batch, networks=3, **options)
+        np.testing.assert_array_equal(found.gram, other.gram)
+        assert "±" in found.table()
+    torch.manual_seed(7)
+    found = bnmc.torch.measure(model, batch, networks=2)
+    torch.manual_seed(7)
+    for network in range(2):
+        for module in model:
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        rows = model[:-1](batch).detach().double().numpy()
+        np.testing.assert_allclose(found.gram[network, -1], rows @ rows.T / 5, rtol=1e-9)
+
+
+def test_compiled_parallel_and_half_precision():
+    model, batch = mlp(2, 5), torch.randn(6, 5)
+    expected = bnmc.torch.measure(model, batch).gram
+    wrapped = [
+        nn.DataParallel(model),
+        torch.compile(model, backend="eager"),
+        nn.DataParallel(torch.compile(model, backend="eager")),
+    ]
+    for one in wrapped:
+        np.testing.assert_array_equal(bnmc.torch.measure(one, batch).gram, expected)
+    for dtype in (torch.bfloat16, torch.float16):
+        found = bnmc.torch.measure(mlp(2, 5, dtype=dtype), batch.numpy(), labels=[0, 1] * 3)
+        assert found.rank_threshold[0] == 6 * torch.finfo(dtype).eps
+        assert found.rank.max() <= 5
+
+
+def test_integers_are_taken_as_they_are():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 8), nn.ReLU())
+    found = bnmc.torch.measure(model, np.arange(9).reshape(3, 3))
+    assert found.layouts == ("3 samples × 8 features",)
+
+
+class Wrong(nn.Module):
+    """A model that returns something, for a batch of any shape."""
+
+    def __init__(self, output):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.output = output
+
+    def forward(self, x):
+        return self.output(self.inner(x))
+
+
+MODEL = mlp(1, 3)
+X = torch.randn(4, 3)
+BAD = {
+    "no module": ((3, X), {}, ArgumentTypeError, "model: got 3"),
+    "a script": ((torch.nn.Flatten, X), {}, ArgumentError, "no linear layer"),
+    "lazy": ((nn.LazyLinear(3), X), {}, ArgumentError, "has no shape yet"),
+    "empty": ((MODEL, X[:0]), {}, ArgumentError, "batch: got (0, 3)"),
+    "one sample": ((MODEL, X[:1]), {}, ArgumentError, "at least 2 samples"),
+    "NaN": ((MODEL, X * math.nan), {}, ArgumentError, "finite numbers"),
+    "complex": ((MODEL, X.to(torch.complex64)), {}, ArgumentTypeError, "batch"),
+    "text": ((MODEL, ["a", "b"]), {}, ArgumentTypeError, "batch"),
+    "other width": ((MODEL, X[:, :2]), {}, ArgumentError, "a batch that the model takes"),
+    "labels": ((MODEL, X), {"labels": [0]}, ArgumentError, "one for each of 4 samples"),
+    "labels 99": ((MODEL, X), {"labels": [99] * 4}, ArgumentError, "labels"),
+    "no labels": ((MODEL, X), {"loss": "squared"}, ArgumentError, "labels: got None"),
+    "loss": (
+        (MODEL, X), {"labels": [0] * 4, "loss": "squard"}, UnknownNameError, "did you mean"
+    ),
+    "loss 3": ((MODEL, X), {"loss": 3}, ArgumentTypeError, "loss: got 3"),
+    "loss of no shape": ((MODEL, X), {"loss": lambda out: out}, ArgumentError, "one number per"),
+    "squared": (
+        (MODEL, X), {"labels": [0.0] * 4, "loss": "squared"}, ArgumentError, "labels"
+    ),
+    "float labels": (
+        (MODEL, X), {"labels": [0.0] * 4, "loss": "cross-entropy"}, ArgumentTypeError, "integers"
+    ),
+    "constant loss": (
+        (MODEL, X), {"loss": lambda out: torch.ones(4)}, ArgumentError, "depends on the param"
+    ),
+    "cosines": (
+        (MODEL, X), {"loss": torch.mean, "cosines": True}, ArgumentError, "cosines: got True"
+    ),
+    "layers": ((MODEL, X), {"layers": ["00"]}, UnknownNameError, "layers: got '00'"),
+    "no layers": ((MODEL, X), {"layers": []}, ArgumentError, "names of modules"),
+    "layers 3": ((MODEL, X), {"layers": [3]}, ArgumentTypeError, "layers: got 3"),
+    "foreign": ((MODEL, X), {"layers": [nn.ReLU()]}, ArgumentError, "layers: got 'ReLU'"),
+    "networks": ((MODEL, X), {"networks": 0}, ArgumentError, "networks: got 0"),
+    "reset": ((MODEL, X), {"reset": 3}, ArgumentTypeError, "reset: got 3"),
+    "view": ((MODEL, X), {"view": "pixel"}, UnknownNameError, "view: got 'pixel'"),
+    "no tensor": ((Wrong(lambda out: "text"), X), {}, ArgumentError, "a tensor as output"),
+    "transposed": ((Wrong(lambda out: out.T @ out), X), {"layers": [""]}, ArgumentError, "4 samp"),
+    "infinite": ((Wrong(lambda out: out / 0.0), X), {"layers": [""]}, NonFiniteError, "output of"),
+    "complex output": (
+        (Wrong(lambda out: out * 1j), X), {"layers": [""]}, ArgumentError, "real outputs"
+    ),
+    "infinite loss": ((MODEL, X), {"loss": lambda out: out.sum() / 0}, NonFiniteError, "loss no"),
+    "not called": ((Wrong(lambda out: out), X), {"layers": []}, ArgumentError, "layers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input(what):
+    arguments, options, kind, said = BAD[what]
+    with pytest.raises(kind) as caught:
+        bnmc.torch.measure(*arguments, **options)
+    assert type(caught.value) is kind
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_parameters_without_a_reset():
+    class Free(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor, self.inner = nn.Parameter(torch.ones(3)), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.inner(x) * self.factor
+
+    assert bnmc.torch.measure(Free(), X).networks == 1
+    with pytest.raises(ArgumentError, match="Free.*reset_parameters"):
+        bnmc.torch.measure(Free(), X, networks=2)
+
+
+def test_frozen_parameters_have_no_gradient():
+    model = mlp(2, 3)
+    model[0].requires_grad_(False)
+    found = bnmc.torch.measure(model, X, labels=[0, 1, 2, 0])
+    assert not any(name.startswith("0.") for name in found.parameters)
+    assert np.isnan(found.layer_gradient_norm[0, 0])
+    with pytest.raises(ArgumentError, match="requires_grad"):
+        bnmc.torch.measure(model.requires_grad_(False), X, labels=[0, 1, 2, 0])
+
+
+def test_an_overflow_names_the_layer():
+    model = mlp(30, 8, norm=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e3)
+    with pytest.raises(NonFiniteError, match=r"output of '\d+' no longer finite"):
+        bnmc.torch.measure(model.half(), torch.randn(4, 8).half())
+
+
+def test_networks_that_differ():
+    widths = iter((3, 4))
+    with pytest.raises(ArgumentError, match="same names and shapes"):
+        bnmc.torch.measure(lambda: mlp(1, next(widths), inputs=3), X, networks=2)

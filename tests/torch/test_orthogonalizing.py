@@ -1,0 +1,137 @@
+"""`orthogonalize_`: gaps of hidden layers, powers, convolutions, and what it leaves."""
+
+import math
+
+import numpy as np
+import pytest
+from torch_models import bits, digest_of, mlp, nn, one_thread, torch  # noqa: F401
+
+import bnmc
+from bnmc.errors import ArgumentError, NonFiniteError
+from bnmc.torch import orthogonalize_
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def linear_outputs(model, batch):
+    """Return the outputs of all linear layers, by hooks."""
+    kept = {}
+    handles = [
+        module.register_forward_hook(lambda _, __, out, name=name: kept.__setitem__(name, out))
+        for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)
+    ]  # fmt: skip
+    model(batch)
+    for handle in handles:
+        handle.remove()
+    return {name: out.detach().double() for name, out in kept.items()}
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
+def test_outputs_of_hidden_layers_are_orthogonal(norm, activation):
+    model, batch = mlp(12, 40, activation, norm=norm, inputs=24), torch.randn(24, 24)
+    first, last = bits(model[0].weight.detach()), bits(model[-1].weight.detach())
+    assert orthogonalize_(model, batch, rng=0) is model
+    outputs = linear_outputs(model, batch)
+    names = list(outputs)[1:-1]
+    assert len(names) == 11
+    for name in names:
+        product = (outputs[name] @ outputs[name].T).numpy()
+        gap = np.linalg.norm(product / np.trace(product) - np.eye(24) / 24)
+        assert gap < 1e-5
+        assert abs(outputs[name].square().mean() - 1.0) < 1e-5
+    assert bits(model[0].weight.detach()) == first
+    assert bits(model[-1].weight.detach()) == last
+    orthogonalize_(model, batch, rng=0, first=True)
+    assert bits(model[0].weight.detach()) != first
+
+
+@pytest.mark.parametrize("power", [-1.0, -0.5, 0.5])
+@pytest.mark.parametrize(("samples", "width"), [(10, 16), (16, 10)])
+def test_outputs_have_the_singular_values_of_the_power(power, samples, width):
+    model = mlp(2, width, nn.Tanh, norm=False, dtype=torch.float64, inputs=6)
+    batch = torch.randn(samples, 6, dtype=torch.float64)
+    received = model[:2](batch).detach().numpy()
+    orthogonalize_(model, batch, power=power, rng=1)
+    output = received @ model[2].weight.detach().numpy().T
+    left, values, _ = np.linalg.svd(received, full_matrices=False)
+    expected = values ** (1.0 + power)
+    expected *= math.sqrt(samples * width / (expected**2).sum())
+    found = np.linalg.svd(output, compute_uv=False)
+    np.testing.assert_allclose(found, np.sort(expected)[::-1], rtol=1e-9)
+    # The left singular vectors are those of the input: only V and S changed.
+    product = left.T @ output @ output.T @ left
+    np.testing.assert_allclose(product, np.diag(expected**2), atol=1e-9 * expected.max() ** 2)
+
+
+def test_directions_that_the_batch_lacks_are_not_projected():
+    model, batch = mlp(2, 20, nn.Tanh, norm=False, dtype=torch.float64), torch.randn(4, 20)
+    orthogonalize_(model, batch.double(), rng=0)
+    values = np.linalg.svd(model[2].weight.detach().numpy(), compute_uv=False)
+    assert values.min() > 0.1 * values.max()
+
+
+def test_convolutions_have_orthogonal_channels():
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(),
+        nn.Conv2d(4, 6, (3, 2), stride=(1, 2), padding=1, dilation=(2, 1)), nn.ReLU(),
+        nn.Conv2d(6, 6, 3, padding="same", padding_mode="circular"), nn.ReLU(),
+        nn.Flatten(), nn.LazyLinear(3),
+    )  # fmt: skip
+    batch = torch.randn(30, 1, 8, 8)
+    model(batch)
+    orthogonalize_(model, batch, rng=0)
+    outputs = linear_outputs(model, batch)
+    for name in ("2", "4"):
+        rows = outputs[name].permute(0, 2, 3, 1).reshape(-1, 6).numpy()
+        np.testing.assert_allclose(rows.T @ rows / len(rows), np.eye(6), atol=1e-5)
+
+
+def test_all_but_the_parameters_is_as_it_was():
+    model, batch = mlp(3, 8), torch.randn(8, 8)
+    model[1].eval()
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    before = digest_of(model)
+    orthogonalize_(model, batch, rng=0)
+    assert digest_of(model) != before
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    assert digest_of(model) == before
+
+
+def test_errors_leave_the_model_as_it_was():
+    shared = nn.Linear(4, 4)
+    twice = nn.Sequential(nn.Linear(4, 4), shared, nn.ReLU(), shared, nn.Linear(4, 2))
+    dead = mlp(3, 4, norm=False)
+    with torch.no_grad():
+        dead[2].bias.fill_(0.0)
+        dead[0].bias.fill_(-100.0)
+    grouped = nn.Sequential(*[nn.Conv2d(4, 4, 1, groups=2) for _ in range(3)])
+    batch = torch.randn(6, 4)
+    cases = [
+        (twice, batch, {}, "called 2 times"), (dead, batch, {}, "reaches all layers"),
+        (grouped, torch.randn(6, 4, 3, 3), {}, "groups"),
+        (mlp(1, 4), batch, {}, "hidden"), (mlp(3, 4), batch, {"power": 1.0}, "power: got 1"),
+        (mlp(3, 4), batch[:0], {}, "at least 2 samples"),
+        (nn.ReLU(), batch, {}, "linear layers"),
+    ]  # fmt: skip
+    for model, given, options, said in cases:
+        before = digest_of(model)
+        with pytest.raises(ArgumentError) as caught:
+            orthogonalize_(model, given, **options)
+        assert said in str(caught.value)
+        assert digest_of(model) == before
+    model = mlp(3, 4, norm=False)
+    with torch.no_grad():
+        model[0].weight.fill_(3e38)
+    with pytest.raises(NonFiniteError, match="input of '2'"):
+        orthogonalize_(model, batch)
+
+
+def test_the_measurement_sees_it():
+    model, batch = mlp(10, 32, norm=False), torch.randn(16, 32)
+    before = bnmc.torch.measure(model, batch)
+    assert "collapse" in before.verdict
+    found = bnmc.torch.measure(orthogonalize_(model, batch, rng=0), batch)
+    assert found.verdict == "The rank keeps 16 of 16 over 10 layers."

@@ -1,0 +1,89 @@
+"""`maximize_rank_`: one step by hand, a deep network, and what it leaves."""
+
+import numpy as np
+import pytest
+from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
+
+import bnmc
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from bnmc.torch import maximize_rank_
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def loss_of(rows):
+    product = rows @ rows.T
+    return product.norm() / product.trace()
+
+
+@pytest.mark.parametrize("layers", [None, ["2"]])
+def test_two_steps_are_those_of_the_formula(layers):
+    model = mlp(3, 5, nn.Tanh, norm=False, dtype=torch.float64)
+    copy = mlp(3, 5, nn.Tanh, norm=False, dtype=torch.float64)
+    copy.load_state_dict(model.state_dict())
+    batches = [torch.randn(4, 5, dtype=torch.float64) for _ in range(2)]
+    end = 3 if layers else 6
+    for batch in batches:
+        for _ in range(2):
+            parameters = list(copy[:end].parameters())
+            gradients = torch.autograd.grad(loss_of(copy[:end](batch)), parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter -= 0.3 * gradient
+    assert maximize_rank_(model, batches, steps=2, learning_rate=0.3, layers=layers) is model
+    for one, other in zip(model.parameters(), copy.parameters(), strict=True):
+        np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_the_rank_bound_of_a_deep_network_doubles():
+    """The last hidden layer of 30 ReLU layers; the samples have collapsed before."""
+    torch.manual_seed(3)
+    model = mlp(30, 32, norm=False)
+    for module in model:
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_normal_(module.weight)
+            nn.init.zeros_(module.bias)
+    # The gradient is inversely proportional to the scale, which halves in each layer.
+    batch = 255.0 * torch.rand(16, 32)
+    before = bnmc.torch.measure(model, batch).rank_bound[0, -1]
+    maximize_rank_(model, batch, steps=60, learning_rate=1e-6)
+    assert bnmc.torch.measure(model, batch).rank_bound[0, -1] > 2.0 * before
+
+
+def test_all_but_the_parameters_is_as_it_was():
+    model, batch = mlp(3, 6), torch.randn(6, 6)
+    model(batch).sum().backward()
+    model[3].requires_grad_(False)
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    before = digest_of(model)
+    maximize_rank_(model, batch.numpy(), steps=2, learning_rate=0.1)
+    assert digest_of(model) != before
+    assert torch.equal(model[3].weight, weights[4])
+    with torch.no_grad():
+        for parameter, weight in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(weight)
+    assert digest_of(model) == before
+
+
+MODEL, X = mlp(2, 4), torch.randn(5, 4)
+BAD = {
+    "steps": ({"steps": 0}, ArgumentError, "steps: got 0"),
+    "rate": ({"learning_rate": 0.0}, ArgumentError, "learning_rate: got 0"),
+    "layers": ({"layers": ["1"]}, ArgumentError, "layers: got '1'"),
+    "no layers": ({"layers": []}, ArgumentError, "layers"),
+    "batches": ({"batches": []}, ArgumentError, "batches"),
+    "batches 3": ({"batches": 3}, ArgumentTypeError, "batches: got 3"),
+    "one layer": ({"model": mlp(0, 4)}, ArgumentError, "a readout"),
+    "too far": ({"steps": 9, "learning_rate": 1e38}, NonFiniteError, "rank loss"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input(what):
+    options, kind, said = BAD[what]
+    arguments = {"model": MODEL, "batches": [X], **options}
+    before = digest_of(arguments["model"])
+    with pytest.raises(kind) as caught:
+        maximize_rank_(**arguments)
+    assert said in str(caught.value)
+    assert digest_of(arguments["model"]) == before
