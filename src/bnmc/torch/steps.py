@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.extras import import_extra
+from bnmc.chain.activation_names import is_torch_module, name_of_module
 from bnmc.torch.models import is_weight_layer
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ _FUNCTIONS = {
     "relu": "relu", "relu_": "relu", "tanh": "tanh", "tanh_": "tanh", "sigmoid": "sigmoid",
     "sigmoid_": "sigmoid", "sin": "sin", "sin_": "sin", "erf": "erf", "erf_": "erf", "abs": "abs",
     "selu": "selu", "silu": "silu",
-}  # fmt: skip
-
-#: Names of activations by modules without parameters of their own.
-_MODULES = {
-    "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "SELU": "selu", "SiLU": "silu",
 }  # fmt: skip
 
 #: Functions, methods and modules that leave the numbers of a sample as they are.
@@ -94,14 +90,7 @@ def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
 
 def activation_name(module: Any) -> str | None:
     """Return the name in bnmc of an activation module, or None."""
-    kind = type(module).__name__
-    if kind == "LeakyReLU":
-        return "leaky_relu" if module.negative_slope == 0.01 else None
-    if kind in ("ELU", "CELU"):
-        return kind.lower() if module.alpha == 1.0 else None
-    if kind == "GELU":
-        return "gelu" if module.approximate == "none" else None
-    return _MODULES.get(kind)
+    return name_of_module(module) if is_torch_module(module) else None
 
 
 def _of_module(label: str, module: Any) -> Step:
