@@ -30,7 +30,9 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
+from numba.core.compiler import compile_result
 
+from bnmc._kernels.pipeline import InnerLibrary, entry_of
 from bnmc.errors import KernelCacheWarning
 
 __all__ = ["KernelCache", "cache_of", "source_digest"]
@@ -55,10 +57,13 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def cache_of(function: Any) -> KernelCache | Unkept:
-    """Return the cache of a function: on disk if there is a folder for it, or none."""
+def cache_of(function: Any, *, inner: bool = False) -> KernelCache | Unkept:
+    """Return the cache of a function: on disk if there is a folder for it, or none.
+
+    `inner` stands for its code of `pipeline.InnerCompiler`.
+    """
     try:
-        return KernelCache(function)
+        return InnerCache(function) if inner else KernelCache(function)
     except RuntimeError:  # no folder can be used
         return Unkept()
 
@@ -70,14 +75,22 @@ class KernelCache(FunctionCache):
     kernel after an edit of a callee in another file.
     """
 
+    #: Of the names of its files.
+    suffix = ""
+
     def __init__(self, function: Any) -> None:
-        self._impl_class = _Placed
+        self._impl_class = self.places()
         super().__init__(function)
         self._cache_file = _CheckedFiles(
             cache_path=self._cache_path,
-            filename_base=self._impl.filename_base,
+            filename_base=self._impl.filename_base + self.suffix,
             source_stamp=(self._impl.locator.get_source_stamp(), source_digest()),
         )
+
+    @staticmethod
+    def places() -> type[_Placed]:
+        """Return the rules of what is kept, and how."""
+        return _Placed
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return compiled code of the disk, or None if there is none that can be used."""
@@ -108,6 +121,17 @@ class KernelCache(FunctionCache):
         if reason is not None:
             _tell(self._cache_path, "trust", reason)
         return reason is None
+
+
+class InnerCache(KernelCache):
+    """A cache of code that has no machine code, in files beside those of `KernelCache`."""
+
+    suffix = ".inner"
+
+    @staticmethod
+    def places() -> type[_Placed]:
+        """Return the rules of what is kept, and how."""
+        return _PlacedInner
 
 
 class Unkept(NullCache):
@@ -191,6 +215,32 @@ class _Placed(CompileResultCacheImpl):
     def __init__(self, py_func: Any) -> None:
         self._locator_classes = [_private(one) for one in CompileResultCacheImpl._locator_classes]
         super().__init__(py_func)
+
+
+class _PlacedInner(_Placed):
+    """The same for code of `pipeline.InnerCompiler`."""
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """Return the compiled function that `reduce` made parts of."""
+        code, description, environment, signature, _, lifted, annotation, reloads, used = payload
+        for reload in reloads:
+            reload()
+        name, _, bitcode = code
+        library = InnerLibrary.of_bitcode(target_context.codegen(), name, bitcode)
+        return compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=environment,
+            entry_point=entry_of(description, environment, library),
+            fndesc=description,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=False,
+            lifted=lifted,
+            reload_init=reloads,
+            referenced_envs=used,
+        )
 
 
 # --- files
