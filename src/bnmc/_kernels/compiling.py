@@ -53,6 +53,7 @@ INLINED: Any = {"forceinline": True, **INNER}
 EXPRESSIONS = ("product", "root32")
 
 
+@cache
 def host_cpu() -> str:
     """Return name and features of the processor, on which compiled code depends, as one line."""
     import llvmlite.binding as llvm
@@ -62,13 +63,24 @@ def host_cpu() -> str:
     return f"{llvm.get_host_cpu_name()}-{digest}"
 
 
+class Inner(CPUDispatcher):
+    """A function as compiled code calls it."""
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Compile the function for the types of a call, one and the same for all constants."""
+        return super().get_call_template([types.unliteral(one) for one in args], kws)
+
+
 class Kernel(CPUDispatcher):
     """A compiled function with machine code for Python, and inner code for compiled callers."""
 
     @cached_property
     def inner(self) -> Any:
         """The same function as compiled code calls it."""
-        inner = njit(**INNER)(self.py_func)
+        options = {"nopython": True, **INNER}
+        inner = Inner(
+            self.py_func, targetoptions=options, pipeline_class=options.pop("pipeline_class")
+        )
         inner._cache = cache_of(self.py_func, inner=True)
         return inner
 

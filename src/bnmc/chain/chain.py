@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -138,7 +139,7 @@ class Chain:
         """The map from the Gram matrix of a layer to the covariance of the rows of W a."""
         return IDENTITY
 
-    @property
+    @cached_property
     def weight_law(self) -> WeightLaw:
         """The law of the weights as a value."""
         return weight_law(self.weights)
