@@ -39,7 +39,7 @@ BENCHMARKS = {
 }
 
 #: Options of `reliability`, which passes them to one of its parts.
-PART_OPTIONS = ("only", "count", "seed", "first", "minutes")
+PART_OPTIONS = ("only", "count", "seed", "first", "minutes", "program")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="seed of its cases, an integer (2026)")
     parser.add_argument("--first", type=int, help="number of its first case (0)")
     parser.add_argument("--minutes", type=float, help="limit of its time")
+    parser.add_argument("--program", help="command that tests a stream of words (RNG_test)")
     parser.add_argument("--no-save", action="store_true", help="print only, keep no JSON file")
     return parser
 

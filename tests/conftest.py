@@ -22,6 +22,14 @@ settings.register_profile(
 settings.load_profile("bnmc-fuzz" if os.environ.get("BNMC_FUZZ") == "1" else "bnmc")
 
 
+def pytest_collection_modifyitems(items):
+    """Let examples see what they import, and nothing else: they can be pasted into Python."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.dtest.globs.clear()
+            item.dtest.globs["__name__"] = "__main__"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compilation_without_a_tracer():
     """Switch coverage off while Numba compiles the functions of this package.

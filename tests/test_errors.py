@@ -71,7 +71,8 @@ EXAMPLES = [
     ),
     (
         errors.MissingExtraError("matplotlib", "plot"),
-        "matplotlib is not installed, the extra 'plot' brings it: pip install \"bnmc[plot]\"",
+        "matplotlib is not installed, the extra 'plot' brings it: pip install \"bnmc[plot]\", or "
+        'pip install ".[plot]" in a checkout',
         (ImportError,),
     ),
     (
@@ -130,6 +131,7 @@ def test_examples_cover_every_public_error():
     assert {type(error).__name__ for error in ALL} == set(errors.__all__) - {
         "Interrupted",
         "KernelCacheWarning",
+        "LayoutWarning",
         "PrecisionWarning",
     }
 

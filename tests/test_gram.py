@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import bnmc
 from bnmc import gram as gm
-from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
+from bnmc.errors import ArgumentError, ArgumentTypeError, LayoutWarning, SingularGramError
+
+# Samples may outnumber features here.
+pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.LayoutWarning")
 
 FUNCTIONS_OF_G = [
     gm.orthogonality_gap,
@@ -35,7 +39,8 @@ representations = hnp.arrays(
 
 def random_gram(rng, *lead, n, width=None):
     width = 3 * n if width is None else width
-    return gm.gram(rng.standard_normal((*lead, width, n)))
+    x = rng.standard_normal((*lead, width, n))
+    return gm.cross_gram(x, x)
 
 
 # ---------------------------------------------------------------- the formulas, in loops
@@ -227,10 +232,12 @@ def test_two_stacks_broadcast(function):
 def test_gram_of_stacks():
     rng = np.random.default_rng(8)
     a, b = rng.standard_normal((2, 3, 7, 4)), rng.standard_normal((3, 7, 5))
-    np.testing.assert_allclose(gm.gram(a), np.einsum("...ki,...kj->...ij", a, a) / 7, atol=1e-14)
+    square = np.einsum("...ki,...kj->...ij", a, a) / 7
+    np.testing.assert_allclose(gm.gram(a[0]), square[0], atol=1e-14)
+    np.testing.assert_allclose(gm.cross_gram(a, a), square, atol=1e-14)
     cross = np.einsum("...ki,...kj->...ij", a, b) / 7
     np.testing.assert_allclose(gm.cross_gram(a, b), cross, atol=1e-14)
-    np.testing.assert_array_equal(gm.gram(a), np.swapaxes(gm.gram(a), -2, -1))
+    np.testing.assert_array_equal(gm.gram(a[0]), np.swapaxes(gm.gram(a[0]), -2, -1))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
@@ -426,3 +433,20 @@ def test_representations_that_do_not_go_together():
         gm.gram([[1e200]])
     with pytest.raises(ArgumentError, match="^a: got inf"):
         gm.gram([[math.inf]])
+
+
+def test_a_layout_with_the_samples_in_the_rows_is_warned_of():
+    a = np.random.default_rng(0).standard_normal((3, 5))
+    with pytest.warns(LayoutWarning, match="5 samples × 3 features") as caught:
+        found = gm.gram(a)
+    assert caught[0].filename == __file__
+    np.testing.assert_array_equal(found, gm.cross_gram(a, a))
+    assert gm.gram(a[:, :3]).shape == (3, 3)
+    with pytest.raises(ArgumentError, match="flatten images"):
+        gm.gram(np.ones((8, 3, 4, 4)))
+
+
+def test_a_fixed_point_is_its_gram_matrix():
+    star = bnmc.MeanField(bnmc.Chain(100, 4, "relu")).fixed_point()
+    assert gm.distance(star, star.gram) == 0.0
+    assert np.asarray(star, dtype=np.float32).dtype == np.float32

@@ -33,6 +33,8 @@ class Counting:
         Number of the first case.
     minutes : float
         Limit of time.
+    program : str
+        Command that a part runs, with its arguments.
 
     Attributes
     ----------
@@ -49,8 +51,10 @@ class Counting:
         seed: int = SEED,
         first: int = 0,
         minutes: float = float("inf"),
+        program: str = "RNG_test stdin32 -tlmin 1GB",
     ) -> None:
         self.name, self.count, self.seed, self.first = name, count, seed, first
+        self.program = program
         self.ends: collections.Counter[str] = collections.Counter()
         self.findings: list[str] = []
         self.deadline = time.monotonic() + 60.0 * minutes

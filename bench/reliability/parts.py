@@ -14,6 +14,7 @@ from bench.reliability.hostile_files import add_files
 from bench.reliability.kills import add_dask, add_kills
 from bench.reliability.long_runs import add_overhead, add_soak
 from bench.reliability.names import add_names
+from bench.reliability.streams import add_normals, add_words
 from bench.report import Report
 
 #: Parts that take no options.
@@ -29,20 +30,23 @@ COUNTED: dict[str, tuple[Callable[[Report, Counting], None], int, int]] = {
     "files": (add_files, 10_000, 200),
     "cuts": (add_cuts, 100_000, 300),
 }
+#: Parts that need another program, with GiB of a stream.  They run only when they are named.
+STREAMS = {"words": (add_words, 1024, 1), "normals": (add_normals, 1024, 1)}
 
 
 def benchmark(*, quick: bool, only: str | None = None, **options: Any) -> Report:
     """Kills, damage, cuts of work, hostile calls, memory of long runs, overhead."""
-    names = [*PLAIN, *COUNTED]
+    counted = COUNTED if only is None else COUNTED | STREAMS
+    names = [*PLAIN, *counted]
     if only is not None and only not in names:
         raise SystemExit(f"--only {only}: none of {', '.join(names)}")
-    if options and only not in COUNTED:
-        raise SystemExit(f"--{next(iter(options))} needs --only with one of {', '.join(COUNTED)}")
+    if options and only not in counted:
+        raise SystemExit(f"--{next(iter(options))} needs --only with one of {', '.join(counted)}")
     report = Report("reliability" if only is None else f"reliability-{only.replace(' ', '-')}")
     for name in names if only is None else (only,):
         if name in PLAIN:
             PLAIN[name](report, quick)
         else:
-            function, full, few = COUNTED[name]
+            function, full, few = counted[name]
             function(report, Counting(name, **{"count": few if quick else full, **options}))
     return report

@@ -22,6 +22,7 @@ __all__ = [
     "BnmcError",
     "Interrupted",
     "KernelCacheWarning",
+    "LayoutWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
@@ -95,6 +96,7 @@ class ArgumentError(_AboutArgument, ValueError):
 
     Examples
     --------
+    >>> from bnmc.errors import ArgumentError
     >>> raise ArgumentError("width", 0, "an integer >= 1")
     Traceback (most recent call last):
         ...
@@ -109,6 +111,7 @@ class ArgumentTypeError(_AboutArgument, TypeError):
 
     Examples
     --------
+    >>> from bnmc.errors import ArgumentTypeError
     >>> raise ArgumentTypeError("width", "10", "an integer")
     Traceback (most recent call last):
         ...
@@ -137,6 +140,7 @@ class UnknownNameError(ArgumentError):
 
     Examples
     --------
+    >>> from bnmc.errors import UnknownNameError
     >>> raise UnknownNameError("activation", "rleu", ["linear", "relu"])
     Traceback (most recent call last):
         ...
@@ -175,6 +179,7 @@ class ResultTooLargeError(ArgumentError, MemoryError):
 
     Examples
     --------
+    >>> from bnmc.errors import ResultTooLargeError
     >>> raise ResultTooLargeError("depth", 3 << 40, 8 << 30, "record every=100 layers")
     Traceback (most recent call last):
         ...
@@ -207,6 +212,7 @@ class ZeroVarianceError(BnmcError, ValueError):
 
     Examples
     --------
+    >>> from bnmc.errors import ZeroVarianceError
     >>> raise ZeroVarianceError(chain=0, layer=7, row=2)
     Traceback (most recent call last):
         ...
@@ -240,6 +246,7 @@ class NonFiniteError(BnmcError, ArithmeticError):
 
     Examples
     --------
+    >>> from bnmc.errors import NonFiniteError
     >>> raise NonFiniteError(chain=3, layer=1200, quantity="Gram matrix")
     Traceback (most recent call last):
         ...
@@ -272,6 +279,7 @@ class SingularGramError(BnmcError, ValueError):
 
     Examples
     --------
+    >>> from bnmc.errors import SingularGramError
     >>> raise SingularGramError("G", (4, 0), 1e-17)
     Traceback (most recent call last):
         ...
@@ -308,18 +316,22 @@ class MissingExtraError(BnmcError, ImportError):
 
     Examples
     --------
+    >>> from bnmc.errors import MissingExtraError
     >>> raise MissingExtraError("matplotlib", "plot")
     Traceback (most recent call last):
         ...
     bnmc.errors.MissingExtraError: matplotlib is not installed, the extra 'plot' brings it:
-    pip install "bnmc[plot]"
+    pip install "bnmc[plot]", or pip install ".[plot]" in a checkout
     """
 
     def __init__(self, module: str, extra: str) -> None:
         self.module = module
         self.extra = extra
         self.command = f'pip install "bnmc[{extra}]"'
-        message = f"{module} is not installed, the extra {extra!r} brings it: {self.command}"
+        message = (
+            f"{module} is not installed, the extra {extra!r} brings it: {self.command}, or "
+            f'pip install ".[{extra}]" in a checkout'
+        )
         super().__init__(message, name=module)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -344,6 +356,7 @@ class BackendError(BnmcError, RuntimeError):
 
     Examples
     --------
+    >>> from bnmc.errors import BackendError
     >>> raise BackendError("cuda", "no device found")
     Traceback (most recent call last):
         ...
@@ -374,6 +387,7 @@ class WorkersLostError(BnmcError, RuntimeError):
 
     Examples
     --------
+    >>> from bnmc.errors import WorkersLostError
     >>> print(WorkersLostError(5, "a process was terminated abruptly"))
     a task was lost 5 times: a process was terminated abruptly
     """
@@ -404,6 +418,7 @@ class StoreError(BnmcError, OSError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreError
     >>> print(StoreError("run.zarr", "No space left on device"))
     store 'run.zarr': No space left on device
     """
@@ -440,6 +455,7 @@ class StoreLockError(StoreError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreLockError
     >>> print(StoreLockError("run.zarr", "No locks available"))
     store 'run.zarr': its file system cannot lock files (No locks available); use another one
     """
@@ -460,6 +476,7 @@ class StoreReplacedError(StoreError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreReplacedError
     >>> print(StoreReplacedError("run.zarr"))
     store 'run.zarr': it was removed or replaced while this run wrote it
     """
@@ -487,6 +504,7 @@ class StoreMismatchError(ArgumentError):
 
     Examples
     --------
+    >>> from bnmc.errors import StoreMismatchError
     >>> print(StoreMismatchError("run.zarr", "width", "100", "200"))
     store: expected a run with width = 200, got 'run.zarr', which has width = 100
     """
@@ -518,6 +536,7 @@ class Interrupted(KeyboardInterrupt):
 
     Examples
     --------
+    >>> from bnmc.errors import Interrupted
     >>> try:
     ...     raise Interrupted(None)
     ... except KeyboardInterrupt as stop:
@@ -543,6 +562,13 @@ class KernelCacheWarning(UserWarning):
     """
 
 
+class LayoutWarning(UserWarning):
+    """A matrix has more columns than rows, so its samples may be in the rows.
+
+    Arrays of this package have one sample in each column.
+    """
+
+
 class PartialEstimateError(BnmcError):
     """An estimator did not get enough data.
 
@@ -561,6 +587,7 @@ class PartialEstimateError(BnmcError):
 
     Examples
     --------
+    >>> from bnmc.errors import PartialEstimateError
     >>> try:
     ...     raise PartialEstimateError("120 layers are too few for a lag of 60", partial=0.8)
     ... except PartialEstimateError as error:
@@ -599,6 +626,7 @@ class NotMixing(PartialEstimateError):
 
     Examples
     --------
+    >>> from bnmc.errors import NotMixing, PartialEstimateError
     >>> try:
     ...     raise NotMixing("0 of 32 pairs met in 4000 layers", None, 0.01, 0.0)
     ... except PartialEstimateError as error:

@@ -18,13 +18,15 @@ matrix only, so they take Gram matrices only. The V(H) of Daneshmand, Joudaki an
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real, result_array
 from bnmc._support.array_arguments import Float64Array
 from bnmc._support.linalg import SLACK, is_singular, require_regular, rounding_unit
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, LayoutWarning
 
 __all__ = [
     "centre",
@@ -47,8 +49,9 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
 
     Parameters
     ----------
-    a : (..., width, batch) array_like
-        Representations, with one sample in each column.
+    a : (width, batch) or (networks, width, batch) array_like
+        Representations, with one sample in each column. PyTorch has samples in the rows: pass the
+        transpose. Flatten images: ``images.reshape(len(images), -1).T``.
     out : (..., batch, batch) ndarray of float64, optional
         Array for the result, which the function returns.
 
@@ -56,6 +59,11 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     -------
     (..., batch, batch) ndarray of float64
         Symmetric, positive semidefinite.
+
+    Warns
+    -----
+    LayoutWarning
+        If there are more columns than rows. `cross_gram` of an array with itself does not warn.
 
     Raises
     ------
@@ -65,11 +73,24 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import gram
     >>> gram([[1.0, 1.0], [1.0, -1.0]])
     array([[1., 0.],
            [0., 1.]])
     """
     representation = _representation("a", a)
+    if representation.ndim > 3:
+        raise ArgumentError(
+            "a", representation.shape, "(width, batch) or (networks, width, batch); flatten images"
+        )
+    width, batch = representation.shape[-2:]
+    if batch > width:
+        warnings.warn(
+            f"a has {batch} columns and {width} rows: {batch} samples × {width} features, one "
+            "sample in each column; if the samples are in the rows, pass the transpose",
+            LayoutWarning,
+            stacklevel=2,
+        )
     return _product("a", representation, representation, out)
 
 
@@ -96,6 +117,7 @@ def cross_gram(a: ArrayLike, b: ArrayLike, *, out: Float64Array | None = None) -
 
     Examples
     --------
+    >>> from bnmc.gram import cross_gram
     >>> cross_gram([[1.0, 1.0], [1.0, -1.0]], [[2.0], [0.0]])
     array([[1.],
            [1.]])
@@ -128,6 +150,7 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import distance
     >>> print(distance([[1.0, 0.0], [0.0, 1.0]], [[1.0, 3.0], [4.0, 1.0]]))
     5.0
     """
@@ -165,6 +188,7 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import relative_deviation
     >>> print(relative_deviation([[2.0, 0.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 6.0]]))
     0.5
     """
@@ -204,6 +228,7 @@ def orthogonality_gap(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import orthogonality_gap
     >>> print(orthogonality_gap([[1.0, 1.0], [1.0, 1.0]]).round(6))
     0.707107
     """
@@ -236,6 +261,7 @@ def rank_bound(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import rank_bound
     >>> print(rank_bound([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 0.0]]))
     2.0
     """
@@ -279,8 +305,10 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     The first and the third row are equal, and orthogonal to the second. M has the eigenvalues 2, 1
     and 0:
 
+    >>> import numpy as np
+    >>> from bnmc.gram import cross_gram, soft_rank
     >>> x = np.array([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [1.0, -1.0, 1.0, -1.0]])
-    >>> print(soft_rank(gram(x), 0.5, width=3))
+    >>> print(soft_rank(cross_gram(x, x), 0.5, width=3))
     2
     """
     width = integer("width", width, low=1)
@@ -313,6 +341,7 @@ def eigenvalues(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import eigenvalues
     >>> eigenvalues([[2.0, 1.0], [1.0, 2.0]]).round(12)
     array([1., 3.])
     """
@@ -341,6 +370,7 @@ def condition(G: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import condition
     >>> condition([[[1.0, 0.0], [0.0, 8.0]], [[1.0, 1.0], [1.0, 1.0]]])
     array([ 8., inf])
     """
@@ -375,6 +405,7 @@ def correlation(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Arra
 
     Examples
     --------
+    >>> from bnmc.gram import correlation
     >>> correlation([[4.0, 1.0], [1.0, 1.0]])
     array([[1. , 0.5],
            [0.5, 1. ]])
@@ -412,6 +443,7 @@ def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import centre
     >>> centre([[1.0, 0.0], [0.0, 1.0]])
     array([[ 0.5, -0.5],
            [-0.5,  0.5]])
@@ -448,6 +480,7 @@ def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gram import validate_gram
     >>> validate_gram([[1.0, 2.0], [2.0, 1.0]])
     Traceback (most recent call last):
         ...

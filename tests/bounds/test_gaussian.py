@@ -13,7 +13,8 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
 
 
 def random_gram(rng, *lead, n, width=None):
-    return gm.gram(rng.standard_normal((*lead, 3 * n if width is None else width, n)))
+    x = rng.standard_normal((*lead, 3 * n if width is None else width, n))
+    return gm.cross_gram(x, x)
 
 
 def scaled_distance(variance, degrees):

@@ -63,7 +63,7 @@ def test_lemma_1_bounds_the_soft_rank_of_any_normalised_matrix(d, batch):
         eigenvalues = np.linalg.svd(H, compute_uv=False) ** 2 / batch
         r = np.trace(M, axis1=1, axis2=2) ** 2 / np.square(M).sum(axis=(1, 2))
         np.testing.assert_allclose(rc.lemma_1(M), r, rtol=1e-12)
-        np.testing.assert_allclose(rc.lemma_1(gm.gram(H)), r, rtol=1e-12)
+        np.testing.assert_allclose(rc.lemma_1(gm.cross_gram(H, H)), r, rtol=1e-12)
         for tau in (1e-9, 0.1, 0.5, 0.9, 1.0):
             # Rounding may decrease an eigenvalue that equals τ, as for rank one at τ = 1.
             soft_rank = (eigenvalues >= tau * (1 - 1e-12)).sum(axis=-1)
@@ -423,11 +423,11 @@ def test_corollary_15_assumes_what_does_not_hold():
     """From nearly collinear rows the soft rank increases, so it is not monotone."""
     d, chains, generator = 8, 20, np.random.default_rng(13)
     H = normalised(1 + 1e-3 * generator.standard_normal((chains, d, d)))
-    first = gm.soft_rank(gm.gram(H), 0.1, width=d)
+    first = gm.soft_rank(gm.cross_gram(H, H), 0.1, width=d)
     for _ in range(2000):
         H = normalised(H + 0.1 * generator.uniform(-ROOT_3, ROOT_3, (chains, d, d)) @ H)
     assert (first == 1).all()
-    assert gm.soft_rank(gm.gram(H), 0.1, width=d).mean() > 2
+    assert gm.soft_rank(gm.cross_gram(H, H), 0.1, width=d).mean() > 2
 
 
 @pytest.mark.parametrize("width", [1, 16, 1000])

@@ -23,7 +23,8 @@ def test_a_report_is_a_table(samples):
     lines = str(report).splitlines()
     assert lines[0] == f"The invariant law of {RELU!r}: 200 samples, given"
     assert lines[1].split() == [
-        "claim", "statistic", "expected", "stderr", "p", "or", "interval", "adjusted", "verdict"
+        "claim", "statistic", "compared", "with", "stderr", "p", "or", "interval", "adjusted",
+        "verdict",
     ]  # fmt: skip
     assert len(lines) == len(report.rows) + 3
     assert not report.ok

@@ -103,7 +103,7 @@ def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
     """E yᵀy/d = E G, plus E (skip/gain)² xᵀx/d with a skip connection."""
     mean = layer.gram
     if chain.skip != 0.0:
-        mean = mean + (chain.skip / chain.gain) ** 2 * gm.gram(layer.x)
+        mean = mean + (chain.skip / chain.gain) ** 2 * gm.cross_gram(layer.x, layer.x)
     size = _mean_diagonal(layer.square) + _mean_diagonal(mean)
     return {
         f"E hᵀh/d = gain² E G: {name}": Evidence.of(part(layer.square), part(mean), size)
@@ -229,7 +229,7 @@ def of_one_step(
     scales = np.where(regular, 1 / np.sqrt(np.where(regular, values, 1.0)), 0.0)
     turned = rest @ vectors
     z = turned * scales[:, None]
-    square, residual = z.swapaxes(1, 2) @ z, gm.gram(rest)
+    square, residual = z.swapaxes(1, 2) @ z, gm.cross_gram(rest, rest)
     norms = np.square(z).sum(axis=2)
     own = np.square(norms).sum(axis=1)
     size = np.sqrt(_mean_diagonal(before.gram))
@@ -255,7 +255,7 @@ def of_one_step(
     if chain.is_orthogonal:
         # This is more than the right variance and covariance.
         deviation = np.sqrt(_squares(residual - before.gram)) / before.gram.shape[-1]
-        unit = _mean_diagonal(gm.gram(y)) + _mean_diagonal(before.gram)
+        unit = _mean_diagonal(gm.cross_gram(y, y)) + _mean_diagonal(before.gram)
         found["one step: weights orthogonal"] = Evidence.of(
             deviation, 0.0, unit * max(1.0, rounding / COARSE)
         )

@@ -67,8 +67,8 @@ class Layer:
         a = chain.activation(x)
         if not (np.abs(a) <= LARGEST).all():
             raise NonFiniteError(None, None, "activation")
-        y, gram = states / chain.gain, gm.gram(a)
+        y, gram = states / chain.gain, gm.cross_gram(a, a)
         vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
         if vanishes.any():
             raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
-        return cls(y, x, a, gram, gm.gram(y))
+        return cls(y, x, a, gram, gm.cross_gram(y, y))

@@ -56,6 +56,7 @@ def instance(name: str, value: object, kind: type[T], allowed: str) -> T:
 
     Examples
     --------
+    >>> from bnmc._support.arguments import instance
     >>> instance("executor", 3, list, "a list")
     Traceback (most recent call last):
         ...
@@ -91,6 +92,8 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.arguments import integer
     >>> integer("width", np.int64(3), low=1)
     3
     """
@@ -142,6 +145,7 @@ def real(
 
     Examples
     --------
+    >>> from bnmc._support.arguments import real
     >>> real("tau", 1, above=0)
     1.0
     >>> real("level", 1.5, above=0, below=1)
@@ -195,6 +199,7 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
 
     Examples
     --------
+    >>> from bnmc._support.arguments import choice
     >>> choice("norm", "batch", ("batch", "batch-uncentred", "none"))
     'batch'
     """
@@ -228,6 +233,8 @@ def precision(dtype: object) -> str:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.arguments import precision
     >>> precision(np.float32)
     'float32'
     """
@@ -271,6 +278,7 @@ def finite_array(
 
     Examples
     --------
+    >>> from bnmc._support.arguments import finite_array
     >>> finite_array("G", [[1, 0], [0, 1]], shape=(..., "n", "n")).dtype
     dtype('float64')
     >>> finite_array("G", [1, 2], shape=(..., "n", "n"))
@@ -401,6 +409,8 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.arguments import host_array
     >>> values = np.eye(2)
     >>> np.shares_memory(host_array("a", memoryview(values)), values)
     True

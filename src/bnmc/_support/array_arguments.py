@@ -59,6 +59,7 @@ def real_numbers(
 
     Examples
     --------
+    >>> from bnmc._support.array_arguments import real_numbers
     >>> real_numbers("tau", [0.0, 1.0], "numbers >= 0", lambda tau: tau >= 0)
     array([0., 1.])
     """
@@ -107,6 +108,7 @@ def integers(
 
     Examples
     --------
+    >>> from bnmc._support.array_arguments import integers
     >>> integers("width", [1, 1000])
     array([   1., 1000.])
     """

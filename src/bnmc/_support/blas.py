@@ -20,6 +20,7 @@ def blas_kernel() -> str:
 
     Examples
     --------
+    >>> from bnmc._support.blas import blas_kernel
     >>> bool(blas_kernel())
     True
     """

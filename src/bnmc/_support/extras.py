@@ -32,11 +32,12 @@ def import_extra(module: str, extra: str) -> ModuleType:
 
     Examples
     --------
+    >>> from bnmc._support.extras import import_extra
     >>> import_extra("no_such_module", "plot")
     Traceback (most recent call last):
         ...
     bnmc.errors.MissingExtraError: no_such_module is not installed, the extra 'plot' brings it:
-    pip install "bnmc[plot]"
+    pip install "bnmc[plot]", or pip install ".[plot]" in a checkout
     """
     try:
         return importlib.import_module(module)

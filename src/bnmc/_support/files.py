@@ -79,6 +79,8 @@ def read_npy(name: str, file: IO[bytes], size: int) -> NDArray[Any]:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.files import read_npy
     >>> import io
     >>> file = io.BytesIO()
     >>> np.save(file, np.eye(2))
@@ -165,6 +167,8 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
 
     Examples
     --------
+    >>> from pathlib import Path
+    >>> from bnmc._support.files import replacing
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "answer.txt")

@@ -33,6 +33,8 @@ def dumps(document: Any) -> str:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.json import dumps
     >>> print(dumps({"rate": np.float64(0.5), "timescale": np.inf}))
     {
       "rate": 0.5,
@@ -60,6 +62,7 @@ def loads(text: str | bytes) -> Any:
 
     Examples
     --------
+    >>> from bnmc._support.json import loads
     >>> loads('{"rate": 0.5}')
     {'rate': 0.5}
     """

@@ -31,6 +31,8 @@ def draw_key(rng: Any) -> int:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.keys import draw_key
     >>> draw_key(0) == draw_key(np.random.default_rng(0))
     True
     """

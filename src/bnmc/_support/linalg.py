@@ -79,6 +79,8 @@ def semidefinite_root(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc._support.linalg import semidefinite_root
     >>> root = semidefinite_root(np.array([[2.0, 1.0], [1.0, 2.0]]))
     >>> (root.T @ root).round(12)
     array([[2., 1.],

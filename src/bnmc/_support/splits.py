@@ -26,6 +26,7 @@ def even_ranges(count: int, parts: int, *, first: int = 0) -> list[tuple[int, in
 
     Examples
     --------
+    >>> from bnmc._support.splits import even_ranges
     >>> even_ranges(10, 4)
     [(0, 2), (2, 5), (5, 7), (7, 10)]
     """
@@ -37,6 +38,7 @@ def ranges(count: int, size: int) -> list[tuple[int, int]]:
 
     Examples
     --------
+    >>> from bnmc._support.splits import ranges
     >>> ranges(10, 4)
     [(0, 4), (4, 8), (8, 10)]
     """

@@ -43,6 +43,7 @@ def text_table(
 
     Examples
     --------
+    >>> from bnmc._support.text import text_table
     >>> print(text_table(["norm", "rate"], [["batch", "0.5"], ["none", "1.25"]]))
     norm   rate
     batch   0.5

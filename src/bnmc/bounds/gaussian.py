@@ -64,6 +64,7 @@ def total_variation(
 
     Examples
     --------
+    >>> from bnmc.bounds.gaussian import total_variation
     >>> lower, upper = total_variation([[1.0]], [[1.1]], rows=[1, 25, 100])
     >>> lower, upper
     (array([0.001, 0.005, 0.01 ]), array([0.15, 0.75, 1.  ]))
@@ -109,6 +110,7 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.gaussian import spectral_deviation
     >>> print(spectral_deviation([[2.0, 0.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 6.0]]).round(12))
     0.5
     """

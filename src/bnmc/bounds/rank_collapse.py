@@ -90,6 +90,7 @@ def lemma_1(M: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import lemma_1
     >>> lemma_1([[1.0, 0.5], [0.5, 1.0]], tau=[0.0, 0.5]).round(6)
     array([1.6, 0.4])
     """
@@ -136,6 +137,7 @@ def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import lemma_5_gamma
     >>> print(lemma_5_gamma(3**0.5, width=32).round(6))
     0.002255
     """
@@ -174,6 +176,7 @@ def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import lemma_7
     >>> print(lemma_7([[1.0, 0.9], [0.9, 1.0]], gamma=0.1).round(6))
     -0.017024
     """
@@ -220,6 +223,7 @@ def proposition_8(eigenvalues: ArrayLike, gamma: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import proposition_8
     >>> print(proposition_8([1.9, 0.1], gamma=0.1).round(6))
     -0.017024
     """
@@ -267,6 +271,7 @@ def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import lemma_13
     >>> print(lemma_13(width=16, alpha=0.88).round(4))
     92.376
     """
@@ -320,6 +325,7 @@ def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Arr
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import theorem_14
     >>> theorem_14([16, 64, 256], alpha=0.88, tau=0.5).round(4)
     array([0.6928, 1.3856, 2.7713])
     """
@@ -362,6 +368,7 @@ def corollary_15(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike = 0.0) -> Fl
 
     Examples
     --------
+    >>> from bnmc.bounds.rank_collapse import corollary_15
     >>> print(corollary_15(width=64, alpha=0.88).round(4))
     5.5426
     """

@@ -34,6 +34,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, real
 from bnmc._support.interruption import interruptible
+from bnmc.chain.activation_names import builtin_name, is_torch_module, name_of_module
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
@@ -105,6 +106,7 @@ class Activation:
 
     Examples
     --------
+    >>> from bnmc import Activation
     >>> import numpy as np
     >>> swish = Activation(lambda x: x / (1 + np.exp(-2 * x)), name="swish")
     >>> swish(np.array([-1.0, 0.0, 1.0])).round(6)
@@ -164,6 +166,7 @@ class Activation:
         Parameters
         ----------
         name : str
+            In any spelling: "ReLU" is "relu", "swish" is "silu", "identity" is "linear".
 
         Returns
         -------
@@ -176,13 +179,15 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> Activation.named("tahn")
         Traceback (most recent call last):
             ...
         bnmc.errors.UnknownNameError: activation: got 'tahn', allowed: linear, relu, leaky_relu,
         abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu, silu (did you mean 'tanh'?)
         """
-        return _named(choice("activation", name, BUILTIN))
+        known = builtin_name(name) if isinstance(name, str) else None
+        return _named(known or choice("activation", name, BUILTIN))
 
     def scalar(self, dtype: DTypeLike) -> ScalarFunction:
         """Return the plain Python function of a scalar that kernels compile for a dtype.
@@ -203,6 +208,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> import numpy as np
         >>> float(Activation.named("relu").scalar("float32")(np.float32(-1)))
         0.0
@@ -238,6 +244,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> Activation.named("abs")([[1, -2]])
         array([[1., 2.]])
         """
@@ -261,6 +268,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> import numpy as np
         >>> Activation(np.log).check()
         Traceback (most recent call last):
@@ -294,6 +302,7 @@ class Activation:
 
         Examples
         --------
+        >>> from bnmc import Activation
         >>> Activation(lambda x: x * x, derivative=lambda x: 3 * x).check_derivative()
         Traceback (most recent call last):
             ...
@@ -346,7 +355,8 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
 
     Parameters
     ----------
-    spec : str, callable or Activation
+    spec : str, callable, Activation or module of PyTorch
+        ``torch.nn.ReLU()`` is "relu".
 
     Returns
     -------
@@ -361,6 +371,7 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
 
     Examples
     --------
+    >>> from bnmc.chain.activations import as_activation
     >>> as_activation("tanh")
     Activation.named('tanh')
     >>> as_activation(lambda x: x * x)
@@ -370,6 +381,13 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
         return spec
     if isinstance(spec, str):
         return Activation.named(spec)
+    if is_torch_module(spec):
+        name = name_of_module(spec)
+        if name is None:
+            known = ", ".join(BUILTIN)
+            allowed = f"a scalar function, or one of {known} with PyTorch's default parameters"
+            raise ArgumentTypeError("activation", spec, allowed)
+        return _named(name)
     if callable(spec):
         return Activation(spec)
     raise ArgumentTypeError("activation", spec, "a name, a function or an Activation")

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from bnmc._support.arguments import instance, integer, real
+from bnmc._support.keywords import explains_keywords
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.covariance import IDENTITY, CovarianceMap
 from bnmc.chain.norms import NORMS, Norm, as_norm
@@ -66,6 +67,7 @@ class Chain:
 
     Examples
     --------
+    >>> from bnmc import Chain
     >>> Chain(width=1000, batch=10, activation="relu")
     Chain(width=1000, batch=10, activation='relu')
     >>> Chain.bn_residual(width=32, batch=32, gamma=0.1).gain
@@ -83,6 +85,7 @@ class Chain:
     #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
     normalization: Norm = field(init=False)
 
+    @explains_keywords
     def __init__(
         self,
         width: int,

@@ -45,6 +45,8 @@ def is_homogeneous(activation: Activation) -> bool:
 
     Examples
     --------
+    >>> from bnmc import Activation
+    >>> from bnmc.chain.homogeneity import is_homogeneous
     >>> is_homogeneous(Activation(lambda x: max(x, 0.2 * x)))
     True
     >>> is_homogeneous(Activation(lambda x: min(max(x, 0.2 * x), 6.0)))

@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Examples
     --------
+    >>> from bnmc.cli.app import main
     >>> main(["--version"])
     bnmc ...
     0

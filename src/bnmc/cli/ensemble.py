@@ -187,9 +187,10 @@ def print_report(done: FinishedRun) -> None:
     networks = "1 network" if chains == 1 else f"{chains} networks"
     through = "as layer 0"
     if done.has_first_layer:
-        through = f"{done.features} features, through a first layer"
+        through = "through a first layer"
     print(f"{done.run.chain}: {networks}, {depth} layers")
-    print(f"input: {done.source} ({through})\n")
+    size = f"{done.samples} samples × {done.features} features"
+    print(f"input: {done.source}, {size} ({through})\n")
     print_table(["layer", *_COLUMNS.values()], [_cells(row) for row in table])
     print()
     for note in done.notes:

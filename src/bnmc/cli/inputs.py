@@ -62,6 +62,7 @@ def read_input(
 
     Examples
     --------
+    >>> from bnmc.cli.inputs import read_input
     >>> import numpy as np, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(f"{folder}/x.npy", [[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]])

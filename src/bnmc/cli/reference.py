@@ -54,6 +54,6 @@ def reference_of(chain: Chain, x: NDArray[np.float64]) -> Reference:
     warning = "" if fixed.stable else "; it is unstable, so the network need not settle there"
     note = (
         f"G*: fixed point of the mean field, diagonal {fixed.b:.6g}, correlation {fixed.c:.6g}, "
-        f"deviations times {fixed.rate:.4g} a layer{warning}"
+        f"perturbations ×{fixed.rate:.4g} per layer{warning}"
     )
     return Reference(fixed.gram, note, {"kind": "fixed point", **facts})

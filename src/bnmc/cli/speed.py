@@ -68,6 +68,8 @@ def layer_speeds(
 
     Examples
     --------
+    >>> from bnmc import Chain
+    >>> from bnmc.cli.speed import layer_speeds
     >>> rows = layer_speeds(Chain(1000, 10, "relu"))  # doctest: +SKIP
     >>> rows[1]["speed"] > 20  # doctest: +SKIP
     True

@@ -49,6 +49,7 @@ class Estimate:
 
     Examples
     --------
+    >>> from bnmc import Estimate
     >>> rate = Estimate(0.791093, 0.000123, (0.790852, 0.791334), n=64, method="coupled chains")
     >>> print(rate)
     0.79109 ± 0.00012
@@ -117,6 +118,7 @@ class Estimate:
 
         Examples
         --------
+        >>> from bnmc import Estimate
         >>> print(Estimate.from_samples([1.0, 2.0, 3.0]))
         2.00 ± 0.58
         """
@@ -155,6 +157,7 @@ class Estimate:
 
         Examples
         --------
+        >>> from bnmc import Estimate
         >>> a = Estimate(1.00, 0.03, (0.94, 1.06), n=100, method="sample mean")
         >>> b = Estimate(1.30, 0.04, (1.22, 1.38), n=100, method="sample mean")
         >>> a.compatible(b), a.compatible(b, sigmas=7)

@@ -35,6 +35,7 @@ def half_width(stderr: float, degrees: float, level: float) -> float:
 
     Examples
     --------
+    >>> from bnmc.estimate.intervals import half_width
     >>> round(half_width(1.0, 9, 0.95), 6)
     2.262157
     """
@@ -102,6 +103,7 @@ def bounded_mean_interval(mean: ArrayLike, count: int, level: float) -> NDArray[
 
     Examples
     --------
+    >>> from bnmc.estimate.intervals import bounded_mean_interval
     >>> bounded_mean_interval([0.0, 0.5], 100, 0.95).round(4)
     array([[0.    , 0.0362],
            [0.3667, 0.6333]])
@@ -151,6 +153,8 @@ def clopper_pearson(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc.estimate.intervals import clopper_pearson
     >>> clopper_pearson(np.array([0.0, 5.0]), 10, 0.95).round(4)
     array([[0.    , 0.3085],
            [0.1871, 0.8129]])

@@ -112,6 +112,7 @@ def names() -> tuple[str, ...]:
 
     Examples
     --------
+    >>> from bnmc.experiments import names
     >>> names()[0]
     'bridging-1a'
     """
@@ -133,6 +134,7 @@ def describe(name: str) -> str:
 
     Examples
     --------
+    >>> from bnmc.experiments import describe
     >>> describe("bridging-1b")
     'distance from the fixed point against width'
     """

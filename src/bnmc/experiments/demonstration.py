@@ -103,6 +103,7 @@ def simulate_digits(
 
     Examples
     --------
+    >>> from bnmc.experiments.demonstration import simulate_digits
     >>> found = simulate_digits()
     >>> found.runs["relu"]["distance"].shape, found.fixed_points["relu"].stable
     ((64, 41), True)
@@ -154,6 +155,7 @@ def simulate_linear(
 
     Examples
     --------
+    >>> from bnmc.experiments.demonstration import simulate_linear
     >>> found = simulate_linear(depth=20, chains=8)
     >>> found.normalised["distance"].shape, found.vanilla["distance"].shape
     ((8, 20), (40, 20))
@@ -191,6 +193,7 @@ def draw(found: DigitRuns, comparison: LinearRuns) -> Figure:
 
     Examples
     --------
+    >>> from bnmc.experiments.demonstration import draw, simulate_digits, simulate_linear
     >>> len(draw(simulate_digits(), simulate_linear(depth=20, chains=8)).axes)
     2
     """

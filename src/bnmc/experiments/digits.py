@@ -34,6 +34,7 @@ def digits(count: int) -> NDArray[np.float64]:
 
     Examples
     --------
+    >>> from bnmc.experiments.digits import digits
     >>> digits(10).shape
     (64, 10)
     """

@@ -17,6 +17,7 @@ from bnmc._kernels.compiling import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, integer, precision, real
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
@@ -51,6 +52,7 @@ PART_SECONDS = 0.5
 PASSES = 4.0
 
 
+@explains_keywords
 def backpropagate(
     chain: Chain,
     depth: int,

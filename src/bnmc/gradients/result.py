@@ -62,6 +62,15 @@ class Backpropagation:
         The chains of a float32 run whose forward pass continued in float64.
     complete : bool
         Whether all chains are finished; False if `timeout` or Ctrl-C ended the run.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.backpropagate(bnmc.Chain(200, 5, "relu"), 30, chains=20, rng=0)
+    >>> run.log_gradient_norm.shape
+    (20, 30)
+    >>> run.rate().value > 2
+    True
     """
 
     chain: Chain

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
@@ -45,6 +46,13 @@ class TangentKernel:
         "conditional" or "weights".
     key : int
         The 64-bit key of all random numbers.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> found = bnmc.gradients.tangent_kernel(bnmc.Chain(100, 6, "relu"), 3, chains=50, rng=0)
+    >>> found.mean().shape, found.stderr().shape
+    ((6, 6), (6, 6))
     """
 
     chain: Chain
@@ -125,6 +133,7 @@ class TangentKernel:
         return f"<TangentKernel of {self.chains} chains, {self.depth} layers{by}; {self.chain}>"
 
 
+@explains_keywords
 def tangent_kernel(
     chain: Chain,
     depth: int,
@@ -289,6 +298,7 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.gradients import probing_variance
     >>> probing_variance([[1.0, 0.0], [0.0, 1.0]], 4).round(3).tolist()
     [[0.167, 1.0], [1.0, 0.167]]
     """

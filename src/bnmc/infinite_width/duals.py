@@ -61,6 +61,7 @@ class Dual:
 
     Examples
     --------
+    >>> from bnmc.infinite_width import dual
     >>> tanh = dual("tanh")
     >>> value, slope = tanh(1.0, 1.5, 0.6)
     >>> float(value.round(12)), float(slope.round(12))
@@ -111,6 +112,7 @@ class Dual:
 
         Examples
         --------
+        >>> from bnmc.infinite_width import dual
         >>> relu = dual("relu")
         >>> value, slope = relu(1.0, 1.0, [-1.0, 0.0, 1.0])
         >>> value.round(6), slope.round(6)
@@ -234,6 +236,7 @@ def dual(activation: _Spec | Dual) -> Dual:
 
     Examples
     --------
+    >>> from bnmc.infinite_width import dual
     >>> dual("relu").closed_form, dual("tanh").closed_form
     (True, False)
     >>> value, slope = dual("cos")(1.0, 1.0, 0.0)

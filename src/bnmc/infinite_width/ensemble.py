@@ -89,6 +89,7 @@ def posterior(
 
     Examples
     --------
+    >>> from bnmc.infinite_width import posterior
     >>> law = posterior([[2.0]], [[1.0]], [3.0], [0.0, 100.0])
     >>> law.mean.round(6), law.covariance.round(6)
     (array([[0.],

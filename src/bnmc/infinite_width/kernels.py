@@ -111,6 +111,8 @@ def nngp(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc.infinite_width import nngp
     >>> x = np.array([[1.0, 0.0], [1.0, 2.0]])
     >>> nngp(x, 1, activation="relu", weight_variance=2.0).round(6)
     array([[2.     , 2.13662],
@@ -179,6 +181,8 @@ def ntk(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc.infinite_width import ntk
     >>> x = np.array([[1.0, 0.0], [1.0, 2.0]])
     >>> ntk(x, 1, activation="relu", weight_variance=2.0).round(6)
     array([[4.     , 3.63662],

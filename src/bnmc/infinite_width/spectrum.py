@@ -58,6 +58,7 @@ def alignment(kernel: ArrayLike, y: ArrayLike) -> Alignment:
 
     Examples
     --------
+    >>> from bnmc.infinite_width import alignment
     >>> found = alignment([[2.0, 0.0], [0.0, 1.0]], [3.0, 4.0])
     >>> found.eigenvalues, found.squares
     (array([2., 1.]), array([ 9., 16.]))
@@ -92,6 +93,7 @@ def complexity(kernel: ArrayLike, y: ArrayLike) -> float:
 
     Examples
     --------
+    >>> from bnmc.infinite_width import complexity
     >>> complexity([[2.0, 0.0], [0.0, 1.0]], [2.0, 1.0])
     1.7320508075688772
     """

@@ -35,6 +35,14 @@ class Descent:
         Outputs at the test inputs, of shape (times, tests) or (times, tests, outputs).
     loss : (times,) ndarray of float64
         Mean loss over the training set, summed over outputs.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import descent
+    >>> run = descent([[2.0]], [1.0], [0.0, 0.5], learning_rate=1.0)
+    >>> run.outputs.round(6)
+    array([[0.      ],
+           [0.632121]])
     """
 
     times: FloatArray
@@ -101,6 +109,7 @@ def descent(
 
     Examples
     --------
+    >>> from bnmc.infinite_width import descent
     >>> run = descent([[2.0]], [1.0], [0.0, 0.5], learning_rate=1.0)
     >>> run.outputs.round(6)
     array([[0.      ],

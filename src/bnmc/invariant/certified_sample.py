@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import integer, real
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc._support.workers import as_executor
@@ -47,6 +48,13 @@ class InvariantSample:
         The bound of each layer.
     key : int
         The 64-bit key of the draws.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> drawn = bnmc.invariant.sample(bnmc.Chain(300, 4, "relu"), 10, tolerance=0.05, rng=0)
+    >>> drawn.gram.shape
+    (10, 4, 4)
     """
 
     chain: Chain
@@ -85,6 +93,7 @@ class InvariantSample:
         return out
 
 
+@explains_keywords
 def sample(
     chain: Chain,
     size: int,

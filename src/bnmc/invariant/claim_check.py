@@ -13,6 +13,7 @@ from bnmc._claims.states import as_states, near_a_line, rounding_of
 from bnmc._support.arguments import integer, real
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
@@ -32,6 +33,7 @@ LEAST_SAMPLES, LEAST_WIDTH = 200, 4
 BLOCK_NUMBERS = 1 << 17
 
 
+@explains_keywords
 def check(
     chain: Chain,
     *,

@@ -69,7 +69,15 @@ class CheckReport:
         }
 
     def __str__(self) -> str:
-        heads = ("claim", "statistic", "expected", "stderr", "p or interval", "adjusted", "verdict")
+        heads = (
+            "claim",
+            "statistic",
+            "compared with",
+            "stderr",
+            "p or interval",
+            "adjusted",
+            "verdict",
+        )
         table = text_table(heads, [_cells(row) for row in self.rows], align="<>>>>><")
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer, real
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter
 from bnmc._support.splits import ranges
@@ -33,6 +34,7 @@ __all__ = ["expectation"]
 LENGTH = 5
 
 
+@explains_keywords
 def expectation(
     chain: Chain,
     f: str | Observable | Callable[[NDArray[np.float64]], ArrayLike],

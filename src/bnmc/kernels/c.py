@@ -69,6 +69,7 @@ class Table:
 
     Examples
     --------
+    >>> from bnmc.kernels.c import table
     >>> found = table("relu")
     >>> found.dtype, found.address > 0, sorted(found.functions)[:2]
     ('float64', True, ['activate', 'conditional_layer'])
@@ -105,6 +106,7 @@ def table(
 
     Examples
     --------
+    >>> from bnmc.kernels.c import table
     >>> table("relu") is table("relu")
     True
     """
@@ -137,6 +139,7 @@ def function(
 
     Examples
     --------
+    >>> from bnmc.kernels.c import function
     >>> import ctypes
     >>> words = (ctypes.c_uint32 * 4)()
     >>> function("philox")((ctypes.c_uint32 * 4)(), (ctypes.c_uint32 * 2)(), words)
@@ -160,6 +163,7 @@ def header() -> str:
 
     Examples
     --------
+    >>> from bnmc.kernels.c import header
     >>> "int64_t (*workspace_bytes)(const bnmc_law *law);" in header()
     True
     """
@@ -181,6 +185,7 @@ def write_header(path: str | PathLike[str]) -> Path:
 
     Examples
     --------
+    >>> from bnmc.kernels.c import write_header
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     print(write_header(folder).name)

@@ -53,6 +53,7 @@ def philox() -> Any:
 
     Examples
     --------
+    >>> from bnmc.kernels.cuda import philox
     >>> words = philox()
     """
     return scalars.philox4x32
@@ -80,6 +81,7 @@ def normals(dtype: DTypeLike) -> Any:
 
     Examples
     --------
+    >>> from bnmc.kernels.cuda import normals
     >>> four = normals("float64")
     """
     return numbers.normals64 if precision(dtype) == "float64" else numbers.normals32
@@ -105,6 +107,7 @@ def uniforms(dtype: DTypeLike) -> Any:
 
     Examples
     --------
+    >>> from bnmc.kernels.cuda import uniforms
     >>> four = uniforms("float64")
     """
     return _uniforms64() if precision(dtype) == "float64" else _uniforms32()
@@ -132,6 +135,7 @@ def activation(spec: str | Activation | Callable[[Any], Any], dtype: DTypeLike) 
 
     Examples
     --------
+    >>> from bnmc.kernels.cuda import activation
     >>> tanh = activation("tanh", "float32")
     """
     return device_function(values.activation(spec).functions[precision(dtype)])
@@ -165,6 +169,7 @@ def normalise_activate_row(
 
     Examples
     --------
+    >>> from bnmc.kernels.cuda import normalise_activate_row
     >>> row = normalise_activate_row("relu", "batch", "float32")
     """
     kind = precision(dtype)

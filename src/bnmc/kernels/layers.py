@@ -100,6 +100,7 @@ def conditional_layer(
 
     Examples
     --------
+    >>> from bnmc.kernels import conditional_layer
     >>> import numpy as np, bnmc
     >>> from bnmc import kernels
     >>> chain = bnmc.Chain(1000, 3, "relu")
@@ -185,6 +186,7 @@ def weights_layer(
 
     Examples
     --------
+    >>> from bnmc.kernels import conditional_layer, weights_layer
     >>> import numpy as np, bnmc
     >>> from bnmc import kernels
     >>> chain = bnmc.Chain(50, 3, "relu", skip=0.5, weights="uniform")
@@ -248,6 +250,7 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
 
     Examples
     --------
+    >>> from bnmc.kernels import normalise_activate
     >>> import numpy as np, bnmc
     >>> from bnmc import kernels
     >>> chain = bnmc.Chain(2, 2, "relu")
@@ -307,6 +310,7 @@ def normalise_activate_row(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Row
 
     Examples
     --------
+    >>> from bnmc.kernels import normalise_activate_row
     >>> import numpy as np, bnmc
     >>> from bnmc import kernels
     >>> chain, out = bnmc.Chain(1, 2, "relu"), np.zeros(2)
@@ -347,6 +351,7 @@ def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
 
     Examples
     --------
+    >>> from bnmc.kernels import gram
     >>> import numpy as np, bnmc
     >>> from bnmc import kernels
     >>> chain, out = bnmc.Chain(2, 2, "relu"), np.zeros((2, 2))
@@ -389,6 +394,7 @@ def failed_row(work: Rows) -> int:
 
     Examples
     --------
+    >>> from bnmc.kernels import failed_row, normalise_activate
     >>> import numpy as np, bnmc
     >>> from bnmc import kernels
     >>> chain, out = bnmc.Chain(1, 2, "relu"), np.zeros((3, 2))

@@ -42,6 +42,7 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
 
     Examples
     --------
+    >>> from bnmc.kernels import philox
     >>> [hex(word) for word in philox(0, 0, 0, 0, 0, 0)]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """

@@ -97,6 +97,7 @@ def law(chain: Chain, inputs: int = 1) -> Law:
 
     Examples
     --------
+    >>> from bnmc.kernels import law
     >>> import bnmc
     >>> law(bnmc.Chain(100, 4, "relu", skip=0.5), inputs=2)
     Law(width=100, batch=4, columns=8, norm=2, skip=0.5, gain=1.0, eps=0.0)
@@ -127,6 +128,7 @@ def weight_law(chain: Chain) -> int:
 
     Examples
     --------
+    >>> from bnmc.kernels import weight_law
     >>> import bnmc
     >>> from bnmc import kernels
     >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.RADEMACHER
@@ -166,6 +168,7 @@ def workspace(
 
     Examples
     --------
+    >>> from bnmc.kernels import workspace
     >>> import bnmc
     >>> workspace(bnmc.Chain(10**6, 8), "float32", threads=4).ndim
     2
@@ -202,6 +205,7 @@ def activations(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 1) 
 
     Examples
     --------
+    >>> from bnmc.kernels import activations
     >>> import bnmc
     >>> activations(bnmc.Chain(1000, 6)).shape
     (2, 8, 1024)
@@ -232,6 +236,7 @@ def representation(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 
 
     Examples
     --------
+    >>> from bnmc.kernels import representation
     >>> import bnmc
     >>> representation(bnmc.Chain(1000, 6, skip=1.0)).shape
     (6, 1024)
@@ -263,6 +268,7 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
 
     Examples
     --------
+    >>> from bnmc.kernels import raise_status
     >>> import bnmc
     >>> from bnmc import kernels
     >>> raise_status(kernels.NOT_FINITE, kernels.workspace(bnmc.Chain(10, 2)), layer=7)

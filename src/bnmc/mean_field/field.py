@@ -35,6 +35,7 @@ class MeanField:
 
     Examples
     --------
+    >>> from bnmc import MeanField
     >>> import bnmc
     >>> point = MeanField(bnmc.Chain(width=1000, batch=10, activation="relu")).fixed_point()
     >>> round(point.b, 9), round(point.c, 9), round(point.rate, 9), point.stable
@@ -133,6 +134,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> chain = bnmc.Chain(width=1000, batch=5, activation="linear")
         >>> point = MeanField(chain).fixed_point()
@@ -195,6 +197,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> law = MeanField(bnmc.Chain(width=1000, batch=10, activation="relu")).fluctuations()
         >>> print(law.mean_square(1000))
@@ -274,6 +277,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> import numpy as np
         >>> mean_field = MeanField(bnmc.Chain(width=1000, batch=4, activation="tanh"))
@@ -338,6 +342,7 @@ class MeanField:
 
         Examples
         --------
+        >>> from bnmc import MeanField
         >>> import bnmc
         >>> import numpy as np
         >>> mean_field = MeanField(bnmc.Chain(width=1000, batch=5, activation="relu"))

@@ -169,6 +169,7 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
 
     Examples
     --------
+    >>> from bnmc.mixing.absorption import absorbing_events
     >>> import numpy as np
     >>> import bnmc
     >>> chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")

@@ -68,6 +68,8 @@ def activation_shape(activation: Activation, reach: float) -> ActivationShape:
 
     Examples
     --------
+    >>> from bnmc import Activation
+    >>> from bnmc.mixing.activation_shape import activation_shape
     >>> shape = activation_shape(Activation.named("relu"), 3.0)
     >>> shape.degree, shape.above, shape.below, shape.is_one_sided
     (1.0, 1.0, 0.0, True)

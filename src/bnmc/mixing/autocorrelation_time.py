@@ -46,6 +46,13 @@ class Autocorrelation(RateEstimate):
         Autocorrelation at these lags.
     values : (chains, layers) ndarray of float64
         The series itself.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(bnmc.Chain(100, 3, "tanh"), 220, chains=50, burn_in=20, rng=0)
+    >>> round(bnmc.mixing.autocorrelation(run).rate, 1)
+    0.5
     """
 
     time: Estimate
@@ -135,6 +142,7 @@ def autocorrelation(
 
     Examples
     --------
+    >>> from bnmc.mixing import autocorrelation
     >>> import bnmc
     >>> chain = bnmc.Chain(width=300, batch=4, activation="tanh")
     >>> run = bnmc.simulate(chain, 420, chains=50, burn_in=20, rng=0)

@@ -77,6 +77,8 @@ def flat_pieces(activation: Activation, reach: float) -> FlatPieces:
 
     Examples
     --------
+    >>> from bnmc import Activation
+    >>> from bnmc.mixing.flat_pieces import flat_pieces
     >>> flat_pieces(Activation.named("relu"), 3.0)
     FlatPieces(low=array([-inf]), high=array([0.]), value=array([0.]))
     """

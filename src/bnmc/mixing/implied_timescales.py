@@ -178,6 +178,7 @@ def spectral(
 
     Examples
     --------
+    >>> from bnmc.mixing import spectral
     >>> import bnmc
     >>> chain = bnmc.Chain(width=300, batch=4, activation="relu")
     >>> run = bnmc.simulate(chain, 420, chains=50, burn_in=20, rng=0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import real
 from bnmc._support.text import text_table
 
-__all__ = ["LaggedDistance", "shown_layers"]
+__all__ = ["LaggedDistance", "bound_text", "shown_layers"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,20 @@ class LaggedDistance:
         Number of pairs.
     level : float
         Level of the intervals and of the band.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
+    >>> cert = bnmc.mixing.tv_bound(chain, depth=8, replicates=200, rng=0)
+    >>> print(cert.lagged)
+    Total variation distance of layers l and l + 7, at most; 200 pairs, no assumption
+    layer  bound      95 % interval
+        0      1        [0.9817, 1]
+        1      1        [0.9817, 1]
+        2      1        [0.9817, 1]
+        4   0.99   [0.9643, 0.9988]
+        8  0.065  [0.03506, 0.1086]
     """
 
     layers: NDArray[np.int64]
@@ -71,7 +85,11 @@ class LaggedDistance:
     def __str__(self) -> str:
         """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
         rows = [
-            (str(layer), f"{self.bound[layer]:.4g}", "[{:.4g}, {:.4g}]".format(*self.ci[layer]))
+            (
+                str(layer),
+                bound_text(self.bound[layer], self.replicates),
+                "[{:.4g}, {:.4g}]".format(*self.ci[layer]),
+            )
             for layer in shown_layers(int(self.layers[-1]))
         ]
         table = text_table(
@@ -81,6 +99,11 @@ class LaggedDistance:
             f"Total variation distance of layers l and l + {self.lag}, at most; "
             f"{self.replicates} pairs, no assumption\n{table}"
         )
+
+
+def bound_text(bound: float, replicates: int) -> str:
+    """Return a bound as text: a share of 0 of the pairs is less than one pair, not nothing."""
+    return f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / replicates:.4g}"
 
 
 def shown_layers(depth: int) -> list[int]:

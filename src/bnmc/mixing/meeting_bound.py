@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer, real
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
@@ -20,7 +21,7 @@ from bnmc.estimate.intervals import clopper_pearson
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.assumptions import absorption_probability, assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
-from bnmc.mixing.lagged_distance import LaggedDistance, shown_layers
+from bnmc.mixing.lagged_distance import LaggedDistance, bound_text, shown_layers
 from bnmc.mixing.meetings import (
     capped_intervals,
     excess_means,
@@ -115,6 +116,14 @@ class TVBound:
     keeps for the horizon.  It is the stationary law if rarer events can be excluded.  `assumes`
     lists these conditions with the numbers of this result.  `law` is "stationary" only if the
     caller excludes rarer events by ``tail_probability=0``.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
+    >>> cert = bnmc.mixing.tv_bound(chain, depth=30, replicates=200, rng=0)
+    >>> cert.layers_to(0.1), cert.law, cert.replicates
+    (13, 'quasi-stationary', 200)
     """
 
     layers: NDArray[np.int64]
@@ -282,7 +291,11 @@ class TVBound:
     def __str__(self) -> str:
         """The exact bound, the bound of the distance from the law, and what it assumes."""
         rows = [
-            (str(layer), f"{self.bound[layer]:.4g}", "[{:.4g}, {:.4g}]".format(*self.ci[layer]))
+            (
+                str(layer),
+                bound_text(self.bound[layer], self.replicates),
+                "[{:.4g}, {:.4g}]".format(*self.ci[layer]),
+            )
             for layer in shown_layers(int(self.layers[-1]))
         ]
         heads = ("layer", "bound", f"{100 * self.level:g} % interval")
@@ -343,6 +356,7 @@ class TVBound:
         return ax
 
 
+@explains_keywords
 def tv_bound(
     chain: Chain,
     depth: int,

@@ -38,6 +38,7 @@ class RateEstimate:
 
     Examples
     --------
+    >>> from bnmc.mixing import RateEstimate
     >>> found = RateEstimate(0.791093, 0.000123, (0.79085, 0.79133), n=64, method="coupled chains")
     >>> print(found)
     0.79109 ± 0.00012 a layer, timescale 4.27 (coupled chains)

@@ -138,6 +138,8 @@ def relaxation(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from bnmc.mixing import relaxation
     >>> import bnmc
     >>> chain = bnmc.Chain(width=1000, batch=4, activation="relu")
     >>> x = np.random.default_rng(5).standard_normal((1000, 4)) + [[3.0, 0.0, 0.0, 0.0]]

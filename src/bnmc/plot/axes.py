@@ -43,6 +43,7 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
 
     Examples
     --------
+    >>> from bnmc.plot import figure
     >>> drawn, (left, right) = figure(columns=2)
     >>> line = left.plot([1, 2], [3, 4])
     """
@@ -65,6 +66,7 @@ def style(ax: Axes) -> None:
 
     Examples
     --------
+    >>> from bnmc.plot import figure, style
     >>> ax = figure()[1][0]
     >>> style(ax)
     """
@@ -104,6 +106,7 @@ def band(
 
     Examples
     --------
+    >>> from bnmc.plot import COLOURS, band, figure
     >>> ax = figure()[1][0]
     >>> band(ax, [0, 1], [2.0, 3.0], [1.5, 2.5], [2.5, 3.5], colour=COLOURS[0], label="mean")
     >>> len(ax.lines), len(ax.collections)
@@ -144,6 +147,7 @@ def estimates(
 
     Examples
     --------
+    >>> from bnmc.plot import COLOURS, estimates, figure
     >>> ax = figure()[1][0]
     >>> estimates(ax, [1, 2], [2.0, 3.0], [1.5, 2.9], [2.5, 3.1], colour=COLOURS[0])
     >>> len(ax.containers)
@@ -167,6 +171,7 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
 
     Examples
     --------
+    >>> from bnmc.plot import figure, plain_ticks
     >>> ax = figure()[1][0]
     >>> ax.set_xscale("log")
     >>> plain_ticks(ax.xaxis, [100, 400])

@@ -74,6 +74,7 @@ def gradient_norms(
 
     Examples
     --------
+    >>> from bnmc.plot import gradient_norms
     >>> import bnmc
     >>> run = bnmc.backpropagate(bnmc.Chain(300, 10, "relu"), 30, chains=16, rng=0)
     >>> ax = gradient_norms(run, rate=1.696)

@@ -37,9 +37,9 @@ _LOGARITHMIC = ("distance", "orthogonality_gap")
 
 def trajectory(
     runs: Run | Iterable[Run] | Mapping[str, Run],
-    observable: str = "distance",
+    observable: Any = "distance",
     *,
-    star: ArrayLike | None = None,
+    star: Any = None,
     ax: Axes | None = None,
     level: float = 0.9,
 ) -> Axes:
@@ -51,8 +51,8 @@ def trajectory(
         One line per run; for an observable with several components, one line per component. Labels
         go to the legend.
     observable : str, default "distance"
-        Name of a recorded observable.
-    star : (batch, batch) array_like, optional
+        Name of a recorded observable. A fixed point or a Gram matrix here is `star`.
+    star : FixedPoint or (batch, batch) array_like, optional
         A Gram matrix :math:`G_*`. If given, the distance :math:`\|G_l - G_*\|_F` of the recorded
         Gram matrices from it is drawn.
     ax : matplotlib.axes.Axes, optional
@@ -77,15 +77,18 @@ def trajectory(
 
     Examples
     --------
+    >>> from bnmc.plot import trajectory
     >>> import bnmc
     >>> chain = bnmc.Chain(width=300, batch=4)
     >>> run = bnmc.simulate(chain, 20, chains=16, rng=0)
-    >>> ax = trajectory(run, star=bnmc.MeanField(chain).fixed_point().gram)
+    >>> ax = trajectory(run, bnmc.MeanField(chain).fixed_point())
     >>> ax.get_xlabel(), ax.get_yscale()
     ('layer', 'log')
     """
     named = _named(runs)
     level = real("level", level, above=0.0, below=1.0)
+    if star is None and not isinstance(observable, str):
+        observable, star = "distance", observable
     if star is not None and observable != "distance":
         raise ArgumentError("observable", observable, "'distance' where star is given")
     for run in named.values():
@@ -138,6 +141,7 @@ def overview(run: Run, star: Any = None, *, level: float = 0.9) -> Figure:
 
     Examples
     --------
+    >>> from bnmc.plot import overview
     >>> import bnmc
     >>> run = bnmc.simulate(
     ...     bnmc.Chain(300, 4),

@@ -60,6 +60,7 @@ def spectrum(run: Run, *, layer: int = -1, star: Any = None, ax: Axes | None = N
 
     Examples
     --------
+    >>> from bnmc.plot import spectrum
     >>> import bnmc
     >>> chain = bnmc.Chain(width=100, batch=10)
     >>> run = bnmc.simulate(chain, 20, chains=16, rng=0)

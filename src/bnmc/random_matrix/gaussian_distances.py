@@ -49,6 +49,7 @@ def kl(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.random_matrix import kl
     >>> print(kl([[1.0]], [[2.0]]).round(12), kl([[1.0]], [[2.0]], rows=10).round(12))
     0.096573590... 0.965735902...
     """
@@ -96,6 +97,7 @@ def wasserstein(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64
 
     Examples
     --------
+    >>> from bnmc.random_matrix import wasserstein
     >>> print(wasserstein([[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 4.0]]).round(12))
     2.2360679775
     """

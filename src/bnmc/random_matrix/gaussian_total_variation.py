@@ -77,6 +77,7 @@ def total_variation(
     --------
     For one row in one dimension, the distance is a difference of two chi-square probabilities:
 
+    >>> from bnmc.random_matrix import total_variation
     >>> print(total_variation([[1.0]], [[4.0]]).round(12))
     0.322...
     >>> total_variation([[1.0]], [[1.01]], rows=[1, 100, 10**6]).round(6)

@@ -54,6 +54,7 @@ def lyapunov_ginibre(width: int, k: ArrayLike | None = None) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.random_matrix import lyapunov_ginibre
     >>> lyapunov_ginibre(2).round(12)
     array([-0.28860783, -0.98175501])
     >>> print(lyapunov_ginibre(10**15, 1).round(25))
@@ -116,6 +117,7 @@ def lyapunov_residual(width: int, gamma: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.random_matrix import lyapunov_residual
     >>> lyapunov_residual(100, [1.0, 0.01, 1e-6])
     array([2.30254407e+00, 4.87662638e-03, 4.90000000e-11])
     """
@@ -188,6 +190,7 @@ def lyapunov_residual_estimate(
 
     Examples
     --------
+    >>> from bnmc.random_matrix import lyapunov_residual_estimate
     >>> print(lyapunov_residual_estimate(3, 2.0, 2, rng=0))
     0.79... ± 0.00...
     """

@@ -51,6 +51,7 @@ class MarchenkoPastur(FrozenLaw):
 
     Examples
     --------
+    >>> from bnmc.random_matrix import MarchenkoPastur
     >>> law = MarchenkoPastur(0.25)
     >>> law.edges, law.mean(), law.var()
     ((0.25, 2.25), 1.0, 0.25)
@@ -205,6 +206,7 @@ class SingularValueLaw(FrozenLaw):
 
     Examples
     --------
+    >>> from bnmc.random_matrix import MarchenkoPastur
     >>> law = MarchenkoPastur(0.25).singular_values
     >>> law.edges
     (0.5, 1.5)

@@ -37,6 +37,7 @@ class WishartMoments:
 
     Examples
     --------
+    >>> from bnmc.random_matrix import WishartMoments
     >>> moments = WishartMoments([[1.0, 0.0], [0.0, 1.0]], width=10)
     >>> moments.square
     array([[1.3, 0. ],
@@ -149,6 +150,7 @@ def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.random_matrix import vanilla_deviation
     >>> vanilla_deviation(1000, 10, [0, 1, 100]).round(9)
     array([ 0.        ,  0.11      , 11.70...])
     """

@@ -10,6 +10,7 @@ import numpy as np
 
 from bnmc._support.arguments import integer, items, real
 from bnmc._support.keys import draw_key
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -20,6 +21,7 @@ from bnmc.regularity.results import Averages, Figures
 __all__ = ["averages", "constant", "figures"]
 
 
+@explains_keywords
 def constant(
     chain: Chain,
     *,
@@ -79,6 +81,7 @@ def constant(
 
     Examples
     --------
+    >>> from bnmc.regularity import constant
     >>> import bnmc
     >>> alpha = constant(bnmc.Chain.bn_linear(8, 8), rng=0)
     >>> round(alpha.value, 2), alpha.stderr < 0.01 * alpha.value
@@ -88,6 +91,7 @@ def constant(
     return run.constant()
 
 
+@explains_keywords
 def averages(
     chain: Chain,
     *,
@@ -124,6 +128,7 @@ def averages(
 
     Examples
     --------
+    >>> from bnmc.regularity import averages
     >>> import bnmc
     >>> found = averages(bnmc.Chain.bn_linear(8, 8), rng=0)
     >>> print(f"{found.rank_bound:.2f}, {found.scaled_norm:.2f}")
@@ -133,6 +138,7 @@ def averages(
     return ErgodicRun(chain, rng, rtol, chains, depth, burn_in, threads, progress, tau).averages()
 
 
+@explains_keywords
 def figures(
     widths: Iterable[int] = (4, 8, 16, 32, 64, 128, 256),
     *,
@@ -171,6 +177,7 @@ def figures(
 
     Examples
     --------
+    >>> from bnmc.regularity import figures
     >>> found = figures([4, 8], rng=0)
     >>> found.value("alpha").round(2)
     array([0.95, 0.91])

@@ -48,6 +48,8 @@ def one_step_second_moment(H: ArrayLike) -> Float64Array:
     --------
     Of the identity every p is 1/d, and a matrix of rank one stays one:
 
+    >>> import numpy as np
+    >>> from bnmc.regularity import one_step_second_moment
     >>> print(one_step_second_moment(np.eye(4)).round(12), one_step_second_moment(np.ones((4, 4))))
     7.0 16.0
     """

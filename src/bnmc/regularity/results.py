@@ -41,6 +41,13 @@ class Averages:
         ``E Tr(M³)`` and ``E Tr(diag(M²)²)``.
     tau : float
         Threshold of the soft rank.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> found = bnmc.regularity.averages(bnmc.Chain.bn_linear(8, 8), rng=0)
+    >>> print(f"{found.rank_bound:.2f}")
+    2.24 ± 0.01
     """
 
     chain: Chain
@@ -74,6 +81,12 @@ class Figures:
     widths : (widths,) ndarray of int
     averages : tuple of Averages
         One for each width.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> bnmc.regularity.figures([4, 8], rng=0).value("alpha").round(2)
+    array([0.95, 0.91])
     """
 
     gamma: float

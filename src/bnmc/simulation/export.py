@@ -60,6 +60,9 @@ def write_run(
 
     Examples
     --------
+    >>> import json
+    >>> import numpy as np
+    >>> from bnmc.simulation.export import write_run
     >>> import tempfile
     >>> from bnmc.chain.chain import Chain
     >>> from bnmc.simulation.run import simulate

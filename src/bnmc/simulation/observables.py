@@ -226,6 +226,13 @@ class SoftRank(_Builtin):
         Threshold > 0; see `bnmc.gram.soft_rank`.
     name : str, default "soft_rank"
         Name of the result.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(bnmc.Chain(100, 4, "relu"), 3, observables=[bnmc.SoftRank(0.1)], rng=0)
+    >>> run["soft_rank"].shape
+    (1, 4)
     """
 
     def __init__(self, tau: float = 0.5, name: str = "soft_rank") -> None:
@@ -247,6 +254,15 @@ class Distance(_Builtin):
         The matrix, for example the Gram matrix of a fixed point.
     name : str, default "distance"
         Name of the result.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(100, 4, "relu")
+    >>> star = bnmc.MeanField(chain).fixed_point().gram
+    >>> run = bnmc.simulate(chain, 3, observables=[bnmc.Distance(star)], rng=0)
+    >>> run["distance"].shape
+    (1, 4)
     """
 
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:

@@ -157,7 +157,7 @@ class Plan:
                 f"float32 rows do not resolve the Gram matrices of chains {_list(run.unresolved)}: "
                 "samples are nearly, or exactly, dependent; dtype='float64' resolves more",
                 PrecisionWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return run
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import integer
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer
@@ -29,6 +30,7 @@ from bnmc.simulation.trajectory import Trajectory
 __all__ = ["drawn_weights", "simulate"]
 
 
+@explains_keywords
 def simulate(
     chain: Chain,
     depth: int,

@@ -96,6 +96,16 @@ class Trajectory:
         Whether the run reached the last layer; False if `timeout` or Ctrl-C ended it.
     state : State or None
         The state of the chains; None if the run ended in the middle of a layer.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(bnmc.Chain(100, 4, "relu"), 3, chains=2, rng=0)
+    >>> run.gram.shape, run.layers
+    ((2, 4, 4, 4), array([0, 1, 2, 3]))
+    >>> deeper = bnmc.simulate(run.chain, 5, initial=run.final_state)
+    >>> deeper.layers
+    array([3, 4, 5, 6, 7, 8])
     """
 
     chain: Chain

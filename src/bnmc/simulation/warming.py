@@ -117,6 +117,7 @@ def warmup(
 
     Examples
     --------
+    >>> from bnmc import warmup
     >>> found = warmup(samplers="factor")
     >>> found.compiled[0].sampler, found.seconds > 0.0
     ('factor', True)

@@ -35,6 +35,7 @@ def from_features_last(step: Callable[[NDArray[np.float64]], Any]) -> Step:
 
     Examples
     --------
+    >>> from bnmc.testing import from_features_last
     >>> import numpy as np
     >>> from_features_last(lambda h: h + [[1.0], [2.0]])(np.zeros((3, 2)))
     array([[1., 2.],
@@ -70,6 +71,7 @@ def from_linear_first(*layers: Callable[[Any], Any]) -> Step:
 
     Examples
     --------
+    >>> from bnmc.testing import from_linear_first
     >>> import numpy as np
     >>> block = (lambda a: 10 * a, lambda h: h - 1, np.abs)
     >>> from_linear_first(*block)(np.array([[0.0, 3.0]]))

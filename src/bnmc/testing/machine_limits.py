@@ -78,6 +78,7 @@ def roofline(
 
     Examples
     --------
+    >>> from bnmc.testing import roofline
     >>> import numpy as np
     >>> a = np.ones((100, 10))
     >>> found = roofline(lambda: a.T @ a, width=100, batch=10, rounds=1)

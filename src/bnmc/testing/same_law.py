@@ -48,6 +48,7 @@ class LawMismatch(BnmcError, AssertionError):
 
     Examples
     --------
+    >>> from bnmc.testing import LawMismatch
     >>> import bnmc
     >>> raise LawMismatch(bnmc.Chain(10, 3), ("the output is scaled by 2",), (), 32)
     Traceback (most recent call last):

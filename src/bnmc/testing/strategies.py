@@ -53,6 +53,7 @@ def activations() -> SearchStrategy[Activation]:
 
     Examples
     --------
+    >>> from bnmc.testing import activations
     >>> from hypothesis import find
     >>> find(activations(), lambda activation: activation(-1.0) >= 0.0)
     Activation.named('relu')
@@ -94,6 +95,7 @@ def chains(
 
     Examples
     --------
+    >>> from bnmc.testing import chains
     >>> from hypothesis import find
     >>> find(chains(), lambda chain: chain.width >= 7 and not chain.is_gaussian)
     Chain(width=7, batch=2, activation='linear', weights='uniform')
@@ -163,6 +165,7 @@ def batches(
 
     Examples
     --------
+    >>> from bnmc.testing import batches
     >>> from hypothesis import find
     >>> find(batches(2, 3, kinds=("generic",)), lambda h: h[1, 2] > 0.5)
     array([[1.      , 0.      , 0.      ],
@@ -226,6 +229,7 @@ def gram_matrices(
 
     Examples
     --------
+    >>> from bnmc.testing import gram_matrices
     >>> from hypothesis import find
     >>> find(gram_matrices(2), lambda G: G[0, 1] < 0)
     array([[ 1., -1.],

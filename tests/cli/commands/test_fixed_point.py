@@ -19,7 +19,19 @@ def test_fixed_point(run, document_of):
     assert "stable  yes" in out
     # Nothing is remembered, and a rate without a logarithm is null in JSON.
     assert document_of("fixed-point", "--batch", "2")["backward_rate"] == "Infinity"
-    assert "eigenvalues  none" in run("fixed-point", "--batch", "2")[1]
+    assert "eigenvalues λ_L, λ_M  none" in run("fixed-point", "--batch", "2")[1]
+
+
+def test_an_unstable_fixed_point_is_named(run):
+    out = run("fixed-point", "--activation", "silu", "--batch", "40")[1]
+    assert "eigenvalues λ_L, λ_M  1.03495, 0.756087" in out
+    assert "The fixed point is unstable" in out
+    assert "unstable" not in run("fixed-point", "--activation", "silu", "--batch", "8")[1]
+
+
+def test_a_cross_batch_entry_below_the_error_is_zero(run):
+    assert abs(bnmc.MeanField(bnmc.Chain(100, 8, "sin")).fixed_point().cross_batch) < 1e-20
+    assert "cross batch  0\n" in run("fixed-point", "--activation", "sin", "--batch", "8")[1]
 
 
 def test_distance_at_a_width(run, document_of):

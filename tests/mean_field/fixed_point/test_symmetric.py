@@ -37,10 +37,13 @@ def fixed_point(activation, batch, **options) -> FixedPoint:
 
 def test_in_a_line():
     assert str(fixed_point("relu", 10)) == (
-        "diagonal 0.5, correlation 0.264721 of 10 samples; stable: deviations times 0.7911, "
-        "squared gradients times 1.696 a layer"
+        "diagonal 0.5, correlation 0.264721 of 10 samples; "
+        "stable: perturbations ×0.7911 per layer; squared gradient norm ×1.696 per layer"
     )
-    assert "unstable: deviations" in str(fixed_point("silu", 40))
+    unstable = str(fixed_point("silu", 40))
+    assert "unstable: perturbations ×1.035" in unstable
+    assert unstable.endswith("×1.248 per layer if the network stayed here")
+    assert str(fixed_point("relu", 2)).endswith("squared gradient norm: infinite mean")
 
 
 def hard_tanh(x):

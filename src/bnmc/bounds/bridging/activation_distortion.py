@@ -110,6 +110,7 @@ def distortion(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import distortion
     >>> gamma = distortion("tanh", 10)
     >>> print(round(gamma.lower, 8), round(gamma.upper, 8))
     0.76159416 0.76159416

@@ -76,6 +76,7 @@ def lemma_5(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import lemma_5
     >>> print(lemma_5(width=10_000, batch=5, inverse_norm=4, distortion=1))
     0.01
     """
@@ -132,6 +133,7 @@ def lemma_9(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import lemma_9
     >>> print(lemma_9(width=10_000, batch=5, t=0.1, inverse_norm=2.5, distortion=1).round(6))
     0.004519
     """
@@ -184,6 +186,7 @@ def gram_concentration(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import gram_concentration
     >>> gram_concentration(
     ...     width=10_000, batch=5, t=[0.01, 0.1, 0.5], inverse_norm=2.5, distortion=1
     ... ).round(6)
@@ -230,6 +233,7 @@ def lemma_10(*, t: ArrayLike, total_variation: ArrayLike) -> Result:
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import lemma_10
     >>> print(lemma_10(t=0.5, total_variation=0.001).round(12))
     0.2
     """
@@ -278,6 +282,7 @@ def lemma_11(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import lemma_11
     >>> print(lemma_11(width=1e6, batch=5, inverse_norm=2.5, distortion=1).round(6))
     0.001609
     """
@@ -316,6 +321,7 @@ def equation_47(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import equation_47
     >>> print(equation_47(width=1e6, batch=5, inverse_norm=2.5, distortion=1).round(6))
     0.002098
     """
@@ -363,6 +369,7 @@ def one_step_total_variation(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import one_step_total_variation
     >>> one_step_total_variation(
     ...     width=10_000, batch=5, rows=[1, 10, 10_000], inverse_norm=2.5, distortion=1
     ... ).round(4)
@@ -414,6 +421,7 @@ def lemma_12(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import lemma_12
     >>> bound = lemma_12(
     ...     depth=40, width=10_000, batch=5, alpha=0.39, inverse_norm=2.5, distortion=1
     ... )
@@ -459,6 +467,7 @@ def equation_19(C1: ArrayLike, C2: ArrayLike) -> tuple[Result, Result]:
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import equation_19
     >>> lower, upper = equation_19([[1.0]], [[1.1]])
     >>> print(lower.round(9), upper.round(9))
     0.0001 0.015

@@ -100,6 +100,7 @@ def equation_6(*, depth: ArrayLike, width: ArrayLike, batch: ArrayLike) -> Resul
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import equation_6
     >>> print(equation_6(depth=20, width=1000, batch=5).round(6))
     1.161834
     """
@@ -153,6 +154,7 @@ def theorem_1(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import theorem_1
     >>> bound = theorem_1(depth=60, width=10_000, batch=5, alpha=0.39, t=10, inverse_norm=2.51)
     >>> print(bound.radius.round(4), bound.probability)
     2.0086 0.01
@@ -204,6 +206,7 @@ def corollary_2(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import corollary_2
     >>> bound = corollary_2(depth=60, width=10_000, batch=5, alpha=0.39, t=2, inverse_norm=2.51)
     >>> print(bound.radius.round(4), bound.probability)
     0.4017 0.25
@@ -273,6 +276,7 @@ def theorem_3(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import theorem_3
     >>> bound = theorem_3(
     ...     depth=60, width=[1e4, 1e6], batch=5, alpha=0.39, t=10, inverse_norm=2.51, distortion=1
     ... )
@@ -322,6 +326,7 @@ def corollary_4(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import corollary_4
     >>> print(corollary_4(width=10_000, batch=5, t=10, inverse_norm=4, distortion=1).radius)
     1.0
     """
@@ -372,6 +377,7 @@ def corollary_6(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import corollary_6
     >>> bound = corollary_6(depth=100, width=10_000, batch=10, alpha=0.2, t=10)
     >>> print(bound.radius.round(4), bound.probability)
     2.303 0.01
@@ -418,6 +424,7 @@ def corollary_7(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import corollary_7
     >>> corollary_7(depth=[0, 100], width=10_000, batch=10, alpha=0.2, t=2).radius.round(4)
     array([2.4605, 0.4606])
     """
@@ -461,12 +468,13 @@ def corollary_8(
     - Theorem 1 gives ``ε ln 1/ε`` with ε of the order of n/√d, not √(n/d).
     - The support of Marchenko–Pastur's law is ``(1 ∓ √(n/d))²``, not ``1 ∓ √(n/d)``. The law
       describes the fluctuation of one layer, so constants below 2 fail.
-    - The stationary bulk is wider. At n = 20 and d = 500, its variance over n/d is 2.2 for relu,
-      and 4.3 for tanh.
+    - The stationary bulk is wider. At n = 20 and d = 500, its variance over n/d is 2.3 for relu,
+      and 4.4 for tanh.
     - ``e^{−αl/2}`` becomes small at a depth of the order of ``ln(d)/α``, not ``ln(d/α)``.
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import corollary_8
     >>> bulk = corollary_8(width=400, alpha=0.5, star=[[0.6, 0.1], [0.1, 0.6]], constant=2)
     >>> print(bulk.lower.round(4), bulk.upper.round(4), bulk.depth.round(4))
     0.4293 0.5707 6.6846
@@ -526,6 +534,7 @@ def poster_theorem(
 
     Examples
     --------
+    >>> from bnmc.bounds.bridging import poster_theorem
     >>> print(poster_theorem(depth=60, width=1000, batch=10, alpha=0.2, condition=4.6).round(4))
     1.5231
     """

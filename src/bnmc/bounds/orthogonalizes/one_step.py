@@ -47,6 +47,7 @@ def shortfall(eigenvalues: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import shortfall
     >>> print(shortfall([1.0, 1.0, 2.0]).round(6))
     0.083333
     """
@@ -84,6 +85,7 @@ def expected_shares(eigenvalues: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import expected_shares
     >>> expected_shares([1.0, 9.0]).round(12)
     array([0.25, 0.75])
     """
@@ -134,6 +136,7 @@ def expected_squared_gap(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Arr
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import expected_squared_gap
     >>> print(expected_squared_gap([1.0, 9.0], width=100).round(6))
     0.12875
     """
@@ -168,6 +171,7 @@ def one_step_variance(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import one_step_variance
     >>> print(one_step_variance([1.0, 9.0], width=100).round(6))
     0.00375
     """
@@ -204,6 +208,7 @@ def wasserstein_squared(eigenvalues: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import wasserstein_squared
     >>> print(wasserstein_squared([1.0, 9.0]).round(6))
     0.211146
     """

@@ -46,6 +46,7 @@ def theorem_1(
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import theorem_1
     >>> theorem_1([0, 10, 100], width=10**6, batch=3, alpha=0.3).round(4)
     array([2.03  , 0.2447, 0.03  ])
     """
@@ -91,6 +92,7 @@ def corollary_3(
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import corollary_3
     >>> corollary_3([10, 100], width=10**8, batch=3, alpha=0.3).round(4)
     array([1.3065, 0.018 ])
     """
@@ -126,6 +128,7 @@ def theorem_5(v_hat: ArrayLike, width: ArrayLike, batch: ArrayLike) -> Float64Ar
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import theorem_5
     >>> print(theorem_5(0.25, width=10_000, batch=3).round(6))
     0.246111
     """
@@ -159,6 +162,7 @@ def lemma_6(width: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import lemma_6
     >>> lemma_6([100, 1000])
     array([0.01 , 0.001])
     """
@@ -193,6 +197,7 @@ def lemma_8(v_hat: ArrayLike, batch: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import lemma_8
     >>> from bnmc.bounds.orthogonalizes import expected_shares, shortfall
     >>> spectrum = [0.1, 0.3, 0.6]
     >>> print(lemma_8(shortfall(spectrum), 3).round(6))

@@ -34,6 +34,7 @@ def stationary_squared_gap(width: ArrayLike, batch: ArrayLike) -> Float64Array:
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import stationary_squared_gap
     >>> print(stationary_squared_gap(width=1000, batch=10).round(6))
     0.002945
     """
@@ -67,6 +68,7 @@ def stationary_squared_distance(width: ArrayLike, batch: ArrayLike) -> Float64Ar
 
     Examples
     --------
+    >>> from bnmc.bounds.orthogonalizes import stationary_squared_distance
     >>> print(stationary_squared_distance(width=1000, batch=10).round(6))
     0.268889
     """

@@ -27,9 +27,9 @@ def fixed_point(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Where infinitely wide networks settle, and how fast.
+    """Fixed point of infinitely wide networks.
 
-    And whether they stay there.
+    Its Gram matrix, its rates and its stability.
 
     Example: bnmc fixed-point --activation tanh --batch 64 --width 1000
     """
@@ -59,9 +59,23 @@ def fixed_point(
         print_json({"activation": activation, "batch": batch, "norm": norm, "gain": gain, **facts})
         return
     print(f'{activation}, batch {batch}, norm "{norm}": fixed point of the mean field\n')
+    # Numbers below the error are rounding errors of 0.
+    if abs(found.cross_batch) < found.error:
+        facts["cross_batch"] = 0.0
     print_table(
-        ["what", "value"], [[name.replace("_", " "), _value_text(v)] for name, v in facts.items()]
+        ["what", "value"], [[_label(name, norm), _value_text(v)] for name, v in facts.items()]
     )
+    if not found.stable:
+        print(
+            "\nThe fixed point is unstable: networks do not stay near it, and the backward rate is "
+            "that of a network that did."
+        )
+
+
+def _label(name: str, norm: str) -> str:
+    if name == "eigenvalues" and norm == "batch":
+        return "eigenvalues λ_L, λ_M"
+    return name.replace("_", " ")
 
 
 def _plain_eigenvalue(value: complex) -> float | list[float]:

@@ -116,7 +116,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         f"in 1/width: {law[-1]:.4g}.",
         f"The paper's line 2n/√d is {printed[-1] / last.value:.3g} times as high.",
     )
-    title = "The distance from the fixed point falls as the root of the width"
+    title = "The distance from the fixed point falls as one over the root of the width"
     return Experiment(call.name, title, data, table, findings, _draw)
 
 

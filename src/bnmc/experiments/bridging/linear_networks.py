@@ -100,6 +100,7 @@ def equation_6(width: int, layers: ArrayLike) -> FloatArray:
 
     Examples
     --------
+    >>> from bnmc.experiments.bridging.linear_networks import equation_6
     >>> equation_6(1000, [0, 1000]).round(4)
     array([1.    , 2.7183])
     """
@@ -131,6 +132,7 @@ def stationary_linear(width: int, batch: int) -> float:
 
     Examples
     --------
+    >>> from bnmc.experiments.bridging import stationary_linear
     >>> round(stationary_linear(1000, 10), 4)
     0.2689
     """

@@ -74,7 +74,7 @@ def poster(
     0.99, whose error decays visibly; those of (b) and (c) are independent samples.
 
     Expected: in (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a level.
-    The level (b) falls as the root of the width and (c) rises with the batch size.  Dashed lines
+    The level (b) falls as 1/√width and (c) rises with the batch size.  Dashed lines
     are the poster's radius :math:`\kappa (1-\alpha)^{l/2} + n (d \alpha)^{-1/2} \ln^{1/2}(d/n)`
     with d the width and n the batch size.  The poster gives it as O(·), with high probability, and
     names neither constant nor probability; here the constant is 1.  It assumes α; here α is 1 −

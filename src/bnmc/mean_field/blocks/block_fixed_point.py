@@ -126,6 +126,7 @@ def block_symmetric(
     --------
     For relu and a batch of 64 there are two attractors. At one of them, one sample stands out.
 
+    >>> from bnmc.mean_field import block_symmetric
     >>> outlier, saddle = block_symmetric("relu", 64)
     >>> [round(value, 4) for value in (*outlier.diagonal, outlier.rate)], outlier.stable
     ([2.9557, 0.461, 0.9601], True)
@@ -198,6 +199,8 @@ def partial_collapse(
     --------
     For silu and a batch of 32 the symmetric fixed point is unstable; this one is stable:
 
+    >>> import numpy as np
+    >>> from bnmc.mean_field import partial_collapse
     >>> (attractor,) = partial_collapse("silu", 32, distinct=10)
     >>> attractor.stable, round(attractor.rate, 4), attractor.modes[0]
     (True, 0.9427, 'split of block 1')

@@ -115,6 +115,13 @@ class Fluctuations:
         Whether the normalization subtracts the mean of the batch.
     coarse : tuple of Sector
         The sectors by a coarser quadrature, from which the numerical errors are estimated.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> law = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fluctuations()
+    >>> print(law.mean_square(1000))
+    0.0405666
     """
 
     fixed_point: FixedPoint

@@ -73,6 +73,13 @@ class Stability:
         The fixed points, by increasing batch size.
     crossings : tuple of Crossing
         The changes of stability, by increasing batch size.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import stability
+    >>> found = stability("silu", [8, 16, 32, 64])
+    >>> [crossing.batch for crossing in found.crossings], found.labels
+    ([26], ('λ_L', 'λ_M'))
     """
 
     activation: str
@@ -183,6 +190,7 @@ def stability(
 
     Examples
     --------
+    >>> from bnmc.mean_field import stability
     >>> print(stability("silu", [8, 16, 32, 64]))
     silu, norm "batch"
          batch       λ_L       λ_M      rate
@@ -265,6 +273,7 @@ def atlas(
 
     Examples
     --------
+    >>> from bnmc.mean_field import atlas
     >>> for entry in atlas(["relu", "gelu", "silu"], [10, 100]):
     ...     print(entry.activation, [crossing.batch for crossing in entry.crossings])
     relu []

@@ -81,6 +81,7 @@ def limit(
 
     Examples
     --------
+    >>> from bnmc.mean_field import limit
     >>> relu = limit("relu")
     >>> round(relu.c, 9), round(relu.backward_rate, 6), round(relu.eigenvalues[1], 6)
     (0.318309886, 1.466942, 0.733471)

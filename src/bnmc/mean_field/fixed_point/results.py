@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from bnmc.mean_field.float64 import FloatArray
 
@@ -55,6 +56,8 @@ class FixedPoint(SymmetricFixedPoint):
 
     Here 1 is the vector (1, …, 1). `MeanField.fixed_point` returns it and has the formulas.
 
+    ``numpy.asarray(point)`` is `gram`, so functions of Gram matrices take a fixed point.
+
     Attributes
     ----------
     batch : int
@@ -86,18 +89,38 @@ class FixedPoint(SymmetricFixedPoint):
         relative for larger ones. It includes the difference to a coarser quadrature, the tails of
         the integrals, the deviation of σ from polynomials on panels, and rounding.
         `MeanField.fixed_point` states its assumption. The true error is usually much smaller.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> star = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fixed_point()
+    >>> round(star.c, 4), round(star.rate, 4), round(star.backward_rate, 3), star.stable
+    (0.2647, 0.7911, 1.696, True)
+    >>> star.gram.shape, round(star.explosion_depth, 2)
+    ((10, 10), 1.89)
     """
 
     batch: int
     multiplicities: tuple[int, ...]
 
+    def __array__(
+        self, dtype: DTypeLike | None = None, copy: bool | None = None
+    ) -> NDArray[np.float64]:
+        return np.array(self.gram, dtype=dtype)
+
     def __str__(self) -> str:
         """Return the matrix, whether it is stable, and the rates, in one line."""
-        return (
-            f"diagonal {self.b:.6g}, correlation {self.c:.6g} of {self.batch} samples; "
-            f"{'stable' if self.stable else 'unstable'}: deviations times {self.rate:.4g}, squared "
-            f"gradients times {self.backward_rate:.4g} a layer"
-        )
+        parts = [
+            f"diagonal {self.b:.6g}, correlation {self.c:.6g} of {self.batch} samples",
+            f"{'stable' if self.stable else 'unstable'}: perturbations ×{self.rate:.4g} per layer",
+        ]
+        if math.isinf(self.backward_rate):
+            parts.append("squared gradient norm: infinite mean")
+        else:
+            # Without stability networks are elsewhere, and so are their gradients.
+            where = "" if self.stable else " if the network stayed here"
+            parts.append(f"squared gradient norm ×{self.backward_rate:.4g} per layer{where}")
+        return "; ".join(parts)
 
     @property
     def gram(self) -> FloatArray:

@@ -49,6 +49,7 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
 
     Examples
     --------
+    >>> from bnmc.mean_field import plot_stability
     >>> from bnmc.mean_field import atlas
     >>> ax = plot_stability(atlas(["relu", "silu"], [4, 8, 16, 32, 64]))
     >>> ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()

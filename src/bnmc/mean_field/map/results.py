@@ -75,6 +75,14 @@ class MeanFieldTrajectory(MapResult):
         are not propagated: it is the largest error of a single step.
     method, nodes, key
         As in `Step`; `nodes` is the largest number of any layer.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> mean_field = bnmc.MeanField(bnmc.Chain(1000, 3, "relu"))
+    >>> run = mean_field.trajectory(np.diag([1.0, 2.0, 3.0]), depth=5)
+    >>> run.gram.shape, run.method
+    ((6, 3, 3), 'homogeneous')
     """
 
     layers: NDArray[np.int64]
