@@ -1107,7 +1107,7 @@ def test_loops_are_compiled_for_the_widest_vectors():
         for i in range(len(x)):
             x[i] *= 2.0
 
-    compiled = njit(pipeline_class=WideCompiler, **OPTIONS)(scale)
+    compiled = njit(**OPTIONS)(scale)
     compiled(np.ones(4))
     (text,) = compiled.inspect_llvm().values()
     assert '"prefer-vector-width"="512"' in text

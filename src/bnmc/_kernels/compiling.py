@@ -35,15 +35,15 @@ OPTIONS: Any = {
     "error_model": "numpy",
     "fastmath": {"contract"},
     "boundscheck": False,
+    "pipeline_class": WideCompiler,
 }
-
 
 #: Of functions that compiled code alone calls.
 INNER: Any = {
+    **OPTIONS,
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
     "pipeline_class": InnerCompiler,
-    **OPTIONS,
 }
 
 INLINED: Any = {"forceinline": True, **INNER}
@@ -77,10 +77,7 @@ class Kernel(CPUDispatcher):
     @cached_property
     def inner(self) -> Any:
         """The same function as compiled code calls it."""
-        options = {"nopython": True, **INNER}
-        inner = Inner(
-            self.py_func, targetoptions=options, pipeline_class=options.pop("pipeline_class")
-        )
+        inner = _dispatcher(Inner, self.py_func, INNER)
         inner._cache = cache_of(self.py_func, inner=True)
         return inner
 
@@ -93,19 +90,22 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     if config.DISABLE_JIT:
         return function
-    dispatcher = Kernel(
-        function,
-        targetoptions={"nopython": True, "nogil": True, **OPTIONS},
-        pipeline_class=WideCompiler,
-    )
+    dispatcher = _dispatcher(Kernel, function, {"nogil": True, **OPTIONS})
     dispatcher._cache = cache_of(function)
     return dispatcher
+
+
+def _dispatcher(kind: type[CPUDispatcher], function: Any, options: dict[str, Any]) -> Any:
+    """Return what `njit` makes of a function and options, as an instance of `kind`."""
+    own = {name: value for name, value in options.items() if name != "pipeline_class"}
+    return kind(function, {}, {"nopython": True, **own}, options["pipeline_class"])
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
     types_of = signature.args, signature.return_type
-    compiled: Any = CFunc(function, types_of, {}, OPTIONS, WideCompiler)  # type: ignore[arg-type]
+    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
+    compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
     compiled._cache = cache_of(function)
     compiled.compile()
     return compiled
