@@ -66,6 +66,9 @@ def host_cpu() -> str:
 class Inner(CPUDispatcher):
     """A function as compiled code calls it."""
 
+    #: The compilation counts as that of a kernel; see `compile_time`.
+    is_kernel = True
+
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Compile the function for the types of a call, one and the same for all constants."""
         return super().get_call_template([types.unliteral(one) for one in args], kws)
@@ -73,6 +76,8 @@ class Inner(CPUDispatcher):
 
 class Kernel(CPUDispatcher):
     """A compiled function with machine code for Python, and inner code for compiled callers."""
+
+    is_kernel = True
 
     @cached_property
     def inner(self) -> Any:
@@ -88,7 +93,7 @@ class Kernel(CPUDispatcher):
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
-    if config.DISABLE_JIT:
+    if getattr(config, "DISABLE_JIT", False):
         return function
     dispatcher = _dispatcher(Kernel, function, {"nogil": True, **OPTIONS})
     dispatcher._cache = cache_of(function)

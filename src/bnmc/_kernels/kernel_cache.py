@@ -17,10 +17,10 @@ import pickle
 import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from numba.core import config
 from numba.core.caching import (
@@ -35,7 +35,7 @@ from numba.core.compiler import compile_result
 from bnmc._kernels.pipeline import InnerLibrary, entry_of
 from bnmc.errors import KernelCacheWarning
 
-__all__ = ["KernelCache", "cache_of", "source_digest"]
+__all__ = ["Kept", "KernelCache", "cache_of", "kept_of", "source_digest"]
 
 #: The first bytes of every file, then the digest of its stamp and the checksum.
 MAGIC = b"bnmc kernel cache 1\n"
@@ -66,6 +66,27 @@ def cache_of(function: Any, *, inner: bool = False) -> KernelCache | Unkept:
         return InnerCache(function) if inner else KernelCache(function)
     except RuntimeError:  # no folder can be used
         return Unkept()
+
+
+class Kept(NamedTuple):
+    """What a folder has of compiled code."""
+
+    folder: str
+    entries: int
+    bytes: int
+
+
+def kept_of(function: Any) -> Kept | None:
+    """Return what is kept beside the code of a function, or None if no folder can be used."""
+    cache = cache_of(function)
+    if isinstance(cache, Unkept):
+        return None
+    sizes = []
+    for path in Path(cache.cache_path).glob("*.nb[ci]"):
+        with suppress(OSError):  # another process may remove it
+            sizes.append((path.suffix, path.stat().st_size))
+    entries = sum(suffix == ".nbc" for suffix, _ in sizes)
+    return Kept(str(cache.cache_path), entries, sum(size for _, size in sizes))
 
 
 class KernelCache(FunctionCache):

@@ -78,7 +78,8 @@ def _layout(
     double = np.float64
     dtypes = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
     size, fields = 0, []
-    for shape, kind in zip(shapes(batch, columns), map(np.dtype, dtypes), strict=True):
+    for shape, dtype in zip(shapes(batch, columns), dtypes, strict=True):
+        kind: np.dtype[Any] = np.dtype(dtype)
         fields.append((shape, kind, size))
         size += -(-prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
     return size, tuple(fields)
