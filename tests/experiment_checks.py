@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+from approved_pictures import require_approved
 from scipy import special
 from scipy.stats import t as student
 
@@ -28,8 +29,12 @@ def stderr_of(data, name, count):
     return width / (2 * student.ppf(0.975, count - 1))
 
 
-def require_sound(found, name):
-    """Require that an experiment is described, converts to JSON, and labels every axis."""
+def require_sound(found, name, approved=None):
+    """Require that an experiment is described, converts to JSON, and labels every axis.
+
+    Its picture must be the approved one of the name `approved`, by default `name`.  An experiment
+    that shows times has none: False.
+    """
     assert found.name == name
     document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert document["name"] == name
@@ -49,6 +54,8 @@ def require_sound(found, name):
     last = max(ax.get_subplotspec().rowspan.stop for ax in shown)
     assert all(ax.get_xlabel() for ax in shown if ax.get_subplotspec().rowspan.stop == last)
     assert all(ax.get_title(loc="left") for ax in shown)
+    if approved is not False:
+        require_approved(found, figure, approved)
     return figure
 
 

@@ -34,7 +34,7 @@ PUBLIC = {
         "testing warmup"
     ),
     "bnmc.bounds": (
-        "bridging gaussian orthogonalizes rank_collapse"
+        "bridging gaussian limits orthogonalizes rank_collapse"
     ),
     "bnmc.bounds.bridging": (
         "Bulk Concentration Distortion corollary_2 corollary_4 corollary_6 corollary_7 "
@@ -44,6 +44,9 @@ PUBLIC = {
     ),
     "bnmc.bounds.gaussian": (
         "spectral_deviation total_variation"
+    ),
+    "bnmc.bounds.limits": (
+        "arora_error du_residual du_width song_yang_width"
     ),
     "bnmc.bounds.orthogonalizes": (
         "corollary_3 expected_shares expected_squared_gap lemma_6 lemma_8 one_step_variance "
@@ -55,9 +58,10 @@ PUBLIC = {
     ),
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
-        "MissingExtraError NonFiniteError NotMixing PartialEstimateError PrecisionWarning "
-        "ResultTooLargeError SingularGramError StoreError StoreInUseError StoreLockError "
-        "StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
+        "LayoutWarning MissingExtraError NonFiniteError NotMixing PartialEstimateError "
+        "PrecisionWarning ResultTooLargeError SingularGramError StoreError StoreInUseError "
+        "StoreLockError StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError "
+        "ZeroVarianceError"
     ),
     "bnmc.experiments": (
         "Experiment Table describe names run"
@@ -80,7 +84,8 @@ PUBLIC = {
         "rank_bound relative_deviation soft_rank validate_gram"
     ),
     "bnmc.infinite_width": (
-        "Alignment Descent Dual Posterior alignment complexity descent dual nngp ntk posterior"
+        "Alignment Descent Dual Posterior Properties SCALINGS Scaling ShallowTraining alignment "
+        "complexity descent dual logit_divergence nngp ntk posterior train_shallow"
     ),
     "bnmc.invariant": (
         "CheckReport Claim InvariantSample check expectation sample"

@@ -169,7 +169,7 @@ def test_as_activation():
         as_activation(3)
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("ReLU", "relu"), ("tahn", "tanh"), ("xyz", None)])
+@pytest.mark.parametrize(("name", "nearest"), [("relv", "relu"), ("tahn", "tanh"), ("xyz", None)])
 def test_unknown_names(name, nearest):
     with pytest.raises(UnknownNameError) as caught:
         as_activation(name)

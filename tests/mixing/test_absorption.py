@@ -23,6 +23,10 @@ def sign(x):
     return 1.0 if x > 0.0 else -1.0
 
 
+def dead_zone(x):
+    return 1.0 if x > 0.5 else (-1.0 if x < -0.5 else 0.0)
+
+
 def clip(x):
     return min(max(x, -1.0), 1.0)
 
@@ -48,6 +52,7 @@ FORMULAS = {
     step: lambda x: np.where(x > 0.0, 1.0, 0.0),
     sign: lambda x: np.where(x > 0.0, 1.0, -1.0),
     clip: lambda x: np.clip(x, -1.0, 1.0),
+    dead_zone: lambda x: np.where(np.abs(x) > 0.5, np.sign(x), 0.0),
     threshold: lambda x: np.maximum(x - 0.25, 0.0),
     shrink: lambda x: np.sign(x) * np.maximum(np.abs(x) - 1.2, 0.0),
     far: lambda x: np.where(np.abs(x) > 0.9, 1.0, -1.0),
@@ -137,6 +142,13 @@ CASES = [
     (sign, 6, 3, UNCENTRED, {"coinciding samples": coinciding, "opposite samples": opposite}),
     (sign, 6, 4, CENTRED, {"coinciding samples": coinciding, "balanced pairs": balanced}),
     (clip, 4, 3, UNCENTRED, {"coinciding samples": coinciding, "opposite samples": opposite}),
+    (
+        dead_zone,
+        5,
+        3,
+        UNCENTRED,
+        {"dead sample": dead, "coinciding samples": coinciding, "opposite samples": opposite},
+    ),
     (threshold, 7, 2, UNCENTRED, {"dead sample": dead, "one active row": one_active_row}),
     (shrink, 6, 2, UNCENTRED, {"dead sample": dead, "one active row": one_active_row}),
     (far, 6, 3, UNCENTRED, {"coinciding samples": coinciding, "opposite samples": opposite}),
@@ -171,7 +183,7 @@ def test_events_of_the_next_layer_have_their_probabilities(sigma, width, batch, 
         largest = expected[event.name](new).shape[1]
         trials = len(a) * draws
         limit = bound(trials * event.probability, largest, 2 * len(found))
-        if sigma in (clip, threshold, shrink, far) or event.name == "balanced pairs":
+        if sigma in (clip, dead_zone, threshold, shrink, far) or event.name == "balanced pairs":
             limit += normal * event.stderr * trials  # rows were drawn for some of the states
         assert counts[event.name] >= 20, event
         assert abs(counts[event.name] - trials * event.probability) <= limit, event

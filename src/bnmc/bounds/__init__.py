@@ -5,6 +5,7 @@ bridging       Joudaki, Daneshmand and Bach                                   ar
 orthogonalizes Daneshmand, Joudaki and Bach                                   arXiv 2106.03970
 rank_collapse  Daneshmand, Kohler, Bach, Hofmann and Lucchi                   arXiv 2003.01652
 gaussian       Devroye, Mehrabian and Reddad                                  arXiv 1810.08693
+limits         Du et al., Song and Yang, Arora et al., as quoted by Golikov   arXiv 1810.02054
 ============== ============================================================== ================
 
 A function carries the number of its statement. Its docstring quotes the statement and lists errors
@@ -16,6 +17,6 @@ first.
 
 from __future__ import annotations
 
-from bnmc.bounds import bridging, gaussian, orthogonalizes, rank_collapse
+from bnmc.bounds import bridging, gaussian, limits, orthogonalizes, rank_collapse
 
-__all__ = ["bridging", "gaussian", "orthogonalizes", "rank_collapse"]
+__all__ = ["bridging", "gaussian", "limits", "orthogonalizes", "rank_collapse"]

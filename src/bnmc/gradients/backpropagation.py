@@ -23,6 +23,7 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import (
     ArgumentError,
@@ -37,7 +38,6 @@ from bnmc.gradients.drawn import DrawnTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
-from bnmc.gradients.slopes import require_derivative
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.ensemble import ensemble_of

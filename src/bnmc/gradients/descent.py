@@ -14,9 +14,9 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.slopes import slope_of
 from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.forward import Stretch
-from bnmc.gradients.slopes import slope_of
 from bnmc.simulation.engine.precision import lifted
 from bnmc.simulation.engine.sampler import FloatArray
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.slopes import slope_at
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError, ZeroVarianceError
-from bnmc.gradients.slopes import slope_at
 from bnmc.simulation.engine.replay import unit_weights_of_layer
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.weights import WeightsSampler

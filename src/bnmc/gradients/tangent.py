@@ -15,11 +15,11 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, Weights, first_rows
-from bnmc.gradients.slopes import require_derivative
 from bnmc.simulation.ensemble import ensemble_of
 
 __all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]

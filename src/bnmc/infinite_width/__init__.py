@@ -4,7 +4,10 @@
 its tangent kernel Θ.  `descent` trains that network by gradient descent, which is a differential
 equation in the space of functions with the kernel Θ.  `posterior` is the law of the trained
 outputs of an ensemble of networks.  `alignment` and `complexity` relate a kernel to labels.  `dual`
-returns the dual activations, the Gaussian integrals of which all kernels consist.
+returns the dual activations, the Gaussian integrals of which all kernels consist.  A `Scaling` says
+how weights and learning rates depend on the width, and so which limit networks have;
+`train_shallow` trains networks of finite width under a scaling, and `logit_divergence` compares
+them.
 
 The sources are Jacot, Gabriel and Hongler, *Neural tangent kernel* (arXiv 1806.07572); Lee et al.,
 *Wide neural networks of any depth evolve as linear models under gradient descent* (arXiv
@@ -20,19 +23,27 @@ from __future__ import annotations
 from bnmc.infinite_width.duals import Dual, dual
 from bnmc.infinite_width.ensemble import Posterior, posterior
 from bnmc.infinite_width.kernels import nngp, ntk
+from bnmc.infinite_width.scalings import SCALINGS, Properties, Scaling
+from bnmc.infinite_width.shallow import ShallowTraining, logit_divergence, train_shallow
 from bnmc.infinite_width.spectrum import Alignment, alignment, complexity
 from bnmc.infinite_width.training import Descent, descent
 
 __all__ = [
+    "SCALINGS",
     "Alignment",
     "Descent",
     "Dual",
     "Posterior",
+    "Properties",
+    "Scaling",
+    "ShallowTraining",
     "alignment",
     "complexity",
     "descent",
     "dual",
+    "logit_divergence",
     "nngp",
     "ntk",
     "posterior",
+    "train_shallow",
 ]

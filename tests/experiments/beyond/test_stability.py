@@ -72,4 +72,4 @@ def test_chains_that_do_not_meet_are_said_to(monkeypatch):
     found = stability.experiment(SIZES, Call("stability-atlas"))
     assert np.isnan(found.data["contraction"]).all()
     assert "relu, batch 4: the pairs did not meet" in found.findings[1]
-    require_sound(found, "stability-atlas")
+    require_sound(found, "stability-atlas", "stability-without-meetings")

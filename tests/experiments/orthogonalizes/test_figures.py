@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from approved_pictures import require_approved
 
 from bnmc.experiments.orthogonalizes import (
     cosine,
@@ -34,6 +35,7 @@ def test_an_experiment_is_complete(name, request):
 def test_a_picture_is_labelled_and_draws_the_data(name, request):
     found = request.getfixturevalue(name)
     figure = found.plot()
+    require_approved(found, figure)
     for ax in figure.axes:
         assert ax.get_xlabel()
         assert ax.get_ylabel()

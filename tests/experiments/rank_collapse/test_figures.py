@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from approved_pictures import require_approved
 
 from bnmc.experiments.parts import Call
 from bnmc.experiments.rank_collapse import (
@@ -35,6 +36,7 @@ def test_an_experiment_is_complete(name, request):
 def test_a_picture_is_labelled_and_draws_the_data(name, variable, request):
     found = request.getfixturevalue(name)
     figure = found.plot()
+    require_approved(found, figure)
     assert figure.get_suptitle() or figure.axes[0].get_title()
     for ax in figure.axes:
         assert ax.get_ylabel()

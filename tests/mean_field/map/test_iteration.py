@@ -209,6 +209,12 @@ def test_zeros_without_centring():
         mean_field("relu", 3, norm="batch-uncentred").step(np.zeros((3, 3)))
 
 
+@pytest.mark.parametrize("eps", [1e-5, 0.5, 1.0])
+def test_zeros_with_eps_stay_zeros_before_the_activation(eps):
+    found = mean_field("sigmoid", 3, norm="batch-uncentred", eps=eps).step(np.zeros((3, 3)))
+    np.testing.assert_allclose(found, np.full((3, 3), 0.25), rtol=1e-12)
+
+
 def test_norms_over_the_features_have_no_map():
     chain = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
     with pytest.raises(ArgumentError, match="^norm: .*each row alone"):

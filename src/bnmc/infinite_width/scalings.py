@@ -1,0 +1,210 @@
+"""`Scaling`: how initial weights and learning rates of a network depend on its width.
+
+The network has one hidden layer, ``f(x) = σ Σ_r â_r φ(ŵ_rᵀ x)``, with initial weights of variance
+1. Golikov, *Towards a general theory of infinite-width limits of neural classifiers* (arXiv
+2003.05884) and *Dynamically stable infinite-width limits of neural classifiers* (arXiv 2006.06574),
+lets σ and the learning rates be powers of the width d: ``σ ∝ d^q_sigma`` and ``η̂ ∝ d^q_tilde``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from bnmc._support.arguments import choice, instance, real
+from bnmc._support.text import text_table
+from bnmc.errors import ArgumentTypeError
+
+__all__ = ["SCALINGS", "Properties", "Scaling", "as_scaling"]
+
+_HALF = Fraction(1, 2)
+
+
+@dataclass(frozen=True)
+class Properties:
+    """Powers of the width of a limit, and which properties of finite networks the limit has.
+
+    Attributes
+    ----------
+    logits : Fraction
+        Power of the outputs at initialization.
+    kernels : tuple of Fraction
+        Powers of the two tangent kernels at initialization, that of the output weights and that of
+        the input weights, each with its learning rate.
+    ratio : Fraction
+        Power of the larger kernel over the outputs.
+    evolution : tuple of Fraction
+        Powers of the relative change of the two tangent kernels in one step. The kernel of the
+        output weights depends on the input weights, and changes with these.
+    """
+
+    logits: Fraction
+    kernels: tuple[Fraction, Fraction]
+    ratio: Fraction
+    evolution: tuple[Fraction, Fraction]
+
+    @property
+    def finite_logits(self) -> bool:
+        """Property 1: the outputs at initialization neither vanish nor diverge."""
+        return self.logits == 0
+
+    @property
+    def finite_kernels(self) -> bool:
+        """Property 2: the tangent kernels at initialization neither vanish nor diverge."""
+        return not any(self.kernels)
+
+    @property
+    def same_order(self) -> bool:
+        """Property 3: one step changes the outputs by the order of the outputs themselves."""
+        return self.ratio == 0
+
+    @property
+    def evolving_kernels(self) -> bool:
+        """Property 4: one step changes each kernel by the order of the kernel itself."""
+        return not any(self.evolution)
+
+    @property
+    def well_defined(self) -> bool:
+        """Whether the outputs and their change are of one order, from some step on.
+
+        Outputs must change and weights must not diverge: ``−1/2 <= q_sigma + q_tilde <= 0``. If the
+        two learning rates differ, q_tilde is the mean of their powers, because output and input
+        weights drive one another.
+        """
+        return -_HALF <= sum(self.evolution) / 2 <= 0
+
+    def __str__(self) -> str:
+        rows = [
+            ("1 outputs", str(self.logits), _yes(self.finite_logits)),
+            ("2 kernels", ", ".join(map(str, self.kernels)), _yes(self.finite_kernels)),
+            ("3 kernels / outputs", str(self.ratio), _yes(self.same_order)),
+            ("4 change of kernels", ", ".join(map(str, self.evolution)),
+             _yes(self.evolving_kernels)),
+        ]  # fmt: skip
+        return text_table(("at initialization", "power of the width", "holds"), rows, align="<>>")
+
+
+@dataclass(frozen=True, init=False)
+class Scaling:
+    """Powers of the width by which initial weights and learning rates are multiplied.
+
+    Parameters
+    ----------
+    q_sigma : float, int or Fraction
+        Power of σ, the standard deviation of the output weights.
+    q_tilde : float, int, Fraction or pair of these
+        Power of the learning rates of weights of variance 1; a pair if those of the output weights
+        and of the input weights differ.
+    corrected : bool, default False
+        Whether the outputs at initialization are replaced by those of ``q_sigma = −1/2``, as in the
+        initialization-corrected mean-field limit (IC-MF).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is no such number.
+
+    See Also
+    --------
+    bnmc.infinite_width.SCALINGS : "ntk", "mean-field", "default", "sym-default" and "ic-mf".
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import SCALINGS, Scaling
+    >>> print(SCALINGS["ntk"].properties())
+    at initialization    power of the width  holds
+    1 outputs                             0    yes
+    2 kernels                          0, 0    yes
+    3 kernels / outputs                   0    yes
+    4 change of kernels          -1/2, -1/2     no
+    >>> Scaling(-1, 1).properties().evolving_kernels
+    True
+    """
+
+    q_sigma: Fraction
+    q_tilde: tuple[Fraction, Fraction]
+    corrected: bool
+
+    def __init__(self, q_sigma: Any, q_tilde: Any, *, corrected: bool = False) -> None:
+        pair = q_tilde if isinstance(q_tilde, tuple) else (q_tilde, q_tilde)
+        if len(pair) != 2:
+            raise ArgumentTypeError("q_tilde", q_tilde, "a number, or a pair of numbers")
+        output, inputs = pair
+        object.__setattr__(self, "q_sigma", _power("q_sigma", q_sigma))
+        object.__setattr__(self, "q_tilde", (_power("q_tilde", output), _power("q_tilde", inputs)))
+        object.__setattr__(self, "corrected", instance("corrected", corrected, bool, "a bool"))
+
+    def properties(self) -> Properties:
+        """Return the powers of outputs and tangent kernels, and the properties of the limit.
+
+        Outputs are sums of d terms of mean 0, so they grow as ``σ √d``. Tangent kernels are sums of
+        d terms of one sign, so they grow as ``η̂ σ² d``. In one step a weight changes by ``η̂ σ``.
+        With ``corrected``, outputs are those of ``q_sigma = −1/2``. Each power follows from the
+        two powers of the scaling. With one power of both learning rates the conditions are
+        ``q_sigma + 1/2 = 0``, ``2 q_sigma + q_tilde + 1 = 0``, ``q_sigma + q_tilde + 1/2 = 0`` and
+        ``q_sigma + q_tilde = 0``.
+
+        Returns
+        -------
+        Properties
+        """
+        output, inputs = self.q_tilde
+        logits = Fraction(0) if self.corrected else self.q_sigma + _HALF
+        kernels = (2 * self.q_sigma + output + 1, 2 * self.q_sigma + inputs + 1)
+        return Properties(
+            logits=logits,
+            kernels=kernels,
+            ratio=max(kernels) - logits,
+            evolution=(self.q_sigma + inputs, self.q_sigma + output),
+        )
+
+    def factors(self, width: int, reference_width: int) -> tuple[float, float, float]:
+        """Return the factors of a network relative to one of the reference width.
+
+        Parameters
+        ----------
+        width, reference_width : int
+            d and d*; r = d/d*.
+
+        Returns
+        -------
+        weights : float
+            ``r^(q_sigma + 1/2)``: factor of output weights that have variance 1/d.
+        output_rate, input_rate : float
+            ``r^(q_tilde + 2 q_sigma)`` and ``r^q_tilde``: factors of the learning rates.
+        """
+        ratio = width / reference_width
+        output, inputs = self.q_tilde
+        return (
+            ratio ** float(self.q_sigma + _HALF),
+            ratio ** float(output + 2 * self.q_sigma),
+            ratio ** float(inputs),
+        )
+
+
+def as_scaling(spec: str | Scaling) -> Scaling:
+    """Return the scaling of a name, or the scaling itself."""
+    if isinstance(spec, Scaling):
+        return spec
+    return SCALINGS[choice("scaling", spec, SCALINGS)]
+
+
+def _power(name: str, value: Any) -> Fraction:
+    if isinstance(value, Fraction):
+        return value
+    return Fraction(real(name, value)).limit_denominator(10**6)
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+#: The scalings with names. "default" keeps the learning rates of weights of variance 1/d.
+SCALINGS = {
+    "ntk": Scaling(-_HALF, 0),
+    "mean-field": Scaling(-1, 1),
+    "default": Scaling(-_HALF, (1, 0)),
+    "sym-default": Scaling(-_HALF, _HALF),
+    "ic-mf": Scaling(-1, 1, corrected=True),
+}

@@ -1,0 +1,42 @@
+"""Guarantees for wide networks, written out."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bnmc.bounds import limits
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+
+def test_written_out():
+    assert limits.du_width(20, 0.5, 0.1, 3.0) == pytest.approx(3 * 20**6 / (0.1**3 * 0.5**4))
+    expected = 3 * 20**4 / 0.5**4 * math.log(200) ** 3
+    assert limits.song_yang_width(20, 0.5, 0.1, 3.0) == pytest.approx(expected)
+    assert limits.du_residual(4.0, 20, 0.5, 0.3) == pytest.approx(math.exp(-0.3 * 0.5 * 4 / 20))
+    expected = 0.7 + 2 * math.sqrt(math.log(20 / (0.5 * 0.1)) / 20)
+    assert limits.arora_error(0.7, 20, 0.5, 0.1, 2.0) == pytest.approx(expected)
+    assert limits.arora_error(0.7, 2, 50.0, 0.5) == pytest.approx(0.7)
+
+
+def test_arguments_broadcast():
+    assert limits.du_width([10, 20], [[0.1], [0.2], [0.3]], 0.1).shape == (3, 2)
+    assert limits.arora_error([0.1, 0.2], 10, 0.1, [[0.1], [0.2]]).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "named"),
+    [
+        (limits.du_width, (0, 1.0, 0.1), "samples"),
+        (limits.du_width, (2.5, 1.0, 0.1), "samples"),
+        (limits.du_width, (2, 0.0, 0.1), "least_eigenvalue"),
+        (limits.song_yang_width, (2, 1.0, 1.0), "delta"),
+        (limits.song_yang_width, (2, 1.0, 0.5, 0.0), "constant"),
+        (limits.du_residual, (-1.0, 2, 1.0), "time"),
+        (limits.du_residual, (1.0, 2, 1.0, np.nan), "learning_rate"),
+        (limits.arora_error, (-0.1, 2, 1.0, 0.5), "complexity"),
+    ],
+)
+def test_bad_input(function, arguments, named):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
+        function(*arguments)

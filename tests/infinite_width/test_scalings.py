@@ -1,0 +1,83 @@
+"""`Scaling` against the table of the lectures, and against networks."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.infinite_width import SCALINGS, Scaling, train_shallow
+
+HALF = Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [("ntk", (1, 2, 3)), ("mean-field", (2, 4)), ("sym-default", (1, 4)), ("default", (1,)),
+     ("ic-mf", (1, 2, 3, 4))],
+)  # fmt: skip
+def test_properties_of_the_lectures(name, held):
+    found = SCALINGS[name].properties()
+    holds = (
+        found.finite_logits, found.finite_kernels, found.same_order, found.evolving_kernels
+    )  # fmt: skip
+    assert tuple(number for number, one in enumerate(holds, 1) if one) == held
+    assert found.well_defined
+
+
+@pytest.mark.parametrize(
+    ("q_sigma", "q_tilde"), [(-1, 0), (-HALF, 1), (0, 0), (Fraction(-3, 4), HALF), (-2, 1.5)]
+)
+def test_the_four_conditions(q_sigma, q_tilde):
+    found = Scaling(q_sigma, q_tilde).properties()
+    q, t = Fraction(q_sigma), Fraction(q_tilde)
+    assert found.logits == q + HALF
+    assert found.kernels == (2 * q + t + 1,) * 2
+    assert found.ratio == q + t + HALF
+    assert found.evolution == (q + t,) * 2
+    assert found.well_defined == (-HALF <= q + t <= 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "output", "inputs"),
+    [("default", 1, 1, 1), ("sym-default", 1, 16**-0.5, 16**0.5), ("ntk", 1, 1 / 16, 1),
+     ("mean-field", 16**-0.5, 1 / 16, 16)],
+)  # fmt: skip
+def test_factors_of_the_authors_code(name, weights, output, inputs):
+    assert SCALINGS[name].factors(2048, 128) == pytest.approx((weights, output, inputs))
+    assert SCALINGS[name].factors(128, 128) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("name", list(SCALINGS))
+def test_measured_powers(name):
+    """Powers of outputs, kernels and the change of kernels between widths 256 and 4096."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((4, 12)) / 2.0
+    runs = [
+        train_shallow(name, x, x[0] > 0, [0, 1], width=d, networks=200, activation="tanh",
+                      learning_rate=1e-4, rng=d)
+        for d in (256, 4096)
+    ]  # fmt: skip
+    expected = SCALINGS[name].properties()
+
+    def power(values):
+        return np.log(values[1] / values[0]) / np.log(16.0)
+
+    # The relative error of a mean square of 200 networks (x 12 dependent samples) is at most
+    # sqrt(2 / 200) each, so that of the power sqrt(2) 0.1 / (2 ln 16) = 0.026; five of them.
+    logits = power([np.sqrt(np.square(run.outputs[:, 0]).mean()) for run in runs])
+    assert logits == pytest.approx(float(expected.logits), abs=0.13)
+    for which in (0, 1):
+        kernels = power([run.kernels[:, 0, which].mean() for run in runs])
+        assert kernels == pytest.approx(float(expected.kernels[which]), abs=0.05)
+
+
+@pytest.mark.parametrize(("q_sigma", "q_tilde"), [("a", 0), (np.nan, 0), (0, (1, 2, 3)), (0, None)])
+def test_bad_input(q_sigma, q_tilde):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=r"^q_"):
+        Scaling(q_sigma, q_tilde)
+
+
+def test_unknown_names():
+    with pytest.raises(UnknownNameError, match="mean-field"):
+        train_shallow("meanfield", np.eye(2), [0, 1], [0], width=2)

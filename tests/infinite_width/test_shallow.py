@@ -1,0 +1,167 @@
+"""Training of networks with one hidden layer, against formulas, autograd and kernel descent."""
+
+import numpy as np
+import pytest
+
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from bnmc.infinite_width import SCALINGS, descent, logit_divergence, train_shallow
+
+X = np.random.default_rng(5).standard_normal((3, 6)) / np.sqrt(3.0)
+Y = (X[0] > 0).astype(float)
+
+
+def by_hand(name, steps, width, reference, rate, loss):
+    """The weights of a tanh network in NumPy, sample by sample, from the normals of one seed."""
+    (child,) = np.random.default_rng(7).spawn(1)
+    w = child.standard_normal((width, 3))
+    scaling = SCALINGS[name]
+    r, q = width / reference, float(scaling.q_sigma)
+    sigma = reference**-0.5 * r**q
+    a = child.standard_normal(width) * sigma
+    qa, qw = map(float, scaling.q_tilde)
+    # Rates of weights of variance 1, turned into those of a and w.
+    rate_a, rate_w = rate * reference * r**qa * sigma**2, rate * r**qw
+    start = a @ np.tanh(w @ X)
+    extra = start * (r ** (-q - 0.5) - 1.0) if scaling.corrected else 0.0 * start
+    for _ in range(steps):
+        da, dw = np.zeros_like(a), np.zeros_like(w)
+        for k in range(X.shape[1]):
+            f = a @ np.tanh(w @ X[:, k]) + extra[k]
+            pull = 1.0 / (1.0 + np.exp(-f)) - Y[k] if loss == "cross-entropy" else f - Y[k]
+            da += pull * np.tanh(w @ X[:, k]) / X.shape[1]
+            slope = 1.0 - np.tanh(w @ X[:, k]) ** 2
+            dw += pull * np.outer(a * slope, X[:, k]) / X.shape[1]
+        a, w = a - rate_a * da, w - rate_w * dw
+    return a @ np.tanh(w @ X) + extra, a, w
+
+
+@pytest.mark.parametrize("name", list(SCALINGS))
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
+def test_steps_written_out(name, loss):
+    run = train_shallow(
+        name, X, Y, [0, 4], width=24, networks=1, reference_width=8, activation="tanh",
+        learning_rate=0.3, loss=loss, rng=7, test=X[:, :2],
+    )  # fmt: skip
+    for index, steps in enumerate((0, 4)):
+        outputs, a, w = by_hand(name, steps, 24, 8, 0.3, loss)
+        np.testing.assert_allclose(run.outputs[0, index], outputs, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(run.test_outputs[0, index], outputs[:2], rtol=1e-10, atol=1e-12)
+        squares = [np.square(a).mean(), np.square(w).mean()]
+        np.testing.assert_allclose(run.weight_squares[0, index], squares, rtol=1e-10)
+
+
+def test_kernels_are_those_of_the_gradients():
+    run = train_shallow("ntk", X, Y, [0], width=16, networks=1, reference_width=16, rng=7,
+                        activation="tanh", learning_rate=0.5)  # fmt: skip
+    _, a, w = by_hand("ntk", 0, 16, 16, 0.5, "squared")
+    h = w @ X
+    of_a = 0.5 * np.square(np.tanh(h)).sum(axis=0).mean()
+    gradients = (a[:, None] * (1 - np.tanh(h) ** 2))[:, None] * X
+    of_w = 0.5 * np.square(gradients).sum(axis=(0, 1)).mean()
+    np.testing.assert_allclose(run.kernels[0, 0], [of_a, of_w], rtol=1e-12)
+
+
+def test_a_wide_network_follows_its_kernel():
+    """Outputs under the NTK scaling against descent with the kernel of infinite width."""
+    width, steps, rate = 4096, 100, 0.1
+    run = train_shallow(
+        "ntk",
+        X,
+        Y,
+        [0, steps],
+        width=width,
+        networks=8,
+        activation="tanh",
+        reference_width=width,
+        learning_rate=rate / width,
+        loss="squared",
+        rng=2,
+    )
+    # The rate of a term of f is rate/width * sum over width of tanh tanh' = rate * mean for the
+    # output weights; that of the input weights has a^2 of mean 1/width, and vanishes.
+    kernel = _kernel_of_outputs()
+    start = run.outputs[:, 0]
+    ours = np.array(
+        [descent(kernel, Y, [steps], learning_rate=rate, initial=f).outputs[0] for f in start]
+    )
+    moved = np.abs(ours - start).mean()
+    assert np.abs(run.outputs[:, 1] - ours).mean() < 0.1 * moved
+
+
+def _kernel_of_outputs():
+    """E tanh(w x) tanh(w x'), by quadrature of high order."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    n = X.shape[1]
+    found = np.empty((n, n))
+    for i in range(n):
+        for j in range(n):
+            cov = np.array(
+                [[X[:, i] @ X[:, i], X[:, i] @ X[:, j]], [X[:, i] @ X[:, j], X[:, j] @ X[:, j]]]
+            )
+            root = np.linalg.cholesky(cov + 1e-14 * np.eye(2))
+            u = root[0, 0] * nodes[:, None] + 0.0 * nodes
+            v = root[1, 0] * nodes[:, None] + root[1, 1] * nodes
+            found[i, j] = np.einsum("a,b,ab->", weights, weights, np.tanh(u) * np.tanh(v))
+    return 0.5 * (found + found.T)
+
+
+def test_divergence_of_equal_laws_is_0():
+    """Its mean over 40,000 samples; its error is measured, and the bound is five of it."""
+    rng = np.random.default_rng(1)
+    for m, other in ((10, 10), (50, 50), (5, 20)):
+        values = [
+            logit_divergence(2.0 + 3.0 * rng.standard_normal((m, 2000)),
+                             2.0 + 3.0 * rng.standard_normal((other, 2000)))
+            for _ in range(20)
+        ]  # fmt: skip
+        error = np.std(values, ddof=1) / np.sqrt(20)
+        assert abs(np.mean(values)) < 5.5 * error
+        assert error < 0.01
+    raw = [
+        logit_divergence(rng.standard_normal((50, 2000)), rng.standard_normal((50, 2000)),
+                         corrected=False)
+        for _ in range(20)
+    ]  # fmt: skip
+    assert np.mean(raw) == pytest.approx(0.042, abs=0.002)
+
+
+def test_divergence_written_out():
+    rng = np.random.default_rng(2)
+    f, g = rng.standard_normal((6, 3)) + 1.0, 2.0 * rng.standard_normal((7, 3))
+    terms = []
+    for k in range(3):
+        v, w = np.var(f[:, k], ddof=1), np.var(g[:, k], ddof=1)
+        gap = np.mean(f[:, k]) - np.mean(g[:, k])
+        terms.append(0.5 * (v / w + gap**2 / w - 1 - np.log(v / w)))
+    assert logit_divergence(f, g, corrected=False) == pytest.approx(np.mean(terms), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"x": np.ones(3)}, "x"), ({"y": [0.5] * 5}, "y"), ({"y": [2.0] * 6}, "y"),
+     ({"steps": [3, 1]}, "steps"), ({"steps": []}, "steps"), ({"width": 0}, "width"),
+     ({"networks": 0}, "networks"), ({"learning_rate": 0.0}, "learning_rate"),
+     ({"loss": "hinge"}, "loss"), ({"test": np.ones((2, 2))}, "test"),
+     ({"activation": abs}, "activation")],
+)  # fmt: skip
+def test_bad_input(change, named):
+    arguments = {"x": X, "y": Y, "steps": [0, 1], "width": 4} | change
+    x, y, steps = (arguments.pop(name) for name in ("x", "y", "steps"))
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
+        train_shallow("ntk", x, y, steps, **arguments)
+
+
+def test_bad_outputs_to_compare():
+    with pytest.raises(ArgumentError, match="at least 4 networks"):
+        logit_divergence(np.eye(3)[:, :2], np.eye(3)[:, :2])
+    with pytest.raises(ArgumentError, match="variance of 0"):
+        logit_divergence(np.ones((5, 2)), np.eye(5)[:, :2])
+
+
+def test_a_training_that_diverges():
+    with pytest.raises(NonFiniteError, match="outputs of the training"):
+        train_shallow(
+            "default", X, Y, [0, 400], width=8, networks=1, loss="squared", learning_rate=1e6,
+            activation="linear", rng=0,
+        )  # fmt: skip
