@@ -564,5 +564,5 @@ def test_a_small_run_whose_kernels_are_compiled_starts_no_thread(monkeypatch):
     simulate(chain, 20_000, every=20_000, rng=0)
     assert kinds
     kinds.clear()
-    simulate(chain, 3, rng=0, observables=lambda g: g[0, 0])
+    simulate(chain, 3, rng=0, observables={"corner": lambda g: g[0, 0]})
     assert kinds
