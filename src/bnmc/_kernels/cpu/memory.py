@@ -76,7 +76,7 @@ def _layout(
 ) -> tuple[int, tuple[tuple[Any, np.dtype[Any], int], ...]]:
     """Return the bytes of a `Work`, and shape, dtype and offset of each of its fields."""
     double = np.float64
-    dtypes = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
+    dtypes: list[Any] = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
     size, fields = 0, []
     for shape, dtype in zip(shapes(batch, columns), dtypes, strict=True):
         kind: np.dtype[Any] = np.dtype(dtype)
