@@ -496,6 +496,14 @@ RUNS = {
     "mean_field.partial_collapse": (1, mean_field.partial_collapse, {
         "activation": value("relu"), "batch": value(3), "distinct": value(2),
         "rtol": value(1e-2)}),
+    "mean_field.edge_of_chaos": (1, mean_field.edge_of_chaos, {
+        "activation": value("tanh"), "bias_variance": value(0.1), "norm": value("none"),
+        "order": value("norm-activation"), "rtol": value(1e-6)}),
+    "mean_field.isometry_rate": (1, mean_field.isometry_rate, {
+        "activation": value("relu"), "variance": value(1.0), "rtol": value(1e-6)}),
+    "mean_field.residual_growth": (1, mean_field.residual_growth, {
+        "activation": value("relu"), "weight_variance": value(1.0), "bias_variance": value(0.1),
+        "norm": value("none")}),
     "testing.assert_same_law": (1, tools.assert_same_law, {
         "step": value(abs), "chain": CHAIN, "rng": RNG, "alpha": value(1e-3), "rows": value(64)}),
 }  # fmt: skip
@@ -786,6 +794,7 @@ COMMANDS = {
                      "0", "--threads", "1", "--loss", "squared", "--classes", "2"]),
     "fixed-point": (2, ["--batch", "3", "--activation", "relu", "--norm", "batch", "--gain", "1"]),
     "stability": (1, ["--batches", "3", "--activation", "relu", "--norm", "batch"]),
+    "phase": (1, ["--activation", "relu", "--norm", "none", "--skip", "1"]),
     "certify": (2, ["--width", "6", "--batch", "3", "--depth", "3", "--replicates", "4", "--lag",
                     "2", "--seed", "0"]),
     "check": (1, ["--width", "6", "--batch", "3", "--samples", "{input}", "--size", "50"]),

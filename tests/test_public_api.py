@@ -67,7 +67,7 @@ PUBLIC = {
         "Experiment Table describe names run"
     ),
     "bnmc.experiments.beyond": (
-        "rates scale stability_atlas"
+        "edge_of_chaos_diagram isometry rates scale stability_atlas"
     ),
     "bnmc.experiments.bridging": (
         "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "
@@ -103,9 +103,11 @@ PUBLIC = {
         "activation normalise_activate_row normals philox uniforms"
     ),
     "bnmc.mean_field": (
-        "BlockFixedPoint Crossing EntryCovariance FixedPoint Fluctuations Limit MeanField "
-        "MeanFieldTrajectory Prediction Sector Stability Step atlas block_symmetric limit "
-        "partial_collapse plot_stability stability"
+        "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos EntryCovariance "
+        "FixedPoint Fluctuations GrowthLaw IsometryRate Limit MeanField MeanFieldTrajectory "
+        "PairTrajectory Phase Prediction ResidualGrowth Sector Stability Step VariancePoint "
+        "atlas block_symmetric edge_of_chaos isometry_rate limit partial_collapse "
+        "plot_stability residual_growth stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "

@@ -17,6 +17,7 @@ from bnmc.cli.commands.demo import demo
 from bnmc.cli.commands.figure import FigureCommand, figure
 from bnmc.cli.commands.fixed_point import fixed_point
 from bnmc.cli.commands.info import info
+from bnmc.cli.commands.phase import phase
 from bnmc.cli.commands.rates import rates
 from bnmc.cli.commands.regularity import regularity
 from bnmc.cli.commands.simulate import simulate
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fixed-point": fixed_point,
     "width": width,
     "stability": stability,
+    "phase": phase,
     "certify": certify,
     "rates": rates,
     "regularity": regularity,

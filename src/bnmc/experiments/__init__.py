@@ -104,6 +104,12 @@ REGISTRY = {
         "beyond", "rates", "rate of forgetting against batch and width, by every estimator"
     ),
     "scale": _Entry("beyond", "scale", "widths up to a million, and batches up to 512"),
+    "edge-of-chaos": _Entry(
+        "beyond", "edge_of_chaos_diagram", "phases of networks without norm, with measured points"
+    ),
+    "isometry": _Entry(
+        "beyond", "isometry", "isometry gap over depth, norm before and after the activation"
+    ),
 }
 
 

@@ -20,13 +20,13 @@ The package may import `bnmc.mean_field`, `bnmc.chain`, `bnmc._kernels`, `bnmc._
 
 from __future__ import annotations
 
-from bnmc.infinite_width.duals import Dual, dual
 from bnmc.infinite_width.ensemble import Posterior, posterior
 from bnmc.infinite_width.kernels import nngp, ntk
 from bnmc.infinite_width.scalings import SCALINGS, Properties, Scaling
 from bnmc.infinite_width.shallow import ShallowTraining, logit_divergence, train_shallow
 from bnmc.infinite_width.spectrum import Alignment, alignment, complexity
 from bnmc.infinite_width.training import Descent, descent
+from bnmc.mean_field.duals.duals import Dual, dual
 
 __all__ = [
     "SCALINGS",

@@ -14,8 +14,8 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.duals import Dual, dual, require_accuracy
 from bnmc.infinite_width.layers import NORMS, ORDERS, Layers, Level
+from bnmc.mean_field.duals.duals import Dual, dual, require_accuracy
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
 

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.duals import Dual, Side
+from bnmc.mean_field.duals.duals import Dual, Side
 from bnmc.mean_field.float64 import FloatArray
 
 __all__ = ["NORMS", "ORDERS", "Layers", "Level"]

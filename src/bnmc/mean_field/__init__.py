@@ -12,6 +12,10 @@ Gram matrices of chains of finite width are from that fixed point. `stability` a
 batch sizes at which that fixed point loses its stability, `limit` its limit for large batches, and
 `block_symmetric` and `partial_collapse` other fixed points.
 
+Without a norm over the batch the map acts on pairs of samples: `CorrelationMap` has its fixed
+points and phases, `edge_of_chaos` the curve between the phases, `isometry_rate` and
+`residual_growth` further rates.
+
 The sources are Joudaki, Daneshmand and Bach, *On bridging the gap between mean field and finite
 width in deep random neural networks with batch normalization* (arXiv 2205.13076), and Yang,
 Pennington, Rao, Sohl-Dickstein and Schoenholz, *A mean field theory of batch normalization* (arXiv
@@ -31,6 +35,16 @@ from typing import TYPE_CHECKING
 
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 from bnmc.mean_field.blocks.results import BlockFixedPoint
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap
+from bnmc.mean_field.correlation.edge import EdgeOfChaos, edge_of_chaos
+from bnmc.mean_field.correlation.isometry import IsometryRate, isometry_rate
+from bnmc.mean_field.correlation.residual import GrowthLaw, ResidualGrowth, residual_growth
+from bnmc.mean_field.correlation.results import (
+    CorrelationPoint,
+    PairTrajectory,
+    Phase,
+    VariancePoint,
+)
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.finite_width.results import EntryCovariance, Fluctuations, Prediction
 from bnmc.mean_field.finite_width.sectors import Sector
@@ -42,22 +56,34 @@ from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
 
 __all__ = [
     "BlockFixedPoint",
+    "CorrelationMap",
+    "CorrelationPoint",
     "Crossing",
+    "EdgeOfChaos",
     "EntryCovariance",
     "FixedPoint",
     "Fluctuations",
+    "GrowthLaw",
+    "IsometryRate",
     "Limit",
     "MeanField",
     "MeanFieldTrajectory",
+    "PairTrajectory",
+    "Phase",
     "Prediction",
+    "ResidualGrowth",
     "Sector",
     "Stability",
     "Step",
+    "VariancePoint",
     "atlas",
     "block_symmetric",
+    "edge_of_chaos",
+    "isometry_rate",
     "limit",
     "partial_collapse",
     "plot_stability",
+    "residual_growth",
     "stability",
 ]
 

@@ -26,7 +26,8 @@ class MeanField:
     chain : Chain
         The chain. Its width is not used, nor is the law of its weights, as only their variance
         matters at infinite width. If there is a normalization and eps is 0, the gain does not
-        matter either: the normalization is invariant to the scale of its input.
+        matter either: the normalization is invariant to the scale of its input. For norms over the
+        features, and for fixed points without norm, use `bnmc.mean_field.CorrelationMap`.
 
     Raises
     ------

@@ -460,7 +460,7 @@ def test_chains_without_this_fixed_point(options, argument):
 
 def test_norms_over_the_features_have_no_such_fixed_point():
     norm = Norm("toy", NORM_NONE, "features", centred=True)
-    with pytest.raises(ArgumentError, match="^norm: .*not uniform on a sphere"):
+    with pytest.raises(ArgumentError, match="^norm: .*CorrelationMap"):
         fixed_point("tanh", 5, norm=norm)
 
 

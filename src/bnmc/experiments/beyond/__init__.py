@@ -1,14 +1,17 @@
-"""Experiments beyond the papers: stability of the fixed point, rates of mixing, and large sizes.
+"""Experiments beyond the papers: stability, rates of mixing, large sizes, phases, isometry.
 
 Intervals are at level 0.95.
 """
 
-# One figure per file.  Figures do not import from each other.  Read `estimated_rates.py` first.
+# One figure per file; `wide_networks.py` holds the networks of two of them.  Figures do not import
+# from each other.  Read `estimated_rates.py` first.
 
 from __future__ import annotations
 
 from bnmc.experiments.beyond.estimated_rates import rates
+from bnmc.experiments.beyond.isometry_over_depth import isometry
 from bnmc.experiments.beyond.large_sizes import scale
+from bnmc.experiments.beyond.phase_diagram import edge_of_chaos_diagram
 from bnmc.experiments.beyond.stability import stability_atlas
 
-__all__ = ["rates", "scale", "stability_atlas"]
+__all__ = ["edge_of_chaos_diagram", "isometry", "rates", "scale", "stability_atlas"]

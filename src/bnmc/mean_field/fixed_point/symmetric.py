@@ -108,10 +108,8 @@ def _require_symmetric_fixed_point(chain: Chain) -> None:
     if not norm.has_symmetric_fixed_point:
         allowed = " or ".join(f'"{name}"' for name in SYMMETRIC_NORMS)
         hint = (
-            "without normalization every G is a fixed point of the linear chain of gain 1, and the "
-            "fixed points of other chains depend on gain"
-            if norm.is_identity
-            else "its normalized rows are not uniform on a sphere"
+            "without a norm over the batch the map acts on pairs of samples: use "
+            "bnmc.mean_field.CorrelationMap.of(chain)"
         )
         raise ArgumentError("norm", chain.norm, allowed, hint)
     if chain.skip != 0:

@@ -85,10 +85,14 @@ def _run(
 ) -> MeanFieldTrajectory:
     """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
     if chain.skip != 0:
-        hint = "with a skip connection the Gram matrix alone does not say what comes next"
+        hint = (
+            "with a skip connection the Gram matrix alone does not say what comes next"
+            if chain.normalization.axis == "batch"
+            else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections"
+        )
         raise ArgumentError("skip", chain.skip, "0", hint)
     if not chain.normalization.acts_on_rows:
-        hint = "the map is that of norms that act on each row alone"
+        hint = "use bnmc.mean_field.CorrelationMap.of(chain), whose map acts on pairs of samples"
         raise ArgumentError("norm", chain.norm, "a norm over the batch, or none", hint)
     depth = integer("depth", depth, low=0)
     rtol = real("rtol", rtol, above=0.0)

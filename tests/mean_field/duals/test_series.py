@@ -7,7 +7,7 @@ from scipy import special
 from bnmc import Activation
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width import dual
-from bnmc.infinite_width.series import expansion, pair_sum
+from bnmc.mean_field.duals.series import expansion, pair_sum
 
 
 def test_coefficients_of_a_polynomial():

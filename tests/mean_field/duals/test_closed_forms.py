@@ -3,9 +3,11 @@
 import mpmath
 import numpy as np
 import pytest
-from scipy import special
+from scipy import integrate, special
 
+import bnmc
 from bnmc.infinite_width import dual
+from bnmc.mean_field.duals.closed_forms import CLOSED_FORMS
 
 #: Functions and derivatives that are entire, so that Gauss-Hermite rules converge fast.
 ENTIRE = {
@@ -141,3 +143,16 @@ def test_means(name):
     value, _ = found(q[0], q[1], 0.0)
     mean = found.mean(found.side(q, False))
     assert mean[0] * mean[1] == pytest.approx(float(value), rel=1e-13, abs=1e-15)
+
+
+@pytest.mark.parametrize("variance", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "abs", "erf", "gelu", "sin"])
+def test_means_by_quadrature(name, variance):
+    sigma = bnmc.Activation.named(name)
+    z = np.linspace(0.0, 12.0, 40_001)
+    density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
+    halves = [
+        integrate.simpson(sigma(sign * np.sqrt(variance) * z) * density, x=z) for sign in (-1, 1)
+    ]
+    found = CLOSED_FORMS[name].mean(np.array([variance]))
+    np.testing.assert_allclose(found, sum(halves), rtol=0, atol=1e-12)

@@ -14,17 +14,17 @@ from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc._support.array_arguments import broadcast, real_numbers
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
-from bnmc.infinite_width.closed_forms import (
+from bnmc.mean_field.duals.closed_forms import (
     CLOSED_FORMS,
     ClosedForm,
     homogeneous,
     scale_and_correlation,
 )
-from bnmc.infinite_width.series import Expansion, expansion, pair_sum
+from bnmc.mean_field.duals.series import Expansion, expansion, pair_sum
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
-__all__ = ["Dual", "Side", "dual", "require_accuracy"]
+__all__ = ["Dual", "Side", "derivative_of", "dual", "require_accuracy"]
 
 _Spec = str | Activation | Callable[[Any], Any]
 
@@ -256,7 +256,7 @@ def dual(activation: _Spec | Dual) -> Dual:
         if found is not None:
             return Dual(function.name, True, homogeneous(*found), None, None)
         function.check_derivative()
-    return Dual(function.name, False, None, function, _derivative(function))
+    return Dual(function.name, False, None, function, derivative_of(function))
 
 
 def require_accuracy(name: str, error: float, rtol: float, partial: object) -> None:
@@ -270,7 +270,7 @@ def require_accuracy(name: str, error: float, rtol: float, partial: object) -> N
 
 
 @lru_cache(maxsize=64)
-def _derivative(function: Activation) -> Activation | None:
+def derivative_of(function: Activation) -> Activation | None:
     """Return the derivative of an activation, None if it is not known."""
     if not function.builtin:
         return function.derivative

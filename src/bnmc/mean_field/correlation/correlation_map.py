@@ -1,0 +1,422 @@
+"""`CorrelationMap`: variances and correlations of two inputs through a wide random network."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnmc._support.arguments import integer, real
+from bnmc._support.array_arguments import real_numbers
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import Norm
+from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
+from bnmc.mean_field.correlation.correlation_points import LevelMap, correlation_points
+from bnmc.mean_field.correlation.functions import ActivationLike
+from bnmc.mean_field.correlation.layer import PairLayer, layer_of, pair_layer
+from bnmc.mean_field.correlation.pair_function import pair_function
+from bnmc.mean_field.correlation.phases import phase_of
+from bnmc.mean_field.correlation.results import (
+    CorrelationPoint,
+    PairTrajectory,
+    Phase,
+    VariancePoint,
+)
+from bnmc.mean_field.correlation.variance import attractor, variance_points
+from bnmc.mean_field.float64 import FloatArray
+
+__all__ = ["CorrelationMap"]
+
+# Levels that a map remembers.
+_REMEMBERED = 4
+
+
+class CorrelationMap:
+    """The infinite-width limit of networks in which inputs meet in pairs.
+
+    That is so for norms over the features ("layer", "rms", "group"), for no norm, and with biases.
+    For norms over the batch use `bnmc.MeanField`.
+
+    Parameters
+    ----------
+    activation : str, Activation or callable
+        Activation σ, as for `bnmc.infinite_width.dual`. The derivative of your own function is
+        computed if it is not known. Kinks should be declared.
+    weight_variance : float, default 1
+        σ_w², the variance of the weights times the number of their inputs, from 1e-100 to 1e100.
+    bias_variance : float, default 0
+        σ_b² >= 0, the variance of the biases.
+    norm : {"none", "layer", "rms", "group"} or Norm, default "none"
+        Normalization N over the features. The number of groups does not matter at infinite width.
+    order : {"norm-activation", "activation-norm", "pre-activation"}
+        Whether N acts before or after σ, or before σ in the residual branch only; see Notes.
+    skip : float, default 0
+        Factor of the skip connection.
+    eps : float, default 0
+        Number >= 0 that N adds to the variance.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, UnknownNameError
+        If an argument is not allowed. For norms over the batch the message names `MeanField`.
+
+    Notes
+    -----
+    Let h_l be the pre-activations of layer l, q their variance and c the correlation of two inputs
+    of equal variance. With random W and b, a layer is
+
+    =================  ======================================
+    "norm-activation"  ``h ← skip N(h) + W σ(N(h)) + b``
+    "activation-norm"  ``h ← skip h + W N(σ(h)) + b``
+    "pre-activation"   ``h ← skip h + W σ(N(h)) + b``
+    =================  ======================================
+
+    Without skip connection and norm it maps, with ``V(q, c) = E σ(u)σ(v)`` for normal u, v of
+    variance q and correlation c,
+
+        q ← σ_w² V(q, 1) + σ_b²,    c ← Φ(c) = (σ_w² V(q, c) + σ_b²) / q_new.
+
+    The module `bnmc.mean_field.correlation.layer` has the general formulas. Sources: Poole et al.
+    (arXiv 1606.05340); Schoenholz et al. (arXiv 1611.01232). Expectations at one variable are
+    Gauss-Legendre sums on panels that end at kinks. V has a closed form, or is a Hermite series.
+    Stated errors consist of four times the largest difference between sums on panels of three
+    widths, the bound of what the series lacks, and rounding, each propagated to first order. They
+    include kinks that were not declared, but may miss features narrower than 0.01 √q.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import CorrelationMap
+    >>> tanh = CorrelationMap("tanh", weight_variance=2.5, bias_variance=0.05)
+    >>> print(tanh.phase())
+    chaotic: variance 1.06396, correlation 0.446804, depth scale 11.8 layers; squared gradients
+    ×1.13352 per layer, depth scale 7.979 layers
+    >>> tanh([0.0, 0.5, 1.0]).round(6)
+    array([0.046994, 0.495928, 1.      ])
+    """
+
+    def __init__(
+        self,
+        activation: ActivationLike,
+        *,
+        weight_variance: float = 1.0,
+        bias_variance: float = 0.0,
+        norm: str | Norm = "none",
+        order: str = "norm-activation",
+        skip: float = 0.0,
+        eps: float = 0.0,
+    ) -> None:
+        self._layer = pair_layer(activation, weight_variance, bias_variance, norm, order, skip, eps)
+        self._levels: dict[float, LevelMap] = {}
+
+    @classmethod
+    def of(cls, chain: Chain) -> Self:
+        """Return the map of a chain whose norm is "none" or acts over the features.
+
+        Parameters
+        ----------
+        chain : Chain
+            Its gain is the root of σ_w². Width, batch and law of the weights do not matter.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `chain` is no such chain.
+
+        Examples
+        --------
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> import bnmc
+        >>> chain = bnmc.Chain(1000, 2, "relu", norm="none", gain=2**0.5)
+        >>> CorrelationMap.of(chain).phase().name
+        'critical'
+        """
+        made = cls.__new__(cls)
+        made._layer, made._levels = layer_of(chain), {}
+        return made
+
+    @property
+    def layer(self) -> PairLayer:
+        """The checked arguments."""
+        return self._layer
+
+    def __call__(
+        self, correlation: ArrayLike, *, variance: float | None = None, rtol: float = 1e-6
+    ) -> FloatArray:
+        """Φ(c), the correlation after one layer.
+
+        Parameters
+        ----------
+        correlation : array_like of real numbers
+            c in [−1, 1].
+        variance : float, optional
+            q > 0 before the layer. Default: the fixed point of `phase`.
+        rtol : float, default 1e-6
+            Largest acceptable error of Φ.
+
+        Returns
+        -------
+        ndarray of float64
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If an argument is not allowed, or the variance has no positive and finite fixed point.
+        PartialEstimateError
+            If `rtol` is not reached, as it may be near c = ±1 if σ has kinks and no closed form;
+            ``partial`` is the result.
+        """
+        c, at = self._correlations(correlation), self._at(self._variance(variance))
+        value, error = at.value(c)
+        return self._accurate(value, error, rtol)
+
+    def slope(
+        self, correlation: ArrayLike, *, variance: float | None = None, rtol: float = 1e-6
+    ) -> FloatArray:
+        """Φ′(c), the derivative of the correlation after one layer.
+
+        Parameters, errors and result are those of a call; `rtol` is relative if Φ′ exceeds 1.
+
+        Examples
+        --------
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> relu = CorrelationMap("relu", weight_variance=2.0)
+        >>> relu.slope([-1.0, 0.0, 1.0], variance=1.0)
+        array([0. , 0.5, 1. ])
+        """
+        c, at = self._correlations(correlation), self._at(self._variance(variance))
+        slope, error = at.slope(c)
+        return self._accurate(slope, error, rtol)
+
+    def variance_fixed_points(self) -> tuple[VariancePoint, ...]:
+        """Fixed points q* of the variance map, by increasing variance.
+
+        Returns
+        -------
+        tuple of VariancePoint
+            Without those above 1e12. Fixed points below 1e-12 count as 0. Two of them whose ratio
+            is below 1.33 may be missed. Empty if the variance diverges from every start, or if
+            every variance is a fixed point: relu with σ_w² = 2 and σ_b² = 0.
+
+        Raises
+        ------
+        ArgumentError
+            If σ has no finite mean square.
+
+        Examples
+        --------
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> points = CorrelationMap("tanh", weight_variance=1.5).variance_fixed_points()
+        >>> [(round(point.variance, 6), point.stable) for point in points]
+        [(0.0, False), (0.286894, True)]
+        """
+        return variance_points(self._layer)
+
+    def fixed_points(
+        self, *, variance: float | None = None, tolerance: float = 1e-9, rtol: float = 1e-6
+    ) -> tuple[CorrelationPoint, ...]:
+        """Fixed points c* of the correlation map, by increasing correlation.
+
+        Parameters
+        ----------
+        variance : float, optional
+            q > 0. Default: the fixed point of `phase`.
+        tolerance : float, default 1e-9
+            Φ′(1) up to 1 + tolerance counts as at most 1.
+        rtol : float, default 1e-6
+            Largest acceptable error of a fixed point.
+
+        Returns
+        -------
+        tuple of CorrelationPoint
+            All of them: c* = 1; if Φ′(1) > 1, one in [0, 1), which is the attractor; and if Φ is
+            odd and Φ′(1) > 1, also −1.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If an argument is not allowed, the variance has no positive and finite fixed point, or Φ
+            is the identity.
+        PartialEstimateError
+            If `rtol` is not reached; ``partial`` is the tuple.
+
+        Notes
+        -----
+        The coefficients of Φ in powers of c are not negative, which bounds the number of fixed
+        points; see the module `bnmc.mean_field.correlation.correlation_points`.
+
+        Examples
+        --------
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> chaos = CorrelationMap("tanh", weight_variance=3.0, bias_variance=0.1)
+        >>> [(round(point.correlation, 6), point.stable) for point in chaos.fixed_points()]
+        [(0.477539, True), (1.0, False)]
+        """
+        tolerance = real("tolerance", tolerance, low=0.0)
+        at = self._at(self._variance(variance))
+        if at.is_identity:
+            name, allowed = self._layer.function.name, "an activation or a bias"
+            hint = "here every correlation is a fixed point"
+            raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
+        found = correlation_points(at, float(at.slope(np.ones(1))[0][0]), tolerance)
+        worst = max(point.error for point in found)
+        if not worst <= real("rtol", rtol, above=0.0):
+            raise PartialEstimateError(
+                f"fixed point of the correlation known to {worst:.1e} only, rtol is {rtol:g}", found
+            )
+        return found
+
+    def phase(self, *, start: float = 1.0, tolerance: float = 1e-9, rtol: float = 1e-6) -> Phase:
+        """Whether the network is ordered, critical or chaotic, with its depth scales.
+
+        Parameters
+        ----------
+        start : float, default 1
+            Variance of the pre-activations of layer 0, > 0. It matters if the variance map has
+            several attractors, or every variance is a fixed point.
+        tolerance : float, default 1e-9
+            Largest ``|χ − 1|`` of the critical phase.
+        rtol : float, default 1e-6
+            Largest acceptable error of c* and of χ.
+
+        Returns
+        -------
+        Phase
+            Ordered if ``χ = Φ′(1) < 1``: correlations tend to 1, and gradients vanish. Chaotic if
+            χ > 1: inputs that are nearly equal separate, and gradients explode.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If an argument is not allowed, or σ has no finite mean square.
+        PartialEstimateError
+            If `rtol` is not reached; ``partial`` is the `Phase`.
+
+        Notes
+        -----
+        χ is also the factor of the expected squared gradient norm per layer of backpropagation
+        (Schoenholz et al.), for every norm and order here. If the variance tends to 0 or to
+        infinity, χ is its limit. For example, for relu without bias ``χ = σ_w²/2``.
+
+        Examples
+        --------
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> CorrelationMap("relu", weight_variance=2.0).phase().name
+        'critical'
+        >>> CorrelationMap("tanh", weight_variance=0.9, norm="layer").phase().name
+        'chaotic'
+        >>> round(
+        ...     CorrelationMap("tanh", weight_variance=1.2, bias_variance=0.3)
+        ...     .phase()
+        ...     .correlation_depth,
+        ...     6,
+        ... )
+        2.217086
+        """
+        start = real("start", start, above=0.0)
+        tolerance = real("tolerance", tolerance, low=0.0)
+        variance = attractor(self._layer, start)
+        at = self._at(variance) if 0.0 < variance < math.inf else None
+        found, worst = phase_of(self._layer, variance, at, tolerance)
+        if not worst <= real("rtol", rtol, above=0.0):
+            raise PartialEstimateError(f"phase known to {worst:.1e} only, rtol is {rtol:g}", found)
+        return found
+
+    def trajectory(
+        self, depth: int, *, correlation: ArrayLike, variance: float = 1.0, rtol: float = 1e-6
+    ) -> PairTrajectory:
+        """Variance and correlations of the pre-activations, layer by layer.
+
+        Parameters
+        ----------
+        depth : int
+            Number of layers, >= 0.
+        correlation : array_like of real numbers
+            Correlations of layer 0, in [−1, 1].
+        variance : float, default 1
+            Variance of layer 0, > 0.
+        rtol : float, default 1e-6
+            Largest acceptable error of one application of the map.
+
+        Returns
+        -------
+        PairTrajectory
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If an argument is not allowed.
+        NonFiniteError
+            If the variance overflows or underflows.
+        PartialEstimateError
+            If `rtol` is not reached; ``partial`` is the `PairTrajectory`.
+
+        Examples
+        --------
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> run = CorrelationMap("relu", weight_variance=2.0).trajectory(3, correlation=[0.0, 0.9])
+        >>> run.correlation.round(4)
+        array([[0.    , 0.9   ],
+               [0.3183, 0.9095],
+               [0.4937, 0.9177],
+               [0.6048, 0.9249]])
+        """
+        depth, c = integer("depth", depth, low=0), self._correlations(correlation)
+        q = real("variance", variance, above=0.0)
+        rtol = real("rtol", rtol, above=0.0)
+        variances, correlations, gradients, worst = [q], [c], [], 0.0
+        for layer in range(1, depth + 1):
+            at = self._at(q)
+            q = at.level.following
+            if not 0.0 < q < math.inf:
+                raise NonFiniteError(None, layer, "variance")
+            c, error = at.value(c)
+            variances.append(q)
+            correlations.append(c)
+            gradients.append(at.level.gradient)
+            worst = max(worst, error)
+        found = PairTrajectory(
+            variance=np.array(variances),
+            correlation=np.array(correlations),
+            gradient_factor=np.array(gradients),
+            error=worst,
+        )
+        if not worst <= rtol:
+            message = f"a layer is known to {worst:.1e} only, rtol is {rtol:g}"
+            raise PartialEstimateError(message, found)
+        return found
+
+    def _variance(self, variance: float | None) -> float:
+        """Return the argument `variance`, or the fixed point of the variance."""
+        if variance is not None:
+            return real("variance", variance, above=0.0)
+        found = attractor(self._layer, 1.0)
+        if not 0.0 < found < math.inf:
+            allowed = "a number > 0, as the variance of this network tends to 0 or diverges"
+            raise ArgumentError("variance", variance, allowed)
+        return found
+
+    def _at(self, variance: float) -> LevelMap:
+        if variance not in self._levels:
+            level = self._layer.level(variance)
+            pairs = pair_function(self._layer.function, level.inner)
+            while len(self._levels) >= _REMEMBERED:
+                self._levels.pop(next(iter(self._levels)))
+            self._levels[variance] = LevelMap(self._layer, level, pairs)
+        return self._levels[variance]
+
+    def _correlations(self, correlation: ArrayLike) -> FloatArray:
+        return real_numbers(
+            "correlation", correlation, "numbers in [-1, 1]", lambda c: np.abs(c) <= 1.0
+        )
+
+    def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
+        if not error <= real("rtol", rtol, above=0.0):
+            raise PartialEstimateError(
+                f"the series of {self._layer.function.name} has an error of up to {error:.1e}, "
+                f"above rtol = {rtol:g}: correlations near 1 or -1 need more terms if the "
+                "activation has kinks",
+                value,
+            )
+        return value

@@ -1,0 +1,281 @@
+"""Growth laws of pre-activation residual networks, h ← h + W σ(N(h)) + b, at infinite width.
+
+Let q_l and c_l be variance and correlation at layer l, a the growth of q per layer, and Φ the
+correlation map of a layer without skip connection.  Then
+
+    q_{l+1} = q_l + a,    c_{l+1} − c_l = a (Φ(c_l) − c_l) / q_{l+1}.
+
+**With a norm**, σ sees the variance 1, so a and Φ are constant and q_l = q_0 + a l.  In the time
+ln l, correlations flow by dc/d ln l = Φ(c) − c: powers of l where depth without skip connection has
+exponentials.  Gradients gain the factor 1 + σ_w² E σ′²/q_l per layer, so they grow like l^χ with
+χ = Φ′(1).
+
+**Without a norm** σ sees q_l, and its behaviour at infinity decides.  If σ is homogeneous there,
+q grows by the factor 1 + κ per layer, κ = σ_w² (slope₊² + slope₋²)/2.  If σ has the limits σ(±∞),
+it acts like a step: a = σ_w² (σ(∞)² + σ(−∞)²)/2 + σ_b², and
+
+    Φ(c) = (σ_w² (m² + (2/π) s² arcsin c) + σ_b²)/a,    m, s = (σ(∞) ± σ(−∞))/2,
+
+with corrections of relative order q^(−1/2).  Then E σ′(u)² is D/√q with D = ∫σ′²/√(2π).
+
+Near c = 1, 1 − Φ = δ − K δ^(3/2) with δ = 1 − c for homogeneous σ with slopes of different size,
+K = (4√2/(3π)) β²/(α² + β²), α and β half the sum and half the difference of the slopes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnmc.chain.norms import Norm
+from bnmc.errors import ArgumentError
+from bnmc.mean_field.correlation.correlation_points import LevelMap, correlation_points
+from bnmc.mean_field.correlation.functions import ActivationLike
+from bnmc.mean_field.correlation.gaussian_moments import rough_moments
+from bnmc.mean_field.correlation.layer import PairLayer, pair_layer
+from bnmc.mean_field.correlation.pair_function import pair_function
+
+__all__ = ["GrowthLaw", "ResidualGrowth", "residual_growth"]
+
+# σ at these points shows its behaviour at infinity, up to the relative difference _SAME.
+_FAR, _FARTHER, _SAME = 1e6, 1e8, 1e-5
+
+# |Φ′(1) − 1| up to this counts as 0.
+_CRITICAL = 1e-9
+
+# Variance at which D = √q E σ′(u)² is evaluated.
+_LARGE = 1e10
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthLaw:
+    """The leading law of a quantity for large depth l.
+
+    Attributes
+    ----------
+    kind : {"constant", "linear", "power", "logarithmic", "exponential", "stretched"}
+        =============  ==============================
+        kind           law
+        =============  ==============================
+        "constant"     a constant
+        "linear"       coefficient · l
+        "power"        coefficient · l^rate
+        "logarithmic"  coefficient · (ln l)^rate
+        "exponential"  coefficient · rate^l
+        "stretched"    coefficient · exp(rate · √l)
+        =============  ==============================
+    rate : float
+        0 for a constant, 1 for a linear law.
+    coefficient : float or None
+        None if it depends on the inputs.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import residual_growth
+    >>> law = residual_growth("relu", norm="layer").correlation
+    >>> law.kind, law.rate, round(law.coefficient, 4)
+    ('logarithmic', -2.0, 44.4132)
+    """
+
+    kind: str
+    rate: float
+    coefficient: float | None = None
+
+    def __str__(self) -> str:
+        """Return the law as a formula."""
+        law = {
+            "constant": "constant",
+            "linear": "l",
+            "power": f"l^{self.rate:.4g}",
+            "logarithmic": f"(ln l)^{self.rate:.4g}",
+            "exponential": f"{self.rate:.6g}^l",
+            "stretched": f"exp({self.rate:.4g} √l)",
+        }[self.kind]
+        return law if self.coefficient is None else f"{self.coefficient:.4g} {law}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualGrowth:
+    """Growth laws of a residual network; `residual_growth` returns them.
+
+    Attributes
+    ----------
+    variance : GrowthLaw
+        q_l.
+    limit : float or None
+        The correlation that two inputs converge to; None if it depends on the inputs.
+    correlation : GrowthLaw
+        ``|c_l − limit|``; "constant" if `limit` is None.
+    gradient : GrowthLaw
+        The expected squared gradient norm at layer 0, divided by that at layer l.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import residual_growth
+    >>> found = residual_growth("tanh")
+    >>> str(found.variance), found.limit, str(found.correlation), str(found.gradient)
+    ('1 l', 0.0, 'l^-0.3634', 'exp(1.064 √l)')
+    """
+
+    variance: GrowthLaw
+    limit: float | None
+    correlation: GrowthLaw
+    gradient: GrowthLaw
+
+
+def residual_growth(
+    activation: ActivationLike,
+    *,
+    weight_variance: float = 1.0,
+    bias_variance: float = 0.0,
+    norm: str | Norm = "none",
+) -> ResidualGrowth:
+    """Growth of variance, correlations and gradients in h ← h + W σ(N(h)) + b, for large depth.
+
+    Parameters
+    ----------
+    activation : str, Activation or callable
+        As in `CorrelationMap`.
+    weight_variance, bias_variance : float
+        σ_w² > 0 and σ_b² >= 0.
+    norm : {"none", "layer", "rms", "group"} or Norm
+        Normalization in the branch.
+
+    Returns
+    -------
+    ResidualGrowth
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, UnknownNameError
+        If an argument is not allowed. Without norm, also if the activation neither has limits at
+        ±∞ nor is asymptotically linear on both sides, like sin. With a norm, also if Φ′(1) is 1
+        and the activation is not homogeneous.
+
+    Notes
+    -----
+    The module derives the laws. Those without norm are those of Yang and Schoenholz (arXiv
+    1712.08969): for tanh, q grows linearly and gradients like exp(√l); for relu both grow
+    exponentially, and 1 − c decreases like l^(−2). If σ has limits at ±∞ and c* is not 0,
+    corrections of order l^(−1/2) to the variance bound the exponent of correlations by 1/2. The
+    behaviour at infinity is read from σ(±10⁶) and σ(±10⁸).
+    `CorrelationMap` with ``order="pre-activation"`` and ``skip=1`` has finite depths.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import residual_growth
+    >>> relu = residual_growth("relu", weight_variance=2.0)
+    >>> print(relu.variance, "|", relu.correlation, "|", relu.gradient)
+    2^l | 177.7 l^-2 | 2^l
+    >>> tanh = residual_growth("tanh", norm="layer")
+    >>> print(tanh.variance, "|", tanh.limit, "|", tanh.correlation, "|", tanh.gradient)
+    0.3943 l | 0.0 | l^-0.06953 | l^1.178
+    """
+    layer = pair_layer(activation, weight_variance, bias_variance, norm, "pre-activation", 0.0, 0.0)
+    if layer.norm != "none":
+        return _normalized(layer)
+    slopes, limits = _at_infinity(layer)
+    if slopes is not None:
+        return _homogeneous(layer, *slopes)
+    assert limits is not None
+    return _saturating(layer, *limits)
+
+
+def _normalized(layer: PairLayer) -> ResidualGrowth:
+    """Return the laws with a norm in the branch, before σ."""
+    level = layer.level(1.0)
+    growth, gradient = level.following, level.gradient / level.following
+    variance = GrowthLaw(kind="linear", rate=1.0, coefficient=growth)
+    backwards = GrowthLaw(kind="power", rate=gradient)
+    # Φ is that of a network without skip connection, whose variance is fixed after one layer.
+    at = LevelMap(layer, level, pair_function(layer.function, level.inner))
+    if at.is_identity:
+        constant = GrowthLaw(kind="constant", rate=0.0)
+        return ResidualGrowth(
+            variance=variance, limit=None, correlation=constant, gradient=backwards
+        )
+    if abs(gradient - 1.0) <= _CRITICAL:
+        bend = _bend(*layer.function.slopes) if layer.function.slopes is not None else 0.0
+        if bend == 0.0:
+            allowed = "a variance off the edge of chaos for such an activation"
+            raise ArgumentError("bias_variance", layer.bias_variance, allowed)
+        law = GrowthLaw(kind="logarithmic", rate=-2.0, coefficient=4.0 / bend**2)
+        return ResidualGrowth(variance=variance, limit=1.0, correlation=law, gradient=backwards)
+    points = correlation_points(at, gradient, _CRITICAL)
+    point = next(one for one in points if one.stable)
+    law = GrowthLaw(kind="power", rate=point.slope - 1.0)
+    return ResidualGrowth(
+        variance=variance, limit=point.correlation, correlation=law, gradient=backwards
+    )
+
+
+def _homogeneous(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
+    """Return the laws without norm, for the slopes of σ at −∞ and ∞."""
+    kappa = layer.weight_variance * 0.5 * (left * left + right * right)
+    grows = GrowthLaw(kind="exponential", rate=1.0 + kappa)
+    bend = _bend(left, right)
+    if bend == 0.0:
+        constant = GrowthLaw(kind="constant", rate=0.0)
+        return ResidualGrowth(variance=grows, limit=None, correlation=constant, gradient=grows)
+    root = 2.0 * (1.0 + kappa) / (kappa * bend)
+    law = GrowthLaw(kind="power", rate=-2.0, coefficient=root * root)
+    return ResidualGrowth(variance=grows, limit=1.0, correlation=law, gradient=grows)
+
+
+def _saturating(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
+    """Return the laws without norm, for the limits of σ at −∞ and ∞."""
+    from scipy.optimize import brentq
+
+    w, b = layer.weight_variance, layer.bias_variance
+    growth = w * 0.5 * (left**2 + right**2) + b
+    shift, size = 0.5 * (right + left), 0.5 * (right - left)
+    steepness = w * (2.0 / math.pi) * size**2 / growth
+
+    def excess(c: float) -> float:
+        return (w * shift**2 + b) / growth + steepness * math.asin(c) - c
+
+    limit = 0.0 if excess(0.0) == 0.0 else float(brentq(excess, 0.0, 1.0 - 1e-12, xtol=1e-15))
+    exponent = 1.0 - steepness / math.sqrt(1.0 - limit**2)
+    if limit > 0.0:
+        exponent = min(exponent, 0.5)
+    density = math.sqrt(_LARGE) * rough_moments(layer.function, _LARGE).gradient
+    return ResidualGrowth(
+        variance=GrowthLaw(kind="linear", rate=1.0, coefficient=growth),
+        limit=limit,
+        correlation=GrowthLaw(kind="power", rate=-exponent),
+        gradient=GrowthLaw(kind="stretched", rate=2.0 * w * density / math.sqrt(growth)),
+    )
+
+
+def _bend(left: float, right: float) -> float:
+    """Return K in 1 − Φ = δ − K δ^(3/2) of a homogeneous activation with these slopes."""
+    size = max(abs(left), abs(right))
+    a, b = left / size, right / size
+    return 4.0 * math.sqrt(2.0) / (3.0 * math.pi) * 0.5 * (b - a) ** 2 / (a**2 + b**2)
+
+
+def _at_infinity(
+    layer: PairLayer,
+) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
+    """Return the slopes of σ at ±∞ if it is asymptotically linear, or else its limits."""
+    near, far = (np.array([-x, x]) for x in (_FAR, _FARTHER))
+    with np.errstate(all="ignore"):
+        values, farther = (
+            np.asarray(layer.function.value(x), dtype=np.float64) for x in (near, far)
+        )
+    if np.isfinite(farther).all():
+        slopes, same = farther / far, np.abs(farther / far - values / near)
+        largest = np.abs(slopes).max()
+        if largest * _FARTHER > 1.0 / _SAME and (same <= _SAME * largest).all():
+            # A side with a limit has the slope 0.
+            left, right = np.where(np.abs(slopes) > _SAME * largest, slopes, 0.0).tolist()
+            return (left, right), None
+        left, right = farther.tolist()
+        size = max(abs(left), abs(right))
+        constant = np.abs(farther - values).max() <= _SAME * size
+        if size > 0.0 and constant and abs(right - left) > _SAME * size:
+            return None, (left, right)
+    allowed = "an activation with two limits or two slopes at infinity, or a norm in the branch"
+    raise ArgumentError("activation", layer.function.name, allowed)

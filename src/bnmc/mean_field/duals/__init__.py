@@ -1,0 +1,9 @@
+"""Dual activations: expectations of products of an activation at two normal variables.
+
+`dual` returns them for an activation, `closed_forms` holds those with a formula, and `series`
+computes those of any other function by Hermite series.  `bnmc.infinite_width` exports `dual` and
+`Dual`; `correlation` uses them for its maps.
+
+The package imports `bnmc.chain.activations`, `bnmc._kernels` and `bnmc.mean_field`.  Read
+`duals.py` first.
+"""

@@ -1,0 +1,351 @@
+"""The maps of variance and correlation: closed forms, other implementations, wide networks."""
+
+import math
+
+import numpy as np
+import pair_networks
+import pytest
+from scipy.optimize import brentq
+
+import bnmc
+from bnmc import Activation
+from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc.chain.norms import Norm
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    PartialEstimateError,
+    UnknownNameError,
+)
+from bnmc.infinite_width import nngp
+from bnmc.mean_field import CorrelationMap
+
+# --- closed forms
+
+
+def erf_pair(q, c):
+    """V of erf (Williams)."""
+    return 2 / np.pi * np.arcsin(2 * q * c / (1 + 2 * q))
+
+
+def erf_slope(q, c):
+    return 4 / np.pi * q / np.sqrt((1 + 2 * q) ** 2 - (2 * q * c) ** 2)
+
+
+@pytest.mark.parametrize(("w", "b"), [(3.0, 0.1), (0.8, 0.2)])
+def test_erf(w, b):
+    q = brentq(lambda q: w * erf_pair(q, 1.0) + b - q, 1e-3, 1e3, xtol=1e-15)
+    field = CorrelationMap("erf", weight_variance=w, bias_variance=b)
+    (point,) = field.variance_fixed_points()
+    assert abs(point.variance / q - 1) <= point.error + 1e-14
+    slope = w * 4 / np.pi / ((1 + 2 * q) * np.sqrt(1 + 4 * q))
+    assert point.slope == pytest.approx(slope, rel=1e-10)
+    phase = field.phase()
+    gradient = w * 4 / np.pi / np.sqrt(1 + 4 * q)
+    assert phase.gradient_factor == pytest.approx(gradient, rel=1e-12)
+    assert phase.gradient_depth == pytest.approx(1 / abs(math.log(gradient)), rel=1e-10)
+    assert phase.variance_depth == pytest.approx(-1 / math.log(slope), rel=1e-9)
+    c = np.array([-1.0, -0.3, 0.0, 0.9, 1.0])
+    assert field(c) == pytest.approx((w * erf_pair(q, c) + b) / q, rel=1e-12, abs=1e-14)
+    assert field.slope(c) == pytest.approx(w * erf_slope(q, c) / q, rel=1e-11)
+    if gradient < 1:
+        assert (phase.name, phase.correlation) == ("ordered", 1.0)
+        assert phase.correlation_depth == pytest.approx(phase.gradient_depth)
+        return
+    star = brentq(lambda c: (w * erf_pair(q, c) + b) / q - c, 0.0, 0.99, xtol=1e-15)
+    assert (phase.name, phase.correlation) == ("chaotic", pytest.approx(star, abs=1e-12))
+    depth = -1 / math.log(w * erf_slope(q, star) / q)
+    assert phase.correlation_depth == pytest.approx(depth, rel=1e-10)
+    inner, top = field.fixed_points()
+    assert (inner.stable, top.stable, top.correlation) == (True, False, 1.0)
+    assert abs(inner.correlation - star) <= inner.error + 1e-14
+
+
+def test_series_and_closed_form_agree():
+    own = Activation(lambda x: math.erf(x))
+    for options in ({"weight_variance": 3.0, "bias_variance": 0.1}, {"norm": "rms", "eps": 0.1}):
+        one, other = (CorrelationMap(name, **options) for name in ("erf", own))
+        c = np.linspace(-1.0, 1.0, 9)
+        assert other(c) == pytest.approx(one(c), abs=1e-12)
+        assert other.slope(c) == pytest.approx(one.slope(c), rel=1e-9)
+        points = zip(one.fixed_points(), other.fixed_points(), strict=True)
+        for a, b in points:
+            assert abs(a.correlation - b.correlation) <= a.error + b.error
+            assert a.slope == pytest.approx(b.slope, rel=1e-9)
+
+
+def test_relu():
+    edge = CorrelationMap("relu", weight_variance=2.0)
+    assert (edge.phase(start=3.0).variance, edge.phase().name) == (3.0, "critical")
+    assert edge.variance_fixed_points() == ()
+    assert math.isinf(edge.phase().correlation_depth)
+    assert math.isinf(edge.phase().gradient_depth)
+    c = np.array([-0.5, 0.2])
+    J = (np.sqrt(1 - c**2) + (np.pi - np.arccos(c)) * c) / np.pi
+    assert edge(c) == pytest.approx(J, rel=1e-13)
+    for w, b, name, variance in (
+        (1.5, 0.1, "ordered", 0.4),
+        (1.5, 0.0, "ordered", 0.0),
+        (2.5, 0.0, "chaotic", math.inf),
+        (2.5, 0.1, "chaotic", math.inf),
+        (2.0, 0.1, "critical", math.inf),
+    ):
+        phase = CorrelationMap("relu", weight_variance=w, bias_variance=b).phase()
+        assert (phase.name, phase.correlation) == (name, 1.0)
+        assert phase.variance == pytest.approx(variance)
+        assert phase.gradient_factor == pytest.approx(w / 2, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"norm": "layer"}, ("critical", 1.0, 1.0)),
+        ({"norm": "group", "bias_variance": 0.1}, ("ordered", 1.0, 1 / 1.2)),
+        ({"norm": "layer", "order": "activation-norm"}, ("chaotic", 0.0, np.pi / (np.pi - 1))),
+        ({"norm": "rms", "order": "activation-norm"}, ("critical", 1.0, 1.0)),
+    ],
+)
+def test_relu_with_a_norm(options, found):
+    phase = CorrelationMap("relu", **options).phase()
+    assert (phase.name, phase.correlation) == found[:2]
+    assert phase.gradient_factor == pytest.approx(found[2], rel=1e-12)
+
+
+def test_odd_functions_without_bias():
+    low, middle, high = CorrelationMap("tanh", norm="layer").fixed_points()
+    assert [one.correlation for one in (low, middle, high)] == [-1.0, 0.0, 1.0]
+    assert [one.stable for one in (low, middle, high)] == [False, True, False]
+    assert low.slope == pytest.approx(high.slope)
+
+
+def test_networks_that_become_linear():
+    for w, name in ((0.9, "ordered"), (1.0, "critical")):
+        phase = CorrelationMap("tanh", weight_variance=w).phase()
+        assert (phase.name, phase.variance, phase.correlation) == (name, 0.0, None)
+        assert phase.gradient_factor == pytest.approx(w, rel=1e-14)
+    assert CorrelationMap("linear").phase().correlation is None
+    with pytest.raises(ArgumentError, match="every correlation is a fixed point"):
+        CorrelationMap("linear").fixed_points()
+
+
+def test_several_attractors():
+    # exp: q = σ_w² exp(2q) has two solutions, the larger one unstable.
+    field = CorrelationMap("exp", weight_variance=0.1)
+    low, high = field.variance_fixed_points()
+    for point in (low, high):
+        assert point.variance == pytest.approx(0.1 * math.exp(2 * point.variance), rel=1e-12)
+        assert point.slope == pytest.approx(2 * point.variance, rel=1e-10)
+    assert (low.stable, high.stable) == (True, False)
+    assert field.phase().variance == low.variance
+    beyond = field.phase(start=2.0)
+    assert (beyond.variance, beyond.gradient_factor) == (math.inf, math.inf)
+
+
+def test_a_variance_map_that_decreases():
+    # V(q) = E exp(−2x²) = 1/√(1 + 4q)
+    field = CorrelationMap(Activation(lambda x: np.exp(-x * x)), weight_variance=50.0)
+    phase, q = field.phase(), brentq(lambda q: 50 / np.sqrt(1 + 4 * q) - q, 1.0, 50.0, xtol=1e-14)
+    assert phase.variance == pytest.approx(q, rel=1e-12)
+    assert phase.variance_rate == pytest.approx(-2 * q / (1 + 4 * q), rel=1e-9)
+    run = field.trajectory(40, correlation=0.0, rtol=1.0)
+    assert run.variance[-1] == pytest.approx(q, rel=1e-9)
+
+
+def test_a_jump_is_chaotic():
+    phase = CorrelationMap("step").phase()
+    assert (phase.name, phase.gradient_factor) == ("chaotic", math.inf)
+    star = brentq(lambda c: 0.5 + np.arcsin(c) / np.pi - c, 0.1, 0.9, xtol=1e-15)
+    assert phase.correlation == pytest.approx(star, abs=1e-12)
+
+
+# --- other implementations
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.7])
+@pytest.mark.parametrize(
+    ("norm", "order"),
+    [
+        ("none", "norm-activation"),
+        ("rms", "norm-activation"),
+        ("layer", "activation-norm"),
+        ("rms", "activation-norm"),
+    ],
+)
+def test_trajectories_are_kernels_of_infinite_width(norm, order, skip):
+    c, options = 0.3, {"norm": norm, "order": order, "skip": skip}
+    options |= {"weight_variance": 1.7, "bias_variance": 0.2}
+    x = np.array([[1.0, c], [0.0, math.sqrt(1 - c * c)]])
+    kernel = nngp(x, 4, activation="gelu", **options)
+    first = nngp(x, 0, weight_variance=1.7, bias_variance=0.2)
+    start = {"variance": first[0, 0], "correlation": first[0, 1] / first[0, 0]}
+    run = CorrelationMap("gelu", **options).trajectory(4, **start)
+    assert run.variance[-1] == pytest.approx(kernel[0, 0], rel=1e-12)
+    assert run.correlation[-1] == pytest.approx(kernel[0, 1] / kernel[0, 0], rel=1e-12)
+    assert run.layers.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_chains():
+    layer = Norm("layer", NORM_NONE, "features", centred=True)
+    rms = Norm("rms", NORM_NONE, "features", centred=False)
+    chain = bnmc.Chain(10, 2, "tanh", norm="none", gain=1.5, skip=0.5, eps=0.0)
+    plain = CorrelationMap.of(chain)
+    same = CorrelationMap("tanh", weight_variance=2.25, skip=0.5)
+    assert float(plain(0.2)) == float(same(0.2))
+    for norm, name in ((layer, "layer"), (rms, "rms")):
+        made = CorrelationMap.of(bnmc.Chain(10, 2, "tanh", norm=norm, gain=1.5, eps=0.1))
+        named = CorrelationMap("tanh", weight_variance=2.25, norm=name, eps=0.1)
+        assert float(made(0.2)) == float(named(0.2))
+    with pytest.raises(ArgumentError, match="MeanField"):
+        CorrelationMap.of(bnmc.Chain(10, 2, "tanh"))
+    with pytest.raises(ArgumentTypeError):
+        CorrelationMap.of("tanh")
+
+
+# --- wide networks
+
+NETWORKS, WIDTH = 50, 16_000
+#: The maps have errors of order 1/width at finite width; this many times 1/width is allowed per
+#: layer.  Curvatures and slopes of the maps here are at most about 3.
+BIAS = 20.0 / WIDTH
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "start"),
+    [
+        ("tanh", {"weight_variance": 1.2, "bias_variance": 0.3}, 0.9999),
+        ("tanh", {"weight_variance": 2.5, "bias_variance": 0.05}, 0.9999),
+        ("tanh", {"weight_variance": 2.5, "bias_variance": 0.05}, 0.0),
+        ("relu", {"norm": "group", "order": "activation-norm", "bias_variance": 0.1}, 0.999),
+        ("relu", {"norm": "layer", "weight_variance": 3.0, "bias_variance": 0.1, "skip": 0.5}, 0.5),
+        ("tanh", {"norm": "rms", "order": "pre-activation", "skip": 1.0}, 0.99),
+    ],
+)
+def test_networks(name, options, start):
+    depth, variance = 6, 0.8
+    activation = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0.0)}[name]
+    field = CorrelationMap(name, **options)
+    run = field.trajectory(depth, correlation=start, variance=variance)
+    generator = np.random.default_rng(20261123)
+    grams = np.array([
+        pair_networks.forward(
+            pair_networks.pair(WIDTH, variance, start, generator), depth, activation, generator,
+            **options,
+        )
+        for _ in range(NETWORKS)
+    ])  # fmt: skip
+    sizes = np.log(grams[:, 1:, 0, 0])
+    allowed = pair_networks.reach(sizes) + BIAS * np.arange(1, depth + 1)
+    assert (np.abs(sizes.mean(axis=0) - np.log(run.variance[1:])) <= allowed).all()
+    # Logarithms: their slopes are those of the depth scales where 1 − c is small.
+    gaps = np.log(1.0 - pair_networks.correlation(grams[:, 1:]))
+    expected = np.log(1.0 - run.correlation[1:])
+    allowed = pair_networks.reach(gaps) + BIAS * np.arange(1, depth + 1)
+    assert (np.abs(gaps.mean(axis=0) - expected) <= allowed).all()
+    assert allowed.max() < 0.1
+
+
+def test_the_depth_scale_of_correlations():
+    """Nearly equal inputs separate or meet at the rate χ, over the depth scales of the phase."""
+    generator = np.random.default_rng(3)
+    for w, b, sign in ((1.2, 0.3, -1.0), (3.0, 0.05, 1.0)):
+        phase = CorrelationMap("tanh", weight_variance=w, bias_variance=b).phase()
+        start, depth = 1.0 - 1e-5, 6
+        rates = []
+        for _ in range(NETWORKS):
+            h = pair_networks.pair(WIDTH, phase.variance, start, generator)
+            options = {"weight_variance": w, "bias_variance": b}
+            grams = pair_networks.forward(h, depth, np.tanh, generator, **options)
+            gap = 1.0 - pair_networks.correlation(grams)
+            rates.append(np.log(gap[-1] / gap[0]) / depth)
+        # Φ is curved: over these layers 1 − c stays below 1e-4, so that the slope changes by 1e-3.
+        allowed = pair_networks.reach(rates) + BIAS + 1e-3
+        assert allowed < 0.02
+        assert abs(np.mean(rates) - sign / phase.gradient_depth) <= allowed
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_variance": 2.5, "bias_variance": 0.05},
+        {"norm": "layer"},
+        {"norm": "layer", "order": "activation-norm", "bias_variance": 0.2},
+        {"norm": "rms", "order": "pre-activation", "skip": 1.0},
+    ],
+)
+def test_gradients_of_networks(options):
+    """The squared gradient norm of networks with weights grows by the factors of a trajectory."""
+    width, depth, variance = 300, 4, 0.8
+
+    def slope(x):
+        return 1.0 / np.cosh(x) ** 2
+
+    run = CorrelationMap("tanh", **options).trajectory(depth, correlation=0.0, variance=variance)
+    generator = np.random.default_rng(11)
+    found = []
+    for _ in range(40):
+        h = generator.standard_normal((width, 1))
+        h *= math.sqrt(variance / np.mean(h**2))
+        found.append(pair_networks.backward(h, depth, np.tanh, slope, generator, **options))
+    # E log of a mean over `width` entries is below its limit by about their variance / (2 width):
+    # at most 10 per layer is allowed, and as much for the forward pass.
+    allowed = pair_networks.reach(found) + 2 * 5.0 * depth / width
+    assert abs(np.mean(found) - np.log(run.gradient_factor).sum()) <= allowed
+    assert allowed < 0.5
+
+
+# --- errors
+
+
+def test_kinks_without_closed_form_raise_with_the_result():
+    field = CorrelationMap("selu", norm="rms")
+    with pytest.raises(PartialEstimateError, match="selu") as caught:
+        field(0.99999, rtol=1e-12)
+    assert caught.value.partial == pytest.approx(1.0, abs=1e-4)
+    assert float(field(1.0)) == 1.0
+    with pytest.raises(PartialEstimateError):
+        field.trajectory(1, correlation=0.99999, rtol=1e-12)
+    hidden = Activation(lambda x: np.tanh(x) if x < 0.377 else np.tanh(0.377) + 3 * (x - 0.377))
+    with pytest.raises(PartialEstimateError) as caught:
+        CorrelationMap(hidden, norm="rms").phase()
+    assert caught.value.partial.name == "chaotic"
+    with pytest.raises(PartialEstimateError):
+        CorrelationMap(hidden, norm="rms", bias_variance=0.1).fixed_points(rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind", "reason"),
+    [
+        ("tahn", {}, UnknownNameError, "tanh"),
+        ("tanh", {"norm": "batch"}, ArgumentError, "MeanField"),
+        ("tanh", {"norm": "layr"}, UnknownNameError, "layer"),
+        ("tanh", {"norm": 3}, ArgumentTypeError, "norm"),
+        ("tanh", {"order": "norm"}, UnknownNameError, "order"),
+        ("tanh", {"weight_variance": 0.0}, ArgumentError, "weight_variance"),
+        ("tanh", {"bias_variance": -1.0}, ArgumentError, "bias_variance"),
+        ("tanh", {"skip": math.inf}, ArgumentError, "skip"),
+        ("tanh", {"eps": -1e-5}, ArgumentError, "eps"),
+    ],
+)
+def test_arguments(name, options, kind, reason):
+    with pytest.raises(kind, match=reason):
+        CorrelationMap(name, **options)
+
+
+def test_arguments_of_methods():
+    field = CorrelationMap("tanh", weight_variance=0.5)
+    with pytest.raises(ArgumentError, match="tends to 0"):
+        field(0.5)
+    assert 0.49 < float(field(0.5, variance=0.1)) < 0.51
+    with pytest.raises(ArgumentError, match=r"\[-1, 1\]"):
+        field(1.5)
+    with pytest.raises(ArgumentError, match="start"):
+        field.phase(start=0.0)
+    with pytest.raises(NonFiniteError, match="layer 4"):
+        CorrelationMap("relu", weight_variance=1e90).trajectory(5, correlation=0.0)
+    with pytest.raises(ArgumentError, match="constant"):
+        CorrelationMap(
+            Activation(lambda x: 1.0 + 0.0 * x), norm="layer", order="activation-norm"
+        ).phase()
+    with pytest.raises(ArgumentError, match="mean square"):
+        CorrelationMap(Activation(lambda x: np.exp(x * x)))(0.5, variance=1.0)

@@ -1,0 +1,133 @@
+"""The edge of chaos: closed forms, and tanh against mpmath."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+from bnmc import Activation
+from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.mean_field import CorrelationMap, edge_of_chaos
+
+
+def edge_of_tanh(bias):
+    """Return σ_w² with q = V/S + σ_b² and σ_w² = 1/S, from integrals at 20 digits."""
+
+    def mean(f, q):
+        root = mpmath.sqrt(q)
+        total = mpmath.quad(lambda z: f(root * z) * mpmath.npdf(z), [-12, -4, 0, 4, 12])
+        return total
+
+    def slope(q):
+        return mean(lambda x: mpmath.sech(x) ** 4, q)
+
+    with mpmath.workdps(20):
+        start = bias ** (1 / 3)
+        q = mpmath.findroot(
+            lambda q: q - mean(lambda x: mpmath.tanh(x) ** 2, q) / slope(q) - bias,
+            (start, 1.5 * start), solver="anderson", tol=1e-14,
+        )  # fmt: skip
+        return float(1 / slope(q))
+
+
+@pytest.mark.parametrize("bias", [0.05, 0.3])
+def test_tanh(bias):
+    found = edge_of_chaos("tanh", bias)
+    exact = edge_of_tanh(bias)
+    assert float(found.weight_variance) == pytest.approx(exact, rel=1e-11)
+    assert abs(float(found.weight_variance) / exact - 1) <= float(found.error)
+    assert found.stable
+
+
+BIASES = np.array([1e-3, 0.05, 0.5, 3.0])
+
+
+def squares_of_erf(q):
+    return 2 / np.pi * np.arcsin(2 * q / (1 + 2 * q)), 4 / np.pi / np.sqrt(1 + 4 * q)
+
+
+def squares_of_sin(q):
+    return (1 - np.exp(-2 * q)) / 2, (1 + np.exp(-2 * q)) / 2
+
+
+@pytest.mark.parametrize(("name", "squares"), [("erf", squares_of_erf), ("sin", squares_of_sin)])
+def test_closed_forms(name, squares):
+    def bias(q):
+        square, slope = squares(q)
+        return q - square / slope
+
+    roots = [brentq(lambda q, b=b: bias(q) - b, 1e-3, 1e3, xtol=1e-15) for b in BIASES]
+    found = edge_of_chaos(name, BIASES)
+    exact = 1 / squares(np.array(roots))[1]
+    assert found.weight_variance == pytest.approx(exact, rel=1e-10)
+    assert (np.abs(found.weight_variance / exact - 1) <= found.error + 1e-13).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [("relu", 2.0), ("tanh", 1.0), ("erf", math.pi / 4), ("abs", 1.0), ("linear", 1.0)],
+)
+def test_without_bias(name, weight):
+    assert float(edge_of_chaos(name).weight_variance) == pytest.approx(weight, rel=1e-14)
+
+
+def test_a_function_without_derivative():
+    own = Activation(lambda x: np.tanh(2.0 * x))
+    assert float(edge_of_chaos(own).weight_variance) == pytest.approx(0.25, rel=1e-9)
+    # tanh(2x) with variance q is tanh with variance 4q: σ_b² is a quarter.
+    found = edge_of_chaos(own, 0.05 / 4)
+    tanh = edge_of_chaos("tanh", 0.05)
+    assert float(found.weight_variance) == pytest.approx(float(tanh.weight_variance) / 4, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "layer"},
+        {"norm": "rms", "order": "activation-norm"},
+        {"norm": "layer", "order": "activation-norm"},
+        {},
+    ],
+)
+def test_networks_there_are_critical(options):
+    edge = edge_of_chaos("tanh", [0.02, 0.4], **options)
+    for w, b in zip(edge.weight_variance, edge.bias_variance, strict=True):
+        phases = [
+            CorrelationMap("tanh", weight_variance=k * w, bias_variance=b, **options).phase().name
+            for k in (0.99, 1.0, 1.01)
+        ]
+        assert phases == ["ordered", "critical", "chaotic"]
+
+
+def test_variances_that_repel_are_marked():
+    found = edge_of_chaos("gelu", [0.05, 0.3])
+    assert found.stable.tolist() == [False, True]
+    assert (found.variance_slope > 1.0).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "bias", "options", "reason"),
+    [
+        ("relu", 0.1, {}, "single point"),
+        ("relu", 0.0, {"norm": "layer"}, "every network is critical"),
+        ("tanh", 0.0, {"norm": "layer"}, "every network is chaotic"),
+        ("sigmoid", 0.0, {"norm": "rms"}, "every network is ordered"),
+        ("relu^2", 0.0, {}, "does not pass here"),
+        ("step", 0.1, {}, "every network is chaotic"),
+        ("tanh", -1.0, {}, "bias_variance"),
+        ("tanh", 0.0, {"norm": "batch"}, "MeanField"),
+        ("tanh", 0.0, {"order": "other"}, "order"),
+    ],
+)
+def test_no_edge(name, bias, options, reason):
+    with pytest.raises(ArgumentError, match=reason):
+        edge_of_chaos(name, bias, **options)
+
+
+def test_an_undeclared_kink_raises_with_the_result():
+    hidden = Activation(lambda x: np.tanh(x) if x < 0.377 else np.tanh(0.377))
+    with pytest.raises(PartialEstimateError) as caught:
+        edge_of_chaos(hidden, 0.1)
+    assert caught.value.partial.weight_variance > 0

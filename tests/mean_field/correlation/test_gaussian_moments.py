@@ -1,0 +1,109 @@
+"""Moments at one normal variable against adaptive integration and closed forms."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import integrate, special
+
+from bnmc import Activation
+from bnmc.errors import ArgumentError
+from bnmc.mean_field.correlation.functions import gaussian_function, slopes_at_zero
+from bnmc.mean_field.correlation.gaussian_moments import moments, rough_moments
+
+
+def expectation(f, q, kinks=()):
+    def integrand(z):
+        return f(math.sqrt(q) * z) * math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+
+    points = sorted({0.0, *(kink / math.sqrt(q) for kink in kinks)})
+    edges = [-12.0, *points, 12.0]
+    options = {"epsabs": 1e-14, "epsrel": 1e-13, "limit": 200}
+    return sum(integrate.quad(integrand, a, b, **options)[0] for a, b in itertools.pairwise(edges))
+
+
+@pytest.mark.parametrize("q", [0.3, 4.0])
+def test_a_smooth_function(q):
+    found = moments(gaussian_function("tanh"), q)
+    value, slope = math.tanh, lambda x: 1 / math.cosh(x) ** 2
+    assert found.square == pytest.approx(expectation(lambda x: value(x) ** 2, q), rel=1e-12)
+    assert found.gradient == pytest.approx(expectation(lambda x: slope(x) ** 2, q), rel=1e-12)
+    first = expectation(lambda x: value(x) * x / math.sqrt(q), q)
+    assert found.first == pytest.approx(first, rel=1e-12)
+    change = expectation(lambda x: value(x) * slope(x) * x / q, q)
+    assert found.square_slope == pytest.approx(change, rel=1e-11)
+    assert found.mirror == -found.square
+    assert found.error < 1e-13
+    assert found.gradient_error < 1e-13
+
+
+def bent(x):
+    return np.tanh(x) if x < 0.377 else np.tanh(0.377) + 2.0 * (x - 0.377)
+
+
+@pytest.mark.parametrize("q", [0.5, 2.0])
+def test_a_kink_and_no_derivative(q):
+    found = moments(gaussian_function(Activation(bent, kinks=(0.377,))), q)
+    assert found.mean == pytest.approx(expectation(bent, q, [0.377]), rel=1e-12)
+    square = expectation(lambda x: bent(x) ** 2, q, [0.377])
+    assert found.square == pytest.approx(square, rel=1e-12)
+    slope = expectation(lambda x: 4.0 if x > 0.377 else 1 / math.cosh(x) ** 4, q, [0.377])
+    assert found.gradient == pytest.approx(slope, rel=1e-11)
+    mirror = expectation(lambda x: bent(x) * bent(-x), q, [-0.377, 0.377])
+    assert found.mirror == pytest.approx(mirror, rel=1e-12)
+    assert max(found.error, found.gradient_error) < 1e-12
+
+
+@pytest.mark.parametrize("q", [0.5, 2.0])
+def test_the_error_includes_a_kink_that_was_not_declared(q):
+    found = moments(gaussian_function(Activation(bent)), q)
+    square = expectation(lambda x: bent(x) ** 2, q, [0.377])
+    slope = expectation(lambda x: 4.0 if x > 0.377 else 1 / math.cosh(x) ** 4, q, [0.377])
+    assert 1e-9 < abs(found.square / square - 1) <= found.error
+    assert 1e-6 < abs(found.gradient / slope - 1) <= found.gradient_error
+
+
+@pytest.mark.parametrize("q", [1e-8, 1.0, 1e6, 1e12])
+def test_every_variance(q):
+    found = moments(gaussian_function("erf"), q)
+    square = 2 / np.pi * np.arctan2(2 * q, np.sqrt(1 + 4 * q))
+    assert found.square == pytest.approx(square, rel=1e-13)
+    assert found.gradient == pytest.approx(4 / np.pi / np.sqrt(1 + 4 * q), rel=1e-13)
+    slope = 4 / np.pi / ((1 + 2 * q) * np.sqrt(1 + 4 * q))
+    assert found.square_slope == pytest.approx(slope, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["relu^2", "relu^3", "cos", "exp", "step"])
+def test_names_that_have_a_formula_only(name):
+    q, power = 0.7, {"relu^2": 2, "relu^3": 3, "step": 0}.get(name)
+    found = moments(gaussian_function(name), q)
+    if power is not None:
+        square = q**power * special.factorial2(2 * power - 1) / 2 if power else 0.5
+        slope = power**2 * q ** (power - 1) * special.factorial2(2 * power - 3) / 2
+        slope = slope if power else math.inf
+    elif name == "exp":
+        square = slope = math.exp(2 * q)
+    else:
+        square, slope = (1 + math.exp(-2 * q)) / 2, (1 - math.exp(-2 * q)) / 2
+    assert found.square == pytest.approx(square, rel=1e-13)
+    assert found.gradient == pytest.approx(slope, rel=1e-13)
+
+
+def test_a_jump_has_no_mean_square_of_the_slope():
+    jump = Activation(lambda x: x if x < 0.5 else x + 1.0, kinks=(0.5,), derivative=lambda x: 1.0)
+    assert moments(gaussian_function(jump), 1.0).gradient == math.inf
+
+
+def test_fast_growth():
+    assert moments(gaussian_function("exp"), 20.0).square == pytest.approx(math.exp(40), rel=1e-12)
+    fast = gaussian_function(Activation(lambda x: np.exp(x * x / 3)))
+    with pytest.raises(ArgumentError, match="finite mean square"):
+        moments(fast, 1.0)
+    assert rough_moments(fast, 1.0).square == math.inf
+    assert moments(fast, 0.5).square == pytest.approx((1 - 2 / 3) ** -0.5, rel=1e-12)
+
+
+def test_slopes_at_zero():
+    assert slopes_at_zero(gaussian_function("relu")) == (0.0, 1.0)
+    assert slopes_at_zero(gaussian_function(Activation(bent))) is None

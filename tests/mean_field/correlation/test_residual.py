@@ -1,0 +1,166 @@
+"""Growth laws of residual networks: iterated maps of closed form, and networks in NumPy."""
+
+import math
+
+import numpy as np
+import pair_networks
+import pytest
+
+from bnmc import Activation
+from bnmc.errors import ArgumentError
+from bnmc.mean_field import CorrelationMap, residual_growth
+
+
+def J(c):
+    return (math.sqrt((1 - c) * (1 + c)) + (math.pi - math.acos(c)) * c) / math.pi
+
+
+def erf_pair(q, c):
+    return 2 / math.pi * math.asin(2 * q * c / (1 + 2 * q))
+
+
+def iterated(pair, w, b, layers, norm=False, c=0.3, q=1.0):
+    """Return (q, c) at some layers of h ← h + W σ(N(h)) + b, V given by `pair`."""
+    found = []
+    for layer in range(layers[-1]):
+        inner = 1.0 if norm else q
+        following = q + w * pair(inner, 1.0) + b
+        c = min((q * c + w * pair(inner, c) + b) / following, 1.0)
+        q = following
+        if layer + 1 in layers:
+            found.append((q, c))
+    return np.array(found)
+
+
+LAYERS = [30_000, 120_000]
+
+
+def exponent(values):
+    return math.log(values[1] / values[0]) / math.log(LAYERS[1] / LAYERS[0])
+
+
+def relu_pair(q, c):
+    return 0.5 * q * J(c)
+
+
+def test_relu():
+    w, layers = 1.5, [600, 700]
+    found = residual_growth("relu", weight_variance=w)
+    assert (found.limit, found.correlation.kind, found.correlation.rate) == (1.0, "power", -2.0)
+    run = iterated(relu_pair, w, 0.0, layers)
+    grown = math.log(run[1, 0] / run[0, 0]) / 100
+    assert grown == pytest.approx(math.log(found.variance.rate), rel=1e-12)
+    assert found.gradient.rate == found.variance.rate
+    # 1/√(1 − c) grows linearly, with a slope whose corrections are of order 1/l.
+    slope = (1 / math.sqrt(1 - run[1, 1]) - 1 / math.sqrt(1 - run[0, 1])) / 100
+    assert slope**-2 == pytest.approx(found.correlation.coefficient, rel=0.02)
+
+
+@pytest.mark.parametrize("b", [0.0, 0.5])
+def test_saturating(b):
+    found = residual_growth("erf", bias_variance=b)
+    q, c = iterated(erf_pair, 1.0, b, LAYERS).T
+    assert q[1] / LAYERS[1] == pytest.approx(found.variance.coefficient, rel=0.01)
+    if b == 0.0:
+        # Yang and Schoenholz: the exponent is 1 − 2/π.
+        assert (found.limit, found.correlation.rate) == (0.0, pytest.approx(2 / math.pi - 1))
+        assert exponent(c) == pytest.approx(found.correlation.rate, abs=0.005)
+    else:
+        a = 1.0 + b
+        star = found.limit
+        assert (2 / math.pi * math.asin(star) + b) / a == pytest.approx(star, abs=1e-12)
+        rate = 1 - 2 / math.pi / a / math.sqrt(1 - star**2)
+        assert found.correlation.rate == pytest.approx(-min(rate, 0.5))
+    slopes = [4 / math.pi / math.sqrt(1 + 4 * one) for one in np.linspace(q[0], q[1], 4001)]
+    gained = np.mean(np.log1p(slopes)) * (LAYERS[1] - LAYERS[0])
+    expected = found.gradient.rate * (math.sqrt(LAYERS[1]) - math.sqrt(LAYERS[0]))
+    assert gained == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(("b", "kind"), [(0.0, "chaotic"), (1.0, "ordered")])
+def test_norms(b, kind):
+    found = residual_growth("erf", bias_variance=b, norm="layer")
+    field = CorrelationMap("erf", bias_variance=b, norm="layer").phase()
+    assert field.name == kind
+    q, c = iterated(erf_pair, 1.0, b, LAYERS, norm=True).T
+    assert found.limit == field.correlation
+    assert found.variance.coefficient == pytest.approx(erf_pair(1.0, 1.0) + b, rel=1e-12)
+    assert q[1] - q[0] == pytest.approx(
+        found.variance.coefficient * (LAYERS[1] - LAYERS[0]), rel=1e-9
+    )
+    assert exponent(np.abs(c - found.limit)) == pytest.approx(found.correlation.rate, abs=2e-3)
+    gradient = 4 / math.pi / math.sqrt(5) / found.variance.coefficient
+    assert found.gradient.rate == pytest.approx(gradient, rel=1e-12)
+
+
+def test_relu_with_a_norm_is_logarithmic():
+    found = residual_growth("relu", weight_variance=2.0, norm="rms")
+    assert (found.correlation.kind, found.correlation.rate) == ("logarithmic", -2.0)
+    _, c = iterated(lambda q, c: 0.5 * J(c), 2.0, 0.0, LAYERS, norm=True).T
+    slope = np.diff(1 / np.sqrt(1 - c))[0] / math.log(LAYERS[1] / LAYERS[0])
+    # The next terms of 1 − Φ are of relative order √(1 − c), which is .05 here.
+    assert slope**-2 == pytest.approx(found.correlation.coefficient, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "value"),
+    [("relu", "none", lambda x: np.maximum(x, 0.0)), ("tanh", "layer", np.tanh)],
+)
+def test_networks(name, norm, value):
+    """Variances of networks in NumPy grow by the stated law, and correlations by the map."""
+    width, depth, count, w = 4000, 30, 24, 0.5
+    found = residual_growth(name, weight_variance=w, norm=norm)
+    generator = np.random.default_rng(5)
+    options = {"weight_variance": w, "norm": norm, "skip": 1.0, "order": "pre-activation"}
+    grams = np.array([
+        pair_networks.forward(
+            pair_networks.pair(width, 1.0, 0.3, generator), depth, value, generator, **options
+        )
+        for _ in range(count)
+    ])  # fmt: skip
+    size = np.log(grams[:, -1, 0, 0])
+    law = found.variance
+    expected = (
+        depth * math.log(law.rate)
+        if law.kind == "exponential"
+        else math.log(1.0 + law.coefficient * depth)
+    )
+    bias = 20.0 * depth / width
+    assert abs(size.mean() - expected) <= pair_networks.reach(size) + bias
+    run = CorrelationMap(name, **options).trajectory(depth, correlation=0.3)
+    c = pair_networks.correlation(grams[:, -1])
+    assert abs(c.mean() - run.correlation[-1]) <= pair_networks.reach(c) + bias / 4
+    assert pair_networks.reach(c) + bias / 4 < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gelu", "1.5^l | 1.0 | 399.7 l^-2"),
+        ("linear", "2^l | None | constant"),
+        ("sigmoid", "0.5 l | 0.789832628373442 | l^-0.481"),
+    ],
+)
+def test_other_activations(name, text):
+    found = residual_growth(name)
+    assert f"{found.variance} | {found.limit} | {found.correlation}" == text
+
+
+def test_identity_with_a_norm():
+    found = residual_growth("linear", norm="layer")
+    assert (found.limit, found.correlation.kind, str(found.gradient)) == (None, "constant", "l^1")
+
+
+@pytest.mark.parametrize("name", ["sin", "relu^2", Activation(lambda x: np.exp(-x * x))])
+def test_activations_without_a_law(name):
+    with pytest.raises(ArgumentError, match="two limits or two slopes"):
+        residual_growth(name)
+    assert residual_growth(name, norm="rms").variance.kind == "linear"
+
+
+def test_the_edge_has_no_law_here():
+    w = 1.0
+    gap = CorrelationMap("tanh", norm="rms").phase()
+    b = w * gap.variance * (gap.gradient_factor - 1.0)
+    with pytest.raises(ArgumentError, match="off the edge"):
+        residual_growth("tanh", norm="rms", bias_variance=b)
