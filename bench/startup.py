@@ -20,6 +20,13 @@ IMPORT_FLOOR = 1.3
 WARM_SECONDS, COLD_SECONDS = 1.0, 20.0
 MEMORY_MB = 64.0
 
+#: Limits of the first call of each kind with an empty cache, in CPU seconds of the process, which
+#: other processes disturb less than the time that passes.  They include imports.
+FIRST_CALLS = {"simulate": 6.0, "tv_bound": 8.0, "expectation": 8.0}
+
+#: Milliseconds of a small run whose kernels are compiled.
+WARM_CALL = 0.25
+
 IMPORT = """
 import json, time
 start = time.perf_counter()
@@ -36,6 +43,48 @@ chain = bnmc.Chain(width=1000, batch=10, activation="relu")
 bnmc.simulate(chain, depth=10, chains=4, initial="gaussian", rng=0)
 done = time.perf_counter()
 print(json.dumps({"import": imported - start, "simulate": done - imported}))
+"""
+
+CALL = """
+import json, time
+from numba.core import event
+
+class Count(event.Listener):
+    compiled = 0
+    def on_start(self, event):
+        self.compiled += 1
+    def on_end(self, event):
+        pass
+
+count = Count()
+event.register("numba:compile", count)
+import bnmc
+from bnmc import gram, invariant, mixing
+
+chain = bnmc.Chain(width=1000, batch=10, activation="{activation}")
+begun = time.process_time()
+if "{kind}" == "simulate":
+    bnmc.simulate(chain, 10, rng=0)
+elif "{kind}" == "tv_bound":
+    mixing.tv_bound(chain, depth=5, replicates=20, rng=0)
+else:
+    invariant.expectation(chain, gram.orthogonality_gap, replicates=20, rng=0)
+print(json.dumps({{"cpu": time.process_time() - begun, "compiled": count.compiled}}))
+"""
+
+WARM_RUN = """
+import json, time
+import bnmc
+chain = bnmc.Chain(8, 4)
+for _ in range(20):
+    bnmc.simulate(chain, 1, rng=0)
+taken = []
+for _ in range(500):
+    begun = time.perf_counter()
+    bnmc.simulate(chain, 1, rng=0)
+    taken.append(time.perf_counter() - begun)
+taken.sort()
+print(json.dumps({"least": 1e3 * taken[0], "median": 1e3 * taken[250]}))
 """
 
 # The peak of a process never falls, so one left by compilation would hide what the run adds.
@@ -70,6 +119,8 @@ def benchmark(*, quick: bool) -> Report:
     with tempfile.TemporaryDirectory() as cache:
         add_imports(report, rounds=3 if quick else 11)
         add_first_simulation(report, rounds=1 if quick else 3)
+        add_first_calls(report, rounds=1 if quick else 3)
+        add_warm_run(report, cache)
         add_memory(report, cache)
     return report
 
@@ -113,6 +164,38 @@ def add_first_simulation(report: Report, *, rounds: int) -> None:
     headers = ["cache", "import", "first simulate", "both"]
     report.tables.append(Table("Seconds in a fresh process", headers, rows))
     report.samples["first"] = {"cold": cold, "warm": warm}
+
+
+def add_first_calls(report: Report, *, rounds: int) -> None:
+    """First calls with an empty compilation cache, in turns: CPU seconds and functions compiled."""
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in FIRST_CALLS}
+    for _ in range(rounds):
+        for kind, samples in found.items():
+            activation = "linear" if kind == "simulate" else "relu"
+            with tempfile.TemporaryDirectory() as cache:
+                script = CALL.format(kind=kind, activation=activation)
+                samples.append(child(script, cache=cache))
+    rows: list[list[Cell]] = []
+    for kind, samples in found.items():
+        seconds = statistics.median(sample["cpu"] for sample in samples)
+        rows.append([kind, seconds, int(samples[0]["compiled"])])
+        what = f"CPU seconds of the first {kind}, empty cache"
+        report.floors.append(Floor(what, seconds, FIRST_CALLS[kind], at_most=True))
+    title = "First call at (1000, 10), empty cache"
+    report.tables.append(Table(title, ["call", "CPU s", "functions compiled"], rows))
+    report.samples["first calls"] = found
+
+
+def add_warm_run(report: Report, cache: str) -> None:
+    """A small run whose kernels are compiled: what a call costs besides its layers."""
+    child(WARM_RUN, cache=cache)
+    found = child(WARM_RUN, cache=cache)
+    rows: list[list[Cell]] = [["simulate(Chain(8, 4), 1)", found["least"], found["median"]]]
+    title = "Milliseconds of a small run, 500 calls"
+    report.tables.append(Table(title, ["call", "least", "median"], rows))
+    what = "milliseconds of simulate(Chain(8, 4), 1), least of 500"
+    report.floors.append(Floor(what, found["least"], WARM_CALL, at_most=True))
+    report.samples["warm run"] = found
 
 
 def add_memory(report: Report, cache: str) -> None:

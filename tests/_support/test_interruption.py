@@ -332,3 +332,21 @@ def test_shapes_of_spectra_are_known_without_one():
                 bnmc.simulation.job.Recorded(0, 1, 1),
             )  # fmt: skip
             assert run.shapes == {"eigenvalues": (4,) if inputs is None else (2, 4)}
+
+
+def test_brief_work_is_done_in_the_same_thread():
+    threads = []
+    assert uninterrupted(lambda: threads.append(threading.current_thread()), None, brief=True)
+    assert threads == [threading.main_thread()]
+
+
+def test_ctrl_c_ends_brief_work():
+    def work():
+        raise KeyboardInterrupt
+
+    assert not uninterrupted(work, None, brief=True)
+
+
+def test_errors_of_brief_work_come_through():
+    with pytest.raises(ZeroDivisionError):
+        uninterrupted(lambda: 1 / 0, None, brief=True)

@@ -1,6 +1,7 @@
 """What a simulation computes, compared with the formulas written out in NumPy."""
 
 import itertools
+import threading
 import tracemalloc
 from dataclasses import replace
 from unittest import mock
@@ -544,3 +545,24 @@ def test_more_weights_than_counters_raise():
     for width in (2**32, 2**33):
         with pytest.raises(ArgumentError, match="^width: got .*, allowed: at most 4294967295"):
             simulate(Chain(width, 2, "relu", weights="uniform"), 1)
+
+
+def test_a_small_run_whose_kernels_are_compiled_starts_no_thread(monkeypatch):
+    chain, kinds = Chain(16, 4, "relu"), []
+    first = simulate(chain, 3, chains=2, rng=0, threads=2)
+    started = threading.Thread.start
+
+    def noted(self):
+        kinds.append(self.name)
+        started(self)
+
+    monkeypatch.setattr(threading.Thread, "start", noted)
+    again = simulate(chain, 3, chains=2, rng=0, threads=2)
+    assert not kinds
+    np.testing.assert_array_equal(again.gram, first.gram)
+    # A run that takes longer, or calls a function of the user, does not keep Ctrl-C waiting.
+    simulate(chain, 20_000, every=20_000, rng=0)
+    assert kinds
+    kinds.clear()
+    simulate(chain, 3, rng=0, observables={"corner": lambda g: g[0, 0]})
+    assert kinds

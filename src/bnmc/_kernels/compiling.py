@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from numba import njit, types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.ccallback import CFunc
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import register_pass
 from numba.core.datamodel.models import OpaqueModel
-from numba.core.lowering import Lower
 from numba.core.pythonapi import NativeValue
-from numba.core.typed_passes import NativeLowering
+from numba.core.registry import CPUDispatcher
 from numba.extending import (
     intrinsic,
     overload,
@@ -28,41 +25,9 @@ from numba.extending import (
 
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import cache_of
+from bnmc._kernels.pipeline import InnerCompiler, WideCompiler
 
 wait_for_compilation()
-
-
-class WideLower(Lower):
-    """Translates functions into loops over the widest vectors of the processor.
-
-    For processors of Intel, LLVM uses half of the width by default, which costs half the speed.
-    """
-
-    def setup_function(self, fndesc):
-        super().setup_function(fndesc)
-        # `attributes.add` refuses what llvmlite does not know.
-        set.add(self.function.attributes, '"prefer-vector-width"="512"')
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class WideLowering(NativeLowering):
-    _name = "wide_lowering"
-
-    @property
-    def lowering_class(self):
-        return WideLower
-
-
-class WideCompiler(CompilerBase):
-    """Numba's compiler with `WideLower` in its place."""
-
-    def define_pipelines(self):
-        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.passes = [
-            (WideLowering if step is NativeLowering else step, why) for step, why in manager.passes
-        ]
-        manager.finalize()
-        return [manager]
 
 
 #: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.
@@ -73,15 +38,22 @@ OPTIONS: Any = {
     "pipeline_class": WideCompiler,
 }
 
+#: Of functions that compiled code alone calls.
+INNER: Any = {
+    **OPTIONS,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": InnerCompiler,
+}
 
-# Compiled code alone calls these functions, so they need no wrapper for C.
-INLINED: Any = {"forceinline": True, "no_cfunc_wrapper": True, **OPTIONS}
+INLINED: Any = {"forceinline": True, **INNER}
 
 #: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
 #: LLVM, as for other functions, costs loops over normals a fifth of their speed.
 EXPRESSIONS = ("product", "root32")
 
 
+@cache
 def host_cpu() -> str:
     """Return name and features of the processor, on which compiled code depends, as one line."""
     import llvmlite.binding as llvm
@@ -91,19 +63,53 @@ def host_cpu() -> str:
     return f"{llvm.get_host_cpu_name()}-{digest}"
 
 
+class Inner(CPUDispatcher):
+    """A function as compiled code calls it."""
+
+    #: The compilation counts as that of a kernel; see `compile_time`.
+    is_kernel = True
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Compile the function for the types of a call, one and the same for all constants."""
+        return super().get_call_template([types.unliteral(one) for one in args], kws)
+
+
+class Kernel(CPUDispatcher):
+    """A compiled function with machine code for Python, and inner code for compiled callers."""
+
+    is_kernel = True
+
+    @cached_property
+    def inner(self) -> Any:
+        """The same function as compiled code calls it."""
+        inner = _dispatcher(Inner, self.py_func, INNER)
+        inner._cache = cache_of(self.py_func, inner=True)
+        return inner
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.inner._numba_type_
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
-    dispatcher = njit(nogil=True, **OPTIONS)(function)
-    # Without compilation (NUMBA_DISABLE_JIT) there is nothing to keep.
-    if dispatcher is not function:
-        dispatcher._cache = cache_of(function)
+    if getattr(config, "DISABLE_JIT", False):
+        return function
+    dispatcher = _dispatcher(Kernel, function, {"nogil": True, **OPTIONS})
+    dispatcher._cache = cache_of(function)
     return dispatcher
+
+
+def _dispatcher(kind: type[CPUDispatcher], function: Any, options: dict[str, Any]) -> Any:
+    """Return what `njit` makes of a function and options, as an instance of `kind`."""
+    own = {name: value for name, value in options.items() if name != "pipeline_class"}
+    return kind(function, {}, {"nopython": True, **own}, options["pipeline_class"])
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
-    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
     types_of = signature.args, signature.return_type
+    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
     compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
     compiled._cache = cache_of(function)
     compiled.compile()

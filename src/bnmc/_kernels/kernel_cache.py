@@ -17,10 +17,10 @@ import pickle
 import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from numba.core import config
 from numba.core.caching import (
@@ -30,10 +30,12 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
+from numba.core.compiler import compile_result
 
+from bnmc._kernels.pipeline import InnerLibrary, entry_of
 from bnmc.errors import KernelCacheWarning
 
-__all__ = ["KernelCache", "cache_of", "source_digest"]
+__all__ = ["Kept", "KernelCache", "cache_of", "kept_of", "source_digest"]
 
 #: The first bytes of every file, then the digest of its stamp and the checksum.
 MAGIC = b"bnmc kernel cache 1\n"
@@ -55,12 +57,36 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def cache_of(function: Any) -> KernelCache | Unkept:
-    """Return the cache of a function: on disk if there is a folder for it, or none."""
+def cache_of(function: Any, *, inner: bool = False) -> KernelCache | Unkept:
+    """Return the cache of a function: on disk if there is a folder for it, or none.
+
+    `inner` stands for its code of `pipeline.InnerCompiler`.
+    """
     try:
-        return KernelCache(function)
+        return InnerCache(function) if inner else KernelCache(function)
     except RuntimeError:  # no folder can be used
         return Unkept()
+
+
+class Kept(NamedTuple):
+    """What a folder has of compiled code."""
+
+    folder: str
+    entries: int
+    bytes: int
+
+
+def kept_of(function: Any) -> Kept | None:
+    """Return what is kept beside the code of a function, or None if no folder can be used."""
+    cache = cache_of(function)
+    if isinstance(cache, Unkept):
+        return None
+    sizes = []
+    for path in Path(cache.cache_path).glob("*.nb[ci]"):
+        with suppress(OSError):  # another process may remove it
+            sizes.append((path.suffix, path.stat().st_size))
+    entries = sum(suffix == ".nbc" for suffix, _ in sizes)
+    return Kept(str(cache.cache_path), entries, sum(size for _, size in sizes))
 
 
 class KernelCache(FunctionCache):
@@ -70,14 +96,22 @@ class KernelCache(FunctionCache):
     kernel after an edit of a callee in another file.
     """
 
+    #: Of the names of its files.
+    suffix = ""
+
     def __init__(self, function: Any) -> None:
-        self._impl_class = _Placed
+        self._impl_class = self.places()
         super().__init__(function)
         self._cache_file = _CheckedFiles(
             cache_path=self._cache_path,
-            filename_base=self._impl.filename_base,
+            filename_base=self._impl.filename_base + self.suffix,
             source_stamp=(self._impl.locator.get_source_stamp(), source_digest()),
         )
+
+    @staticmethod
+    def places() -> type[_Placed]:
+        """Return the rules of what is kept, and how."""
+        return _Placed
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return compiled code of the disk, or None if there is none that can be used."""
@@ -108,6 +142,17 @@ class KernelCache(FunctionCache):
         if reason is not None:
             _tell(self._cache_path, "trust", reason)
         return reason is None
+
+
+class InnerCache(KernelCache):
+    """A cache of code that has no machine code, in files beside those of `KernelCache`."""
+
+    suffix = ".inner"
+
+    @staticmethod
+    def places() -> type[_Placed]:
+        """Return the rules of what is kept, and how."""
+        return _PlacedInner
 
 
 class Unkept(NullCache):
@@ -191,6 +236,32 @@ class _Placed(CompileResultCacheImpl):
     def __init__(self, py_func: Any) -> None:
         self._locator_classes = [_private(one) for one in CompileResultCacheImpl._locator_classes]
         super().__init__(py_func)
+
+
+class _PlacedInner(_Placed):
+    """The same for code of `pipeline.InnerCompiler`."""
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        """Return the compiled function that `reduce` made parts of."""
+        code, description, environment, signature, _, lifted, annotation, reloads, used = payload
+        for reload in reloads:
+            reload()
+        name, _, bitcode = code
+        library = InnerLibrary.of_bitcode(target_context.codegen(), name, bitcode)
+        return compile_result(
+            target_context=target_context,
+            typing_context=target_context.typing_context,
+            library=library,
+            environment=environment,
+            entry_point=entry_of(description, environment, library),
+            fndesc=description,
+            type_annotation=annotation,
+            signature=signature,
+            objectmode=False,
+            lifted=lifted,
+            reload_init=reloads,
+            referenced_envs=used,
+        )
 
 
 # --- files

@@ -52,11 +52,11 @@ class Stop:
         return self.event.is_set()
 
 
-def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
+def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) -> bool:
     """Call a function in a thread, and stop it between two steps after Ctrl-C.
 
     Python raises KeyboardInterrupt in the main thread only. So the main thread waits, and another
-    thread works.
+    thread works.  Starting it takes longer than brief work, which the main thread does itself.
 
     Parameters
     ----------
@@ -64,6 +64,8 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
         Takes no arguments, and returns at the end of a step once the event of `stop` is set.
     stop : Stop
         Receives Ctrl-C.
+    brief : bool
+        Whether the work takes milliseconds.  Ctrl-C then ends it at any point of its Python code.
 
     Returns
     -------
@@ -79,6 +81,12 @@ def uninterrupted(work: Callable[[], None], stop: Stop) -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         work()
+        return True
+    if brief:
+        try:
+            work()
+        except KeyboardInterrupt:
+            return False
         return True
     failed: list[BaseException] = []
     ended = threading.Event()  # after an interrupted join, the thread would count as ended

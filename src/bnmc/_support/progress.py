@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,9 @@ from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentTypeError
 
 __all__ = ["Progress", "Reporter", "as_progress"]
+
+#: Seconds of compilation before a line says so.
+PATIENT_SECONDS = 2.0
 
 #: A function of the amount that is done, and the total amount.
 Progress = Callable[[int, int], None]
@@ -38,7 +44,9 @@ class Reporter:
     ----------
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), False for no report, or a function of
-        (done, total), which the context then yields.
+        (done, total), which the context then yields.  While kernels are compiled, the bar says so;
+        if there is none, as without a terminal, one line on standard error does after
+        `PATIENT_SECONDS`, unless `progress` is False.
     label : str
         The work, beside the bar: "simulate".
     unit : str
@@ -55,12 +63,16 @@ class Reporter:
         self._label = label
         self._unit = unit
         self._bar: Any = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Progress:
-        if callable(self._progress):
-            return self._progress
-        if not self._progress:
+        if self._progress is False:
             return lambda done, total: None
+        from bnmc._kernels.compile_time import told_of_compilation
+
+        if callable(self._progress):
+            self._stack.enter_context(told_of_compilation(*_line()))
+            return self._progress
         rich = import_extra("rich.progress", "cli")
         console = import_extra("rich.console", "cli").Console(stderr=True)
         self._bar = rich.Progress(
@@ -69,9 +81,45 @@ class Reporter:
             transient=True,
         )  # fmt: skip
         self._bar.start()
-        task = self._bar.add_task(self._label, total=None)
-        return lambda done, total: self._bar.update(task, completed=done, total=total)
+        bar = self._bar
+        task = bar.add_task(self._label, total=None)
+        told = (
+            lambda: bar.update(task, description=_compiling()),
+            lambda: bar.update(task, description=self._label),
+        )
+        self._stack.enter_context(told_of_compilation(*(told if console.is_terminal else _line())))
+        return lambda done, total: bar.update(task, completed=done, total=total)
 
     def __exit__(self, *_: object) -> None:
+        self._stack.close()
         if self._bar is not None:
             self._bar.stop()
+
+
+def _compiling() -> str:
+    from bnmc._kernels.compile_time import ABOUT_SECONDS
+
+    return f"compiling kernels, once, about {ABOUT_SECONDS} s"
+
+
+def _line() -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return what begins and what ends the wait for one line on standard error."""
+    waits: list[threading.Timer] = []
+    written = threading.Event()
+
+    def write() -> None:
+        if not written.is_set():
+            written.set()
+            print(f"bnmc: {_compiling()}", file=sys.stderr, flush=True)
+
+    def begin() -> None:
+        wait = threading.Timer(PATIENT_SECONDS, write)
+        wait.daemon = True
+        waits.append(wait)
+        wait.start()
+
+    def end() -> None:
+        while waits:
+            waits.pop().cancel()
+
+    return begin, end

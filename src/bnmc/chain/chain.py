@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -206,7 +207,7 @@ class Chain:
         """
         return self.normalization.acts_on_rows and self.order_code == NORM_FIRST
 
-    @property
+    @cached_property
     def weight_law(self) -> WeightLaw:
         """The law of the weights as a value."""
         return weight_law(self.weights)

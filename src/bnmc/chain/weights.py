@@ -88,8 +88,10 @@ _NAMED = (
     WeightLaw("haar", GIVEN, False, None, True, _haar, is_orthogonal=True),
 )
 
+_BY_NAME = {law.name: law for law in _NAMED}
+
 #: The names of the laws.
-WEIGHTS = tuple(law.name for law in _NAMED)
+WEIGHTS = tuple(_BY_NAME)
 
 
 def weight_law(weights: str | WeightSampler) -> WeightLaw:
@@ -102,5 +104,4 @@ def weight_law(weights: str | WeightSampler) -> WeightLaw:
     """
     if callable(weights):
         return WeightLaw("user", GIVEN, False, None, False, weights)
-    choice("weights", weights, WEIGHTS)
-    return _NAMED[WEIGHTS.index(weights)]
+    return _BY_NAME[choice("weights", weights, WEIGHTS)]

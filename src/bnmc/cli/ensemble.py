@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.compile_time import compile_seconds
 from bnmc._support.arguments import integer
 from bnmc._support.version import __version__
 from bnmc.chain.chain import Chain
@@ -76,7 +77,9 @@ class FinishedRun:
     interrupted : bool
         Whether Ctrl-C ended the run.
     seconds : float
-        Duration of the run.
+        Duration of the run, without the compilation of kernels.
+    compile_seconds : float
+        Duration of that compilation; 0 if the kernels were loaded from the disk.
     """
 
     settings: dict[str, Any]
@@ -89,6 +92,7 @@ class FinishedRun:
     run: Trajectory
     interrupted: bool
     seconds: float
+    compile_seconds: float
 
     @property
     def notes(self) -> list[str]:
@@ -114,6 +118,7 @@ class FinishedRun:
             "seed": self.seed, "key": str(self.run.key), "sampler": self.run.sampler,
             "dtype": self.run.dtype, "threads": thread_count(self.settings["threads"]),
             "cpu": self.run.cpu, "seconds": round(self.seconds, 3),
+            "compile_seconds": round(self.compile_seconds, 3),
         }  # fmt: skip
 
 
@@ -144,9 +149,10 @@ def run_ensemble(settings: dict[str, Any]) -> FinishedRun:
     seed = settings["seed"]
     if settings["store"] is None or seed is not None:
         seed = chosen_seed(seed)
-    begun = time.perf_counter()
+    begun, compiled = time.perf_counter(), compile_seconds()
     run, interrupted = _simulated(chain, start, reference, settings | {"seed": seed})
-    seconds = time.perf_counter() - begun
+    compiling = compile_seconds() - compiled
+    seconds = time.perf_counter() - begun - compiling
     if has_first_layer and path is not None and not settings["first_layer"]:
         print(
             f"bnmc: {source} has {x.shape[0]} features and layers are {width} wide: a random first "
@@ -156,7 +162,7 @@ def run_ensemble(settings: dict[str, Any]) -> FinishedRun:
     return FinishedRun(
         settings=settings, source=source, features=x.shape[0], samples=x.shape[1],
         has_first_layer=has_first_layer, reference=reference, seed=seed, run=run,
-        interrupted=interrupted, seconds=seconds,
+        interrupted=interrupted, seconds=seconds, compile_seconds=compiling,
     )  # fmt: skip
 
 
@@ -196,7 +202,8 @@ def print_report(done: FinishedRun) -> None:
     for note in done.notes:
         print(note)
     repetition = done.repetition.items()
-    print(", ".join(f"{name} {value}" for name, value in repetition if value is not None))
+    shown = (f"{name.replace('_', ' ')} {value}" for name, value in repetition if value is not None)
+    print(", ".join(shown))
 
 
 def _read_batch(settings: dict[str, Any]) -> tuple[NDArray[np.float64], str]:

@@ -107,17 +107,21 @@ class Job:
 
         Functions of the user are evaluated once, which checks that they return the declared shape.
         """
-        pivots = self.columns if self.path == "factor" else 0
-        none = np.zeros((1, 1))
-        frames = Frames(np.eye(self.columns)[None, None], none, np.zeros((1, 1, pivots)))
-        view = View.of(self.chain, self.inputs or 1, frames, 0, np.zeros(1, np.int64))
         return {
-            one.name: one.known_shape(self.chain.batch, self.inputs) or self._shape_of(one, view)
+            one.name: one.known_shape(self.chain.batch, self.inputs) or self._shape_of(one)
             for one in self.observables
         }
 
-    def _shape_of(self, observable: Observable, view: View) -> tuple[int, ...]:
-        return self.values(observable, view).shape[2:]
+    def _shape_of(self, observable: Observable) -> tuple[int, ...]:
+        return self.values(observable, self._example).shape[2:]
+
+    @cached_property
+    def _example(self) -> View:
+        """A chain whose Gram matrix is the identity."""
+        pivots = self.columns if self.path == "factor" else 0
+        none = np.zeros((1, 1))
+        frames = Frames(np.eye(self.columns)[None, None], none, np.zeros((1, 1, pivots)))
+        return View.of(self.chain, self.inputs or 1, frames, 0, np.zeros(1, np.int64))
 
     def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
         """Evaluate an observable, without the axis of inputs if `inputs` is None."""

@@ -208,9 +208,10 @@ class _Builtin(Observable):
         return self.compute(view)
 
     def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
-        # A spectrum of a large batch takes seconds; other observables are evaluated.
-        spectral = self.axes == ("mode",)
-        return ((batch,) if inputs is None else (inputs, batch)) if spectral else None
+        # A spectrum of a large batch takes seconds, and matrices are the default; other observables
+        # are evaluated.
+        own = {("mode",): (batch,), ("sample_i", "sample_j"): (batch, batch)}.get(self.axes)
+        return own if own is None or inputs is None else (inputs, *own)
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         return (("input",) if has_inputs and self.per_input else ()) + self.axes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from bnmc.simulation.export import require_extras
 from bnmc.simulation.in_process import InProcessRun
 from bnmc.simulation.job import Job
 from bnmc.simulation.memory import Request, require_memory
+from bnmc.simulation.observables import OBSERVABLES
 from bnmc.simulation.recording import Recording
 from bnmc.simulation.segment import Pool, Segment
 from bnmc.simulation.sinks import RunningMoments
@@ -34,6 +36,12 @@ from bnmc.simulation.tiles import TILE_SECONDS, Grid, TiledRun, grid_of
 from bnmc.simulation.trajectory import Moments, Trajectory
 
 __all__ = ["Plan"]
+
+#: Estimated seconds, and recorded numbers, of runs that start no threads.
+BRIEF_SECONDS, BRIEF_NUMBERS = 2e-3, 20_000
+
+#: The kinds of the runs that this process has made, so that their kernels are compiled.
+_made: set[tuple[object, ...]] = set()
 
 #: Seconds that a worker should need for a tile of a store; `kill -9` loses as much.
 STORED_TILE_SECONDS = 2.0
@@ -142,6 +150,8 @@ class Plan:
                 ended, run = False, self._trajectory(course, None)
             if not ended:
                 raise Interrupted(run if len(run.layers) else None)
+        if run.complete:
+            _made.add(self._kind)
         if run.unresolved:
             warnings.warn(
                 f"float32 rows do not resolve the Gram matrices of chains {_list(run.unresolved)}: "
@@ -154,19 +164,51 @@ class Plan:
     def _do(self, work: Callable[[], None], stop: Stop) -> bool:
         """Return whether the work came to its end, and Ctrl-C did not."""
         if self.job.backend == "cpu":
-            return uninterrupted(work, stop)
+            return uninterrupted(work, stop, brief=self.is_brief)
         try:  # in this thread, since another one would have a device of its own
             work()
         except KeyboardInterrupt:
             return False
         return True
 
+    @cached_property
+    def is_brief(self) -> bool:
+        """Whether the run takes milliseconds: it is small and compiled, without functions of users.
+
+        Threads would take longer to start than such a run takes.
+        """
+        ensemble, recorded, execution = self.ensemble, self.recording.recorded, self.execution
+        layers = recorded.last - ensemble.first_layer + 1
+        numbers = ensemble.chains * recorded.count * ensemble.columns**2
+        return (
+            self._kind in _made
+            and ensemble.chains * layers * ensemble.seconds < BRIEF_SECONDS
+            and numbers < BRIEF_NUMBERS
+            and execution.store is None
+            and execution.executor is None
+            and not callable(execution.progress)
+            and not self.recording.reduce
+            and ensemble.chain.activation.builtin
+            and not callable(ensemble.chain.weights)
+            and all(OBSERVABLES.get(one.name) is one for one in self.recording.observables)
+        )
+
+    @cached_property
+    def _kind(self) -> tuple[object, ...]:
+        """What determines the kernels of a run in this process."""
+        ensemble = self.ensemble
+        chain = ensemble.chain
+        return (
+            ensemble.path, ensemble.dtype, chain.activation.name, chain.norm, str(chain.weights),
+            chain.skip != 0.0, ensemble.inputs is None, type(self.start),
+        )  # fmt: skip
+
     def _course(self, stack: ExitStack, stop: Stop) -> InProcessRun | TiledRun:
         """Return the way through the layers: in this process at once, or in tiles."""
         execution = self.execution
         if execution.store is None and execution.executor is None:
-            pool = Pool(stack, execution.threads)
-            segment = Segment(self.job, self._sampler(), execution.threads, pool)
+            threads = 1 if self.is_brief else execution.threads
+            segment = Segment(self.job, self._sampler(), threads, Pool(stack, threads))
             return InProcessRun(segment, self.start, self.sink)
         threads = execution.threads if self.job.backend == "cpu" else 1
         workers = stack.enter_context(Workers(execution.executor, threads))

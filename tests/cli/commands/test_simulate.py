@@ -63,6 +63,7 @@ class TestJson:
         assert document["star"]["b"] == pytest.approx(0.5)
         assert [row["layer"] for row in document["table"]] == [0, 2, 4, 6]
         assert document["seconds"] > 0
+        assert document["compile_seconds"] >= 0
 
     def test_has_what_the_library_computes(self, run: Run) -> None:
         _, out, _ = run("simulate", *SMALL, "--json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -43,7 +44,7 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return zeros whose first element begins a cache line."""
     size = prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(size + ALIGNMENT, np.uint8)
-    offset = -raw.ctypes.data % ALIGNMENT
+    offset = -raw.__array_interface__["data"][0] % ALIGNMENT  # `raw.ctypes` takes longer
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
@@ -70,7 +71,21 @@ def shapes(batch: int, columns: int) -> tuple[Any, ...]:
 
 def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
     """Return the buffers of one thread."""
-    rows, double = dtype, np.float64
-    dtypes = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
-    of_fields = zip(shapes(batch, batch * inputs), dtypes, strict=True)
-    return Work(*(aligned_zeros(shape, kind) for shape, kind in of_fields))
+    size, fields = _layout(batch, batch * inputs, np.dtype(dtype))
+    raw = aligned_zeros((size,), np.uint8)
+    return Work(*(np.ndarray(shape, kind, raw, offset) for shape, kind, offset in fields))
+
+
+@lru_cache(maxsize=64)
+def _layout(
+    batch: int, columns: int, rows: np.dtype[Any]
+) -> tuple[int, tuple[tuple[Any, np.dtype[Any], int], ...]]:
+    """Return the bytes of a `Work`, and shape, dtype and offset of each of its fields."""
+    double = np.float64
+    dtypes: list[Any] = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
+    size, fields = 0, []
+    for shape, dtype in zip(shapes(batch, columns), dtypes, strict=True):
+        kind: np.dtype[Any] = np.dtype(dtype)
+        fields.append((shape, kind, size))
+        size += -(-prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
+    return size, tuple(fields)

@@ -6,18 +6,22 @@ there are.  Both are decided here, by hand: a `Vector` is a fixed number of lane
 processor has, and every sum over lanes follows a fixed tree.
 
 A function of this file has two bodies.  The Python body works on NumPy arrays of the lanes'
-length and defines what the function does; the other emits the same operation for Numba.
+length and defines what the function does; the other, `emits`, emits the same operation for Numba.
+An `overload` would be one more function to compile for each combination of types.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.extending import intrinsic, overload, register_model
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import lower_builtin, register_model
 
 #: Bytes of a `Vector` that covers a strip of rows, and of one that covers a part of it.
 WIDE_BYTES = 256
@@ -38,6 +42,31 @@ class VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, fe_type):
         element = dmm.lookup(fe_type.dtype).get_value_type()
         super().__init__(dmm, fe_type, ir.VectorType(element, fe_type.lanes))
+
+
+def emits(function: Any, *kinds: Any) -> Callable[[Callable[..., Any]], None]:
+    """Let compiled code emit what the decorated function returns in place of calls of `function`.
+
+    The decorated function takes the types of the arguments, and returns a signature and the
+    function that emits code, as that of an `intrinsic` does; or None for other types than `kinds`.
+    """
+
+    def register(body: Callable[..., Any]) -> None:
+        class Template(AbstractTemplate):
+            key = function
+
+            def generic(self, args: Any, kws: Any) -> Any:
+                found = body(*args)
+                return None if found is None else found[0]
+
+        infer_global(function, types.Function(Template))
+
+        @lower_builtin(function, *(kinds or (types.VarArg(types.Any),)))
+        def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            codegen = body(*signature.args)[1]
+            return codegen(context, builder, signature, arguments)
+
+    return register
 
 
 def _element_pointer(context, builder, array_type, array, index):
@@ -68,9 +97,9 @@ def _broadcast(context, builder, vector, scalar):
     return builder.shuffle_vector(single, single, pattern)
 
 
-def _loader(total_bytes):
-    @intrinsic
-    def emit(typing_context, array, index):
+def _define_load(function, total_bytes):
+    @emits(function)
+    def emit(array, index):
         vector = VectorType(array.dtype, total_bytes // _item_bytes(array.dtype))
 
         def codegen(context, builder, signature, arguments):
@@ -80,13 +109,6 @@ def _loader(total_bytes):
             return value
 
         return vector(array, types.intp), codegen
-
-    return emit
-
-
-_load_wide = _loader(WIDE_BYTES)
-
-_load_narrow = _loader(NARROW_BYTES)
 
 
 def load_wide(array, index):
@@ -153,14 +175,13 @@ def store_sums(out, index, vectors):
         out[index + k] = lanes[0]
 
 
-overload(load_wide)(lambda array, index: lambda array, index: _load_wide(array, index))
+_define_load(load_wide, WIDE_BYTES)
+
+_define_load(load_narrow, NARROW_BYTES)
 
 
-overload(load_narrow)(lambda array, index: lambda array, index: _load_narrow(array, index))
-
-
-@intrinsic
-def _store(typing_context, array, index, vector):
+@emits(store)
+def _store(array, index, vector):
     def codegen(context, builder, signature, arguments):
         pointer = _vector_pointer(context, builder, array, *arguments[:2], vector)
         builder.store(arguments[2], pointer).align = _item_bytes(array.dtype)
@@ -169,14 +190,9 @@ def _store(typing_context, array, index, vector):
     return types.void(array, types.intp, vector), codegen
 
 
-overload(store)(
-    lambda array, index, vector: lambda array, index, vector: _store(array, index, vector)
-)
-
-
-def _zero(total_bytes):
-    @intrinsic
-    def emit(typing_context, array):
+def _define_zero(function, total_bytes):
+    @emits(function)
+    def emit(array):
         vector = VectorType(array.dtype, total_bytes // _item_bytes(array.dtype))
 
         def codegen(context, builder, signature, arguments):
@@ -184,33 +200,22 @@ def _zero(total_bytes):
 
         return vector(array), codegen
 
-    return emit
+
+_define_zero(zero_wide, WIDE_BYTES)
+
+_define_zero(zero_narrow, NARROW_BYTES)
 
 
-_zero_wide = _zero(WIDE_BYTES)
-
-_zero_narrow = _zero(NARROW_BYTES)
-
-
-overload(zero_wide)(lambda array: lambda array: _zero_wide(array))
-
-
-overload(zero_narrow)(lambda array: lambda array: _zero_narrow(array))
-
-
-@intrinsic
-def _multiply_add(typing_context, a, b, c):
+@emits(multiply_add)
+def _multiply_add(a, b, c):
     def codegen(context, builder, signature, arguments):
         return _fused(context, builder, c, *arguments)
 
     return c(a, b, c), codegen
 
 
-overload(multiply_add)(lambda a, b, c: lambda a, b, c: _multiply_add(a, b, c))
-
-
-@intrinsic
-def _scale_add(typing_context, scalar, b, c):
+@emits(scale_add)
+def _scale_add(scalar, b, c):
     def codegen(context, builder, signature, arguments):
         value, vector, addend = arguments
         return _fused(context, builder, b, _broadcast(context, builder, b, value), vector, addend)
@@ -218,11 +223,8 @@ def _scale_add(typing_context, scalar, b, c):
     return c(b.dtype, b, c), codegen
 
 
-overload(scale_add)(lambda scalar, b, c: lambda scalar, b, c: _scale_add(scalar, b, c))
-
-
-@intrinsic
-def _store_sums(typing_context, out, index, vectors):
+@emits(store_sums)
+def _store_sums(out, index, vectors):
     vector = vectors.dtype
     lanes = vector.lanes
 
@@ -253,11 +255,6 @@ def _store_sums(typing_context, out, index, vectors):
     return types.void(out, types.intp, vectors), codegen
 
 
-overload(store_sums)(
-    lambda out, index, vectors: lambda out, index, vectors: _store_sums(out, index, vectors)
-)
-
-
 def keep_order():
     """Keep loads and stores of before and after apart.
 
@@ -266,8 +263,8 @@ def keep_order():
     """
 
 
-@intrinsic
-def _keep_order(typing_context):
+@emits(keep_order)
+def _keep_order():
     def codegen(context, builder, signature, arguments):
         builder.fence("acq_rel", "singlethread")
         return context.get_dummy_value()
@@ -275,39 +272,24 @@ def _keep_order(typing_context):
     return types.void(), codegen
 
 
-overload(keep_order)(lambda: lambda: _keep_order())
-
-
-@intrinsic
-def _fill_like(typing_context, vector, scalar):
+@emits(fill_like)
+def _fill_like(vector, scalar):
     def codegen(context, builder, signature, arguments):
         return _broadcast(context, builder, vector, arguments[1])
 
     return vector(vector, vector.dtype), codegen
 
 
-overload(fill_like)(lambda vector, scalar: lambda vector, scalar: _fill_like(vector, scalar))
+def _define_operator(function, name):
+    @emits(function, VectorType, VectorType)
+    def emit(a, b):
+        if not (isinstance(a, VectorType) and isinstance(b, VectorType)):
+            return None
 
-
-def _lanewise(name):
-    @intrinsic
-    def emit(typing_context, a, b):
         def codegen(context, builder, signature, arguments):
             return getattr(builder, name)(*arguments)
 
         return a(a, b), codegen
-
-    return emit
-
-
-def _define_operator(function, name):
-    emit = _lanewise(name)
-
-    @overload(function)
-    def implementation(a, b):
-        if isinstance(a, VectorType) and isinstance(b, VectorType):
-            return lambda a, b: emit(a, b)
-        return None
 
 
 for _function, _name in (
@@ -319,8 +301,8 @@ for _function, _name in (
     _define_operator(_function, _name)
 
 
-@intrinsic
-def _square_root(typing_context, vector):
+@emits(square_root)
+def _square_root(vector):
     def codegen(context, builder, signature, arguments):
         kind = context.get_value_type(vector)
         name = f"llvm.sqrt.v{vector.lanes}f{vector.dtype.bitwidth}"
@@ -332,11 +314,8 @@ def _square_root(typing_context, vector):
     return vector(vector), codegen
 
 
-overload(square_root)(lambda vector: lambda vector: _square_root(vector))
-
-
-@intrinsic
-def _all_greater(typing_context, a, b):
+@emits(all_greater)
+def _all_greater(a, b):
     def codegen(context, builder, signature, arguments):
         lanes = ir.VectorType(ir.IntType(1), a.lanes)
         greater = builder.fcmp_ordered(">", *arguments)
@@ -348,6 +327,3 @@ def _all_greater(typing_context, a, b):
         return builder.call(function, [greater])
 
     return types.boolean(a, b), codegen
-
-
-overload(all_greater)(lambda a, b: lambda a, b: _all_greater(a, b))

@@ -13,14 +13,15 @@ def info(as_json: options.Json = False) -> None:
 
     Example: bnmc info --json
     """
-    import os
     import platform
     from importlib import metadata
 
     from numba import config
 
     from bnmc._kernels.compiling import host_cpu
+    from bnmc._kernels.cpu.layers import conditional_layers
     from bnmc._kernels.gpu.device import why_not
+    from bnmc._kernels.kernel_cache import kept_of
     from bnmc._support.machine import available_processors
     from bnmc._support.version import __version__
 
@@ -30,13 +31,16 @@ def info(as_json: options.Json = False) -> None:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
+    kept = kept_of(conditional_layers.py_func)
     facts = {
         **versions,
         "processor": host_cpu(),
         "processors": available_processors(),
         "threading layer": str(getattr(config, "THREADING_LAYER", "default")),
         "gpu": why_not() or "available",
-        "kernel cache": os.environ.get("NUMBA_CACHE_DIR", "beside the package, or the user's"),
+        "kernel cache": "none: no folder can be written to" if kept is None else kept.folder,
+        "kernels in the cache": 0 if kept is None else kept.entries,
+        "megabytes in the cache": 0.0 if kept is None else round(kept.bytes / 1e6, 1),
     }
     if as_json:
         print_json(facts)

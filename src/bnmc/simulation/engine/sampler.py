@@ -30,6 +30,11 @@ __all__ = ["FloatArray", "Sampler", "ScaledSampler"]
 FloatArray = NDArray[np.floating[Any]]
 
 
+def _name(dtype: np.dtype[Any]) -> str:
+    """Return the name of the dtype of rows; NumPy needs a microsecond for it."""
+    return "float32" if dtype.itemsize == 4 else "float64"
+
+
 class Sampler:
     """Base class: the law, the key, a buffer for each thread, and errors of kernels."""
 
@@ -138,7 +143,7 @@ class Sampler:
 
     def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
         """Return the buffers of the calling thread, for rows of a dtype."""
-        name = (dtype or self.dtype).name
+        name = _name(dtype or self.dtype)
         if not hasattr(self._buffers, name):
             setattr(self._buffers, name, memory.work(self.chain.batch, self.inputs or 1, name))
         buffers: numbers.Work = getattr(self._buffers, name)
@@ -146,7 +151,7 @@ class Sampler:
 
     def activation(self, dtype: np.dtype[Any] | None = None) -> Any:
         """Return the activation as the kernels take it, for rows of a dtype."""
-        return rows.activation(self.sigma, (dtype or self.dtype).name)
+        return rows.activation(self.sigma, _name(dtype or self.dtype))
 
     def addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
         """Return the address of the random numbers of a layer of a chain."""
