@@ -41,7 +41,7 @@ def test_it_is_a_table_and_a_dictionary():
         ["0", "1", "[0.9,", "1]"],
         ["1", "0.5", "[0.4,", "0.6]"],
         ["2", "0.25", "[0.2,", "0.3]"],
-        ["3", "0", "[0,", "0.04]"],
+        ["3", "<", "0.01", "[0,", "0.04]"],
     ]
     content = json.loads(json.dumps(lagged().to_dict()))
     assert content == {

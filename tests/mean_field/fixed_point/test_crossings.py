@@ -195,9 +195,10 @@ def test_bad_arguments_of_the_atlas():
     with pytest.raises(UnknownNameError, match="did you mean 'silu'"):
         stability("slu", [4])
     with pytest.raises(UnknownNameError, match="^norm"):
-        stability("tanh", [4], norm="layer")
-    with pytest.raises(ArgumentError, match="^norm"):
-        stability("tanh", [4], norm="none")
+        stability("tanh", [4], norm="lager")
+    for norm in ("none", "layer"):
+        with pytest.raises(ArgumentError, match="^norm"):
+            stability("tanh", [4], norm=norm)
     for activations in ("tanh", 3, named("tanh")):
         with pytest.raises(ArgumentTypeError, match="^activations"):
             atlas(activations, [4])

@@ -217,7 +217,7 @@ def test_zeros_with_eps_stay_zeros_before_the_activation(eps):
 
 def test_norms_over_the_features_have_no_map():
     chain = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
-    with pytest.raises(ArgumentError, match="^norm: .*each row alone"):
+    with pytest.raises(ArgumentError, match="^norm: .*CorrelationMap"):
         MeanField(chain).step(np.eye(3))
 
 

@@ -201,6 +201,9 @@ def stability(
     unstable from batch 26 on (λ_L)
     """
     sizes = _sizes(batches)
+    if as_norm(norm).axis != "batch":
+        allowed = '"batch" or "batch-uncentred"; bnmc.mean_field.CorrelationMap takes other norms'
+        raise ArgumentError("norm", norm, allowed)
     known: dict[int, FixedPoint] = {}
 
     def at(batch: int) -> FixedPoint:
