@@ -213,18 +213,21 @@ def cut_run(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) 
 def drawn_division(rng: random.Random) -> Iterator[None]:
     """Divide runs into tiles, tasks and shared layers of drawn sizes meanwhile."""
     former = plan.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS
+    brief = plan.BRIEF_SECONDS
     part, block = rng.randrange(1, 5), rng.choice([1, 2, 3, 7, 20])
 
     def grid_of(chains: int, recorded: Any, *_: Any) -> Grid:
         return Grid(chains, recorded, min(part, chains), min(block, recorded.count))
 
     plan.grid_of = grid_of
+    plan.BRIEF_SECONDS = rng.choice([brief, 0.0, 0.0])
     segment.TASK_SECONDS = rng.choice([former[1], 1e-5, 1e-6])
     segment.SHARED_LAYER_SECONDS = rng.choice([former[2], 0.0])
     try:
         yield
     finally:
         plan.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS = former
+        plan.BRIEF_SECONDS = brief
 
 
 # --- cuts of coupled pairs --------------------------------------------------------------------

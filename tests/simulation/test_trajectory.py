@@ -105,6 +105,8 @@ def test_attributes_say_how_to_repeat_the_run():
         "gain": 2.0,
         "weights": "gaussian",
         "eps": 1e-5,
+        "order": "norm-activation",
+        "bias_variance": 0.0,
         "key": str(run_of().key),
         "sampler": "conditional",
         "dtype": "float64",

@@ -29,9 +29,9 @@ def phase(
     skip: options.Skip = 0.0,
     as_json: options.Json = False,
 ) -> None:
-    """Phase of networks without batch normalization: ordered, critical or chaotic.
+    """Phase of networks without batch normalization.
 
-    With the depth scales of correlations and gradients, and the edge of chaos for these biases.
+    Ordered, critical or chaotic, with the depth scales of correlations and gradients, and the edge of chaos for these biases.
 
     Example: bnmc phase --activation tanh --weight-variance 1.5 --bias-variance .05
     """
