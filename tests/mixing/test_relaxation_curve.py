@@ -141,6 +141,7 @@ def test_a_thinned_run_has_the_rate_per_layer():
 # ---------------------------------------------------------------- intervals
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_intervals_cover_what_they_say():
     share, kept = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 24, 0.5, 40)), 0.5)

@@ -198,6 +198,7 @@ def test_the_law_is_that_of_networks_in_numpy(name):
     assert_one_law(law_of(CASES[name], "conditional", 12, initial=start), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_float32_rows_and_named_starts_have_the_law():
     for name in ("groups, skip", "batch after, gain"):

@@ -31,8 +31,8 @@ def phase(
 ) -> None:
     """Phase of networks without batch normalization.
 
-    Ordered, critical or chaotic, with the depth scales of correlations and gradients, and the edge of
-    chaos for these biases.
+    Ordered, critical or chaotic, with the depth scales of correlations and gradients, and the edge
+    of chaos for these biases.
 
     Example: bnmc phase --activation tanh --weight-variance 1.5 --bias-variance .05
     """
