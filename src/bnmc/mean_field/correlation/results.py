@@ -130,7 +130,7 @@ class Phase:
 
     @property
     def gradient_depth(self) -> float:
-        """Depth scale ξ_∇ = 1/|ln χ| of the squared gradient norm, in layers.
+        """Depth scale ``ξ_∇ = 1/|ln χ|`` of the squared gradient norm, in layers.
 
         Gradients vanish over this depth in the ordered phase and explode in the chaotic one.
         """
