@@ -179,19 +179,21 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     """
     temporary = _beside(path)
     former = temporary.with_name(f"{temporary.stem}.former{path.suffix}")
+    moved = False
     try:
         yield temporary
         if exclusive:
             _move_new(temporary, path)
         else:
             _move(temporary, path, former)
+        moved = True
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) == temporary:
             error.filename = str(path)  # the name that the user passed
         raise
     finally:
-        if os.path.lexists(former) and not os.path.lexists(path):
-            former.rename(path)
+        if not moved:
+            _put_back(former, path)
         for leftover in (temporary, former):
             if leftover.is_dir() and not leftover.is_symlink():
                 shutil.rmtree(leftover)
@@ -224,6 +226,17 @@ def _move(new: Path, path: Path, former: Path) -> None:
                 shutil.rmtree(former)
         else:
             return
+
+
+def _put_back(former: Path, path: Path) -> None:
+    """Move what was at a path back, unless another thread or process wrote the path meanwhile."""
+    if not os.path.lexists(former) or os.path.lexists(path):
+        return
+    try:
+        former.rename(path)
+    except OSError:
+        if not os.path.lexists(path):
+            raise
 
 
 def _move_new(new: Path, path: Path) -> None:
