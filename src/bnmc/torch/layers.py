@@ -43,8 +43,8 @@ def chosen_layers(model: torch.nn.Module, layers: object = None) -> Layers:
     """Return the layers of the argument `layers`, or else the blocks of the model.
 
     The blocks are the modules of one class of the user's (or of `torch.nn`) that contain more than
-    half of the weight layers, two or more of them; the outermost such class. Without such a class,
-    a block is a weight layer with everything up to the next one.
+    half of the weight layers, two or more of them; the outermost such class. If there is no such
+    class, each weight layer begins a block, and the next weight layer begins the next block.
 
     Raises
     ------

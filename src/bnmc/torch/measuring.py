@@ -63,10 +63,10 @@ def measure(
         output of the model, and the labels if there are any. It returns one number per sample, or
         one of the batch.
     layers : sequence of str or torch.nn.Module, optional
-        Modules whose outputs are measured. The default are the blocks of the model: the modules of
-        the class that repeats and contains most linear layers and convolutions. If there is no such
-        class, a layer is a linear layer or convolution with everything up to the next one (norms,
-        activations, functions), without the readout.
+        Modules whose outputs are measured. By default the blocks of the model: the modules of the
+        class that repeats and contains most linear layers and convolutions. If there is no such
+        class, each linear layer or convolution begins a block, which contains the norms,
+        activations and functions before the next one. The readout is not measured.
     networks : int, default 1
         Number of networks. If it is above 1, or `model` is a factory, or `reset` is given, each
         network has new parameters: from the factory, from `reset`, or from the

@@ -31,8 +31,8 @@ from bnmc._kernels.cpu.blocks import (
     keep_columns,
     multiply_triangular,
     repeat_first_row,
-    unpack_gram,
 )
+from bnmc._kernels.cpu.layers import merge_panels
 from bnmc._kernels.cpu.memory import aligned_zeros, stride
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import (
@@ -385,16 +385,6 @@ def finish_panels(
     return -1
 
 
-@kernel
-def sum_panels(panel_sums, law, total, gram):
-    """Add the sums of panels in their order; return whether the Gram matrix is finite."""
-    total[:] = 0.0
-    for number in range(panel_sums.shape[0]):
-        for k in range(total.shape[0]):
-            total[k] += panel_sums[number, k]
-    return unpack_gram(total, law, gram)
-
-
 # --- layers
 
 
@@ -433,7 +423,7 @@ def drawn_layers(
                     style, sigma, law, x, kept, hidden, 0, panels, panel, draw, work, room,
                     panel_sums,
                 )  # fmt: skip
-                finite = sum_panels(panel_sums, law, total, gram)
+                finite = merge_panels(panel_sums, law, total, gram)
                 if not finite or place >= 0:
                     event = ZERO_VARIANCE if finite else NOT_FINITE
             if event != RUNNING:
@@ -476,7 +466,7 @@ def multiplied_layers(
                     style, sigma, law, x, following, following, 0, panels, panel, draw, work,
                     room, panel_sums,
                 )  # fmt: skip
-                finite = sum_panels(panel_sums, law, total, gram)
+                finite = merge_panels(panel_sums, law, total, gram)
                 if not finite or place >= 0:
                     event = ZERO_VARIANCE if finite else NOT_FINITE
             if event != RUNNING:

@@ -72,8 +72,9 @@ def orthogonal(
     Networks of up to 1000 layers in the paper have .0096.
 
     In linear networks with orthogonal weights whose batch is as large as the width, gradients are
-    bounded.  Once the samples are orthogonal, a layer preserves the norm but for a projection: with
-    δ the gradient with respect to h, it removes the diagonal of :math:`δ h^T`.  Hence
+    bounded.  Let δ be the gradient with respect to h.  If the samples are orthogonal, one layer of
+    backpropagation is a rotation and a projection that removes the diagonal of :math:`δ h^T`.
+    Hence
 
     .. math:: E \|δ_{L-k}\|^2 = \frac{d (d - 1)}{2}
               + \Big(\frac{d (d + 1)}{2} - 1\Big) \Big(\frac{d}{d + 2}\Big)^k, \qquad k \ge 1,

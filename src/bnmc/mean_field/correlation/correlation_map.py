@@ -65,7 +65,7 @@ class CorrelationMap:
     Notes
     -----
     Let h_l be the pre-activations of layer l, q their variance and c the correlation of two inputs
-    of equal variance. With random W and b, a layer is
+    of equal variance. W and b are random. In each order, one layer maps h as follows:
 
     =================  ======================================
     "norm-activation"  ``h ← skip N(h) + W σ(N(h)) + b``
@@ -295,9 +295,9 @@ class CorrelationMap:
 
         Notes
         -----
-        χ is also the factor of the expected squared gradient norm per layer of backpropagation
-        (Schoenholz et al.), for every norm and order here. If the variance tends to 0 or to
-        infinity, χ is its limit. For example, for relu without bias ``χ = σ_w²/2``.
+        Each layer of backpropagation multiplies the expected squared gradient norm by χ
+        (Schoenholz et al.). This holds for every norm and order of this class. If the variance
+        tends to 0 or to infinity, χ is its limit. For example, for relu without bias ``χ = σ_w²/2``.
 
         Examples
         --------

@@ -1,9 +1,10 @@
 """Moments of an activation at one normal variable, with their numerical errors.
 
 Integrals over z ~ N(0, 1) of functions of σ(√q z) are evaluated by Gauss-Legendre rules on panels
-of [−13, 13], or of a longer interval if σ grows fast.  Kinks are ends of panels.  Panels are at
-most w wide in z.  Where √q is large, they are also at most 2w wide in x = √q z for |x| ≤ 16, and
-grow with |x| beyond, so that a step of width 1 in x is resolved for every q.
+of [−13, 13], or of a longer interval if σ grows fast.  Kinks are ends of panels.  The
+width of a panel is at most w in z.  It is also at most 2w in x = √q z if |x| ≤ 16; for larger |x|
+this limit increases with |x|.  So the rule resolves a function that changes within |Δx| = 1 near
+x = 0, for every q.
 
 The error of a moment is four times its largest difference between the rule with w = 1/4 and two
 coarser ones, plus rounding.  So it includes kinks that were not declared; it can miss features

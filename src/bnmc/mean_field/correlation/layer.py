@@ -104,7 +104,8 @@ class PairLayer:
     function : GaussianFunction
     weight_variance, bias_variance, skip, eps : float
     norm : {"none", "layer", "rms"}
-        "layer" for every norm over the features that subtracts means, "rms" for the others.
+        "layer" stands for all norms over the features that subtract the mean, "rms" for those that
+        do not.
     order : {"norm-activation", "activation-norm", "pre-activation"}
     """
 
