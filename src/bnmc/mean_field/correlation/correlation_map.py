@@ -297,7 +297,7 @@ class CorrelationMap:
         -----
         Each layer of backpropagation multiplies the expected squared gradient norm by χ
         (Schoenholz et al.). This holds for every norm and order of this class. If the variance
-        tends to 0 or to infinity, χ is its limit. For example, for relu without bias ``χ = σ_w²/2``.
+        tends to 0 or to infinity, χ is its limit. For relu without bias, ``χ = σ_w²/2``.
 
         Examples
         --------
