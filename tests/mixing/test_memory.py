@@ -9,7 +9,8 @@ import bnmc
 from bnmc import Chain
 from bnmc._support import array_arguments
 from bnmc.errors import ResultTooLargeError
-from bnmc.mixing import contraction_rate, coupling
+from bnmc.invariant import stationary_mean
+from bnmc.mixing import contraction_rate, coupling, memory
 from bnmc.simulation.engine import pairs
 
 CHAIN = Chain(50, 8, "relu")
@@ -54,12 +55,17 @@ def test_pairs_beyond_the_memory(call, chain, count, nothing_runs, monkeypatch):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch):
-    """A tenfold number of pairs is measured, as the rest of a small call is of the same size."""
+    """A tenfold number of pairs is measured, as the rest of a small call is of the same size.
+
+    One task runs at a time: how many tasks of several overlap depends on the load of the machine.
+    """
     count = {"tv_bound": 4000, "contraction": 1000, "expectation": 500}[call]
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
-    with pytest.raises(ResultTooLargeError) as caught:
-        CALLS[call](CHAIN, count)
-    monkeypatch.undo()
+    for module in (coupling, contraction_rate, stationary_mean):
+        monkeypatch.setattr(module, "available_processors", lambda: 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(array_arguments, "available_memory", lambda: 0)
+        with pytest.raises(ResultTooLargeError) as caught:
+            CALLS[call](CHAIN, count)
     CALLS[call](CHAIN, count // 10)
     tracemalloc.start()
     try:
@@ -68,6 +74,20 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
     finally:
         tracemalloc.stop()
     assert 1 / 1.3 < caught.value.requested / peak < 1.3
+
+
+def test_each_task_that_runs_at_the_same_time_is_counted(monkeypatch):
+    """Eight pairs in tasks of two: a task alone, two at a time, and as many as there are."""
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    requests = []
+    for workers in (1, 2, 4, 8):
+        with pytest.raises(ResultTooLargeError) as caught:
+            memory.require_memory_of_pairs(CHAIN, 8, 2, workers)
+        requests.append(caught.value.requested)
+    one, two, four, eight = requests
+    assert two > one
+    assert four - one == 3 * (two - one)
+    assert eight == four
 
 
 def test_inputs_of_one_network_beyond_the_memory(monkeypatch):
