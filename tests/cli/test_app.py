@@ -102,7 +102,6 @@ class TestProcess:
             ("matplotlib.figure", ("--plot", "x.png"), "plot"),
             ("h5netcdf", ("--output", "x.nc"), "xarray"),
             ("zarr", ("--output", "x.zarr"), "xarray"),
-            ("sklearn.datasets", (), "demo"),
         ],
     )
     def test_missing_extras_are_named(

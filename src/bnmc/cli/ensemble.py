@@ -212,7 +212,7 @@ def _read_batch(settings: dict[str, Any]) -> tuple[NDArray[np.float64], str]:
     if path is None:
         if settings["array"] is not None or settings["samples_first"]:
             raise ArgumentError("input", None, "a file, with --array or --samples-first")
-        return digits(10 if batch is None else batch), "handwritten digits of scikit-learn"
+        return digits(10 if batch is None else batch), "handwritten digits"
     x = read_input(path, array=settings["array"], samples_first=settings["samples_first"])
     samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
     return x[:, :samples], str(path)

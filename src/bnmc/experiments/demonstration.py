@@ -96,11 +96,6 @@ def simulate_digits(
     -------
     DigitRuns
 
-    Raises
-    ------
-    MissingExtraError
-        If scikit-learn is not installed.
-
     Examples
     --------
     >>> from bnmc.experiments.demonstration import simulate_digits

@@ -208,7 +208,7 @@ class TestOutput:
             said = json.loads(str(stored["attributes"]))
         assert said["seed"] == 0
         assert f"key {said['key']}" in out
-        assert said["input"] == "handwritten digits of scikit-learn"
+        assert said["input"] == "handwritten digits"
 
     @pytest.mark.parametrize("suffix", ["nc", "zarr"])
     def test_other_formats(self, run: Run, suffix: str) -> None:
