@@ -62,11 +62,12 @@ html_show_sourcelink = False
 # Pages that have none below them have no list of them at their side.
 html_sidebars = {page.stem: [] for page in HERE.glob("*.rst") if page.stem != "notebooks"}
 
-# What is quick is run in every build; `make docs-full` runs all.
+# What is quick is run in every build; `make docs-full` runs all.  Of the others a build shows the
+# picture and the table that the repository keeps.
 QUICK = ("bridging-1b", "orthogonalizes-2a", "stability-atlas")
 full = os.environ.get("BNMC_DOCS_FULL") == "1"
 scripts = HERE / "_build" / "scripts"
-write_scripts(scripts)
+write_scripts(scripts, experiments.names() if full else QUICK)
 quick = "|".join(name.replace("-", "_") for name in QUICK)
 sphinx_gallery_conf = {
     "examples_dirs": str(scripts),

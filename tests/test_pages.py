@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import cli
+from bnmc import cli, experiments
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -58,6 +58,46 @@ def test_pictures_of_the_pages_are_small():
     for path in IMAGES.iterdir():
         if path.suffix in (".png", ".svg") and path.stem not in WITHOUT_NUMBERS:
             assert path.stat().st_size < 62_000, path.name
+
+
+FIGURES = IMAGES / "figures"
+#: Experiments whose tables contain speeds of a machine.
+MEASURED = {"scale"}
+#: A number of a table.
+PRINTED = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def test_each_experiment_has_a_kept_picture_and_table():
+    names = set(experiments.names())
+    assert {path.stem for path in FIGURES.glob("*.txt")} == names
+    assert {path.stem for path in FIGURES.glob("*.png")} == names
+    for name in names:
+        assert 1_000 < (FIGURES / f"{name}.png").stat().st_size < 62_000, name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "bridging-1b" else [pytest.mark.slow])
+        for name in experiments.names()
+        if name not in MEASURED
+    ],
+)
+def test_kept_tables_are_those_of_today(name):
+    """The same words, and the same numbers up to rounding, which differs between processors."""
+    for importable in ("xarray", "matplotlib"):
+        pytest.importorskip(importable)
+    shown, found = text_of(FIGURES / f"{name}.txt"), f"{experiments.run(name)}\n"
+    assert PRINTED.sub("", found).split() == PRINTED.sub("", shown).split()
+    for ours, theirs in zip(PRINTED.findall(found), PRINTED.findall(shown), strict=True):
+        difference = abs(number(ours) - number(theirs))
+        assert difference <= 1.01 * max(last_digit(ours), last_digit(theirs)), (ours, theirs)
+
+
+def last_digit(text):
+    """Return the unit of the last printed digit; of an error of rounding, its bound 1e-10."""
+    digits, _, exponent = text.partition("e")
+    return max(1e-10, 10.0 ** (int(exponent or 0) - len(digits.partition(".")[2])))
 
 
 def rows_of_the_readme():

@@ -257,6 +257,28 @@ def test_a_default_linear_layer_of_pytorch_has_three_faults():
     assert "not Gaussian" in law
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        # A whole default block of PyTorch: Linear, and BatchNorm1d with its eps.
+        (
+            {"weights": "uniform", "scale": 3**-0.5, "bias": 1.0, "eps": 1e-5},
+            ("a bias", "eps = 1e-05", "a third of the variance", "not Gaussian"),
+        ),
+        ({"bias": 1.0, "sigma": "gelu"}, ("a bias", "gelu fits better")),
+        (
+            {"sigma": lambda x: np.where(x > 0.0, x, 0.01 * x), "ddof": 1},
+            ("leaky_relu fits better", "ddof = 1"),
+        ),
+    ],
+)
+def test_two_mistakes_at_once_are_named(options, words):
+    causes = mismatch(Network(**options)).causes
+    for one in words:
+        assert any(one in cause for cause in causes), causes
+    assert len(causes) == len(words)
+
+
 def test_a_part_that_no_candidate_explains_is_reported():
     """A constant bias, another at each neuron, is no weight."""
     constant = 0.3 * np.random.default_rng(3).standard_normal((20, 1))

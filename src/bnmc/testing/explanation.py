@@ -89,7 +89,7 @@ def explained(
     fault, scale, unexplained = likeliest_fault(chain, states)
     causes = list(_rows(states, failed, spread_is_right))
     dependent = bool(causes)
-    spread = [fault.text] if fault.text else []
+    spread = list(fault.texts)
     # Likelihoods assume independent rows; if rows depend, the scale is less certain.
     if scale != 1.0 and not (dependent and abs(scale - 1.0) < 0.05):
         spread.append(_scaled(chain, states, scale))
@@ -99,7 +99,7 @@ def explained(
     added = list(_mean(chain, states, failed, spread_is_right))
     causes += added
     # Norms and weights that are read off h′ contain what is added.
-    if (fault.text == "" or fault.bias) and not dependent and not added:
+    if (not fault.texts or fault.bias) and not dependent and not added:
         norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
         causes += norms or _weights(states, failed, has_bias=fault.bias > 0.0)
     return tuple(causes)

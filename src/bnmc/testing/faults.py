@@ -1,10 +1,14 @@
-"""Known mistakes in a step, compared by the likelihood of the covariances of h' given h."""
+"""Known mistakes in a step, compared by the likelihood of the covariances of h' given h.
+
+A step may have two of them, such as the bias and the eps of PyTorch's default layers.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +35,16 @@ _LEAST = 1e-300
 #: Least fitted variance; smaller ones are dominated by the ridge.
 _LEAST_VARIANCE = 1e-7
 
+#: Two mistakes are tried if one leaves this relative error of the covariances, and lacks this
+#: multiple of the likelihood that noise costs.
+_ENOUGH, _NOISE = 0.1, 3.0
+
+#: Number of mistakes beside which ε is fitted.
+_WITH_EPS = 4
+
+#: Attributes that a mistake changes.
+_PARTS = ("norm", "activation", "bias", "norm_is_last")
+
 #: Grid of log₁₀ ε.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 
@@ -41,8 +55,8 @@ class Fault:
 
     Attributes
     ----------
-    text : str
-        The mistake in words; empty for a correct step.
+    texts : tuple of str
+        Each mistake in words; empty for a correct step.
     norm, activation : callable
         a = activation(norm(h / gain)).
     bias : float
@@ -54,7 +68,7 @@ class Fault:
     gain : float
     """
 
-    text: str
+    texts: tuple[str, ...]
     norm: NormFunction
     activation: Callable[[FloatArray], FloatArray]
     bias: float = 0.0
@@ -67,6 +81,22 @@ class Fault:
         if self.norm_is_last:
             return self.norm(self.activation(self.gain * y) / self.gain)
         return self.activation(self.norm(y))
+
+    def and_also(self, other: Fault, right: Fault) -> Fault | None:
+        """Return both mistakes in one step, or None if they change the same part of `right`."""
+        ours, theirs = (
+            {name for name in _PARTS if getattr(one, name) != getattr(right, name)}
+            for one in (self, other)
+        )
+        if ours & theirs:
+            return None
+        changes: dict[str, Any] = {name: getattr(other, name) for name in theirs}
+        return replace(
+            self,
+            texts=self.texts + other.texts,
+            parameters=self.parameters + other.parameters,
+            **changes,
+        )
 
 
 def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault, float, float]:
@@ -86,20 +116,71 @@ def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault
         Approximate relative error of the covariances that fault and scale leave.
     """
     seen = [state.covariance for state in states]
-    log_numbers = math.log(sum(state.calls * state.total.size for state in states))
-    best, best_scale, least, most = next(_faults(chain, states, seen)), 1.0, math.inf, -math.inf
+    right, *wrong = _faults(chain)
     with np.errstate(all="ignore"):  # overflows give a likelihood of 0
-        for fault in _faults(chain, states, seen):
-            for free in (False, True):
-                likelihood, scale = _fitted(fault, states, seen, free)
-                # A known mistake has a larger prior probability than an arbitrary scale.
-                parameters = fault.parameters + 1.5 * free + (fault.text != "")
-                cost = 0.5 * parameters * log_numbers - likelihood
-                if cost < least:
-                    best, best_scale, least, most = fault, scale, cost, likelihood
-    # A relative error r in each of k directions costs about k r²/4 per row.
-    directions = sum(state.calls * state.total.size for state in states)
-    return best, best_scale, 2.0 * math.sqrt(max(0.0, -most) / directions)
+        found = _compared([right, *wrong, *_with_eps(chain, right, states, seen)], states, seen)
+        # Against covariances without a model, the true one lacks half a unit per free entry.
+        noise = 0.5 * sum(len(one) * (len(one) + 1) / 2 for one in seen)
+        if found[0].lacking > _NOISE * noise and _error(found[0], states) > _ENOUGH:
+            found += _compared(_pairs(chain, right, found, states, seen), states, seen)
+    best = min(found, key=lambda one: one.cost)
+    return best.fault, best.scale, _error(best, states)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """How well a fault explains the covariances: `cost` is the information criterion.
+
+    `lacking` is the logarithm of the likelihood of the best covariances over that of this fault.
+    """
+
+    cost: float
+    fault: Fault
+    scale: float
+    lacking: float
+
+
+def _error(fit: _Fit, states: Sequence[CallsOnState]) -> float:
+    """Return about the relative error of the covariances: r in k directions costs k r²/4 a row."""
+    return 2.0 * math.sqrt(max(0.0, fit.lacking) / _directions(states))
+
+
+def _directions(states: Sequence[CallsOnState]) -> int:
+    """Return the number of numbers in all rows of all calls."""
+    return sum(state.calls * state.total.size for state in states)
+
+
+def _compared(
+    faults: Iterable[Fault], states: Sequence[CallsOnState], seen: Sequence[FloatArray]
+) -> list[_Fit]:
+    """Return the fits of faults, each without and with a scale, the best one first."""
+    size = math.log(_directions(states))
+    fits = []
+    for fault in faults:
+        for free in (False, True):
+            likelihood, scale = _fitted(fault, states, seen, free)
+            # A known mistake has a larger prior probability than an arbitrary scale.
+            parameters = fault.parameters + 1.5 * free + len(fault.texts)
+            fits.append(_Fit(0.5 * parameters * size - likelihood, fault, scale, -likelihood))
+    return sorted(fits, key=lambda fit: fit.cost)
+
+
+def _pairs(
+    chain: Chain,
+    right: Fault,
+    singles: Sequence[_Fit],
+    states: Sequence[CallsOnState],
+    seen: Sequence[FloatArray],
+) -> Iterator[Fault]:
+    """Yield steps with two mistakes; eps is fitted beside those that explain most alone."""
+    ranked = [fault for fault in dict.fromkeys(fit.fault for fit in singles) if fault.texts]
+    for one, other in itertools.combinations(ranked, 2):
+        both = one.and_also(other, right)
+        if both is not None:
+            yield both
+    beside = [fault for fault in ranked if fault.norm is right.norm]
+    for fault in [*beside[:_WITH_EPS], *(one for one in beside[_WITH_EPS:] if one.bias)]:
+        yield from _with_eps(chain, fault, states, seen)
 
 
 def _fitted(
@@ -137,11 +218,9 @@ def _fitted(
     return (likelihood if math.isfinite(likelihood) else -math.inf), math.sqrt(variance)
 
 
-def _faults(
-    chain: Chain, states: Sequence[CallsOnState], seen: Sequence[FloatArray]
-) -> Iterator[Fault]:
+def _faults(chain: Chain) -> Iterator[Fault]:
     """Yield the faults, a correct step first."""
-    sigma, n, norm = chain.activation, chain.batch, chain.normalization
+    sigma, norm = chain.activation, chain.normalization
     is_last = chain.order_code == ACTIVATION_FIRST
     bias = chain.bias_variance / chain.gain**2
     given: dict[str, Any] = {"bias": bias, "norm_is_last": is_last, "gain": chain.gain}
@@ -149,26 +228,23 @@ def _faults(
     def right(h: FloatArray) -> FloatArray:
         return _normalised(chain, h)
 
-    yield Fault("", right, sigma, **given)
+    yield Fault((), right, sigma, **given)
     if bias > 0.0:
         text = f"the bias, of variance {chain.bias_variance:g}, is missing"
-        yield Fault(text, right, sigma, **{**given, "bias": 0.0})
+        yield Fault((text,), right, sigma, **{**given, "bias": 0.0})
     else:
         text = "a bias, with the variance of the weights, is added"
-        yield Fault(text, right, sigma, **{**given, "bias": 1.0 / chain.width})
+        yield Fault((text,), right, sigma, **{**given, "bias": 1.0 / chain.width})
     if not norm.is_identity:
         text = "after the activation, not before it" if not is_last else "before the activation"
         other = {**given, "norm_is_last": not is_last}
-        yield Fault(f"the norm is {text}", right, sigma, **other)
+        yield Fault((f"the norm is {text}",), right, sigma, **other)
     for name in BUILTIN:
         if name != sigma.name:
             text = f"the activation is not {sigma.name}: {name} fits better"
-            yield Fault(text, right, Activation.named(name), **given)
+            yield Fault((text,), right, Activation.named(name), **given)
     for text, wrong in _norms(chain):
-        yield Fault(text, wrong, sigma, **given)
-    if n > 1 and not norm.is_identity:
-        for free in (False, True):
-            yield _with_eps(chain, states, seen, free)
+        yield Fault((text,), wrong, sigma, **given)
 
 
 def _normalised(chain: Chain, y: FloatArray) -> FloatArray:
@@ -255,10 +331,13 @@ def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
 
 
 def _with_eps(
-    chain: Chain, states: Sequence[CallsOnState], seen: Sequence[FloatArray], free: bool
-) -> Fault:
-    """Return the fault of the best ε, from a grid and then a search; `free` also fits a scale."""
+    chain: Chain, step: Fault, states: Sequence[CallsOnState], seen: Sequence[FloatArray]
+) -> Iterator[Fault]:
+    """Yield a step with the best ε, from a grid and then a search, without and with a scale."""
     from scipy.optimize import minimize_scalar
+
+    if chain.batch < 2 or chain.normalization.is_identity:
+        return
 
     def fault(log_eps: float) -> Fault:
         eps = 10.0**log_eps
@@ -266,18 +345,21 @@ def _with_eps(
             chain.width, chain.batch, chain.activation, norm=chain.norm, gain=chain.gain, eps=eps
         )
         text = f"the norm adds eps = {eps:.2g} to the variance, not {chain.eps:g}"
-        return Fault(
-            text, lambda h: _normalised(other, h), chain.activation,
-            bias=chain.bias_variance / chain.gain**2, parameters=1,
-            norm_is_last=chain.order_code == ACTIVATION_FIRST, gain=chain.gain,
-        )  # fmt: skip
+        return replace(
+            step,
+            texts=(*step.texts, text),
+            norm=lambda h: _normalised(other, h),
+            parameters=step.parameters + 1,
+        )
 
-    def cost(log_eps: float) -> float:
-        return -_fitted(fault(log_eps), states, seen, free)[0]
+    for free in (False, True):
 
-    best = min(_EPSILONS, key=cost)
-    bounds = best - 0.5, best + 0.5
-    found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
-    # Prefer a power of ten within four standard errors.
-    whole = round(found.x)
-    return fault(whole if cost(whole) - found.fun < 8.0 else float(found.x))
+        def cost(log_eps: float, free: bool = free) -> float:
+            return -_fitted(fault(log_eps), states, seen, free)[0]
+
+        best = min(_EPSILONS, key=cost)
+        bounds = best - 0.5, best + 0.5
+        found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+        # Prefer a power of ten within four standard errors.
+        whole = round(found.x)
+        yield fault(whole if cost(whole) - found.fun < 8.0 else float(found.x))

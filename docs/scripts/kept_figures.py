@@ -1,0 +1,35 @@
+"""Make the pictures and tables of the gallery that are kept in the repository.
+
+``python docs/scripts/kept_figures.py`` makes all, with further names only these.  Each experiment
+runs with its default sizes and its default seed.  Needs the extras ``plot`` and ``xarray``.
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from PIL import Image  # Matplotlib needs it too
+
+from bnmc import experiments
+
+FOLDER = Path(__file__).parents[1] / "images" / "figures"
+
+
+def keep(name: str) -> None:
+    """Run an experiment; write its picture, in 128 colours, and what it prints."""
+    found = experiments.run(name)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"{name}.png"
+    figure = found.plot(plt.figure(layout="constrained"))
+    figure.savefig(path, dpi=72)
+    plt.close(figure)
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(128)
+    few.save(path, optimize=True)
+    path.with_suffix(".txt").write_text(f"{found}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or experiments.names():
+        print(name, flush=True)
+        keep(name)
