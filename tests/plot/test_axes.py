@@ -9,6 +9,7 @@ import pytest
 
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.plot.axes import label_layers
 
 
 @pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
@@ -39,3 +40,14 @@ def test_plain_ticks_are_plain():
     assert [text.get_text() for text in ax.get_xticklabels()] == ["100", "1600"]
     assert {"0.2", "0.5", "1", "2"} <= {text.get_text() for text in ax.get_yticklabels()}
     assert ax.get_xticks(minor=True).size == 0
+
+
+def test_ticks_of_layers_are_integers():
+    """Matplotlib's own ticks of three layers are 0, 0.25, …, as the second axes show."""
+    layered, plain = plot.figure(columns=2)[1]
+    for ax in (layered, plain):
+        ax.plot([0, 1, 2], [3.0, 2.0, 1.0])
+    label_layers(layered, "depth")
+    assert layered.get_xlabel() == "depth"
+    assert all(tick == round(tick) for tick in layered.get_xticks())
+    assert any(tick != round(tick) for tick in plain.get_xticks())

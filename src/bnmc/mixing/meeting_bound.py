@@ -329,7 +329,7 @@ class TVBound:
         MissingExtraError
             Without Matplotlib (extra ``plot``).
         """
-        from bnmc.plot.axes import COLOURS, figure
+        from bnmc.plot.axes import COLOURS, figure, label_layers
 
         if ax is None:
             ax = figure()[1][0]
@@ -350,7 +350,7 @@ class TVBound:
         shown = max(least, 0.5 * float(low.min())) if low.min() > 0.0 else least
         ax.set_ylim(shown, 2.0 * max(1.0, float(self.bound[0])))
         ax.set_title(f"Distance from the {self.law} law, at most: {self.replicates} pairs")
-        ax.set_xlabel(r"layer $\ell$")
+        label_layers(ax, r"layer $\ell$")
         ax.set_ylabel(f"total variation distance from the {self.law} law, at most")
         ax.legend()
         return ax

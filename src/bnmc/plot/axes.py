@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "band", "estimates", "figure", "plain_ticks", "style"]
+__all__ = ["COLOURS", "band", "estimates", "figure", "label_layers", "plain_ticks", "style"]
 
 #: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -157,6 +157,30 @@ def estimates(
     reach = np.maximum([middle - np.asarray(low), np.asarray(high) - middle], 0.0)
     settings: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 2.5} | line
     ax.errorbar(x, middle, yerr=reach, color=colour, label=label, **settings)
+
+
+def label_layers(ax: Axes, label: str = "layer") -> None:
+    """Label the horizontal axis with layers: all its ticks are integers.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Axes whose horizontal axis is linear.
+    label : str, default "layer"
+
+    Examples
+    --------
+    >>> from bnmc.plot import figure
+    >>> from bnmc.plot.axes import label_layers
+    >>> ax = figure()[1][0]
+    >>> _ = ax.plot([0, 1, 2], [3, 2, 1])
+    >>> label_layers(ax)
+    >>> [tick for tick in ax.get_xticks().tolist() if 0 <= tick <= 2]
+    [0.0, 1.0, 2.0]
+    """
+    ticker = import_extra("matplotlib.ticker", "plot")
+    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    ax.set_xlabel(label)
 
 
 def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:

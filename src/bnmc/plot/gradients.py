@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import real
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentTypeError
-from bnmc.plot.axes import figure
+from bnmc.plot.axes import figure, label_layers
 from bnmc.plot.protocols import about_chain
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def gradient_norms(
             layers, predicted, "--", color="black", linewidth=1.0,
             label=f"infinite width: squares times {rate:.4g} per layer, towards the input",
         )  # fmt: skip
-    ax.set_xlabel(r"layer $\ell$")
+    label_layers(ax, r"layer $\ell$")
     ax.set_ylabel(r"$\ln\, \|\partial L / \partial W_\ell\|_F$")
     ax.legend(fontsize="small")
     return ax

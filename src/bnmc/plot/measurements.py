@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
 from bnmc.errors import ArgumentTypeError
-from bnmc.plot.axes import COLOURS, band, figure
+from bnmc.plot.axes import COLOURS, band, figure, label_layers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +93,7 @@ def measurement(found: Measured, *, rate: float | None = None) -> Figure:
     if norms is not None:
         _gradients(axes[1], depth, norms, found.comparable, rate)
     for ax in axes:
-        ax.set_xlabel("layer")
+        label_layers(ax)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(fontsize="small")
     return drawn

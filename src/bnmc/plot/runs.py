@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from bnmc._support.arguments import choice, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.gram import distance, eigenvalues, orthogonality_gap
-from bnmc.plot.axes import figure, plain_ticks
+from bnmc.plot.axes import figure, label_layers, plain_ticks
 from bnmc.plot.protocols import Run, about_chain, as_run, fixed_gram, is_run
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def trajectory(
         _draw(ax, run.layers, *curves[label], label if isinstance(runs, Mapping) else None)
     if ax.get_yscale() == "log":
         _label_plainly(ax)
-    ax.set_xlabel("layer")
+    label_layers(ax)
     ax.set_ylabel(LABELS.get(observable, observable))
     if isinstance(runs, Mapping):
         ax.legend()
