@@ -58,6 +58,15 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
 }
+# A host of several versions sets the address of its list of versions, a JSON file as the theme
+# describes it; each page then has a switch between them.
+versions = os.environ.get("BNMC_DOCS_VERSIONS")
+if versions:
+    html_theme_options |= {
+        "switcher": {"json_url": versions, "version_match": version},
+        "navbar_start": ["navbar-logo", "version-switcher"],
+        "check_switcher": False,
+    }
 html_show_sourcelink = False
 # Pages that have none below them have no list of them at their side.
 html_sidebars = {page.stem: [] for page in HERE.glob("*.rst") if page.stem != "notebooks"}

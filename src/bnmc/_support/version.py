@@ -7,7 +7,7 @@ from functools import cache
 
 __all__ = ["__version__", "versions"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 @cache
