@@ -1,4 +1,4 @@
-"""`bnmc.backpropagate`: speed against PyTorch's autograd, memory, and rates against the mean field.
+"""Gradients: speed against PyTorch's autograd, memory, and limits of infinite width.
 
 The networks have relu and centred batch normalization; the gradient at the top has independent
 normal entries, and the result is the gradient norm of every layer.  PyTorch draws a new W (width x
@@ -37,6 +37,13 @@ MOST_MB = 200.0
 ACTIVATIONS = ("linear", "relu", "tanh", "gelu")
 WIDTHS = {1000: 160, 10_000: 40}
 
+#: Widths at which tangent kernels are compared with the limit, and networks of each.
+TANGENT_WIDTHS = (64, 256, 1024, 4096)
+TANGENT_CHAINS = 200
+
+#: Largest difference of the slope of their distance from -1/2.
+SLOPE_ERROR = 0.05
+
 MEMORY = """
 import gc, json, os, threading, time
 import bnmc
@@ -67,11 +74,12 @@ print(json.dumps([most[0] - before, seconds]))
 
 
 def benchmark(*, quick: bool) -> Report:
-    """Speed, memory and rates."""
+    """Speed, memory, rates and tangent kernels."""
     report = Report("gradients")
     add_speed(report, quick)
     add_memory(report, quick)
     add_rates(report, quick)
+    add_tangent_kernels(report, quick)
     return report
 
 
@@ -212,3 +220,35 @@ def add_rates(report: Report, quick: bool) -> None:
                 report.floors.append(Floor(f"{name}: % error", 100 * error, 0.2, at_most=True))
     headers = ["activation", "width", "rate", "mean field", "difference %", "stderr %"]
     report.tables.append(Table("Squared gradient norm per layer, batch 10", headers, rows))
+
+
+def add_tangent_kernels(report: Report, quick: bool) -> None:
+    """Tangent kernels of networks of finite width, and their distance from `infinite_width.ntk`.
+
+    Inputs of all widths are copies of the same eight rows, so layer 0 has one Gram matrix.  Its
+    activations are the inputs of the infinite network, whose outputs contain the gain.
+    """
+    rng = np.random.default_rng(3)
+    x, depth, gain = rng.standard_normal((8, 5)) + 0.5, 3, 2.0**0.5
+    limit = bnmc.infinite_width.ntk(np.maximum(x, 0.0), depth, weight_variance=gain**2) / gain**2
+    rows: list[list[Cell]] = []
+    logs = []
+    widths = TANGENT_WIDTHS[: 3 if quick else None]
+    chains = TANGENT_CHAINS // (4 if quick else 1)
+    for width in widths:
+        found = bnmc.gradients.tangent_kernel(
+            bnmc.Chain(width, 5, "relu", norm="none", gain=gain), depth, chains=chains,
+            initial=np.tile(x, (width // 8, 1)), rng=0, threads=THREADS,
+        )  # fmt: skip
+        squares = ((found.kernels - limit) ** 2).sum(axis=(1, 2)) / (limit**2).sum()
+        distance = float(squares.mean()) ** 0.5
+        error = float(squares.std()) / len(squares) ** 0.5 / (2.0 * distance)
+        rows.append([width, distance, error])
+        logs.append(np.log(distance))
+    slope = np.polyfit(np.log(widths), logs, 1)[0]
+    floor = SLOPE_ERROR * (2.0 if quick else 1.0)
+    report.floors.append(
+        Floor("tangent kernels: |slope + 1/2|", abs(float(slope) + 0.5), floor, at_most=True)
+    )
+    title = f"Distance of tangent kernels from the limit, relu, {depth} layers: slope {slope:.3f}"
+    report.tables.append(Table(title, ["width", "relative distance", "stderr"], rows))

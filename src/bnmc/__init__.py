@@ -75,11 +75,11 @@ if TYPE_CHECKING:
     from bnmc.chain.start import FirstLayer
     from bnmc.estimate.estimate import Estimate
     from bnmc.gradients.backpropagation import backpropagate
+    from bnmc.gradients.warming import warmup
     from bnmc.mean_field import MeanField
     from bnmc.simulation.observables import Distance, Observable, SoftRank
     from bnmc.simulation.run import drawn_biases, drawn_weights, simulate
     from bnmc.simulation.trajectory import Trajectory
-    from bnmc.simulation.warming import warmup
 
 #: The module of each name, imported when the name is first used.
 _HOMES = {
@@ -97,7 +97,7 @@ _HOMES = {
     "drawn_biases": "simulation.run",
     "drawn_weights": "simulation.run",
     "simulate": "simulation.run",
-    "warmup": "simulation.warming",
+    "warmup": "gradients.warming",
 }
 _MODULES = (
     "bounds",

@@ -17,17 +17,22 @@ from bnmc._kernels.cpu import layers as cpu_layers
 from bnmc._kernels.cpu import memory, numbers, wishart
 from bnmc._kernels.cpu import rows as cpu_rows
 from bnmc._kernels.cpu.vectors import (
+    PART_BYTES,
+    STRIP_BYTES,
+    add_all,
     all_greater,
     fill_like,
     keep_order,
-    load_narrow,
+    load_part,
+    load_strip,
     load_wide,
     multiply_add,
     scale_add,
     square_root,
     store,
     store_sums,
-    zero_narrow,
+    zero_part,
+    zero_strip,
     zero_wide,
 )
 from bnmc._kernels.scalar import codes
@@ -111,12 +116,20 @@ def wide_program(array, out, scalar):
 
 def narrow_program(array, out):
     """Sums over the lanes of 16 vectors."""
-    lanes = 64 // array.itemsize
-    v = load_narrow(array, 2)
-    z = zero_narrow(array)
+    lanes = PART_BYTES // array.itemsize
+    v = load_part(array, 2)
+    z = zero_part(array)
     w = multiply_add(v, v, z)
-    u = load_narrow(array, lanes + 5)
-    store_sums(out, 4, (v, w, z, u, u, v, w, z, v * u, v + u, v - u, w, w, u, z, v))
+    u = load_part(array, lanes + 5)
+    sums = (v, w, z, u, u, v, w, z, v * u, v + u, v - u, w, w, u, z, v)
+    store_sums(out, 4, add_all(sums, (u, u, u, u, v, v, v, v, u, u, u, u, v, v, v, v)))
+
+
+def strip_program(array, out):
+    """A strip of rows and zeros, one after the other."""
+    lanes = STRIP_BYTES // array.itemsize
+    store(out, 1, load_strip(array, 3) + zero_strip(array))
+    store(out, lanes + 1, zero_strip(array))
 
 
 @DTYPES
@@ -137,11 +150,40 @@ def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
     narrow_program(array, sums[0])
     njit(narrow_program)(array, sums[1])
     np.testing.assert_array_equal(sums[0], sums[1])
-    n = lanes // 4
+    n = PART_BYTES // array.itemsize
     v, u = array[2 : 2 + n].sum(), array[n + 5 : 2 * n + 5].sum()
-    assert sums[0, [4, 7, 13]].tolist() == [v, u, v + u]
+    assert sums[0, [4, 7, 13]].tolist() == [v + u, 2 * u, v + 2 * u]
     assert np.all(sums[:, :4] == 7)
     assert np.all(sums[:, 20:] == 7)
+    n = STRIP_BYTES // array.itemsize
+    strips = np.full((2, 2 * n + 2), 7, dtype)
+    strip_program(array, strips[0])
+    njit(strip_program)(array, strips[1])
+    np.testing.assert_array_equal(strips, np.stack([[7, *array[3 : 3 + n], *[0] * n, 7]] * 2))
+
+
+def sum_tile(first, second, rows, partial):
+    """`sum_tile`, which only compiled code calls, as a function."""
+    cpu_blocks.sum_tile(first, 0, second, 0, rows, partial)
+
+
+@DTYPES
+def test_sums_of_lanes_have_a_fixed_order(dtype):
+    """Whatever the processor: a sum for each lane of 64 bytes, then halves to halves."""
+    rng = np.random.default_rng(3)
+    first, second = rng.standard_normal((2, 4, numbers.BLOCK)).astype(dtype)
+    lanes = 64 // first.itemsize
+    # Each product is rounded once, with the sum; in float64 these are not exact, so powers of 2.
+    first = np.exp2(np.round(first)).astype(dtype)
+    sums = np.zeros((lanes, 4, 4), dtype)
+    for row in range(0, 192, lanes):
+        for lane in range(lanes):
+            sums[lane] += np.outer(first[:, row + lane], second[:, row + lane])
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    found = np.zeros(16, dtype)
+    njit(sum_tile)(first.reshape(-1), second.reshape(-1), 192, found)
+    np.testing.assert_array_equal(found.reshape(4, 4), sums[0])
 
 
 # --- matrix products of a block

@@ -2,7 +2,8 @@
 
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -55,6 +56,16 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
     monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
     same_bits(whole, run(threads=2))
+
+
+def test_orthogonal_weights_on_processes():
+    chain = Chain(600, 4, "tanh", weights="haar")
+    options = {"chains": 3, "rng": 3, "threads": 1}
+    back, alone = bnmc.backpropagate(chain, 4, **options), bnmc.simulate(chain, 4, **options)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        same_bits(back, bnmc.backpropagate(chain, 4, executor=pool, **options))
+        there = bnmc.simulate(chain, 4, executor=pool, **options)
+    assert alone.gram.tobytes() == there.gram.tobytes()
 
 
 @pytest.mark.parametrize("chain", CUTS[:4], ids=str)

@@ -27,18 +27,20 @@ COUNT = 20_000
 TWINS = np.repeat(np.random.default_rng(8).standard_normal((5, 2)), [2, 1], axis=1)
 
 CASES = {
-    "centred": (Chain(6, 4, "tanh", gain=0.8), 2, None),
-    "rank below batch": (Chain(3, 5, "tanh"), 2, None),
-    "uncentred, eps": (Chain(5, 3, "sin", norm="batch-uncentred", eps=0.2), 2, None),
-    "skip": (Chain(5, 3, "tanh", skip=0.8, gain=0.6), 3, None),
-    "none": (Chain(6, 3, "leaky_relu", norm="none", gain=1.4), 3, None),
-    "twins": (Chain(5, 3, "tanh", norm="none"), 2, TWINS),
+    "centred": (Chain(6, 4, "tanh", gain=0.8), 2, None, 1),
+    "rank below batch": (Chain(3, 5, "tanh"), 2, None, 1),
+    "uncentred, eps": (Chain(5, 3, "sin", norm="batch-uncentred", eps=0.2), 2, None, 1),
+    "skip": (Chain(5, 3, "tanh", skip=0.8, gain=0.6), 3, None, 1),
+    "none": (Chain(6, 3, "leaky_relu", norm="none", gain=1.4), 3, None, 1),
+    "twins": (Chain(5, 3, "tanh", norm="none"), 2, TWINS, 1),
+    "two batches": (Chain(6, 3, "tanh", eps=0.1), 2, None, 2),
+    "two batches without norm": (Chain(5, 2, "tanh", norm="none"), 2, None, 2),
 }
 
 
 def kernels_of(networks, readout):
     """Return Θ of networks with real weights, from all gradients of all parameters."""
-    width, samples = networks.chain.width, networks.chain.batch
+    width, samples = networks.chain.width, networks.chain.batch * networks.inputs
     gradients = []
     for sample in range(samples):
         one_hot = np.zeros((len(readout), samples, 1))
@@ -54,21 +56,24 @@ def kernels_of(networks, readout):
 def features(kernels):
     """Return numbers of each network whose laws are compared."""
     sums = kernels.sum(axis=(1, 2))
-    entries = kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1], kernels[:, 1, 2]
+    # Of two batches, the last sample is in the second one.
+    entries = kernels[:, 0, 0], kernels[:, 1, 1], kernels[:, 0, 1], kernels[:, 1, -1]
     squares = np.square(kernels).sum(axis=(1, 2))
     ratio = kernels[:, 0, 0] / np.trace(kernels, axis1=1, axis2=2)
     return np.stack([*entries, sums, squares, ratio], axis=1)
 
 
-@pytest.mark.parametrize("name", some(CASES, "centred", "rank below batch", "skip"))
+@pytest.mark.parametrize("name", some(CASES, "centred", "skip", "two batches"))
 def test_the_joint_law_is_that_of_real_networks(name):
     # Seven two-sample Kolmogorov-Smirnov tests of 20,000 networks each, of level 1e-6 / 7.
-    chain, depth, initial = CASES[name]
+    chain, depth, initial, inputs = CASES[name]
     rng = np.random.default_rng(4)
-    networks = Networks(chain, depth, COUNT, rng, initial)
+    networks = Networks(chain, depth, COUNT, rng, initial, inputs)
     readout = rng.standard_normal((COUNT, 1, chain.width)) / math.sqrt(chain.width)
     theirs = features(kernels_of(networks, readout))
     start = {} if initial is None else {"initial": initial}
+    if inputs > 1:
+        start["inputs"] = inputs
     ours = features(tangent_kernel(chain, depth, chains=COUNT, rng=2, **start).kernels)
     values = [stats.ks_2samp(a, b).pvalue for a, b in zip(ours.T, theirs.T, strict=True)]
     assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
@@ -85,6 +90,26 @@ def test_drawn_weights_give_the_kernel_of_these_weights(monkeypatch):
         for layer in (1, 2, 3)
     ]
     networks = Networks(chain, 3, 2, None, initial, 1, weights)
+    generators = [
+        np.random.Generator(np.random.Philox(key=found.key, counter=[0, 0, 0, one]))
+        for one in range(2)
+    ]
+    readout = np.stack([one.standard_normal((1, 7)) for one in generators]) / math.sqrt(7)
+    np.testing.assert_allclose(found.kernels, kernels_of(networks, readout), rtol=1e-11)
+
+
+@pytest.mark.parametrize("norm", ["batch", "none"])
+def test_the_kernel_of_two_batches_is_that_of_these_networks(norm):
+    chain = Chain(7, 3, "tanh", norm=norm, weights="rademacher")
+    initial = np.random.default_rng(1).standard_normal((2, 7, 3))
+    found = tangent_kernel(chain, 2, chains=2, rng=6, initial=initial, inputs=2)
+    assert found.inputs == 2
+    run = bnmc.simulate(chain, 2, chains=2, rng=6, initial=initial, inputs=2)
+    weights = [
+        np.stack([bnmc.drawn_weights(run, layer, chain=one) for one in range(2)])
+        for layer in (1, 2)
+    ]
+    networks = Networks(chain, 2, 2, None, np.concatenate(initial, axis=1), 2, weights)
     generators = [
         np.random.Generator(np.random.Philox(key=found.key, counter=[0, 0, 0, one]))
         for one in range(2)
@@ -169,6 +194,8 @@ def test_bits_do_not_depend_on_how_networks_are_grouped(monkeypatch):
     alone = tangent_kernel(chain, 2, chains=5, rng=3)
     assert whole.kernels.tobytes() == alone.kernels.tobytes()
     assert whole.key == alone.key
+    together = tangent_kernel(chain, 2, chains=5, rng=3, threads=3)
+    assert together.kernels.tobytes() == alone.kernels.tobytes()
 
 
 def test_moments_that_are_infinite_are_not_estimated():
@@ -213,12 +240,15 @@ def test_ctrl_c_hands_over_finished_networks(monkeypatch):
     monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
 
     def interrupt(done, total):
-        if done == 2:
+        if done >= 2:
             raise KeyboardInterrupt
 
+    chain, options = Chain(9, 4, "tanh"), {"chains": 5, "rng": 0, "threads": 1}
     with pytest.raises(Interrupted) as caught:
-        tangent_kernel(Chain(9, 4, "tanh"), 2, chains=5, rng=0, progress=interrupt)
-    assert caught.value.partial.chains == 2
+        tangent_kernel(chain, 2, progress=interrupt, **options)
+    found, whole = caught.value.partial, tangent_kernel(chain, 2, **options)
+    assert found.chains >= 2
+    np.testing.assert_array_equal(found.kernels, whole.kernels[: found.chains])
 
 
 @pytest.mark.parametrize(
@@ -228,6 +258,8 @@ def test_ctrl_c_hands_over_finished_networks(monkeypatch):
         ({"chains": 0}, ArgumentError, "chains"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"probes": 1}, ArgumentError, "probes"),
+        ({"threads": 0}, ArgumentError, "threads"),
+        ({"inputs": 0}, ArgumentError, "inputs"),
         ({"sampler": "all"}, ArgumentError, "sampler"),
         ({"chain": Chain(9, 4, weights="uniform"), "sampler": "conditional"}, ArgumentError,
          "sampler"),

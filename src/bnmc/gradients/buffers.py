@@ -52,9 +52,8 @@ class Buffers:
             above=aligned_zeros(of_above, backward),
         )
         self.blocks = Blocks(
-            activations=aligned_zeros((numbers,), forward),
             values=aligned_zeros((numbers,), backward),
-            slopes=aligned_zeros((numbers,), backward),
+            factors=aligned_zeros((BLOCK,), backward),
             partial=aligned_zeros((16,), backward),
             gram_sums=aligned_zeros((tiles * (tiles + 1) // 2 * 16,), np.float64),
             cross_sums=aligned_zeros((tiles * tiles * 16,), np.float64),
@@ -68,10 +67,12 @@ class Buffers:
             twin=aligned_zeros((columns,), np.int64),
             basis=aligned_zeros((whole, whole), np.float64),
             in_basis=aligned_zeros((columns,), np.bool_),
+            following=aligned_zeros((whole, whole), np.float64),
+            in_following=aligned_zeros((columns,), np.bool_),
             root=aligned_zeros((whole, whole), backward),
             in_root=aligned_zeros((columns,), np.bool_),
             mixing=aligned_zeros((whole, whole), backward),
-            columns=aligned_zeros((columns, columns), np.float64),
+            right=aligned_zeros((columns, columns), np.float64),
         )
         self.forward: Work = memory.work(n, inputs, forward)
         self.totals = aligned_zeros((4, tiles * tiles * 16), np.float64)

@@ -149,7 +149,7 @@ class Descent:
         """
         own = self._pick("float64")
         seen = self.law._replace(norm=codes.NORM_NONE)
-        backward.factorise_seen(gram, False, seen, own.solve)
+        backward.factorise_seen(gram, False, seen, own.solve, own.solve.basis, own.solve.in_basis)
         columns = self.law.columns
         normals = np.zeros((classes, columns))
         draw = codes.Draw(layer, self._streams[2], *self._keys)
@@ -179,8 +179,13 @@ class Descent:
     # --- the way down
 
     def through(
-        self, stretch: Stretch, index: int, last: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self,
+        stretch: Stretch,
+        index: int,
+        last: int,
+        states: NDArray[np.float64],
+        log_scales: NDArray[np.float64],
+    ) -> None:
         """Go down to the layer after the first of a stretch.
 
         Parameters
@@ -190,21 +195,17 @@ class Descent:
             The chain's place in it.
         last : int
             The layer to reach first: that of the state, or below it by one.
-
-        Returns
-        -------
         states : (layers, 2 or 3, columns, columns) ndarray
-            States, and hᵀδ / width if it is wanted, of layers `stretch.first` + 1, …, `last`.
+            Receives the states, and hᵀδ / width if it is wanted, of layers `stretch.first` + 1, …,
+            `last`.
         log_scales : (layers,) ndarray
+            Receives their scales.
         """
         first = stretch.first
         layers = last - first
-        columns = self.law.columns
         grams = np.ascontiguousarray(stretch.grams[index, : layers + 1])
         units = stretch.units[index, : layers + 1]
         ratios = np.exp2(units[:-1] - units[1:] + float(self.lift))
-        states = np.zeros((layers, 3 if self._hidden else 2, columns, columns))
-        log_scales = np.zeros(layers)
         xs = stretch.xs[index]
         turn = self._first_wide(stretch, index, grams)
         done = layers
@@ -221,7 +222,6 @@ class Descent:
             if reached:
                 # The gradients are too alike for float32.
                 self._backward = "float64"
-        return states, log_scales
 
     def _piece(
         self,
@@ -238,13 +238,13 @@ class Descent:
         if self._above is not None:
             own.rows.above[:] = self._above
         status = np.zeros(3, np.int64)
-        name = np.dtype(forward).name
+        dtypes = np.dtype(forward).name, own.rows.delta.dtype.name
         kernel = backward.backward_layers
         if own.frame is not None:
             kernel = partial(orthogonal_backward.orthogonal_backward_layers, own.frame, own.rest)
         kernel(
-            rows.activation(sigma_of(self.chain.activation), name),
-            rows.activation(slope_of(self.chain.activation), name),
+            backward.activation(sigma_of(self.chain.activation), *dtypes),
+            backward.derivative(slope_of(self.chain.activation), *dtypes),
             self.law, self.lift, self.stage, layer, grams, ratios,
             xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2],
             *self._keys, self._panel, states, log_scales,

@@ -85,42 +85,41 @@ class Forward:
 
         The list is shorter if `stopped` returns True.
         """
-        self._begin()
+        self._begin(self._frames(1))
         states: list[State] = []
         for layer in layers:
             while self._layer < layer:
                 if stopped():
                     return states
-                self._advance(min(layer, self._layer + BLOCK_LAYERS))
+                to = min(layer, self._layer + BLOCK_LAYERS)
+                self._advance(to, self._frames(to - self._layer), 0)
             states.append(self._state())
         return states
 
     def stretch(self, state: State | None, last: int, stopped: Callable[[], bool]) -> Stretch:
         """Return the layers from a state, or from the start, to layer `last`."""
+        first = 0 if state is None else state.layer
+        frames = self._frames(last - first + 1)
         if state is None:
-            frames = [self._begin()]
+            self._begin(frames)
         else:
             self.sampler.take(state)
-            self._layer = state.layer
-            frames = [self._frames(1)]
-            self.sampler.record(frames[0])
-            self._watched(frames[0])
-        first = self._layer
+            self._layer = first
+            self.sampler.record(frames)
+            self._watch(frames, 0, 1)
         wide_before = self.sampler.wide.copy()
         keeps_x = self.chain.skip != 0.0
         xs = [self._kept_x()] if keeps_x else []
         while self._layer < last and not stopped():
             # With a skip connection every representation is kept.
             step = 1 if keeps_x else BLOCK_LAYERS
-            frames.append(self._advance(min(last, self._layer + step)))
+            self._advance(min(last, self._layer + step), frames, self._layer + 1 - first)
             if keeps_x and self._layer < last:
                 xs.append(self._kept_x())
-        grams = np.concatenate([one.gram for one in frames], axis=1)
-        units = np.concatenate([one.units for one in frames], axis=1)
         none = np.zeros((self.count, 1, 1, 1), self.sampler.dtype)
         kept = np.stack(xs, axis=1) if keeps_x else none
         wide = self.sampler.wide.copy()
-        return Stretch(first, grams, units, kept, wide_before, wide)
+        return Stretch(first, frames.gram, frames.units, kept, wide_before, wide)
 
     def _kept_x(self) -> FloatArray:
         """Return the representations, in the units of the Gram matrices."""
@@ -136,20 +135,23 @@ class Forward:
             units=np.zeros((count, layers, columns), np.int64),
         )
 
-    def _watched(self, frames: Frames) -> Frames:
-        """Check the precision of frames, which stay in their units."""
-        own = frames
-        if self.sampler.is_scaled:
-            own = frames._replace(gram=frames.gram.copy())
+    def _watch(self, frames: Frames, first: int, last: int) -> None:
+        """Check the precision of slots first:last of frames, which stay in their units."""
+        gram = frames.gram[:, first:last]
+        own = frames._replace(
+            gram=gram.copy() if self.sampler.is_scaled else gram,
+            log_scale=frames.log_scale[:, first:last],
+            log_pivots=frames.log_pivots[:, first:last],
+            units=frames.units[:, first:last],
+        )
         self.sampler.watch_precision(own)
-        return frames
 
-    def _begin(self) -> Frames:
-        frames = self._frames(1)
+    def _begin(self, frames: Frames) -> None:
+        """Go to layer 0, and write it to the first slot."""
         self.sampler.take(self._empty)
         self.sampler.begin(self.start, 0, self.count, frames)
         self._layer = 0
-        return self._watched(frames)
+        self._watch(frames, 0, 1)
 
     @property
     def _empty(self) -> State:
@@ -160,10 +162,9 @@ class Forward:
             self.chain, sampler.path, sampler.key, 0, sampler.inputs, sampler.dtype.name, arrays
         )
 
-    def _advance(self, last: int) -> Frames:
-        """Go to layer `last`, and return the Gram matrices on the way."""
-        frames = self._frames(last - self._layer)
-        slots = np.arange(last - self._layer)
+    def _advance(self, last: int, frames: Frames, slot: int) -> None:
+        """Go to layer `last`, and write the layers on the way to frames, from `slot` on."""
+        slots = np.arange(slot, slot + last - self._layer)
         self.sampler.advance(0, self.count, self._layer + 1, slots, frames)
         self._layer = last
-        return self._watched(frames)
+        self._watch(frames, slot, slot + len(slots))

@@ -181,28 +181,36 @@ class _Pass:
             stretch = self.forward.stretch(state, last, self.stop.is_set)
             if last == task.depth:
                 widened = (self.first + np.flatnonzero(stretch.wide)).tolist()
-            parts = []
+            layers = last - stretch.first
+            matrices = 3 if task.wants_hidden else 2
+            found = np.empty((self.count, layers, matrices, task.columns, task.columns))
+            scales = np.zeros((self.count, layers))
             for index in range(self.count):
                 if self.stop.is_set():
                     return None
-                parts.append(self._descend(stretch, index, last))
-            self._record(stretch, *map(np.stack, zip(*parts, strict=True)))
+                self._descend(stretch, index, last, found[index], scales[index])
+            self._record(stretch, found, scales)
             last = stretch.first
         return Part(self.first, self.log_norms, self.values, self.log_scale, widened)
 
     def _descend(
-        self, stretch: Stretch, index: int, last: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Take one chain down through a stretch; return states and log-scales of its layers."""
+        self,
+        stretch: Stretch,
+        index: int,
+        last: int,
+        states: NDArray[np.float64],
+        scales: NDArray[np.float64],
+    ) -> None:
+        """Take one chain down through a stretch; write states and log-scales of its layers."""
         descent, task = self.descents[index], self.task
         if last == task.depth and not isinstance(task.direction, Readout):
-            top = self._begin_with_rows(stretch, index)
             # The layer at the top has its gradient already.
-            states, scales = descent.through(stretch, index, last - 1)
-            return np.concatenate([states, top[None]]), np.append(scales, 0.0)
+            states[-1] = self._begin_with_rows(stretch, index)
+            descent.through(stretch, index, last - 1, states[:-1], scales[:-1])
+            return
         if last == task.depth:
             self._begin_with_readout(stretch, index)
-        return descent.through(stretch, index, last)
+        descent.through(stretch, index, last, states, scales)
 
     def _begin_with_rows(self, stretch: Stretch, index: int) -> NDArray[np.float64]:
         task = self.task
@@ -253,6 +261,8 @@ class _Pass:
             return
         to = slots[due] + self.task.recorded.before(int(layers[0]))
         self.log_scale[:, to] = math.log(2.0) * scales[:, due]
+        if not self.task.observables:
+            return
         # Rows of h have the units of the layer before.
         by = units[:, :count] + self.descents[0].lift
         states[:, :, 2:] = np.ldexp(states[:, :, 2:], by[:, :, None, :, None].astype(np.int32))

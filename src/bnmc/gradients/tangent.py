@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import itertools
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
+from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
+from bnmc._support.workers import Workers
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_backward_pass
 from bnmc.chain.slopes import require_derivative
@@ -47,6 +50,9 @@ class TangentKernel:
         "conditional" or "weights".
     key : int
         The 64-bit key of all random numbers.
+    inputs : int or None
+        Number of batches that went through each network.  If there are several, the samples are
+        those of the first batch, then those of the second one, ….
 
     Examples
     --------
@@ -62,6 +68,7 @@ class TangentKernel:
     probes: int | None
     sampler: str
     key: int = field(repr=False)
+    inputs: int | None = None
 
     @property
     def chains(self) -> int:
@@ -112,7 +119,7 @@ class TangentKernel:
         Parameters
         ----------
         i, k : int
-            Samples, from 0 to batch - 1.
+            Samples, from 0 on.
         level : float, default 0.95
 
         Raises
@@ -141,9 +148,11 @@ def tangent_kernel(
     *,
     chains: int = 100,
     initial: str | ArrayLike | FirstLayer = "gaussian",
+    inputs: int | None = None,
     probes: int | None = None,
     rng: Any = None,
     sampler: str = "auto",
+    threads: int | None = None,
     progress: bool | Progress = False,
 ) -> TangentKernel:
     r"""Simulate the neural tangent kernel of random networks of finite width.
@@ -161,8 +170,8 @@ def tangent_kernel(
               + \sum_{l=0}^{L-1}
                 \Big\langle \frac{∂f_i}{∂ω_l}, \frac{∂f_k}{∂ω_l} \Big\rangle .
 
-    Under batch normalization the output of a sample depends on the whole batch, and its gradient
-    has a column for each sample: batch² columns for all outputs.
+    Under batch normalization the output of a sample depends on its whole batch, and its gradient
+    has a column for each sample of it: inputs · batch² columns for all outputs.
 
     Parameters
     ----------
@@ -174,14 +183,21 @@ def tangent_kernel(
         Number of independent networks.
     initial : str, array_like or FirstLayer, default "gaussian"
         The input of the normalization of layer 0, as in `bnmc.simulate`.
+    inputs : int, optional
+        Number k of batches that go through the same networks, as in `bnmc.simulate`; each is
+        normalized on its own.  The kernel is that of all k · batch samples: for example of a batch
+        for training and one for testing.
     probes : int, optional
         Number m >= 2 of random combinations of the outputs that replace the outputs.  They take
-        m · batch columns.  Default: all outputs, exactly.
+        m columns per sample.  Default: all outputs, exactly.
     rng : optional
         Anything `numpy.random.default_rng` takes.
     sampler : {"auto", "conditional", "weights"}
         "weights" draws weight matrices and multiplies, for every law of weights; "conditional"
         makes none and needs Gaussian weights, which is the default for these.
+    threads : int, optional
+        Number of threads, of which each takes some of the networks; the default is the number of
+        processors.  Results do not depend on it.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
@@ -234,6 +250,7 @@ def tangent_kernel(
     require_backward_pass(chain)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
+    workers = available_processors() if threads is None else integer("threads", threads, low=1)
     if probes is not None:
         probes = integer("probes", probes, low=2)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
@@ -242,25 +259,46 @@ def tangent_kernel(
     if sampler == "conditional" and not chain.is_gaussian:
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
     report_to = as_progress(progress)
-    ensemble_of(
-        chain, initial, chains=chains, inputs=None, rng=rng, sampler=sampler, dtype="float64"
+    ensemble = ensemble_of(
+        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype="float64"
     )
-    size = _bytes_of_network(chain, depth, probes, sampler)
-    hint = "take fewer probes" if probes else "probes=m takes m * batch columns"
-    require_memory("depth, batch", size + 8 * chains * chain.batch**2, hint)
+    job = _Job(chain, depth, ensemble.inputs, probes, sampler, 0)
+    size = job.bytes_of_network()
+    hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
+    needed = min(workers, chains) * size + 8 * chains * job.samples**2
+    require_memory("depth, batch", needed, hint)
     chain.activation.check()
     require_derivative(chain.activation)
-    start = prepare(chain, initial, chains, None)
-    job = _Job(chain, depth, probes, sampler, draw_key(rng))
-    done: list[Float64Array] = []
+    start = prepare(chain, initial, chains, ensemble.inputs)
+    job = replace(job, key=draw_key(rng))
+    together = min(TOGETHER_BYTES // size, -(-chains // workers))
+    return _run(job, start, ranges(chains, max(1, together)), workers, report_to)
+
+
+def _run(
+    job: _Job,
+    start: Covariance | Representation,
+    pieces: list[tuple[int, int]],
+    workers: int,
+    progress: bool | Progress,
+) -> TangentKernel:
+    """Compute networks piece by piece; Ctrl-C raises with those up to the first unfinished one."""
+    done: dict[int, Float64Array] = {}
+    chains = pieces[-1][1]
     try:
-        with Reporter(report_to, "tangent_kernel", "chains") as report:
-            for first, last in ranges(chains, max(1, TOGETHER_BYTES // size)):
-                done.append(job(start.part(first, last), first, last))
-                report(last, chains)
+        with (
+            Reporter(progress, "tangent_kernel", "chains") as report,
+            Workers(None, min(workers, len(pieces))) as at_work,
+        ):
+            for number, (first, last) in enumerate(pieces):
+                at_work.submit(number, job, start.part(first, last), first, last)
+            while len(done) < len(pieces):
+                done.update(at_work.finished())
+                report(sum(len(kernels) for kernels in done.values()), chains)
     except KeyboardInterrupt:
-        raise Interrupted(job.result(done) if done else None) from None
-    return job.result(done)
+        unbroken = [done[at] for at in itertools.takewhile(done.__contains__, itertools.count())]
+        raise Interrupted(job.result(unbroken) if unbroken else None) from None
+    return job.result([done[number] for number in range(len(pieces))])
 
 
 def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
@@ -325,33 +363,36 @@ def _lacks_moment(chain: Chain, order: int) -> bool:
     return min(norm.dimensions(chain.batch), chain.width) <= 2 * order
 
 
-def _columns(chain: Chain, probes: int | None) -> int:
-    """Return the columns of all gradients."""
-    outputs = chain.batch if probes is None else probes
-    if chain.normalization.is_identity and probes is None:
-        return outputs
-    return outputs * chain.batch
-
-
-def _bytes_of_network(chain: Chain, depth: int, probes: int | None, sampler: str) -> int:
-    """Return the bytes of all arrays of one network, about."""
-    columns, width = _columns(chain, probes), chain.width
-    layers = 8 * width * (2 * chain.batch + 1) * (depth + 1)
-    rows = 5 * 8 * width * columns
-    square = 3 * 8 * width**2 if sampler == "weights" or columns >= width else 0
-    small = 4 * 8 * columns**2
-    return layers + rows + square + small
-
-
 @dataclass(frozen=True)
 class _Job:
     """What all networks have in common."""
 
     chain: Chain
     depth: int
+    inputs: int | None
     probes: int | None
     sampler: str
     key: int
+
+    @property
+    def samples(self) -> int:
+        """Number of samples in all batches."""
+        return self.chain.batch * (self.inputs or 1)
+
+    @property
+    def group(self) -> int:
+        """Number of samples that see each other: those of a batch, or one without a norm."""
+        return 1 if self.chain.normalization.is_identity else self.chain.batch
+
+    def bytes_of_network(self) -> int:
+        """Return the bytes of all arrays of one network, about."""
+        width, samples = self.chain.width, self.samples
+        columns = samples * (self.group if self.probes is None else self.probes)
+        layers = 8 * width * (2 * samples + self.samples // self.chain.batch) * (self.depth + 1)
+        rows = 5 * 8 * width * columns
+        square = 3 * 8 * width**2 if self.sampler == "weights" or columns >= width else 0
+        small = 4 * 8 * columns**2
+        return layers + rows + square + small
 
     def __call__(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
         """Return the kernels of networks first:last."""
@@ -360,11 +401,12 @@ class _Job:
             np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, number]))
             for number in range(first, last)
         ]
-        x = first_rows(chain, start, None, "float64", self.key, first, last)
+        of_run = self.inputs, "float64", self.key, first, last
+        x = first_rows(chain, start, *of_run)
         weights: Weights = UnseenWeights(generators)
         if self.sampler == "weights":
-            weights = DrawnWeights(chain, None, "float64", self.key, first, last)
-        network = Network(chain, 1, x, weights, depth, first)
+            weights = DrawnWeights(chain, *of_run)
+        network = Network(chain, self.inputs or 1, x, weights, depth, first)
         readout = np.stack([one.standard_normal(chain.width) for one in generators])
         directions = self._directions(generators)
         # The gradients of combinations of outputs with respect to the last activations.
@@ -380,13 +422,13 @@ class _Job:
     def _directions(self, generators: list[np.random.Generator]) -> Float64Array:
         """Return the combinations of outputs, (networks, combinations, samples).
 
-        All ones, for one combination, stand for all outputs if no output sees another sample.
+        Outputs of several groups share a combination if no probes are taken: the gradient of their
+        sum with respect to a group is that of the output of the group.
         """
-        n = self.chain.batch
         if self.probes is not None:
-            shape = self.probes, n
+            shape = self.probes, self.samples
             return np.stack([1.0 - 2.0 * one.integers(0, 2, shape) for one in generators])
-        own = np.ones((1, n)) if self.chain.normalization.is_identity else np.eye(n)
+        own = np.tile(np.eye(self.group), (1, self.samples // self.group))
         return np.broadcast_to(own, (len(generators), *own.shape))
 
     def _combined(self, directions: Float64Array, gram: Float64Array) -> Float64Array:
@@ -397,20 +439,26 @@ class _Job:
 
     def _contribution(self, delta: Float64Array, gram: Float64Array) -> Float64Array:
         """Return the kernel of the weights between activations of a Gram matrix and gradients."""
-        n = self.chain.batch
+        samples, group = self.samples, self.group
         products = delta.swapaxes(1, 2) @ delta
-        if products.shape[1] == n and self.probes is None:
-            return products * gram
-        outputs = products.shape[1] // n
-        by_sample = products.reshape(len(delta), outputs, n, outputs, n)
-        contribution: Float64Array = np.einsum("cijkm,cjm->cik", by_sample, gram, optimize=True)
-        return contribution
+        if self.probes is not None:
+            by_sample = products.reshape(len(delta), self.probes, samples, self.probes, samples)
+            probed: Float64Array = np.einsum("zijkm,zjm->zik", by_sample, gram, optimize=True)
+            return probed
+        # Output i of group b has the columns j of its group.
+        shape = group, samples // group, group
+        by_group = products.reshape(len(delta), *shape, *shape)
+        grams = gram.reshape(len(delta), *shape[1:], *shape[1:])
+        found: Float64Array = np.einsum("zibjkcm,zbjcm->zbick", by_group, grams, optimize=True)
+        kernels: Float64Array = found.reshape(len(delta), samples, samples)
+        return kernels
 
     def result(self, done: list[Float64Array]) -> TangentKernel:
         """Return the result of finished networks."""
         return TangentKernel(
-            self.chain, self.depth, np.concatenate(done), self.probes, self.sampler, self.key
-        )
+            self.chain, self.depth, np.concatenate(done), self.probes, self.sampler, self.key,
+            self.inputs,
+        )  # fmt: skip
 
 
 def _unprobed(probes: Float64Array, found: Float64Array) -> Float64Array:

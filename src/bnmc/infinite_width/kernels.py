@@ -152,7 +152,8 @@ def ntk(
     x, depth, other, activation, order, weight_variance, bias_variance, skip, rtol, dtype, progress
         As in `nngp`.
     norm : {"none", "layer", "rms"}
-        Normalization N. The tangent kernel with batch normalization is not implemented.
+        Normalization N. `bnmc.gradients.tangent_kernel` simulates tangent kernels with batch
+        normalization, at finite width.
 
     Returns
     -------
@@ -193,7 +194,8 @@ def ntk(
     if norm == "batch":
         raise ArgumentError(
             "norm", norm, ", ".join(NORMS),
-            "the tangent kernel of batch normalization is not implemented",
+            "the tangent kernel of batch normalization is not implemented; "
+            "bnmc.gradients.tangent_kernel simulates it at finite width",
         )  # fmt: skip
     return _Kernel(
         x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,

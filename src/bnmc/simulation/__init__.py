@@ -11,7 +11,6 @@ from __future__ import annotations
 from bnmc.simulation.observables import Distance, Observable, SoftRank
 from bnmc.simulation.run import drawn_weights, simulate
 from bnmc.simulation.trajectory import Moments, Trajectory
-from bnmc.simulation.warming import warmup
 
 __all__ = [
     "Distance",
@@ -21,5 +20,4 @@ __all__ = [
     "Trajectory",
     "drawn_weights",
     "simulate",
-    "warmup",
 ]

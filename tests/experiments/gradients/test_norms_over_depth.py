@@ -26,20 +26,22 @@ class TestExplosion:
         for index, name in enumerate(SIZES.activations):
             star = bnmc.MeanField(bnmc.Chain(300, 10, name)).fixed_point()
             assert float(data["mean_field"][index]) == star.backward_rate
-            row = found.table.rows[index]
-            assert row[0] == name
-            assert isinstance(row[2], Estimate)
-            # The effect of the width has the relative size batch / width.
-            allowed = reach(row[2]) + star.backward_rate * 10 / 300
-            assert abs(row[2].value - star.backward_rate) < allowed
-            assert row[4] == pytest.approx(100 * (row[2].value / star.backward_rate - 1))
+            for place, weights in enumerate(SIZES.weights):
+                row = found.table.rows[index + place * len(SIZES.activations)]
+                assert row[:2] == (name, weights)
+                assert isinstance(row[2], Estimate)
+                # The effect of the width has the relative size batch / width.
+                allowed = reach(row[2]) + star.backward_rate * 10 / 300
+                assert abs(row[2].value - star.backward_rate) < allowed
+                assert row[4] == pytest.approx(100 * (row[2].value / star.backward_rate - 1))
 
     def test_curves_begin_at_the_last_layer(self, found):
         data = found.data
         np.testing.assert_array_equal(data["log_norm"][0, :, -1], 0.0)
         assert data["layer"].values[[0, -1]].tolist() == [0, 79]
-        slopes = data["log_norm"][0, :, 20] - data["log_norm"][0, :, 60]
-        np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
+        for of_weights in data["log_norm"]:
+            slopes = of_weights[:, 20] - of_weights[:, 60]
+            np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
 
     def test_picture(self, found):
         left, right = require_sound(found, "gradients-explosion").axes

@@ -15,11 +15,22 @@ before it.  A layer takes two passes over its rows, because Bᵀ Z is a sum over
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.extending import overload
 
-from bnmc._kernels.compiling import inline_module, kernel
+from bnmc._kernels.compiling import (
+    INLINED,
+    Sigma,
+    activate,
+    calls_apart,
+    compiled_apart,
+    inline_module,
+    kernel,
+)
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.blocks import (
     add_columns,
@@ -33,8 +44,8 @@ from bnmc._kernels.cpu.blocks import (
     unpack_gram,
 )
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
-from bnmc._kernels.cpu.rows import activate_block, draw_regular, factorise, measure_rows
-from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
+from bnmc._kernels.cpu.rows import draw_regular, measure_rows
+from bnmc._kernels.cpu.vectors import fill_like, load_strip, multiply_add, store, zero_strip
 from bnmc._kernels.scalar import activations, slopes
 from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
@@ -75,12 +86,11 @@ class Rows(NamedTuple):
 class Blocks(NamedTuple):
     """Buffers of one thread: blocks, and sums over rows."""
 
-    activations: np.ndarray  # dtype of the forward pass
     values: np.ndarray  # dtype of the backward pass
-    slopes: np.ndarray  # dtype of the backward pass
+    factors: np.ndarray  # dtype of the backward pass, BLOCK
     partial: np.ndarray  # dtype of the backward pass, 16
     gram_sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle
-    cross_sums: np.ndarray  # float64, 16 for each 4 x 4 tile
+    cross_sums: np.ndarray  # float64, a matrix of padded order
     hidden_sums: np.ndarray  # likewise, or empty if hᵀδ is not wanted
 
 
@@ -94,10 +104,12 @@ class Solve(NamedTuple):
     twin: np.ndarray
     basis: np.ndarray  # float64 (padded, padded): the factor F of what the layer above saw
     in_basis: np.ndarray  # bool: columns of F that are not zero
+    following: np.ndarray  # the same of what the layer saw, which is next
+    in_following: np.ndarray
     root: np.ndarray  # (padded, padded), dtype of the backward pass: the factor of δᵀδ / width
     in_root: np.ndarray  # bool
     mixing: np.ndarray  # (padded, padded), dtype of the backward pass
-    columns: np.ndarray  # float64 (columns, columns)
+    right: np.ndarray  # float64 (columns, columns): the right-hand side of systems with F
 
 
 @kernel
@@ -139,27 +151,70 @@ def factorise_delta(gram, law, centred, solve):
 
 
 @kernel
-def factorise_seen(gram, centred, law, solve):
-    """Write the factor of the covariance that the layer above saw, with scale 1, to `basis`."""
+def factorise_seen(gram, centred, law, solve, basis, regular):
+    """Write the factor of the covariance that a layer saw, with scale 1; return the scale of rows.
+
+    Parameters
+    ----------
+    gram : (columns, columns) float64
+        The Gram matrix of the layer before.
+    centred : bool
+        Whether the layer sees only differences within each batch.
+    basis, regular : ndarray
+        Receive the factor, and which of its columns are not zero.
+    """
     columns = law.columns
     if centred:
         centre(gram, law.batch, solve.group_means, solve.covariance)
     else:
-        for i in range(columns):
-            for j in range(columns):
-                solve.covariance[i, j] = gram[i, j]
+        copy_matrix(gram, solve.covariance)
+    scale = scale_of_rows(law, solve)
     for first in range(0, columns, law.batch):
         mean = 0.0
         for i in range(first, first + law.batch):
-            mean += gram[i, i] / law.batch
+            mean += gram[i, i]
+        mean /= law.batch
         for i in range(first, first + law.batch):
             solve.diagonal[i] = max(gram[i, i], mean) if centred else gram[i, i]
         if centred:
             solve.diagonal[first + law.batch - 1] = np.inf
     find_twins(solve.covariance, solve.twin)
-    cholesky(
-        solve.covariance, solve.diagonal, solve.twin, 1.0, solve.panel, solve.basis, solve.in_basis
+    cholesky(solve.covariance, solve.diagonal, solve.twin, 1.0, solve.panel, basis, regular)
+    return scale
+
+
+@kernel
+def scale_of_rows(law, solve):
+    """Return the scale that `rows.factorise` gives to rows whose covariance is `covariance`."""
+    if law.norm == NORM_NONE or law.skip != 0.0 or law.eps != 0.0:
+        return law.gain
+    for i in range(law.columns):
+        solve.diagonal[i] = solve.covariance[i, i]
+    return scale_of(solve.diagonal)
+
+
+@kernel
+def factorise_layer(law, gram_before, forward, solve):
+    """Write the factor of what a layer saw, as it is and as its rows were drawn; return `unit_of`.
+
+    The first one goes to `following`, the other one, as by `rows.factorise`, to `forward`.
+    """
+    scale = factorise_seen(
+        gram_before, law.norm == NORM_CENTRED, law, solve, solve.following, solve.in_following
     )
+    for i in range(law.columns):
+        forward.regular[i] = solve.in_following[i]
+        for k in range(np.uintp(i + 1)):
+            forward.factor[i, k] = scale * solve.following[i, k]
+    return scale / law.gain
+
+
+@kernel
+def take_following(law, solve):
+    """Let what the layer saw be what the layer above saw."""
+    copy_matrix(solve.following, solve.basis)
+    for i in range(law.columns):
+        solve.in_basis[i] = solve.in_following[i]
 
 
 @kernel
@@ -207,7 +262,7 @@ def first_pass(
         degenerate = measure_rows(h, rows, own, means, scales)
         if degenerate >= 0:
             return start + degenerate
-        activate_rows(sigma, law, h, means, scales, count, rows, blocks.activations, blocks.values)
+        activate_rows(sigma, law, h, means, scales, count, rows, blocks.values)
         draw_regular(delta, columns, solve.in_root, start, rows, noise)
         multiply_triangular(solve.root, columns, delta, rows)
         add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
@@ -215,12 +270,83 @@ def first_pass(
 
 
 @kernel
-def activate_rows(sigma, law, h, means, scales, count, rows, work, out):
+def activate_rows(sigma, law, h, means, scales, count, rows, out):
     """Write the activations of a block of rows h to `out`, and zeros to rows beyond `count`."""
-    cast(h, work, law.columns, rows)
-    activate_block(sigma, work, law.columns, law.batch, rows, means, scales)
-    clear_rows(work, 0, law.columns, count, rows)
-    cast(work, out, law.columns, rows)
+    activate_block_into(sigma, h, law.columns, law.batch, rows, means, scales, out)
+    clear_rows(out, 0, law.columns, count, rows)
+
+
+@kernel
+def activate_into(sigma, h, columns, batch, rows, means, scales, out):
+    """Normalise the rows of h, and write their activations to a block of this or another dtype."""
+    for i in range(columns):
+        # Unsigned, so that the compiler adds no test for negative indices.
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            value = (h[column + row] - means[group + row]) * scales[group + row]
+            out[column + row] = activate(sigma, value)
+
+
+@kernel
+def multiply_slopes(slope, h, columns, batch, rows, means, scales, gain, x, delta):
+    """Write the normalised rows of h to x, and multiply `delta` by gain times the slopes there."""
+    factor = delta.dtype.type(gain)
+    for i in range(columns):
+        column = np.uintp(i * BLOCK)
+        group = np.uintp(i // batch * BLOCK)
+        for row in range(np.uintp(rows)):
+            value = (h[column + row] - means[group + row]) * scales[group + row]
+            x[column + row] = value
+            delta[column + row] *= factor * delta.dtype.type(activate(slope, value))
+
+
+#: The two, called by address if the function is an `Apart`.
+activate_block_into = calls_apart(activate_into)
+multiply_block_slopes = calls_apart(multiply_slopes)
+
+
+@cache
+def activation(sigma: Sigma, forward: str, backward: str) -> Any:
+    """Return the activation in the form that the kernels of two dtypes take; see `rows`."""
+    first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
+    number = types.int64
+    return compiled_apart(
+        activate_into, sigma, (first, number, number, number, first, first, second)
+    )
+
+
+@cache
+def derivative(slope: Sigma, forward: str, backward: str) -> Any:
+    """Return the derivative of the activation in the form that the kernels of two dtypes take."""
+    first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
+    number = types.int64
+    arguments = (first, number, number, number, first, first, types.float64, second, second)
+    return compiled_apart(multiply_slopes, slope, arguments)
+
+
+def as_dtype_of(source, buffer, columns, rows):
+    """Return the columns of a block, in `buffer` unless they have its dtype."""
+    if source.dtype == buffer.dtype:
+        return source
+    cast(source, buffer, columns, rows)
+    return buffer
+
+
+def _as_dtype_of(source, buffer, columns, rows):
+    """Return the implementation for types: no copy if the dtypes are equal."""
+
+    def same(source, buffer, columns, rows):
+        return source
+
+    def other(source, buffer, columns, rows):
+        cast(source, buffer, columns, rows)
+        return buffer
+
+    return same if source.dtype == buffer.dtype else other
+
+
+overload(as_dtype_of, jit_options=INLINED)(_as_dtype_of)
 
 
 @kernel
@@ -232,8 +358,8 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
 
     Parameters
     ----------
-    sums : (16 * tiles,) float64
-        aᵀ Z.
+    sums : (>= padded * padded,) float64
+        aᵀ Z, as `add_cross` sums it.
     ratio : (columns,) float64
         The units of the activations, in those of `basis`.
     cross : (columns, columns) float64
@@ -245,68 +371,90 @@ def solve_layer(sums, law, stage, ratio, cross, solve):
 
 @kernel
 def project_noise(sums, law, stage, ratio, solve):
-    """Write F⁻¹ P aᵀZ / width to `columns`, in the rows of samples with a column of F.
+    """Write F⁻¹ P aᵀZ / width to `right`, in the rows of samples with a column of F.
 
     The parameters are those of `solve_layer`.
     """
-    columns, batch = law.columns, law.batch
-    tiles = (columns + 3) // 4
-    right, basis = solve.columns, solve.basis
+    columns, basis, right = law.columns, solve.basis, solve.right
+    unpack_cross(sums, law, right)
     for i in range(columns):
-        for j in range(columns):
-            at = 16 * (i // 4 * tiles + j // 4) + 4 * (i % 4) + j % 4
-            right[i, j] = ratio[i] * sums[at] / law.width
+        scale_row(right, i, ratio[i])
     if law.norm == NORM_CENTRED and stage != READOUT:
-        subtract_means(right, columns, batch)
-    # F⁻¹ P aᵀZ, in place, by rows: a row of a sample without a column of F plays no part.
+        subtract_means(right, law.batch, solve.diagonal)
+    # A sample without a column of F plays no part: the place of that column has zeros.
     for i in range(columns):
         if solve.in_basis[i]:
-            for k in range(i):
-                if solve.in_basis[k]:
-                    for j in range(columns):
-                        right[i, j] -= basis[i, k] * right[k, j]
-            for j in range(columns):
-                right[i, j] /= basis[i, i]
+            subtract_rows(right, i, basis[i], 0, i)
+            scale_row(right, i, 1.0 / basis[i, i])
 
 
 @kernel
 def mix(law, stage, ratio, cross, solve):
-    """Write M to `mixing`, given the matrix of `project_noise` in `columns`.
+    """Write M to `mixing`, given the matrix of `project_noise` in `right`.
 
     The parameters are those of `solve_layer`.
     """
-    columns, batch = law.columns, law.batch
-    right, basis = solve.columns, solve.basis
+    columns, basis, right = law.columns, solve.basis, solve.right
     for i in range(columns):
-        for j in range(columns):
-            right[i, j] = cross[i, j] - right[i, j] if solve.in_basis[i] else 0.0
+        row, above, is_in = right[i], cross[i], solve.in_basis[i]
+        for j in range(np.uintp(columns)):
+            row[j] = above[j] - row[j] if is_in else 0.0
     # F⁻ᵀ times that.
     for i in range(columns - 1, -1, -1):
         if solve.in_basis[i]:
-            for j in range(columns):
-                right[i, j] /= basis[i, i]
-            for k in range(i):
-                if solve.in_basis[k]:
-                    for j in range(columns):
-                        right[k, j] -= basis[i, k] * right[i, j]
+            for k in range(i + 1, columns):
+                solve.diagonal[k] = basis[k, i]
+            subtract_rows(right, i, solve.diagonal, i + 1, columns)
+            scale_row(right, i, 1.0 / basis[i, i])
     if law.norm == NORM_CENTRED and stage != READOUT:
-        subtract_means(right, columns, batch)
+        subtract_means(right, law.batch, solve.diagonal)
     for i in range(columns):
         for j in range(columns):
             solve.mixing[j, i] = ratio[i] * right[i, j]
 
 
 @kernel
-def subtract_means(matrix, columns, batch):
-    """Subtract from each entry the mean over the rows of its batch."""
+def subtract_rows(matrix, i, weights, first, last):
+    """Subtract the rows `first`, …, `last` - 1 of a matrix, with weights, from row i."""
+    row = matrix[i]
+    k = first
+    while k + 4 <= last:
+        w0, w1, w2, w3 = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
+        r0, r1, r2, r3 = matrix[k], matrix[k + 1], matrix[k + 2], matrix[k + 3]
+        for j in range(np.uintp(row.shape[0])):
+            row[j] -= (w0 * r0[j] + w1 * r1[j]) + (w2 * r2[j] + w3 * r3[j])
+        k += 4
+    while k < last:
+        w0, r0 = weights[k], matrix[k]
+        for j in range(np.uintp(row.shape[0])):
+            row[j] -= w0 * r0[j]
+        k += 1
+
+
+@kernel
+def scale_row(matrix, i, factor):
+    """Multiply row i of a matrix by a number."""
+    row = matrix[i]
+    for j in range(np.uintp(row.shape[0])):
+        row[j] *= factor
+
+
+@kernel
+def subtract_means(matrix, batch, means):
+    """Subtract from each entry the mean over the rows of its batch; `means` is work space."""
+    columns = matrix.shape[1]
     for first in range(0, columns, batch):
-        for j in range(columns):
-            mean = 0.0
-            for i in range(first, first + batch):
-                mean += matrix[i, j]
-            mean /= batch
-            for i in range(first, first + batch):
-                matrix[i, j] -= mean
+        means[:] = 0.0
+        for i in range(first, first + batch):
+            row = matrix[i]
+            for j in range(np.uintp(columns)):
+                means[j] += row[j]
+        for j in range(np.uintp(columns)):
+            means[j] /= batch
+        for i in range(first, first + batch):
+            row = matrix[i]
+            for j in range(np.uintp(columns)):
+                row[j] -= means[j]
 
 
 @kernel
@@ -328,42 +476,29 @@ def second_pass(sigma, slope, law, gain, skip, unit, first_row, last_row, solve,
         number = start // BLOCK
         h, delta = rows_of.hidden[number], rows_of.delta[number]
         means, scales = rows_of.means[number], rows_of.scales[number]
-        work, values, slopes = blocks.activations, blocks.values, blocks.slopes
-        activate_rows(sigma, law, h, means, scales, count, rows, work, values)
+        values = blocks.values
+        activate_rows(sigma, law, h, means, scales, count, rows, values)
         add_product(solve.mixing, 0, columns, values, columns, delta, rows)
-        activate_rows(slope, law, h, means, scales, count, rows, work, slopes)
-        above = rows_of.above[number if skip != 0.0 else 0]
-        for i in range(columns):
-            at, to = np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)
-            of_weights, of_skip = delta.dtype.type(gain), delta.dtype.type(skip)
-            for k in range(at, to):
-                delta[k] *= of_weights * slopes[k]
-            if skip != 0.0:
-                for k in range(at, to):
+        multiply_block_slopes(
+            slope, h, columns, law.batch, rows, means, scales, gain, values, delta
+        )
+        if skip != 0.0:
+            above, of_skip = rows_of.above[number], delta.dtype.type(skip)
+            for i in range(columns):
+                for k in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
                     delta[k] += of_skip * above[k]
         if law.norm != NORM_NONE:
-            cast_normalised(h, law, rows, means, scales, values)
-            through_norm(law, rows, unit, scales, values, delta)
+            through_norm(law, rows, unit, scales, values, blocks.factors, delta)
         clear_rows(delta, 0, columns, count, rows)
         sum_block(rows_of.normals[number], h, delta, columns, rows, blocks)
 
 
 @kernel
-def cast_normalised(h, law, rows, means, scales, out):
-    """Write the normalised rows x of a block to a block of another dtype."""
-    for i in range(law.columns):
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // law.batch * BLOCK)
-        for row in range(np.uintp(rows)):
-            out[column + row] = (h[column + row] - means[group + row]) * scales[group + row]
-
-
-@kernel
-def through_norm(law, rows, unit, scales, x, g):
+def through_norm(law, rows, unit, scales, x, factors, g):
     """Replace g, the gradient with respect to x = N(h), by that with respect to h, row by row.
 
     It is (g - mean g - x mean(g x)) / s, with s the standard deviation, and without mean g if the
-    norm does not centre.
+    norm does not centre.  `factors` is work space, (BLOCK,), in the dtype of g.
     """
     batch = law.batch
     number = g.dtype.type
@@ -371,53 +506,49 @@ def through_norm(law, rows, unit, scales, x, g):
         # N(h) is 1 or -1 in each entry, whatever h.
         clear_rows(g, 0, law.columns, 0, rows)
         return
-    strip = vectors.WIDE_BYTES // g.itemsize
-    zero = zero_wide(g)
+    strip = vectors.STRIP_BYTES // g.itemsize
+    zero = zero_strip(g)
     ratio = fill_like(zero, number(1.0 / batch))
     unit = number(unit)
     for group in range(law.columns // batch):
         first = group * batch
+        for row in range(np.uintp(rows)):
+            factors[row] = unit * number(scales[np.uintp(group * BLOCK) + row])
         for row in range(0, rows, strip):
+            factor = load_strip(factors, row)
             mean = zero
             along = zero
             for i in range(first, first + batch):
-                value = load_wide(g, i * BLOCK + row)
+                value = load_strip(g, i * BLOCK + row)
                 if law.norm == NORM_CENTRED:
                     mean = mean + value
-                along = multiply_add(value, load_wide(x, i * BLOCK + row), along)
+                along = multiply_add(value, load_strip(x, i * BLOCK + row), along)
             mean = mean * ratio
             along = along * ratio
             for i in range(first, first + batch):
-                value = load_wide(g, i * BLOCK + row) - mean
-                store(g, i * BLOCK + row, value - along * load_wide(x, i * BLOCK + row))
-        for i in range(first, first + batch):
-            for row in range(np.uintp(rows)):
-                at = np.uintp(i * BLOCK) + row
-                g[at] *= unit * number(scales[np.uintp(group * BLOCK) + row])
+                value = load_strip(g, i * BLOCK + row) - mean
+                value = value - along * load_strip(x, i * BLOCK + row)
+                store(g, i * BLOCK + row, value * factor)
 
 
 @kernel
 def unpack_cross(sums, law, out):
-    """Write all tiles of sums over rows, divided by the width, as a matrix."""
-    tiles = (law.columns + 3) // 4
+    """Write the matrix of `add_cross`, divided by the width."""
+    order = (law.columns + 3) // 4 * 4
     for i in range(law.columns):
-        for j in range(law.columns):
-            at = 16 * (i // 4 * tiles + j // 4) + 4 * (i % 4) + j % 4
-            out[i, j] = sums[at] / law.width
+        row, of_row = out[i], sums[i * order : i * order + law.columns]
+        for j in range(np.uintp(law.columns)):
+            row[j] = of_row[j] / law.width
 
 
 @kernel
 def unit_of(gram, law, solve):
-    """Return the factor of scales of rows that `factorise` brought to another scale than gain."""
-    if law.norm == NORM_NONE or law.skip != 0.0 or law.eps != 0.0:
-        return 1.0
+    """Return the factor of scales of rows that `rows.factorise` brought to another than gain."""
     if law.norm == NORM_CENTRED:
         centre(gram, law.batch, solve.group_means, solve.covariance)
     else:
         copy_matrix(gram, solve.covariance)
-    for i in range(law.columns):
-        solve.diagonal[i] = solve.covariance[i, i]
-    return scale_of(solve.diagonal) / law.gain
+    return scale_of_rows(law, solve) / law.gain
 
 
 @kernel
@@ -461,11 +592,11 @@ def clear_sums(blocks):
 def sum_block(z, h, delta, columns, rows, blocks):
     """Add δᵀδ, zᵀδ and, if there is room for it, hᵀδ of a block."""
     add_gram(delta, columns, rows, blocks.partial, blocks.gram_sums)
-    cast(z, blocks.values, columns, rows)
-    add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
+    of_z = as_dtype_of(z, blocks.values, columns, rows)
+    add_cross(of_z, delta, columns, rows, blocks.partial, blocks.cross_sums)
     if blocks.hidden_sums.shape[0] > 0:
-        cast(h, blocks.values, columns, rows)
-        add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.hidden_sums)
+        of_h = as_dtype_of(h, blocks.values, columns, rows)
+        add_cross(of_h, delta, columns, rows, blocks.partial, blocks.hidden_sums)
 
 
 @kernel
@@ -473,31 +604,6 @@ def add_sums(values, total):
     """Add an array to another of its size."""
     for k in range(total.shape[0]):
         total[k] += values[k]
-
-
-@kernel
-def begin_layer(law, stage, gram, gram_before, gram_of_delta, forward, solve):
-    """Factorise all that a layer needs; return unit, scale of δ, and least pivot of δᵀδ.
-
-    Parameters
-    ----------
-    stage : int
-        What δ of the layer above is: READOUT, TOP or INNER.
-    gram, gram_before : (columns, columns) float64
-        The Gram matrices of the layer and of the one before.
-    gram_of_delta : (columns, columns) float64
-        δᵀδ / width of the layer above.
-    """
-    scale, least = factorise_delta(
-        gram_of_delta, law, law.norm == NORM_CENTRED and stage == INNER, solve
-    )
-    factorise_seen(gram, law.norm == NORM_CENTRED and stage != READOUT, law, solve)
-    unit = unit_of(gram_before, law, solve)
-    factorise(
-        gram_before, law, forward.covariance, forward.group_means, forward.diagonal,
-        forward.panel, forward.twin, forward.factor, forward.regular,
-    )  # fmt: skip
-    return unit, scale, least
 
 
 @kernel
@@ -538,14 +644,17 @@ def backward_layers(
     layers = record.shape[0]
     guarded = blocks.values.itemsize == 4
     of_gram, of_cross = blocks.gram_sums.shape[0], blocks.cross_sums.shape[0]
+    is_centred = law.norm == NORM_CENTRED
+    factorise_seen(
+        grams[layers], is_centred and stage != READOUT, law, solve, solve.basis, solve.in_basis
+    )
     for step in range(layers - 1, -1, -1):
         number = layer - (layers - 1 - step)
-        unit, scale, least = begin_layer(
-            law, stage, grams[step + 1], grams[step], state[0], forward, solve
-        )
+        scale, least = factorise_delta(state[0], law, is_centred and stage == INNER, solve)
         if guarded and least < RESOLVED_PIVOT:
             status[0], status[1] = UNRESOLVED, number
             return
+        unit = factorise_layer(law, grams[step], forward, solve)
         for i in range(law.columns):
             for j in range(law.columns):
                 state[1, i, j] *= scale
@@ -590,6 +699,7 @@ def backward_layers(
                     record[step, 2, i, j] /= unit
         log_scales[step] = log_scale
         stage = INNER
+        take_following(law, solve)
         if law.skip != 0.0:
             for block in range(rows_of.delta.shape[0]):
                 for at in range(np.uintp(rows_of.delta.shape[1])):

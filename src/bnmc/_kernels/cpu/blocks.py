@@ -11,15 +11,16 @@ from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc._kernels.cpu.vectors import (
+    add_all,
     keep_order,
-    load_narrow,
-    load_wide,
+    load_part,
+    load_strip,
     multiply_add,
     scale_add,
     store,
     store_sums,
-    zero_narrow,
-    zero_wide,
+    zero_part,
+    zero_strip,
 )
 
 
@@ -31,27 +32,27 @@ def multiply_triangular(factor, columns, block, rows):
     (columns, BLOCK).  The result takes the place of the argument: a column of it depends on
     earlier columns alone, so the last ones come first.
     """
-    strip = vectors.WIDE_BYTES // block.itemsize
+    strip = vectors.STRIP_BYTES // block.itemsize
     for row in range(0, rows, strip):
         for tile in range((columns + 3) // 4 - 1, -1, -1):
             i = 4 * tile
             if i + 2 >= columns:
                 # One or two columns remain: half a tile.
-                sum0 = zero_wide(block)
-                sum1 = zero_wide(block)
+                sum0 = zero_strip(block)
+                sum1 = zero_strip(block)
                 for k in range(columns):
-                    lanes = load_wide(block, k * BLOCK + row)
+                    lanes = load_strip(block, k * BLOCK + row)
                     sum0 = scale_add(factor[i, k], lanes, sum0)
                     sum1 = scale_add(factor[i + 1, k], lanes, sum1)
                 store(block, i * BLOCK + row, sum0)
                 store(block, (i + 1) * BLOCK + row, sum1)
                 continue
-            sum0 = zero_wide(block)
-            sum1 = zero_wide(block)
-            sum2 = zero_wide(block)
-            sum3 = zero_wide(block)
+            sum0 = zero_strip(block)
+            sum1 = zero_strip(block)
+            sum2 = zero_strip(block)
+            sum3 = zero_strip(block)
             for k in range(min(i + 4, columns)):
-                lanes = load_wide(block, k * BLOCK + row)
+                lanes = load_strip(block, k * BLOCK + row)
                 sum0 = scale_add(factor[i, k], lanes, sum0)
                 sum1 = scale_add(factor[i + 1, k], lanes, sum1)
                 sum2 = scale_add(factor[i + 2, k], lanes, sum2)
@@ -65,17 +66,17 @@ def multiply_triangular(factor, columns, block, rows):
 @kernel
 def add_product(factor, start, columns, tile, depth, block, rows):
     """Add factor[:, start : start + depth] @ tile to the columns of a block."""
-    strip = vectors.WIDE_BYTES // block.itemsize
+    strip = vectors.STRIP_BYTES // block.itemsize
     tiles = (columns + 3) // 4
     for row in range(0, rows, strip):
         for quad in range(tiles):
             i = 4 * quad
-            sum0 = load_wide(block, i * BLOCK + row)
-            sum1 = load_wide(block, (i + 1) * BLOCK + row)
-            sum2 = load_wide(block, (i + 2) * BLOCK + row)
-            sum3 = load_wide(block, (i + 3) * BLOCK + row)
+            sum0 = load_strip(block, i * BLOCK + row)
+            sum1 = load_strip(block, (i + 1) * BLOCK + row)
+            sum2 = load_strip(block, (i + 2) * BLOCK + row)
+            sum3 = load_strip(block, (i + 3) * BLOCK + row)
             for k in range(depth):
-                lanes = load_wide(tile, k * BLOCK + row)
+                lanes = load_strip(tile, k * BLOCK + row)
                 sum0 = scale_add(factor[i, start + k], lanes, sum0)
                 sum1 = scale_add(factor[i + 1, start + k], lanes, sum1)
                 sum2 = scale_add(factor[i + 2, start + k], lanes, sum2)
@@ -105,17 +106,18 @@ def add_gram(block, columns, rows, partial, sums):
 
 @kernel
 def add_cross(first, second, columns, rows, partial, sums):
-    """Add firstᵀ second of two blocks to `sums`, kept as all 4 x 4 tiles, row of tiles by row.
+    """Add firstᵀ second of two blocks to `sums`, kept as a matrix of order `padded(columns)`.
 
     Sums are made like those of `add_gram`.
     """
     tiles = (columns + 3) // 4
-    position = 0
     for tile_i in range(tiles):
         for tile_j in range(tiles):
             sum_tile(first, 4 * tile_i * BLOCK, second, 4 * tile_j * BLOCK, rows, partial)
-            add_partial(partial, sums, position)
-            position += 16
+            for row in range(4):
+                at = np.uintp(4 * ((4 * tile_i + row) * tiles + tile_j))
+                for k in range(4):
+                    sums[at + np.uintp(k)] += partial[np.uintp(4 * row + k)]
 
 
 @inlined
@@ -134,32 +136,42 @@ def sum_tile(first, i, second, j, rows, partial):
     partial : (16,)
         Receives the sums over the rows, in the dtype of the blocks.
     """
+    lanes = vectors.PART_BYTES // first.itemsize
+    a = sum_half_tile(first, i, second, j, rows)
+    b = sum_half_tile(first, i, second, j + 2 * BLOCK, rows)
+    if vectors.PART_BYTES < vectors.NARROW_BYTES:
+        a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
+        b = add_all(b, sum_half_tile(first, i + lanes, second, j + 2 * BLOCK + lanes, rows))
+    sums = (
+        a[0], a[4], b[0], b[4], a[1], a[5], b[1], b[5], a[2], a[6], b[2], b[6], a[3], a[7], b[3],
+        b[7],
+    )  # fmt: skip
+    store_sums(partial, 0, sums)
+
+
+@inlined
+def sum_half_tile(first, i, second, j, rows):
+    """Return the products of four columns of `first` and two of `second`, as sums of lanes.
+
+    Of every narrow vector of rows the sums contain one part.
+    """
     strip = vectors.NARROW_BYTES // first.itemsize
-    zero = zero_narrow(first)
-    s00, s01, s02, s03 = zero, zero, zero, zero
-    s10, s11, s12, s13 = zero, zero, zero, zero
-    s20, s21, s22, s23 = zero, zero, zero, zero
-    s30, s31, s32, s33 = zero, zero, zero, zero
+    zero = zero_part(first)
+    s00, s10, s20, s30 = zero, zero, zero, zero
+    s01, s11, s21, s31 = zero, zero, zero, zero
     for row in range(0, rows, strip):
         keep_order()
-        x0 = load_narrow(first, i + row)
-        x1 = load_narrow(first, i + BLOCK + row)
-        x2 = load_narrow(first, i + 2 * BLOCK + row)
-        x3 = load_narrow(first, i + 3 * BLOCK + row)
-        y = load_narrow(second, j + row)
+        x0 = load_part(first, i + row)
+        x1 = load_part(first, i + BLOCK + row)
+        x2 = load_part(first, i + 2 * BLOCK + row)
+        x3 = load_part(first, i + 3 * BLOCK + row)
+        y = load_part(second, j + row)
         s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
         s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-        y = load_narrow(second, j + BLOCK + row)
+        y = load_part(second, j + BLOCK + row)
         s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
         s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
-        y = load_narrow(second, j + 2 * BLOCK + row)
-        s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
-        s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
-        y = load_narrow(second, j + 3 * BLOCK + row)
-        s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
-        s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
-    sums = (s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33)
-    store_sums(partial, 0, sums)
+    return s00, s10, s20, s30, s01, s11, s21, s31
 
 
 @inlined
@@ -168,23 +180,36 @@ def sum_diagonal_tile(block, i, rows, partial):
 
     The upper half, the mirror image of the lower one, stays zero.
     """
+    a = sum_lower_tile(block, i, rows)
+    if vectors.PART_BYTES < vectors.NARROW_BYTES:
+        a = add_all(a, sum_lower_tile(block, i + vectors.PART_BYTES // block.itemsize, rows))
+    zero = zero_part(block)
+    sums = (
+        a[0], zero, zero, zero, a[1], a[2], zero, zero, a[3], a[4], a[5], zero, a[6], a[7], a[8],
+        a[9],
+    )  # fmt: skip
+    store_sums(partial, 0, sums)
+
+
+@inlined
+def sum_lower_tile(block, i, rows):
+    """Return the products of four columns with themselves like `sum_half_tile`, row by row."""
     strip = vectors.NARROW_BYTES // block.itemsize
-    zero = zero_narrow(block)
+    zero = zero_part(block)
     s00, s10, s20, s30, s11 = zero, zero, zero, zero, zero
     s21, s31, s22, s32, s33 = zero, zero, zero, zero, zero
     for row in range(0, rows, strip):
         keep_order()
-        x0 = load_narrow(block, i + row)
-        x1 = load_narrow(block, i + BLOCK + row)
-        x2 = load_narrow(block, i + 2 * BLOCK + row)
-        x3 = load_narrow(block, i + 3 * BLOCK + row)
+        x0 = load_part(block, i + row)
+        x1 = load_part(block, i + BLOCK + row)
+        x2 = load_part(block, i + 2 * BLOCK + row)
+        x3 = load_part(block, i + 3 * BLOCK + row)
         s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
         s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
         s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
         s31, s22 = multiply_add(x3, x1, s31), multiply_add(x2, x2, s22)
         s32, s33 = multiply_add(x3, x2, s32), multiply_add(x3, x3, s33)
-    sums = (s00, zero, zero, zero, s10, s11, zero, zero, s20, s21, s22, zero, s30, s31, s32, s33)
-    store_sums(partial, 0, sums)
+    return s00, s10, s11, s20, s21, s22, s30, s31, s32, s33
 
 
 @kernel

@@ -28,13 +28,14 @@ from bnmc._kernels.cpu.backward import (
     READOUT,
     add_sums,
     factorise_delta,
+    factorise_layer,
     factorise_seen,
     first_pass,
     mix,
     project_noise,
     second_pass,
     solve_layer,
-    unit_of,
+    take_following,
     unpack_cross,
 )
 from bnmc._kernels.cpu.blocks import (
@@ -53,7 +54,6 @@ from bnmc._kernels.cpu.orthogonal import (
     multiply_lower,
     orthogonal_factor,
 )
-from bnmc._kernels.cpu.rows import factorise
 from bnmc._kernels.scalar.cholesky import cholesky, find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
@@ -139,12 +139,12 @@ def sum_noise(law, panel, rows_of, blocks, total):
 
 @kernel
 def orthogonalise_noise(law, sums, solve, rest):
-    """Write E L'⁻¹ to `root`, and C times its transpose to `columns`; return the least pivot.
+    """Write E L'⁻¹ to `root`, and C times its transpose to `right`; return the least pivot.
 
-    `columns` holds C in the rows of samples with a column of F.
+    `right` holds C in the rows of samples with a column of F.
     """
     columns = law.columns
-    right = solve.columns
+    right = solve.right
     unpack_gram(sums, law, rest.gram)
     for i in range(columns):
         for j in range(columns):
@@ -198,23 +198,21 @@ def orthogonal_backward_layers(
     layers = record.shape[0]
     guarded = blocks.values.itemsize == 4
     of_gram, of_cross = blocks.gram_sums.shape[0], blocks.cross_sums.shape[0]
+    is_centred = law.norm == NORM_CENTRED
+    factorise_seen(
+        grams[layers], is_centred and stage != READOUT, law, solve, solve.basis, solve.in_basis
+    )
     for step in range(layers - 1, -1, -1):
         number = layer - (layers - 1 - step)
         is_readout = stage == READOUT
         draw = Draw(number, stream, key0, key1)
         noises = Draw(number, noise, key0, key1)
-        unit = unit_of(grams[step], law, solve)
-        factorise(
-            grams[step], law, forward.covariance, forward.group_means, forward.diagonal,
-            forward.panel, forward.twin, forward.factor, forward.regular,
-        )  # fmt: skip
+        unit = factorise_layer(law, grams[step], forward, solve)
         orthogonal_factor(law, panel, draw, forward, frame)
         if is_readout:
             scale, least = factorise_delta(state[0], law, False, solve)
-            factorise_seen(grams[step + 1], False, law, solve)
         else:
-            factorise_seen(grams[step + 1], law.norm == NORM_CENTRED, law, solve)
-            centred = law.norm == NORM_CENTRED and stage == INNER
+            centred = is_centred and stage == INNER
             scale, least = factorise_rest(state, law, centred, solve, rest)
         if guarded and least < RESOLVED_PIVOT:
             status[0], status[1] = UNRESOLVED, number
@@ -272,6 +270,7 @@ def orthogonal_backward_layers(
                     record[step, 2, i, j] /= unit
         log_scales[step] = log_scale
         stage = INNER
+        take_following(law, solve)
         if law.skip != 0.0:
             for block in range(rows_of.delta.shape[0]):
                 for at in range(np.uintp(rows_of.delta.shape[1])):

@@ -25,11 +25,11 @@ from bnmc._kernels.cpu.numbers import BLOCK, GROUP, TILE, fill_normals, fill_wei
 from bnmc._kernels.cpu.vectors import (
     all_greater,
     fill_like,
-    load_wide,
+    load_strip,
     multiply_add,
     square_root,
     store,
-    zero_wide,
+    zero_strip,
 )
 from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
 from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, Law
@@ -48,8 +48,8 @@ def measure_rows(block, rows, law, means, scales):
     number = block.dtype.type
     # The mean of equal entries need not equal them: a variance within its rounding is zero.
     unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
-    strip = vectors.WIDE_BYTES // block.itemsize
-    zero = zero_wide(block)
+    strip = vectors.STRIP_BYTES // block.itemsize
+    zero = zero_strip(block)
     one = fill_like(zero, number(1.0))
     ratio = fill_like(zero, number(1.0 / batch))
     rounding = fill_like(zero, number((batch * unit) ** 2))
@@ -61,12 +61,12 @@ def measure_rows(block, rows, law, means, scales):
             scale = one
             if law.norm == NORM_CENTRED:
                 for i in range(first, first + batch):
-                    mean = mean + load_wide(block, i * BLOCK + row)
+                    mean = mean + load_strip(block, i * BLOCK + row)
                 mean = mean * ratio
             if law.norm != NORM_NONE:
                 variance = zero
                 for i in range(first, first + batch):
-                    deviation = load_wide(block, i * BLOCK + row) - mean
+                    deviation = load_strip(block, i * BLOCK + row) - mean
                     variance = multiply_add(deviation, deviation, variance)
                 variance = variance * ratio
                 if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):

@@ -16,6 +16,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -23,9 +24,19 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import lower_builtin, register_model
 
-#: Bytes of a `Vector` that covers a strip of rows, and of one that covers a part of it.
+#: Bytes of a `Vector` whose lanes are added, or that are chains side by side; bits depend on them.
 WIDE_BYTES = 256
 NARROW_BYTES = 64
+
+
+#: Whether the processor has 32 registers of 64 bytes.  Others have 16 of 32 bytes, or 32 of 16.
+WIDE_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512f"))
+
+#: Bytes of a `Vector` that covers a strip of rows, each worked on by itself, and of a part of a
+#: narrow vector.  Bits do not depend on these.  Four strips, or ten parts, fit in the registers
+#: with what they are multiplied by; more would go to memory and back at each step.
+STRIP_BYTES = 256 if WIDE_REGISTERS else 64
+PART_BYTES = 64 if WIDE_REGISTERS else 32
 
 
 class VectorType(types.Type):
@@ -116,9 +127,14 @@ def load_wide(array, index):
     return array[index : index + WIDE_BYTES // array.itemsize].copy()
 
 
-def load_narrow(array, index):
-    """Return the 64 bytes of the 1-d `array` from element `index` on as a vector."""
-    return array[index : index + NARROW_BYTES // array.itemsize].copy()
+def load_strip(array, index):
+    """Return the `STRIP_BYTES` of the 1-d `array` from element `index` on as a vector."""
+    return array[index : index + STRIP_BYTES // array.itemsize].copy()
+
+
+def load_part(array, index):
+    """Return the `PART_BYTES` of the 1-d `array` from element `index` on as a vector."""
+    return array[index : index + PART_BYTES // array.itemsize].copy()
 
 
 def store(array, index, vector):
@@ -131,9 +147,14 @@ def zero_wide(array):
     return np.zeros(WIDE_BYTES // array.itemsize, array.dtype)
 
 
-def zero_narrow(array):
-    """Return a narrow vector of zeros of the dtype of `array`."""
-    return np.zeros(NARROW_BYTES // array.itemsize, array.dtype)
+def zero_strip(array):
+    """Return a vector of zeros for a strip of rows of the dtype of `array`."""
+    return np.zeros(STRIP_BYTES // array.itemsize, array.dtype)
+
+
+def zero_part(array):
+    """Return a vector of zeros for a part of a narrow one of the dtype of `array`."""
+    return np.zeros(PART_BYTES // array.itemsize, array.dtype)
 
 
 def multiply_add(a, b, c):
@@ -161,6 +182,11 @@ def all_greater(a, b):
     return bool(np.all(a > b))
 
 
+def add_all(first, second):
+    """Return the sums of the vectors of two tuples, one by one."""
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
 def store_sums(out, index, vectors):
     """Write the sum of the lanes of each of the 16 `vectors` to out[index : index + 16].
 
@@ -177,7 +203,9 @@ def store_sums(out, index, vectors):
 
 _define_load(load_wide, WIDE_BYTES)
 
-_define_load(load_narrow, NARROW_BYTES)
+_define_load(load_strip, STRIP_BYTES)
+
+_define_load(load_part, PART_BYTES)
 
 
 @emits(store)
@@ -203,7 +231,9 @@ def _define_zero(function, total_bytes):
 
 _define_zero(zero_wide, WIDE_BYTES)
 
-_define_zero(zero_narrow, NARROW_BYTES)
+_define_zero(zero_strip, STRIP_BYTES)
+
+_define_zero(zero_part, PART_BYTES)
 
 
 @emits(multiply_add)
@@ -221,6 +251,18 @@ def _scale_add(scalar, b, c):
         return _fused(context, builder, b, _broadcast(context, builder, b, value), vector, addend)
 
     return c(b.dtype, b, c), codegen
+
+
+@emits(add_all)
+def _add_all(first, second):
+    def codegen(context, builder, signature, arguments):
+        added = [
+            builder.fadd(*(builder.extract_value(one, k) for one in arguments))
+            for k in range(first.count)
+        ]
+        return context.make_tuple(builder, first, added)
+
+    return first(first, second), codegen
 
 
 @emits(store_sums)

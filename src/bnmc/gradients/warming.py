@@ -1,4 +1,7 @@
-"""Compilation ahead of time, for services and for workers with a common cache."""
+"""Compilation ahead of time, for services and for workers with a common cache.
+
+It is here because this is the lowest package from which all kernels can be reached.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import numpy as np
 from bnmc._support.arguments import choice, items
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.gradients.backpropagation import backpropagate
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.weights import WeightsSampler
@@ -21,8 +26,9 @@ from bnmc.simulation.run import simulate
 
 __all__ = ["WARMED", "Warmed", "Warmup", "warmup"]
 
-#: Names of the programs to compile: samplers of `simulate`, and "c", the functions for C.
-WARMED = ("conditional", "weights", "factor", "c")
+#: Names of the programs to compile: samplers of `simulate`; "c", the functions for C; orthogonal
+#: weights; and the backward passes without weights of Gaussian and of orthogonal weights.
+WARMED = ("conditional", "weights", "factor", "c", "haar", "backward", "haar-backward")
 
 #: Width and batch of the small chains, which have a single panel of rows.
 _NARROW, _BATCH = 4, 2
@@ -37,7 +43,7 @@ class Warmed:
 
     Attributes
     ----------
-    sampler : {"conditional", "weights", "factor", "c"}
+    sampler : {"conditional", "weights", "factor", "c", "haar", "backward", "haar-backward"}
         Name of the program.
     activation : str or None
         Name of the activation; None for "factor", which has no activation.
@@ -98,9 +104,12 @@ def warmup(
         Precisions of rows and weights.
     activations : str, Activation, callable or iterable of them
         Activations, as in `bnmc.Chain`.
-    samplers : {"conditional", "weights", "factor", "c"} or iterable of them
+    samplers : iterable of names, or one of them
         Programs to compile. "conditional" and "weights" are samplers of `bnmc.simulate`, "factor"
         is its sampler for linear chains without normalization, and "c" is `bnmc.kernels.c.table`.
+        "haar" is the sampler "conditional" for orthogonal weights. "backward" and "haar-backward"
+        are `bnmc.backpropagate` with Gaussian and with orthogonal weights; a float32 chain that
+        goes on in float64 compiles once more.
 
     Returns
     -------
@@ -110,7 +119,8 @@ def warmup(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed.
+        If an argument is not allowed, or the derivative of an activation is not known, which a
+        backward pass needs.
 
     Notes
     -----
@@ -128,6 +138,8 @@ def warmup(
     ways = [choice("samplers", one, WARMED) for one in _several("samplers", samplers)]
     for activation in wanted:
         activation.check()
+        if any(way.endswith("backward") for way in ways):
+            require_derivative(activation)
     compiled = []
     for way, activation, dtype in _combined(ways, wanted, kinds):
         start = time.perf_counter()
@@ -163,17 +175,20 @@ def _combined(
 
 
 def _warm_rows(
-    kind: type[ConditionalSampler | WeightsSampler], activation: Activation, dtype: str
+    kind: type[ConditionalSampler | WeightsSampler],
+    activation: Activation,
+    dtype: str,
+    weights: str = "gaussian",
 ) -> None:
     """Run every kernel of a sampler: from an array and from a law, on one thread and on several."""
     name = kind.name
     # Batch normalization needs rows with a variance; other chains need small numbers.
     squares = np.arange(1.0, 1.0 + _NARROW * _BATCH).reshape(_NARROW, _BATCH) ** 2
     for norm, array in (("batch", squares), ("none", np.eye(_NARROW, _BATCH))):
-        chain = Chain(_NARROW, _BATCH, activation, norm=norm)
+        chain = Chain(_NARROW, _BATCH, activation, norm=norm, weights=weights)
         for initial in (array, "gaussian"):
             _simulated(chain, initial, name, dtype)
-    wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none")
+    wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none", weights=weights)
     sampler = kind(wide, 1, None, dtype, 0)
     sampler.grams[0] = np.eye(_BATCH)
     frames = Frames(
@@ -194,6 +209,17 @@ def _simulated(chain: Chain, initial: Any, sampler: str, dtype: str) -> None:
     )  # fmt: skip
 
 
+def _warm_backward(activation: Activation, dtype: str, weights: str) -> None:
+    """Take gradients down from rows and from a readout."""
+    # Small numbers, since rows of batch normalization may lack a variance.
+    chain = Chain(_NARROW, _BATCH, activation, norm="none", weights=weights)
+    directions: tuple[dict[str, Any], ...] = ({}, {"loss": "squared", "labels": [0, 1]})
+    for direction in directions:
+        backpropagate(
+            chain, 2, initial=np.eye(_NARROW, _BATCH), dtype=dtype, rng=0, threads=1, **direction
+        )
+
+
 def _warm_factor(activation: Activation, dtype: str) -> None:
     simulate(Chain(_NARROW, _BATCH, norm="none"), 1, rng=0, threads=1, backend="cpu")
 
@@ -209,4 +235,7 @@ _WARM: dict[str, Callable[[Activation, str], None]] = {
     "weights": lambda activation, dtype: _warm_rows(WeightsSampler, activation, dtype),
     "factor": _warm_factor,
     "c": _warm_c,
+    "haar": lambda activation, dtype: _warm_rows(ConditionalSampler, activation, dtype, "haar"),
+    "backward": lambda activation, dtype: _warm_backward(activation, dtype, "gaussian"),
+    "haar-backward": lambda activation, dtype: _warm_backward(activation, dtype, "haar"),
 }

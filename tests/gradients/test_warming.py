@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc._kernels.cpu import layers
+from bnmc._kernels.cpu import backward, layers, orthogonal, orthogonal_backward
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.simulation.warming import Warmed, Warmup
+from bnmc.gradients.warming import Warmed, Warmup
 
 
 def signatures():
     return {
-        name: set(value.signatures)
-        for name, value in vars(layers).items()
+        (module.__name__, name): set(value.signatures)
+        for module in (layers, orthogonal, backward, orthogonal_backward)
+        for name, value in vars(module).items()
         if hasattr(value, "stats")
     }
 
@@ -38,6 +39,21 @@ def test_later_runs_compile_nothing():
     assert signatures() == before
 
 
+def test_later_backward_passes_and_orthogonal_weights_compile_nothing():
+    names = ("haar", "backward", "haar-backward")
+    found = bnmc.warmup(activations="relu", samplers=names)
+    assert [one.sampler for one in found.compiled] == list(names)
+    before = signatures()
+    for weights in ("gaussian", "haar"):
+        for options in ({"eps": 0.1}, {"skip": 0.5}, {"norm": "batch-uncentred"}):
+            chain = bnmc.Chain(700, 3, "relu", weights=weights, **options)
+            bnmc.simulate(chain, 2, sampler="conditional", inputs=2, threads=2)
+            bnmc.backpropagate(chain, 2, inputs=2, observables="hidden_delta")
+            labels = {"loss": "cross-entropy", "labels": [0, 1, 2]}
+            bnmc.backpropagate(chain, 2, chains=2, threads=2, **labels)
+    assert signatures() == before
+
+
 def test_what_is_said():
     found = Warmup((Warmed("factor", None, "float64", 1.5), Warmed("c", "relu", "float32", 2.25)))
     assert str(found).splitlines()[1].split() == ["c", "relu", "float32", "2.25", "s"]
@@ -52,6 +68,7 @@ def test_what_is_said():
         ({"activations": np.log}, ArgumentError),
         ({"samplers": "gibbs"}, UnknownNameError),
         ({"samplers": ()}, ArgumentError),
+        ({"samplers": "backward", "activations": lambda x: x * x}, ArgumentError),
         ({"dtypes": 3}, ArgumentTypeError),
     ],
 )
