@@ -18,6 +18,7 @@ BENCHMARKS = {
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
     "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
+    "fluctuations": ("bench.fluctuations", "benchmark", "fluctuations: measured over predicted"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
     "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),

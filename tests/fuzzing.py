@@ -307,6 +307,9 @@ FUNCTIONS = {
                                          "max_nodes": value(1000)}),
     "MeanField.trajectory": (1, field().trajectory, {
         "G0": G, "depth": value(1), "rtol": value(1e-2), "rng": RNG, "max_nodes": value(1000)}),
+    "MeanField.trajectory, fluctuations": (1, field().trajectory, {
+        "G0": G, "depth": value(1), "rng": RNG, "fluctuations": value(True),
+        "fluctuation_rtol": value(0.5), "max_points": value(512)}),
     "Observable": (3, bnmc.Observable, {
         "function": value(np.trace), "shape": value(()), "name": value("trace")}),
     "SoftRank": (1, bnmc.SoftRank, {"tau": POSITIVE}),
@@ -335,6 +338,8 @@ FUNCTIONS = {
     "mixing.spectral": (2, mixing.spectral, {
         "run": lambda rng: trajectory(), "lags": value((1, 2)),
         "observables": value("orthogonality_gap"), "burn_in": value(1), "level": value(0.9)}),
+    "random_matrix.linear_covariance": (2, random_matrix.linear_covariance, {
+        "G0": G, "width": WIDTH, "depth": value(3)}),
     "random_matrix.MarchenkoPastur": (2, random_matrix.MarchenkoPastur, {
         "ratio": POSITIVE, "variance": POSITIVE}),
     "random_matrix.MarchenkoPastur.pdf": (2, law().pdf, {"x": number(0.5, [0.1, 1.0])}),

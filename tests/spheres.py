@@ -58,3 +58,29 @@ def brute_force(function, points, weight, *, centred):
     score -= projector.ravel()
     jacobian = (outer * weight[:, None]).T @ score / (2 * mu)
     return gram, jacobian, solve_discrete_lyapunov(jacobian, noise)
+
+
+def brute_force_uncentred(function, points, weight):
+    """Return the same for a norm that does not centre, with the fixed point of any correlation.
+
+    `points` are √n u with u uniform: the row is w = G*^(½) u times a length that does not matter.
+    """
+    n = points.shape[1]
+    gram = np.eye(n) + 0.1
+    for _ in range(200):
+        values, vectors = np.linalg.eigh(gram)
+        root = (vectors * np.sqrt(values)) @ vectors.T
+        rows = points @ root
+        rows *= np.sqrt(n) / np.linalg.norm(rows, axis=1, keepdims=True)
+        s = function(rows)
+        previous, gram = gram, (s * weight[:, None]).T @ s
+        if np.abs(gram - previous).max() < 1e-13:
+            break
+    outer = (s[:, :, None] * s[:, None, :]).reshape(len(s), -1)
+    noise = (outer * weight[:, None]).T @ outer - np.outer(gram.ravel(), gram.ravel())
+    # DF(G)[Δ] = ½ E[σσᵀ (qᵀΔq − tr G⁻¹Δ)] with q = √n G^(−½) u.
+    inverse = np.linalg.inv(gram)
+    q = points @ np.linalg.inv(root)
+    score = (q[:, :, None] * q[:, None, :]).reshape(len(s), -1) - inverse.ravel()
+    jacobian = 0.5 * (outer * weight[:, None]).T @ score
+    return gram, jacobian, solve_discrete_lyapunov(jacobian, noise)

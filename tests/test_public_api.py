@@ -67,7 +67,7 @@ PUBLIC = {
         "Experiment Table describe names run"
     ),
     "bnmc.experiments.beyond": (
-        "edge_of_chaos_diagram isometry rates scale stability_atlas"
+        "edge_of_chaos_diagram gap isometry rates scale stability_atlas"
     ),
     "bnmc.experiments.bridging": (
         "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "
@@ -105,9 +105,9 @@ PUBLIC = {
     "bnmc.mean_field": (
         "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos EntryCovariance "
         "FixedPoint Fluctuations GrowthLaw IsometryRate Limit MeanField MeanFieldTrajectory "
-        "PairTrajectory Phase Prediction ResidualGrowth Sector Stability Step VariancePoint "
-        "atlas block_symmetric edge_of_chaos isometry_rate limit partial_collapse "
-        "plot_stability residual_growth stability"
+        "PairTrajectory PathFluctuations PathPrediction Phase Prediction ResidualGrowth Sector "
+        "Stability Step VariancePoint atlas block_symmetric edge_of_chaos isometry_rate limit "
+        "partial_collapse plot_stability residual_growth stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "
@@ -119,15 +119,15 @@ PUBLIC = {
     ),
     "bnmc.plot": (
         "COLOURS LABELS band estimates figure gradient_norms measurement overview plain_ticks "
-        "spectrum style trajectory"
+        "predicted_band spectrum style trajectory"
     ),
     "bnmc.pytest_plugin": (
         "bnmc_rng bnmc_roofline pytest_addoption pytest_configure pytest_configure_node "
         "pytest_terminal_summary"
     ),
     "bnmc.random_matrix": (
-        "MarchenkoPastur SingularValueLaw WishartMoments kl lyapunov_ginibre lyapunov_residual "
-        "lyapunov_residual_estimate total_variation vanilla_deviation wasserstein"
+        "MarchenkoPastur SingularValueLaw WishartMoments kl linear_covariance lyapunov_ginibre "
+        "lyapunov_residual lyapunov_residual_estimate total_variation vanilla_deviation wasserstein"
     ),
     "bnmc.regularity": (
         "Averages Figures averages constant figures one_step_change one_step_second_moment"

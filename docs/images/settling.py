@@ -26,7 +26,12 @@ start = runs["width 4000"].gram[0, 0]  # of layer 0, where no weights are
 field = bnmc.MeanField(chain).trajectory(start, DEPTH)
 distance = bnmc.gram.distance(field.gram, star.gram)
 left.plot(distance, "k:", lw=1.2, label="mean field", zorder=3)
-left.set(ylim=(0.05, 1.6), yscale="log", title="Five inputs and near copies, ReLU networks")
+law = bnmc.MeanField(chain).fluctuations()
+for width in (250, 1000, 4000):
+    level = law.mean_distance(width).value
+    label = "predicted level" if width == 250 else None
+    left.plot([30, DEPTH], [level, level], "k--", lw=1.4, label=label, zorder=4)
+left.set(ylim=(0.05, 2.6), yscale="log", title="Five inputs and near copies, ReLU networks")
 left.legend(frameon=False)
 
 style(right)

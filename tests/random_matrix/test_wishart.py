@@ -129,6 +129,37 @@ def test_vanilla_deviation_is_the_recursion(d, n):
     )
 
 
+def test_linear_covariance():
+    """One layer, the identity at any depth, the recursion, and a simulation."""
+    S = np.array([[2.0, 0.5], [0.5, 1.0]])
+    one = rm.linear_covariance(S, 7, 1)
+    expected = np.einsum("ik,jm->ijkm", S, S) + np.einsum("im,jk->ijkm", S, S)
+    np.testing.assert_allclose(one, expected / 7, rtol=1e-14)
+    for d, n, depth in ((1, 3, 2), (5, 2, 30), (100, 4, 7)):
+        total = np.einsum("ijij", rm.linear_covariance(np.eye(n), d, depth))
+        assert total == pytest.approx(float(rm.vanilla_deviation(d, n, depth)), rel=1e-13)
+    assert not rm.linear_covariance(S, 7, 0).any()
+    # 20 000 chains of 3 layers of width 200; the standard error of a covariance is at most 1.5 %
+    # of the largest variance, and 8 of them exclude chance.
+    rng, chains, width = np.random.default_rng(9), 20_000, 200
+    G = np.repeat(S[None], chains, axis=0)
+    for _ in range(3):
+        rows = rng.standard_normal((chains, width, 2)) @ np.linalg.cholesky(G).swapaxes(1, 2)
+        G = rows.swapaxes(1, 2) @ rows / width
+    found = np.cov(G.reshape(chains, 4).T).reshape(2, 2, 2, 2)
+    exact = rm.linear_covariance(S, width, 3)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=8 * 0.015 * exact.max())
+    with pytest.raises(ArgumentError, match="G0"):
+        rm.linear_covariance(np.ones((2, 3, 3)), 7, 1)
+    with pytest.raises(ArgumentError, match="depth"):
+        rm.linear_covariance(S, 7, -1)
+    with pytest.raises(ArgumentError, match="overflow"):
+        rm.linear_covariance(1e160 * S, 7, 1)
+    far = rm.linear_covariance(np.diag([1.0, 0.0]), 1, 10**6)
+    assert far[0, 0, 0, 0] == np.inf
+    assert np.count_nonzero(far) == 1
+
+
 # mpmath, mp.dps = 80: n*(n+2)/3*(1+2/d)**l - n*(n-1)/3*(1-1/d)**l - n
 @pytest.mark.parametrize(
     ("d", "n", "depth", "exact"),

@@ -107,6 +107,9 @@ REGISTRY = {
     "edge-of-chaos": _Entry(
         "beyond", "edge_of_chaos_diagram", "phases of networks without norm, with measured points"
     ),
+    "gap": _Entry(
+        "beyond", "gap", "mean square distance from the fixed point, measured over predicted"
+    ),
     "isometry": _Entry(
         "beyond", "isometry", "isometry gap over depth, norm before and after the activation"
     ),

@@ -8,7 +8,8 @@ At infinite width a layer maps G to
 with σ the activation, applied entrywise, N the normalization and w a row with one entry per sample.
 `MeanField` evaluates F, its iterates and its fixed point that all permutations of the samples
 preserve, with the eigenvalues of the Jacobian there. `MeanField.fluctuations` predicts how far the
-Gram matrices of chains of finite width are from that fixed point. `stability` and `atlas` find the
+Gram matrices of chains of finite width are from that fixed point, and `MeanField.trajectory` from
+the path of one input. `stability` and `atlas` find the
 batch sizes at which that fixed point loses its stability, `limit` its limit for large batches, and
 `block_symmetric` and `partial_collapse` other fixed points.
 
@@ -46,6 +47,7 @@ from bnmc.mean_field.correlation.results import (
     VariancePoint,
 )
 from bnmc.mean_field.field import MeanField
+from bnmc.mean_field.finite_width.path_results import PathFluctuations, PathPrediction
 from bnmc.mean_field.finite_width.results import EntryCovariance, Fluctuations, Prediction
 from bnmc.mean_field.finite_width.sectors import Sector
 from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
@@ -69,6 +71,8 @@ __all__ = [
     "MeanField",
     "MeanFieldTrajectory",
     "PairTrajectory",
+    "PathFluctuations",
+    "PathPrediction",
     "Phase",
     "Prediction",
     "ResidualGrowth",

@@ -23,13 +23,14 @@ from bnmc.random_matrix.lyapunov import (
     lyapunov_residual_estimate,
 )
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur, SingularValueLaw
-from bnmc.random_matrix.wishart import WishartMoments, vanilla_deviation
+from bnmc.random_matrix.wishart import WishartMoments, linear_covariance, vanilla_deviation
 
 __all__ = [
     "MarchenkoPastur",
     "SingularValueLaw",
     "WishartMoments",
     "kl",
+    "linear_covariance",
     "lyapunov_ginibre",
     "lyapunov_residual",
     "lyapunov_residual_estimate",

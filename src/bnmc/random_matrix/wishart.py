@@ -1,4 +1,4 @@
-"""Moments of Wishart matrices, and the mean deviation of the vanilla linear chain."""
+"""Moments of Wishart matrices, and the vanilla linear chain: its mean deviation, its covariance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from bnmc._support.linalg import EPS, require_regular
 from bnmc.errors import ArgumentError
 from bnmc.gram import validate_gram
 
-__all__ = ["WishartMoments", "vanilla_deviation"]
+__all__ = ["WishartMoments", "linear_covariance", "vanilla_deviation"]
+
+# The squares of entries up to this, and sums of four of them, are float64 numbers.
+_LARGEST = 1e153
 
 
 class WishartMoments:
@@ -115,6 +118,62 @@ class WishartMoments:
             largest = float(np.abs(self._S).max())
             raise ArgumentError("S", largest, "matrices whose moments do not overflow float64")
         return value
+
+
+def linear_covariance(G0: ArrayLike, width: int, depth: int) -> Float64Array:
+    """Exact covariance of the entries of G_l of the linear chain without normalization.
+
+    With ``X = G_ij G_km`` and ``Y = G_ik G_jm + G_im G_jk``, the expectations after a layer of
+    width d are
+
+        E X₊ = X + Y/d,    E Y₊ = 2X/d + (1 + 1/d) Y,
+
+    so ``E X_l = ((1 + 2/d)^l (X₀ + Y₀) + (1 − 1/d)^l (2X₀ − Y₀))/3``. The mean of G_l is G_0. To
+    leading order in l/d the covariance is ``Y₀ l/d``.
+
+    Parameters
+    ----------
+    G0 : (n, n) array_like
+        Gram matrix of layer 0, symmetric and positive semidefinite.
+    width : int
+        d, in 1 … 2⁵³.
+    depth : int
+        l, in 0 … 2⁵³.
+
+    Returns
+    -------
+    (n, n, n, n) ndarray of float64
+        ``Cov(G_ij, G_km)`` at layer l. Infinite beyond the range of float64.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `G0` is not such a matrix, or another argument not an integer in its range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc.random_matrix import linear_covariance, vanilla_deviation
+    >>> covariance = linear_covariance(np.eye(3), width=100, depth=20)
+    >>> print(np.einsum("ijij", covariance).round(9), vanilla_deviation(100, 3, 20).round(9))
+    2.793923105 2.793923105
+    """
+    S = validate_gram(G0, "G0")
+    if S.ndim != 2:
+        raise ArgumentError("G0", S.shape, "one matrix")
+    d = integer("width", width, low=1, high=LARGEST_INTEGER)
+    layers = integer("depth", depth, low=0, high=LARGEST_INTEGER)
+    decay = math.log1p(-1.0 / d) if d > 1 else -1e3  # exp(−1000) is 0 to rounding
+    largest = float(np.abs(S).max(initial=0.0))
+    if largest > _LARGEST:
+        raise ArgumentError("G0", largest, "a matrix whose squares do not overflow float64")
+    X = np.einsum("ij,km->ijkm", S, S)
+    Y = np.einsum("ik,jm->ijkm", S, S) + np.einsum("im,jk->ijkm", S, S)
+    both = X + Y
+    with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity is replaced by 0
+        grown = np.where(both == 0.0, 0.0, both * np.expm1(layers * math.log1p(2.0 / d)))
+        found: Float64Array = (grown + (2.0 * X - Y) * np.expm1(layers * decay)) / 3.0
+    return found
 
 
 def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:

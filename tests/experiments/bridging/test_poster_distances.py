@@ -40,6 +40,19 @@ class TestPoster:
         one = found.data.sel(activation="relu")
         assert (np.diff(one["by_batch"]) > 0).all()
 
+    def test_predicted_level(self, found):
+        one = found.data.sel(activation="relu")
+        # The mean norm is at most the root mean square of 40.5666/d.
+        predicted = one["predicted_by_width"].values
+        assert_allclose(predicted * np.sqrt(SIZES.widths), predicted[0] * np.sqrt(200), rtol=1e-9)
+        assert 0.9 < predicted[0] / np.sqrt(40.5666 / 200) < 1
+        errors = stderr_of(one, "by_width", 48)
+        for k, width in enumerate(SIZES.widths):
+            # Corrections of order 1/d are a few percent at width 200.
+            bias = predicted[k] * 12 / width
+            require_near(float(one["by_width"][k]), errors[k], 48, predicted[k], bias)
+        assert_allclose(one["predicted_by_depth"], float(predicted[1] * np.sqrt(0.8)))
+
     def test_theorem(self, found):
         star = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fixed_point()
         values = np.linalg.eigvalsh(star.gram)
@@ -55,5 +68,6 @@ class TestPoster:
         one = found.data.sel(activation="relu")
         for ax, kind in zip(figure.axes, ("depth", "width", "batch"), strict=True):
             assert drawn(ax, one[f"theorem_by_{kind}"])
+            assert drawn(ax, one[f"predicted_by_{kind}"])
         assert drawn(figure.axes[0], one["by_depth"])
         assert drawn(figure.axes[0], one["mean_field"])

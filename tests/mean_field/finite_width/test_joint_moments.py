@@ -1,5 +1,8 @@
 """Moments of up to four coordinates, against brute force and Monte Carlo."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from spheres import centred_points
@@ -7,6 +10,7 @@ from spheres import centred_points
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.mean_field.finite_width.joint_moments import joint_moments, odd_moments
 
+REFERENCE = Path(__file__).parents[2] / "reference"
 NAMES = [
     "linear",
     "relu",
@@ -53,6 +57,23 @@ def test_brute_force_on_the_circle_and_the_sphere(name, n, count):
         expected, rel=tolerance, abs=tolerance
     )
     assert [getattr(coarse, key) for key in FOURTH] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("n", [4, 5])
+def test_table_by_mpmath(name, n):
+    """`tests/reference/make_joint_moments.py` made the table, accurate to 1e-10."""
+    table = json.loads((REFERENCE / "joint_moments.json").read_text())
+    assert sorted(table[str(n)]) == sorted(NAMES)
+    expected = table[str(n)][name]
+    fine, coarse = joint_moments(as_activation(name), n)
+    # The rules agree to 1e-6 times the squared variance, or more.
+    assert [getattr(fine, key) for key in FOURTH] == pytest.approx(
+        expected, rel=0, abs=2e-6 * expected[0]
+    )
+    assert [getattr(coarse, key) for key in FOURTH] == pytest.approx(
+        expected, rel=0, abs=5e-6 * expected[0]
+    )
 
 
 @pytest.mark.slow

@@ -2,9 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from bnmc.mean_field.finite_width.norms import mean_norm
+from bnmc.mean_field.finite_width.norms import mean_norm, norm_quantile
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 200])
@@ -28,3 +29,23 @@ def test_with_a_mean():
 
 def test_zero():
     assert mean_norm([(0.0, 1)]) == 0.0
+    assert norm_quantile(np.zeros(3), 0.5) == 0.0
+
+
+@pytest.mark.parametrize("k", [1, 2, 15, 30, 31, 500])
+@pytest.mark.parametrize("probability", [0.001, 0.05, 0.5, 0.95, 0.999])
+def test_quantiles_of_chi(k, probability):
+    from scipy.stats import chi
+
+    expected = 1e3 * chi(k).ppf(probability)
+    assert norm_quantile(np.full(k, 1e6), probability) == pytest.approx(expected, rel=1e-5)
+
+
+def test_quantile_of_two_scales():
+    """The sum of two exponential variables of means 2 and 1."""
+    q = norm_quantile(np.array([1.0, 1.0, 0.5, 0.5, -1e-20, 0.0]), 0.9) ** 2
+    assert 1 - 2 * math.exp(-q / 2) + math.exp(-q) == pytest.approx(0.9, rel=1e-8)
+    # One large variance beside many small ones: their sum is nearly constant.
+    many = np.concatenate([[1.0], np.full(100_000, 1e-5)])
+    expected = math.sqrt(1.0 + 3.841458820694124)
+    assert norm_quantile(many, 0.95) == pytest.approx(expected, rel=1e-3)

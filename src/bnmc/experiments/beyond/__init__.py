@@ -1,4 +1,4 @@
-"""Experiments beyond the papers: stability, rates of mixing, large sizes, phases, isometry.
+"""Experiments beyond the papers: stability, rates, large sizes, phases, isometry, fluctuations.
 
 Intervals are at level 0.95.
 """
@@ -12,6 +12,7 @@ from bnmc.experiments.beyond.estimated_rates import rates
 from bnmc.experiments.beyond.isometry_over_depth import isometry
 from bnmc.experiments.beyond.large_sizes import scale
 from bnmc.experiments.beyond.phase_diagram import edge_of_chaos_diagram
+from bnmc.experiments.beyond.predicted_gap import gap
 from bnmc.experiments.beyond.stability import stability_atlas
 
-__all__ = ["edge_of_chaos_diagram", "isometry", "rates", "scale", "stability_atlas"]
+__all__ = ["edge_of_chaos_diagram", "gap", "isometry", "rates", "scale", "stability_atlas"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from bnmc.experiments.parts import Call, Parts, Store, chosen
 from bnmc.experiments.pictures import axes_of
 from bnmc.experiments.statistics import interval, slope
 from bnmc.gram import distance
+from bnmc.mean_field import Fluctuations
 from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks
 from bnmc.simulation.observables import Distance
@@ -74,7 +76,9 @@ def poster(
     0.99, whose error decays visibly; those of (b) and (c) are independent samples.
 
     Expected: in (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a level.
-    The level (b) falls as 1/√width and (c) rises with the batch size.  Dashed lines
+    The level (b) falls as 1/√width and (c) rises with the batch size.  Dash-dotted lines are its
+    prediction, the mean distance of the stationary law to leading order in 1/width
+    (`bnmc.MeanField.fluctuations`).  Dashed lines
     are the poster's radius :math:`\kappa (1-\alpha)^{l/2} + n (d \alpha)^{-1/2} \ln^{1/2}(d/n)`
     with d the width and n the batch size.  The poster gives it as O(·), with high probability, and
     names neither constant nor probability; here the constant is 1.  It assumes α; here α is 1 −
@@ -104,12 +108,13 @@ def poster(
 class _Panels(NamedTuple):
     """Results of the three panels.
 
-    By panel and activation: mean errors, and radii of the theorem.  By activation: the mean field
-    over depth, shape (layers,), and its rate.
+    By panel and activation: mean errors, radii of the theorem, and predicted stationary errors.  By
+    activation: the mean field over depth, shape (layers,), and its rate.
     """
 
     errors: dict[str, list[list[Estimate]]]
     radii: dict[str, list[FloatArray]]
+    levels: dict[str, list[FloatArray]]
     fields: list[FloatArray]
     rates: list[float]
 
@@ -124,18 +129,20 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         float(radius[-1]) / end.value
         for radius, end in zip(found.radii["depth"], last, strict=True)
     ]
+    predicted = [float(row[-1]) for row in found.levels["depth"]]
     columns = (
         "activation", "rate of the mean field", f"error at layer {sizes.depth}", "slope in width",
-        "theorem over error",
+        "theorem over error", "predicted",
     )  # fmt: skip
-    table = Table(columns, tuple(zip(names, found.rates, last, slopes, looseness, strict=True)))
+    cells = zip(names, found.rates, last, slopes, looseness, predicted, strict=True)
+    table = Table(columns, tuple(cells))
     data = _data(sizes, call, found)
     below = all((data[f"by_{panel}"] <= data[f"theorem_by_{panel}"]).all() for panel in _PANELS)
     findings = (
         *(
-            f"{name}: the error settles at {interval(end)}; its slope in the width is "
-            f"{interval(fitted)} (theory, for large widths: -1/2)."
-            for name, end, fitted in zip(names, last, slopes, strict=True)
+            f"{name}: the error settles at {interval(end)} (predicted: {level:.4g}); its slope in "
+            f"the width is {interval(fitted)} (theory, for large widths: -1/2)."
+            for name, end, level, fitted in zip(names, last, predicted, slopes, strict=True)
         ),
         "The poster's radius with the constant 1 is "
         + ("above all measured means" if below else "below some measured means")
@@ -152,12 +159,19 @@ def _measure(sizes: Sizes, call: Call) -> _Panels:
         "batch": [(WIDTH, batch) for batch in sizes.batches],
     }
     costs = [width * batch**2 for of_panel in points.values() for width, batch in of_panel]
-    found = _Panels({panel: [] for panel in _PANELS}, {panel: [] for panel in _PANELS}, [], [])
+    found = _Panels(
+        {panel: [] for panel in _PANELS},
+        {panel: [] for panel in _PANELS},
+        {panel: [] for panel in _PANELS},
+        [],
+        [],
+    )
     with call.parts(costs * len(sizes.activations)) as parts:
         for name in sizes.activations:
             for panel, of_panel in points.items():
                 errors: list[Estimate] = []
                 radii: list[FloatArray] = []
+                levels = [_level(name, width, batch) for width, batch in of_panel]
                 for width, batch in of_panel:
                     chain = Chain(width, batch, name)
                     one, radius = _errors(panel, chain, sizes, call, parts)
@@ -165,6 +179,7 @@ def _measure(sizes: Sizes, call: Call) -> _Panels:
                     radii.append(radius)
                 found.errors[panel].append(errors)
                 found.radii[panel].append(np.concatenate(radii))
+                found.levels[panel].append(np.resize(levels, len(errors)))
                 if panel == "depth":
                     rate, field = _mean_field(chain, sizes.depth, call)
                     found.rates.append(rate)
@@ -196,6 +211,17 @@ def _errors(
     return errors, np.atleast_1d(radius)
 
 
+def _level(name: str, width: int, batch: int) -> float:
+    """Return the predicted mean error at stationarity."""
+    return _law(name, batch).mean_distance(width).value
+
+
+@lru_cache(maxsize=64)
+def _law(name: str, batch: int) -> Fluctuations:
+    """Return the fluctuations, which do not depend on the width."""
+    return MeanField(Chain(2, batch, name)).fluctuations()
+
+
 def _mean_field(chain: Chain, depth: int, call: Call) -> tuple[float, FloatArray]:
     """Return the rate of the fixed point, and the mean field's distance from it by layer."""
     field = MeanField(chain)
@@ -219,6 +245,9 @@ def _data(sizes: Sizes, call: Call, found: _Panels) -> xarray.Dataset:
         variables |= estimated(f"by_{panel}", per, found.errors[panel], "mean error", unit)
         variables[f"theorem_by_{panel}"] = Variable(
             per, found.radii[panel], "radius of the poster's theorem, constant 1", unit
+        )
+        variables[f"predicted_by_{panel}"] = Variable(
+            per, found.levels[panel], "predicted mean error at stationarity", unit
         )
     return dataset(
         variables,
@@ -253,6 +282,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
             draw = band if panel == "depth" else estimates
             draw(ax, x, *curve(one, f"by_{panel}").T, colour=colour, label=name)
             ax.plot(x, one[f"theorem_by_{panel}"], "--", color=colour, linewidth=1.2)
+            ax.plot(x, one[f"predicted_by_{panel}"], "-.", color=colour, linewidth=1.0)
         ax.set(yscale="log", xlabel=label)
         if panel != "depth":
             ax.set_xscale("log")
@@ -265,6 +295,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     axes[0].set_ylim(bottom=lowest / 3)
     axes[0].plot([], [], ":", color="0.4", label="mean field")
     axes[0].plot([], [], "--", color="0.4", label="poster's theorem, constant 1")
+    axes[0].plot([], [], "-.", color="0.4", label="predicted, stationary")
     figure.suptitle(
         f"Error of the mean field, mean of {attrs['networks']} networks with 95 % intervals"
     )

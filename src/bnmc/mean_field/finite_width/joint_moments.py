@@ -29,7 +29,16 @@ from bnmc.mean_field.quadrature.panels import gauss_legendre, power_of_cosine, r
 from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps
 from bnmc.mean_field.quadrature.sphere import SphereRule, reach, sphere_rule
 
-__all__ = ["JointMoments", "joint_moments", "odd_moments"]
+__all__ = [
+    "CUT",
+    "MOST_EVALUATIONS",
+    "JointMoments",
+    "joint_moments",
+    "nested_moments",
+    "nested_size",
+    "odd_moments",
+    "raw_moments",
+]
 
 # Nodes per panel of the accurate rules for one and two coordinates.
 _PAIR_ORDER, _COARSE_PAIR_ORDER = 32, 20
@@ -43,11 +52,14 @@ _PANEL_ORDERS = (6, 9, 13, 18, 25, 33, 50)
 # or less for batches of more than _LARGE samples, in which eigenvalues near 1 amplify errors.
 _AGREED, _LARGE = 1e-6, 10
 
-# Evaluations of the activation by one rule, at most, and in one array.
-_MOST_EVALUATIONS, _CHUNK = 2e7, 1 << 18
+#: Evaluations of the activation by one rule, at most.
+MOST_EVALUATIONS = 2e7
 
-# Angles are cut off where the density of a coordinate, relative to its maximum, is 1e-20.
-_CUT = 20.0 * math.log(10.0)
+# Evaluations of the activation in one array.
+_CHUNK = 1 << 18
+
+#: Angles are cut off where the density of a coordinate, relative to its maximum, is 1e-20.
+CUT = 20.0 * math.log(10.0)
 
 # If at most this many coordinates are left, panels also end where a kink of the next coordinate
 # meets the edge of its range.  With more coordinates, the singularities there are weak.
@@ -119,7 +131,9 @@ def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joi
     squares = sphere_rule(centred_square, m, -1.0 / m, breaks, _PAIR_ORDER)
     kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
     fine, coarse = _agreeing(centred, batch, kinks, edge, known.variance)
-    return _raw(rule, squares, known, fine, batch), _raw(rule, squares, known, coarse, batch)
+    return raw_moments(rule, squares, known, fine, batch), raw_moments(
+        rule, squares, known, coarse, batch
+    )
 
 
 def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
@@ -154,7 +168,7 @@ def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joint
     return found[0], found[1]
 
 
-def _raw(
+def raw_moments(
     rule: SphereRule, squares: SphereRule, known: Moments, nested: FloatArray, batch: int
 ) -> JointMoments:
     """Return the moments of σ from those of σ̃ = σ − E σ.
@@ -199,28 +213,28 @@ def _agreeing(
     if batch < 3:
         return np.zeros(3), np.zeros(3)
     first, *finer = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
-    fine = _nested(function, batch, kinks, edge, first)
+    fine = nested_moments(function, batch, kinks, edge, first)
     coarse = np.full(3, math.inf)
     agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
     allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
     for order in finer:
         known = bool(np.all(np.isfinite(coarse)))
-        if known and _evaluations(batch, kinks.size, order) > _MOST_EVALUATIONS:
+        if known and nested_size(batch, kinks.size, order) > MOST_EVALUATIONS:
             break
-        fine, coarse = _nested(function, batch, kinks, edge, order), fine
+        fine, coarse = nested_moments(function, batch, kinks, edge, order), fine
         if np.all(np.abs(fine - coarse) <= allowed):
             break
     return fine, coarse
 
 
-def _nested(
+def nested_moments(
     function: Function, batch: int, kinks: FloatArray, edge: float, order: int
 ) -> FloatArray:
     """Return E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄ by a nested rule."""
     n = batch
     x1, w1 = _next(n, np.zeros(1), np.zeros(1), n, kinks, edge, order)
     first, weight = x1[0], w1[0]
-    some = max(1, int(_CHUNK / (_evaluations(n, kinks.size, order) / first.size)))
+    some = max(1, int(_CHUNK / (nested_size(n, kinks.size, order) / first.size)))
     total = np.zeros(3)
     for start in range(0, first.size, some):
         x, w = first[start : start + some], weight[start : start + some]
@@ -299,10 +313,10 @@ def _last_angle(left: int, edge: float) -> float:
     m = left - 1
     if edge > reach(m) * (1.0 + 1e-9) or m <= 3:  # the activation grows fast, or nothing to cut
         return 0.5 * math.pi
-    return math.asin(math.sqrt(-math.expm1(-2.0 * _CUT / (m - 2))))
+    return math.asin(math.sqrt(-math.expm1(-2.0 * CUT / (m - 2))))
 
 
-def _evaluations(batch: int, kinks: int, order: int) -> float:
+def nested_size(batch: int, kinks: int, order: int) -> float:
     """Return the number of evaluations of the activation by a nested rule."""
     count = 1.0
     for left in range(batch, max(batch - 4, 0), -1):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
+from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.joint_moments import (
-    JointMoments,
     joint_moments,
     odd_moments,
 )
@@ -18,20 +19,22 @@ from bnmc.mean_field.finite_width.sectors import (
     noises,
     odd_jacobians,
     stationary,
+    uncentred_jacobians,
 )
+from bnmc.mean_field.finite_width.uncentred_moments import uncentred_moments
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
-__all__ = ["fluctuations"]
+__all__ = ["fluctuations", "require_independent"]
+
+# Rules for the joint moments agree to this, in units of the relative error that is asked for.
+_AGREED = 0.3
 
 
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
-    if chain.weights == "haar":
-        raise ArgumentError(
-            "weights", chain.weights, "a law of independent entries", "rows of W a are dependent"
-        )
+    require_independent(chain)
     point = fixed_point(chain, rtol)
     if not point.stable:
         raise NotMixing(
@@ -41,22 +44,21 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
             math.log(point.rate),
             0.0,
         )
-    n, centres = chain.batch, chain.normalization.hides_common_part
-    if not centres and point.c != 0.0:
-        raise ArgumentError(
-            "activation",
-            chain.activation.name,
-            'an odd function under norm "batch-uncentred"',
-            "for other functions the joint moments depend on the correlation of the fixed point",
-        )
+    centres = chain.normalization.hides_common_part
     try:
-        pair = (joint_moments if centres else odd_moments)(chain.activation, n)
+        fine, coarse = _sectors(chain.activation, chain.batch, point, centres, rtol)
     except UnresolvedError as error:
         raise ArgumentError(
             "activation", chain.activation.name, "a function that quadrature resolves", str(error)
         ) from None
-    fine, coarse = (_sectors(moments, n, point, centres) for moments in pair)
-    found = Fluctuations(fixed_point=point, sectors=fine, centred=centres, coarse=coarse)
+    known = centres or point.c == 0.0
+    found = Fluctuations(
+        fixed_point=point,
+        sectors=fine,
+        centred=centres,
+        coarse=coarse,
+        mean_shift=mean_bias(chain.activation, point, fine, centres) if known else None,
+    )
     distance = found.mean_square(1)
     if distance.stderr > rtol * distance.value:
         raise PartialEstimateError(
@@ -67,9 +69,29 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     return found
 
 
+def require_independent(chain: Chain) -> None:
+    """Raise `ArgumentError` if the weights are not independent."""
+    if chain.weights == "haar":
+        raise ArgumentError(
+            "weights", chain.weights, "a law of independent entries", "rows of W a are dependent"
+        )
+
+
 def _sectors(
-    moments: JointMoments, batch: int, point: FixedPoint, centres: bool
-) -> tuple[Sector, ...]:
-    """Return the sectors for one set of moments."""
-    jacobians = centred_jacobians(moments, batch, point) if centres else odd_jacobians(batch, point)
-    return stationary(noises(moments, batch), jacobians, batch)
+    activation: Activation, batch: int, point: FixedPoint, centres: bool, rtol: float
+) -> list[tuple[Sector, ...]]:
+    """Return the sectors by a fine and by a coarse quadrature."""
+    if centres or point.c == 0.0:  # 0 is exact: σ is odd
+        pair = (joint_moments if centres else odd_moments)(activation, batch)
+        jacobians_of = centred_jacobians if centres else odd_jacobians
+        return [
+            stationary(noises(one, batch), jacobians_of(one, batch, point), batch) for one in pair
+        ]
+    return [
+        stationary(
+            noises(one.joint, batch),
+            uncentred_jacobians(one.trivial, one.standard, batch, point),
+            batch,
+        )
+        for one in uncentred_moments(activation, batch, point, _AGREED * rtol)
+    ]

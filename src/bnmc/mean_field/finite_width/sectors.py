@@ -29,7 +29,14 @@ from bnmc.mean_field.finite_width.joint_moments import JointMoments
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["Sector", "centred_jacobians", "noises", "odd_jacobians", "stationary"]
+__all__ = [
+    "Sector",
+    "centred_jacobians",
+    "noises",
+    "odd_jacobians",
+    "stationary",
+    "uncentred_jacobians",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +121,27 @@ def centred_jacobians(
     return trivial, standard, np.array([[point.eigenvalues[1].real]])
 
 
-def odd_jacobians(batch: int, point: SymmetricFixedPoint) -> tuple[FloatArray, ...]:
+def odd_jacobians(
+    _: JointMoments, batch: int, point: SymmetricFixedPoint
+) -> tuple[FloatArray, ...]:
     """Return J in each sector for an odd activation under a norm that does not centre."""
     diagonal, off = (value.real for value in point.eigenvalues)
     every = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
     if batch == 2:
         return every[0], every[1][:1, :1]
     return every[: min(batch, 4) - 1]
+
+
+def uncentred_jacobians(
+    trivial: FloatArray, standard: FloatArray, batch: int, point: SymmetricFixedPoint
+) -> tuple[FloatArray, ...]:
+    """Return J in each sector under a norm that does not centre, if σ is not odd.
+
+    J in the first two sectors is known. In sector "pairs" it is the last eigenvalue.
+    """
+    if batch <= 3:
+        return trivial, standard
+    return trivial, standard, np.array([[point.eigenvalues[-1].real]])
 
 
 def stationary(

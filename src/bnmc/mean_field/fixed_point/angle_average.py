@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from bnmc.mean_field.quadrature.panels import power_of_cosine, root_panels, subd
 from bnmc.mean_field.quadrature.sphere import reach
 from bnmc.mean_field.quadrature.table import Table
 
-__all__ = ["AngleAverage", "angle_average"]
+__all__ = ["AngleAverage", "AngleNodes", "angle_average", "angle_nodes"]
 
 # Nodes per panel of ψ′, and widest panel of √n ψ′.
 _ORDER, _WIDEST_PANEL = 20, 1.5
@@ -57,8 +58,50 @@ class AngleAverage:
         return float(self.weight @ values)
 
 
+class AngleNodes(NamedTuple):
+    """A rule for the law of ψ with one stretch.
+
+    Attributes
+    ----------
+    angle, zeta, cosine, weight : ndarray of shape (nodes,)
+        ψ, √n sin ψ′, cos ψ′, and weights that sum to 1.
+    """
+
+    angle: FloatArray
+    zeta: FloatArray
+    cosine: FloatArray
+    weight: FloatArray
+
+
 def angle_average(table: Table, batch: float, stretch: float) -> AngleAverage:
     """Return the law of ψ for a batch size and a stretch, with the columns of a table."""
+    nodes = angle_nodes(
+        table.edges[1:-1], batch, stretch, reach(batch), order=_ORDER, widest=_WIDEST_PANEL
+    )
+    _, zeta, cosine, weight = nodes
+    return AngleAverage(batch, stretch, zeta, cosine, weight, table(nodes.angle))
+
+
+def angle_nodes(
+    ends: FloatArray, batch: float, stretch: float, limit: float, *, order: int, widest: float
+) -> AngleNodes:
+    """Return a rule for the law of ψ.
+
+    Parameters
+    ----------
+    ends : ndarray
+        Angles ψ at which panels end, in (−π/2, π/2), increasing.
+    batch : float
+        n ≥ 2, an integer or ``inf``.
+    stretch : float
+        √(g₀/(n g₁)) ≥ 0.
+    limit : float
+        The law of √n sin ψ′, or of √n tan ψ′ if n is infinite, is cut off at ± this.
+    order : int
+        Nodes per panel.
+    widest : float
+        Widest panel of √n ψ′.
+    """
     # t = √n tan ψ′ is tan ψ divided by the stretch.  The variable of integration is v = √n ψ′, or
     # v = t if n is infinite; both have the scale 1.
     root = math.sqrt(batch)
@@ -66,18 +109,17 @@ def angle_average(table: Table, batch: float, stretch: float) -> AngleAverage:
     def v(t: FloatArray) -> FloatArray:
         return t if batch == math.inf else np.asarray(root * np.arctan(t / root))
 
-    last = reach(batch) if batch == math.inf else root * math.asin(min(1.0, reach(batch) / root))
-    # Panels end where ψ is at an end of a panel of the table.  Between the scales of ψ and ψ′, the
-    # panels grow by equal ratios.
-    crossings = v(np.tan(table.edges[1:-1]) / stretch) if stretch else np.empty(0)
+    last = limit if batch == math.inf else root * math.asin(min(1.0, limit / root))
+    # Between the scales of ψ and ψ′, the panels grow by equal ratios.
+    crossings = v(np.tan(ends) / stretch) if stretch else np.empty(0)
     ratio = max(stretch, 1.0 / stretch) if stretch else 1.0
     steps = 4.0 ** np.arange(3.0 + math.ceil(math.log(ratio, 4.0)))
     between = v(0.25 * steps * (1.0 / stretch if stretch > 1.0 else 1.0))
     inner = np.concatenate([crossings, between, -between])
     edges = np.sort(np.array([-last, *inner[np.abs(inner) < last], last]))
-    edges = subdivided(edges, _WIDEST_PANEL)
-    # The table may have square roots at the ends of panels.
-    point, weight = root_panels(edges, _ORDER)
+    edges = subdivided(edges, widest)
+    # Functions of ψ may have square roots at the ends of panels.
+    point, weight = root_panels(edges, order)
     if batch == math.inf:
         t, zeta, cosine = point, point, np.ones_like(point)
         weight *= np.exp(-0.5 * point**2)
@@ -86,4 +128,4 @@ def angle_average(table: Table, batch: float, stretch: float) -> AngleAverage:
         t, zeta, cosine = root * np.tan(angle), root * np.sin(angle), np.cos(angle)
         weight *= power_of_cosine(angle, batch - 2.0)
     weight /= weight.sum()
-    return AngleAverage(batch, stretch, zeta, cosine, weight, table(np.arctan(stretch * t)))
+    return AngleNodes(np.arctan(stretch * t), zeta, cosine, weight)

@@ -27,7 +27,7 @@ from bnmc.mean_field.quadrature.resolution import jumps
 from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
 from bnmc.mean_field.quadrature.table import Table, tabulate
 
-__all__ = ["AngleTables", "angle_tables"]
+__all__ = ["AngleTables", "angle_tables", "singular_angles"]
 
 # Nodes per panel of x and of ψ, for the fine and the coarse table.
 _ORDER, _COARSE_ORDER = 24, 20
@@ -77,7 +77,7 @@ def angle_tables(activation: Activation, batch: float) -> AngleTables:
     breaks = known.breaks
     kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
-    singular = _singular_angles(kinks, batch)
+    singular = singular_angles(kinks, batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
         return lambda angle: _given_angle(activation, batch, angle, known.edge, breaks, order)
@@ -142,7 +142,7 @@ def _given_angle(
     return np.array(columns)
 
 
-def _singular_angles(kinks: FloatArray, batch: float) -> FloatArray:
+def singular_angles(kinks: FloatArray, batch: float) -> FloatArray:
     """Return the angles ψ where a kink of one or two coordinates of φ leaves the sphere.
 
     If j coordinates are at kinks k_1, …, k_j, the others are equal there, and

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bnmc.mean_field.finite_width.path_results import PathFluctuations
 from bnmc.mean_field.float64 import FloatArray
 
 __all__ = ["MapResult", "MeanFieldTrajectory", "Step"]
@@ -75,6 +76,8 @@ class MeanFieldTrajectory(MapResult):
         are not propagated: it is the largest error of a single step.
     method, nodes, key
         As in `Step`; `nodes` is the largest number of any layer.
+    fluctuations : PathFluctuations or None
+        The fluctuations around this path at finite width, if they were asked for.
 
     Examples
     --------
@@ -86,3 +89,4 @@ class MeanFieldTrajectory(MapResult):
     """
 
     layers: NDArray[np.int64]
+    fluctuations: PathFluctuations | None = None

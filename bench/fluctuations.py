@@ -1,0 +1,111 @@
+"""Mean squares of fluctuations: measured over predicted, and the difference against width."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import bnmc
+from bench.report import Cell, Floor, Report, Table
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc.mean_field import Fluctuations
+
+# Chains whose fixed point has a rate up to this are compared at this width. Their mean squares are
+# measured to about this relative standard error. To three standard errors they differ by at most
+# the floor.
+MOST_RATE, WIDTH, STDERR, FLOOR = 0.95, 10_000, 0.0033, 0.01
+BATCHES = (5, 10, 32)
+
+# The widths of the table of remainders, with the relative standard error of each.
+SLOPE_WIDTHS, SLOPE_STDERR = (250, 500, 1000, 2000), 0.0015
+SLOPE_CASES = (("linear", 10), ("relu", 10))
+
+# Independent chains of a run; each has one mean.
+CHAINS = 16
+
+
+def benchmark(*, quick: bool) -> Report:
+    """Compare the mean squares of all named activations, and fit the slope of the remainder."""
+    report = Report("fluctuations")
+    add_ratios(report, WIDTH, BATCHES[:2] if quick else BATCHES, 0.01 if quick else STDERR)
+    if not quick:
+        add_slopes(report)
+    return report
+
+
+def add_ratios(report: Report, width: int, batches: tuple[int, ...], stderr: float) -> None:
+    """Add the ratios at one width; those of unstable or slow fixed points are left out."""
+    rows: list[list[Cell]] = []
+    ratios = []
+    for name in BUILTIN:
+        for batch in batches:
+            rate = bnmc.MeanField(bnmc.Chain(width, batch, name)).fixed_point().rate
+            if rate > MOST_RATE:
+                rows.append([name, batch, rate, None, None, None])
+                continue
+            value, error, predicted = ratio(name, batch, width, stderr)
+            print(f"{name:10} {batch:3} {value:.4f} ± {error:.4f}", flush=True)
+            rows.append([name, batch, rate, predicted, value, error])
+            ratios.append((value, error))
+    title = f"E|G - G*|^2 at width {width}, norm batch, measured over predicted"
+    headers = ["activation", "batch", "rate", "predicted", "ratio", "standard error"]
+    report.tables.append(Table(title, headers, rows))
+    values, errors = np.array(ratios).T
+    off = np.abs(values - 1.0)
+    excess = float(np.max(off - 3.0 * errors))
+    what = "largest |ratio - 1| less 3 standard errors"
+    report.floors.append(Floor(what, excess, FLOOR, at_most=True))
+    report.samples["largest"] = float(off.max())
+    report.samples["ratio"], report.samples["stderr"] = values.tolist(), errors.tolist()
+
+
+def add_slopes(report: Report) -> None:
+    """Add the remainders ratio − 1 by width, and the weighted slope of their logarithms."""
+    rows: list[list[Cell]] = []
+    for name, batch in SLOPE_CASES:
+        found = [ratio(name, batch, width, SLOPE_STDERR)[:2] for width in SLOPE_WIDTHS]
+        values, errors = np.array(found).T
+        rest = values - 1.0
+        slope, error = power(np.array(SLOPE_WIDTHS, dtype=float), rest, errors)
+        for width, one, off in zip(SLOPE_WIDTHS, rest, errors, strict=True):
+            rows.append([f"{name}, batch {batch}", width, float(one), float(off), None, None])
+        rows.append([f"{name}, batch {batch}", None, None, None, slope, error])
+        off = abs(slope + 1.0) / error
+        report.floors.append(
+            Floor(f"{name}: standard errors of slope from -1", off, 3.0, at_most=True)
+        )
+    headers = ["chain", "width", "ratio - 1", "standard error", "slope", "its error"]
+    report.tables.append(Table("Remainder of the linear theory", headers, rows))
+
+
+def power(widths: np.ndarray, values: np.ndarray, errors: np.ndarray) -> tuple[float, float]:
+    """Return the exponent of a power law of the width, and its standard error."""
+    x, y = np.log(widths), np.log(np.maximum(values, 1e-9))
+    weight = (values / errors) ** 2
+    centred = x - weight @ x / weight.sum()
+    size = float(weight @ centred**2)
+    return float(weight @ (centred * y)) / size, 1.0 / math.sqrt(size)
+
+
+def ratio(name: str, batch: int, width: int, stderr: float) -> tuple[float, float, float]:
+    """Return the ratio, its standard error, and the prediction."""
+    chain = bnmc.Chain(width, batch, name)
+    law = bnmc.MeanField(chain).fluctuations()
+    predicted = law.mean_square(width).value
+    layers = math.ceil(needed(law) / stderr**2 / CHAINS)
+    burn_in = math.ceil(math.log(1e-4) / math.log(min(law.fixed_point.rate, 0.999)))
+    run = bnmc.simulate(chain, burn_in + layers, burn_in=burn_in + 1, chains=CHAINS, rng=21)
+    deviation = run.gram - law.fixed_point.gram
+    means = np.einsum("clij,clij->c", deviation, deviation) / deviation.shape[1] / predicted
+    return float(means.mean()), float(means.std(ddof=1) / math.sqrt(CHAINS)), predicted
+
+
+def needed(law: Fluctuations) -> float:
+    """Return the relative variance of a mean square over layers, times their number."""
+    total = squares = 0.0
+    for sector in law.sectors:
+        values, memory = np.linalg.eigvalsh(sector.variance), sector.eigenvalue**2
+        total += sector.multiplicity * float(values.sum())
+        squares += sector.multiplicity * float(values @ values) * (1 + memory) / (1 - memory)
+    return 2.0 * squares / total**2

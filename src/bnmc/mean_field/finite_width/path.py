@@ -1,0 +1,160 @@
+"""Fluctuations along the path of one input: noise and Jacobian at each Gram matrix, by lattices.
+
+Let G_l be the Gram matrices of the mean field, R z with z ~ N(0, I) the row that the normalization
+sees given G_l, σ the vector of activations of the normalized row, and d the width.  To leading
+order the Gram matrix of layer l at width d has the covariance S_l/d around G_l, with S_0 = 0 and
+
+    S_{l+1} = J_l S_l J_lᵀ + C_l,    C_l = Cov(σσᵀ),
+    J_l[Δ] = ½ Cov(σσᵀ, zᵀAz),       A = R⁺ Δ R⁺ᵀ.
+
+If the length of the row does not matter, zzᵀ is replaced by r zzᵀ/|z|², which has the same
+covariance with σσᵀ and less variance; r is the rank of R.
+
+The expectations are means over scrambled Sobol points, new ones in each layer.  J_l S_l J_lᵀ uses
+two independent estimates of J_l, one on either side, so S_l has no bias.  Independent replicates of
+the whole path give standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from bnmc.chain.chain import Chain
+from bnmc.mean_field.finite_width.path_results import PathFluctuations
+from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.map.rows import Rows, gaussian_rows
+
+__all__ = ["REPLICATES", "path_fluctuations"]
+
+#: Independent replicates of the path; the standard errors come from their spread.
+REPLICATES = 8
+
+# The numbers of points of an estimate of J are powers of 2 with these exponents; the next one is
+# tried until the standard error is small enough.
+_FIRST, _MORE = 9, 2
+
+# Numbers in an array of products of activations, at most.
+_CHUNK = 1 << 20
+
+# Uniform numbers are at least this far from 0 and 1, where normal ones are infinite.
+_LEAST = 1e-16
+
+
+def path_fluctuations(
+    chain: Chain, grams: FloatArray, rtol: float, key: int, most: int
+) -> PathFluctuations:
+    """Return the covariances along a path, refined to `rtol` or up to `most` points.
+
+    Parameters
+    ----------
+    chain : Chain
+        The chain; skip is 0.
+    grams : ndarray of shape (depth + 1, batch, batch)
+        The path of the mean field.
+    rtol : float
+        Largest acceptable standard error of the trace of S_l, relative to its value.
+    key : int
+        Seed of the scrambling.
+    most : int
+        Points of one estimate of J, at most, unless the first lattice has more.
+    """
+    exponent = _FIRST
+    while True:
+        replicates = [
+            _replicate(chain, grams, np.random.SeedSequence((key, exponent, r)), exponent)
+            for r in range(REPLICATES)
+        ]
+        found = PathFluctuations(
+            layers=np.arange(len(grams)),
+            gram=grams,
+            covariances=np.mean(replicates, axis=0),
+            stderr=_standard_error(np.trace(replicates, axis1=2, axis2=3)),
+            points=2 * REPLICATES << exponent,
+        )
+        if found.error <= rtol or 1 << (exponent + _MORE) > most:
+            return found
+        exponent += _MORE
+
+
+def _standard_error(traces: FloatArray) -> FloatArray:
+    return np.asarray(traces.std(axis=0, ddof=1) / math.sqrt(len(traces)))
+
+
+def _replicate(
+    chain: Chain, grams: FloatArray, seed: np.random.SeedSequence, exponent: int
+) -> FloatArray:
+    """Return S_l of one replicate, shape (depth + 1, p, p) with p = n(n+1)/2."""
+    n = grams.shape[1]
+    p = n * (n + 1) // 2
+    found = np.zeros((len(grams), p, p))
+    seeds = seed.spawn(2 * (len(grams) - 1))
+    for layer in range(len(grams) - 1):
+        rows = gaussian_rows(chain, grams[layer])
+        halves = [
+            _estimates(chain, rows, grams[layer + 1], one, exponent)
+            for one in seeds[2 * layer : 2 * layer + 2]
+        ]
+        noise = 0.5 * (halves[0][0] + halves[1][0])
+        whitened = _whitening(rows, grams[layer])
+        seen = whitened @ found[layer] @ whitened.T
+        carried = halves[0][1] @ seen @ halves[1][1].T
+        found[layer + 1] = 0.5 * (carried + carried.T) + noise
+    return found
+
+
+def _estimates(
+    chain: Chain, rows: Rows, mean: FloatArray, seed: np.random.SeedSequence, exponent: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return C and ½ Cov(σσᵀ, zzᵀ) in packed coordinates, by 2^exponent points."""
+    from scipy.special import ndtri
+    from scipy.stats import qmc
+
+    n, r = rows.vectors.shape
+    if r == 0:  # eps makes every row 0
+        return np.zeros((n * (n + 1) // 2,) * 2), np.zeros((n * (n + 1) // 2, 0))
+    sampler = qmc.Sobol(r, scramble=True, rng=np.random.default_rng(seed))
+    root = rows.vectors * np.sqrt(rows.values)
+    size = max(1, min(exponent, int(math.log2(max(2.0, _CHUNK / (n * n))))))
+    noise, slopes = np.zeros((2, 1))
+    for _ in range(1 << (exponent - size)):
+        z = ndtri(np.clip(sampler.random(1 << size), _LEAST, 1.0 - _LEAST))
+        length = (z * z) @ rows.norm_values + rows.damping
+        phi = (z @ root.T) * np.sqrt(rows.scale / length)[:, None]
+        if rows.damping == 0.0:  # the length of the row does not matter
+            z *= np.sqrt(r / (z * z).sum(axis=1))[:, None]
+        score = _products(z) - _packed(np.eye(r))
+        products = _products(np.asarray(chain.activation(phi))) - _packed(mean)
+        noise = noise + products.T @ products
+        slopes = slopes + products.T @ score
+    return noise / (1 << exponent), 0.5 * slopes / (1 << exponent)
+
+
+def _packed(matrices: FloatArray) -> FloatArray:
+    """Return coordinates of symmetric matrices in an orthonormal basis, shape (..., p)."""
+    n = matrices.shape[-1]
+    i, j = np.triu_indices(n)
+    return np.asarray(matrices[..., i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
+
+
+def _products(rows: FloatArray) -> FloatArray:
+    """Return the packed coordinates of vvᵀ for each row v, shape (rows, p)."""
+    i, j = np.triu_indices(rows.shape[1])
+    scaled = rows * math.sqrt(2.0)
+    found = np.where(i == j, rows[:, i], scaled[:, i])
+    found *= rows[:, j]
+    return np.asarray(found)
+
+
+def _whitening(rows: Rows, gram: FloatArray) -> FloatArray:
+    """Return the matrix from packed coordinates of Δ to those of A."""
+    n = len(gram)
+    # The row is R z with RRᵀ the part of G that the normalization sees, up to a factor.
+    seen = np.einsum("ia,ij,ja->a", rows.vectors, gram, rows.vectors)
+    inverse = rows.vectors / np.sqrt(seen)
+    i, j = np.triu_indices(n)
+    scale = np.where(i == j, 0.5, math.sqrt(0.5))
+    images = inverse[i][:, :, None] * inverse[j][:, None, :]
+    images = (images + images.swapaxes(1, 2)) * scale[:, None, None]
+    return _packed(images).T
