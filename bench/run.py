@@ -36,6 +36,16 @@ BENCHMARKS = {
         "benchmark",
         "kills, damage, cuts, hostile calls, long runs",
     ),
+    "torch-rates": (
+        "bench.torch_rates",
+        "benchmark",
+        "gradients in PyTorch beside the mean field",
+    ),
+    "torch-rates-width": (
+        "bench.torch_rates",
+        "over_width",
+        "its bias at finite widths",
+    ),
     "startup": ("bench.startup", "benchmark", "imports, first simulation, memory"),
 }
 

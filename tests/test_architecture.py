@@ -15,8 +15,8 @@ CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
 #: from lower levels.  The map in CONTRIBUTING.md is compared with this table.
 TABLE = {
     9: ("cli",),
-    8: ("experiments", "invariant", "torch"),
-    7: ("mixing", "gradients", "infinite_width"),
+    8: ("experiments", "invariant"),
+    7: ("mixing", "gradients", "infinite_width", "torch"),
     6: ("mean_field", "regularity", "pytest_plugin"),
     5: ("simulation", "plot", "testing"),
     4: ("kernels", "bounds", "random_matrix", "_claims"),

@@ -12,6 +12,7 @@ import bnmc._support.extras
 import bnmc.chain.activations
 from bnmc import experiments
 from bnmc.errors import (
+    ArgumentError,
     ArgumentTypeError,
     MissingExtraError,
     UnknownNameError,
@@ -21,15 +22,15 @@ from bnmc.experiments.experiment import Experiment, Table
 
 class TestRegistry:
     def test_every_name_has_a_documented_function(self):
-        assert len(set(experiments.names())) == len(experiments.names()) == 28
+        assert len(set(experiments.names())) == len(experiments.names()) == 36
         for name in experiments.names():
             entry = experiments.REGISTRY[name]
             function = getattr(
                 importlib.import_module(f"bnmc.experiments.{entry.module}"), entry.function
             )
-            assert list(inspect.signature(function).parameters) == [
-                "full", "rng", "progress", "threads", "store",
-            ]  # fmt: skip
+            parameters = list(inspect.signature(function).parameters)
+            assert parameters[:5] == ["full", "rng", "progress", "threads", "store"]
+            assert parameters[5:] in ([], ["data"])
             assert "Returns\n" in inspect.getdoc(function), name
             assert experiments.describe(name) == entry.description
             assert "\n" not in entry.description
@@ -66,6 +67,20 @@ class TestRegistry:
         with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
             experiments.Nothing  # noqa: B018
         assert bnmc.experiments is experiments
+
+    def test_only_training_takes_images(self, monkeypatch):
+        called = {}
+        module = importlib.import_module("bnmc.experiments.rank_collapse")
+
+        def stand_in(*, data=None, **given):
+            called.update(given, data=data)
+            return "done"
+
+        monkeypatch.setattr(module, "fig_1", stand_in)
+        assert experiments.run("rank-collapse-1", data="folder") == "done"
+        assert called["data"] == "folder"
+        with pytest.raises(ArgumentError, match="data: got 'folder', allowed: None"):
+            experiments.run("scale", data="folder")
 
     @pytest.mark.parametrize("name", ["bridging-1a", "stability-atlas"])
     def test_without_xarray_nothing_is_run(self, name, monkeypatch):

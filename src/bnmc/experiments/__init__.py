@@ -14,10 +14,12 @@ docstring names the figure and the paper, the expected result, and the errors of
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnmc._support.arguments import choice
+from bnmc.errors import ArgumentError
 
 if TYPE_CHECKING:
     from bnmc._support.progress import Progress
@@ -65,13 +67,25 @@ REGISTRY = {
     "orthogonalizes-2b": _Entry(
         "orthogonalizes", "fig_2b", "orthogonality gap against width, slope -1/2"
     ),
+    "orthogonalizes-3": _Entry(
+        "orthogonalizes", "fig_3", "loss and orthogonality gap in training, for several depths"
+    ),
+    "orthogonalizes-4": _Entry(
+        "orthogonalizes", "fig_4", "training from orthogonal representations, and with batch norm"
+    ),
     "orthogonalizes-6": _Entry(
         "orthogonalizes",
         "fig_6",
         "distance of the Gram matrix from its mean, for other activations",
     ),
+    "orthogonalizes-7": _Entry(
+        "orthogonalizes", "fig_7", "training convolutions from orthogonal representations"
+    ),
     "orthogonalizes-wasserstein": _Entry(
         "orthogonalizes", "wasserstein", "distance of hidden layers from a Gaussian law, and bound"
+    ),
+    "rank-collapse-1": _Entry(
+        "rank_collapse", "fig_1", "rank and accuracy of trained networks against depth"
     ),
     "rank-collapse-2": _Entry(
         "rank_collapse", "fig_2", "rank over depth, with and without batch norm"
@@ -80,8 +94,22 @@ REGISTRY = {
     "rank-collapse-3b": _Entry(
         "rank_collapse", "fig_3b", "eigenvalues of M over depth, from nearly equal samples"
     ),
+    "rank-collapse-4": _Entry(
+        "rank_collapse", "fig_4", "training after pre-training for the rank, and with batch norm"
+    ),
+    "rank-collapse-5": _Entry(
+        "rank_collapse", "fig_5", "training with batch norm that positive weights have broken"
+    ),
+    "rank-collapse-6": _Entry(
+        "rank_collapse", "fig_6", "rank in training, from several initial ranks"
+    ),
     "rank-collapse-8": _Entry("rank_collapse", "fig_8", "regularity constant against width"),
     "rank-collapse-9": _Entry("rank_collapse", "fig_9", "mean square of M against width"),
+    "rank-collapse-10": _Entry(
+        "rank_collapse",
+        "fig_10",
+        "directions of gradients in training, with and without norm",
+    ),
     "rank-collapse-lemma-3": _Entry(
         "rank_collapse", "lemma_3", "collapse without batch norm, with and without residual branch"
     ),
@@ -158,6 +186,7 @@ def run(
     progress: bool | Progress = False,
     threads: int | None = None,
     store: Store = None,
+    data: Store = None,
 ) -> Experiment:
     """Run an experiment.
 
@@ -177,6 +206,10 @@ def run(
     store : path, optional
         Folder for finished parts.  If a run was interrupted, the same call continues it and
         returns the same results.
+    data : path, optional
+        Folder with the training images of an experiment that trains networks: the files of MNIST or
+        Fashion-MNIST (IDX format, also .gz) or of CIFAR-10 (binary version).  Default:
+        handwritten digits that the package includes.
 
     Returns
     -------
@@ -187,7 +220,7 @@ def run(
     UnknownNameError
         If `name` is none of `names`.
     ArgumentError, ArgumentTypeError
-        If another argument is invalid.
+        If another argument is invalid, or `data` is given to an experiment without training.
     StoreMismatchError, StoreError
         If the store holds another experiment, or cannot be read or written.
     MissingExtraError
@@ -203,7 +236,12 @@ def run(
     entry = _entry(name)
     module = importlib.import_module(f"bnmc.experiments.{entry.module}")
     function: Callable[..., Experiment] = getattr(module, entry.function)
-    return function(full=full, rng=rng, progress=progress, threads=threads, store=store)
+    further: dict[str, Any] = {}
+    if data is not None:
+        if "data" not in inspect.signature(function).parameters:
+            raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
+        further["data"] = data
+    return function(full=full, rng=rng, progress=progress, threads=threads, store=store, **further)
 
 
 def _entry(name: str) -> _Entry:

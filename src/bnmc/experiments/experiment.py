@@ -142,11 +142,21 @@ store : path, optional
 
 """
 
+#: A further parameter of the experiments that train networks.
+_DATA = """\
+data : path, optional
+    Folder with the training files of MNIST or Fashion-MNIST (IDX format, also .gz) or of CIFAR-10
+    (binary version).  Default: handwritten digits that the package includes.
+
+"""
+
 
 def with_parameters(run: _Run) -> _Run:
     """Insert the section "Parameters", which all experiments share, into a docstring."""
     about, returns, rest = inspect.cleandoc(run.__doc__ or "").partition("Returns\n-------\n")
-    run.__doc__ = about + _PARAMETERS + returns + rest
+    trains = "data" in inspect.signature(run).parameters
+    section = _PARAMETERS.rstrip("\n") + "\n" + _DATA if trains else _PARAMETERS
+    run.__doc__ = about + section + returns + rest
     return run
 
 

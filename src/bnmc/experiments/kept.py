@@ -26,7 +26,11 @@ _HEADER = "experiment.json"
 
 
 def opened(
-    store: str | os.PathLike[str] | None, name: str, full: bool, seed: int
+    store: str | os.PathLike[str] | None,
+    name: str,
+    full: bool,
+    seed: int,
+    further: Mapping[str, str] | None = None,
 ) -> KeptParts | None:
     """Open or make the folder of an experiment.
 
@@ -37,6 +41,8 @@ def opened(
         Name of the experiment.
     full : bool
     seed : int
+    further : mapping of str to str, optional
+        Everything else that the parts depend on, such as a digest of the images.
 
     Returns
     -------
@@ -48,8 +54,8 @@ def opened(
     ArgumentTypeError, ArgumentError
         If `store` is no path, or holds other files.
     StoreMismatchError
-        If it holds another experiment, or the same with another seed, version of bnmc or kind of
-        processor.
+        If it holds another experiment, or the same with another seed, version of bnmc, kind of
+        processor or further property.
     StoreError
         If it cannot be read or written.
     """
@@ -59,7 +65,7 @@ def opened(
         raise ArgumentTypeError("store", store, "the path of a folder, or None")
     wanted = {
         "experiment": name, "full": str(bool(full)), "seed": str(seed), "version": __version__,
-        "cpu": host_cpu(),
+        "cpu": host_cpu(), **(further or {}),
     }  # fmt: skip
     return KeptParts(Path(store), wanted)
 

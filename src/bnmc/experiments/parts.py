@@ -7,7 +7,7 @@ be kept in a folder, so that an interrupted experiment continues after its last 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
@@ -74,13 +74,15 @@ class Call:
     ----------
     name : str
         Name of the experiment.
-    full, rng, progress, threads, store : object
+    full, rng, progress, threads, store, data : object
         As the user passed them to the experiment.
 
     Attributes
     ----------
     sources : Sources
         Made from `rng`.
+    further : dict of str to str
+        What the kept parts depend on besides name, seed and sizes.
     """
 
     def __init__(
@@ -91,13 +93,16 @@ class Call:
         progress: bool | Progress = False,
         threads: int | None = None,
         store: Store = None,
+        data: Store = None,
     ) -> None:
         self.name = name
         self.full = full
         self.progress = progress
         self.threads = threads
         self.store = store
+        self.data = data
         self.sources = Sources(rng)
+        self.further: dict[str, str] = {}
 
     @property
     def generator(self) -> np.random.Generator:
@@ -112,7 +117,9 @@ class Call:
 
     def parts(self, costs: Sequence[float]) -> Parts:
         """Return a context for parts of these relative costs."""
-        return Parts(self.progress, self.name, costs, self.sources, self.full, self.store)
+        return Parts(
+            self.progress, self.name, costs, self.sources, self.full, self.store, self.further
+        )
 
 
 class Parts:
@@ -132,6 +139,8 @@ class Parts:
         Whether the sizes are those of the paper.
     store : path, optional
         Folder for finished parts.
+    further : mapping of str to str, optional
+        What the parts depend on besides label, seed and `full`.
 
     Raises
     ------
@@ -147,10 +156,11 @@ class Parts:
         sources: Sources,
         full: bool = False,
         store: Store = None,
+        further: Mapping[str, str] | None = None,
     ) -> None:
         import_extra("xarray", "xarray")
         self._sources = sources
-        self._kept = opened(store, label, full, sources.seed)
+        self._kept = opened(store, label, full, sources.seed, further)
         self._reporter = Reporter(as_progress(progress), label, "%")
         self._ends = np.concatenate([[0.0], np.cumsum(costs) / sum(costs)])
         self._part = -1

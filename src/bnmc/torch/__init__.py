@@ -4,8 +4,8 @@
 layers, with a verdict in words and the mean field beside them. `chain_of` reads the `bnmc.Chain` of
 a model. Functions whose names end in ``_`` change a model in place, as initializers of PyTorch do.
 
-The package imports PyTorch when a function is called, and may import `infinite_width`, `gradients`,
-`mean_field`, `plot` and lower levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
+The package imports PyTorch when a function is called, and may import `mean_field`, `plot` and lower
+levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
 observed model (`preservation.py`) gives numbers (`representations.py`, `losses.py`), which
 `result.py` keeps. `steps.py` and `reading.py` read the chain, `prediction.py` asks its mean field.
 The cures are in `orthogonalizing.py`, `ranks.py`, `initializing.py` and `gains.py`.

@@ -46,6 +46,19 @@ def test_list_as_json(run):
     assert "name: got 'bridging-1b', allowed: nothing, with --list" in err
 
 
+def test_images_reach_the_experiment(run, monkeypatch, tmp_path):
+    seen = {}
+    monkeypatch.setattr(
+        experiments, "run", lambda name, **given: seen.update(given) or bridging.fig_1b()
+    )
+    run("figure", "rank-collapse-1", "--data", str(tmp_path))
+    assert seen["data"] == tmp_path
+    monkeypatch.undo()
+    status, _, err = run("figure", "bridging-1b", "--data", str(tmp_path))
+    assert status == 2
+    assert "'bridging-1b' trains no network" in err
+
+
 def test_results_are_shown_even_if_the_picture_cannot_be_written(run, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")

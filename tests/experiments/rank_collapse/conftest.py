@@ -9,8 +9,13 @@ from oracle import simulate as plain_networks
 import bnmc
 from bnmc.experiments.parts import Call
 from bnmc.experiments.rank_collapse import (
+    broken_norm,
     centred_or_not,
+    gradient_directions,
     norm_over_width,
+    pretrained_ranks,
+    rank_and_accuracy,
+    rank_in_training,
     rank_over_depth,
     rank_over_width,
     regularity_over_width,
@@ -23,6 +28,12 @@ ENSEMBLES = EnsembleSizes(math.inf, (8, 16, 32), 32), EnsembleSizes(1.0, (8, 16)
 
 
 @pytest.fixture(scope="session")
+def fig_1():
+    sizes = rank_and_accuracy.Sizes(32, (1, 12), 32, 320, 3, (0.02, 0.1), 5)
+    return rank_and_accuracy.experiment(sizes, Call("rank-collapse-1", rng=6))
+
+
+@pytest.fixture(scope="session")
 def fig_2():
     return rank_over_depth.experiment(
         rank_over_depth.Sizes(16, 2048, 24), Call("rank-collapse-2", rng=1)
@@ -32,6 +43,30 @@ def fig_2():
 @pytest.fixture(scope="session")
 def fig_3a():
     return rank_over_width.experiment(ENSEMBLES, Call("rank-collapse-3a", rng=2))
+
+
+@pytest.fixture(scope="session")
+def fig_4():
+    sizes = pretrained_ranks.Sizes(24, (2, 10), 32, 96, 1, 1, 2, 40, 0.03, (0.01,), 255.0, 5)
+    return pretrained_ranks.experiment(sizes, Call("rank-collapse-4", rng=7))
+
+
+@pytest.fixture(scope="session")
+def fig_5():
+    sizes = broken_norm.Sizes(16, 6, ((4,), (4,)), 32, 160, 5, 0.1, 5)
+    return broken_norm.experiment(sizes, Call("rank-collapse-5", rng=8))
+
+
+@pytest.fixture(scope="session")
+def fig_6():
+    sizes = rank_in_training.Sizes(24, 8, 32, 96, 2, (5, 60), 4, 1.0, 0.1, 3)
+    return rank_in_training.experiment(sizes, Call("rank-collapse-6", rng=9))
+
+
+@pytest.fixture(scope="session")
+def fig_10():
+    sizes = gradient_directions.Sizes(((4,) * 3, (4,) * 3), 32, 96, 3, 0.03, 3)
+    return gradient_directions.experiment(sizes, Call("rank-collapse-10", rng=10))
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,12 @@ from bnmc.experiments.rank_collapse import (
     vanilla_collapse,
 )
 
-EVERY = ("fig_2", "fig_3a", "fig_3b", "fig_8", "fig_9", "lemma_3", "centring")
+EVERY = ("fig_1", "fig_2", "fig_3a", "fig_3b", "fig_8", "fig_9", "lemma_3", "centring")
 
 
 DRAWN = (
-    "rank_bound", "rank_bound", "eigenvalue", "alpha", "squared_norm", "excess_rank", "rank_bound",
+    "accuracy", "rank_bound", "rank_bound", "eigenvalue", "alpha", "squared_norm", "excess_rank",
+    "rank_bound",
 )  # fmt: skip
 
 

@@ -82,6 +82,14 @@ def figure(
             "interrupted.",
         ),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary version), for "
+            "figures that train networks. Default: digits that bnmc includes.",
+        ),
+    ] = None,
     force: options.Force = False,
     progress: options.ProgressFlag = None,
 ) -> None:
@@ -96,6 +104,8 @@ def figure(
     Example: bnmc figure bridging-2 --full --seed 1 --json spectra.json
 
     Example: bnmc figure rates --full --store rates.parts --progress
+
+    Example: bnmc figure rank-collapse-1 --data fashion --full --store parts
     """
     import bnmc.experiments as experiments
     from bnmc._support.arguments import integer
@@ -121,7 +131,7 @@ def figure(
     begun = time.perf_counter()
     try:
         found = experiments.run(
-            name, full=full, rng=seed, threads=threads, progress=report, store=store
+            name, full=full, rng=seed, threads=threads, progress=report, store=store, data=data
         )
     except KeyboardInterrupt:
         if store is not None:

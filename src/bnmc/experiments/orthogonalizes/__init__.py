@@ -19,9 +19,12 @@ samples.
 from __future__ import annotations
 
 from bnmc.experiments.orthogonalizes.cosine import fig_1
+from bnmc.experiments.orthogonalizes.gap_and_training import fig_3
 from bnmc.experiments.orthogonalizes.gap_over_depth import fig_2a
 from bnmc.experiments.orthogonalizes.gap_over_width import fig_2b
 from bnmc.experiments.orthogonalizes.gaussian_distance import wasserstein
+from bnmc.experiments.orthogonalizes.orthogonal_convolutions import fig_7
+from bnmc.experiments.orthogonalizes.orthogonal_perceptrons import fig_4
 from bnmc.experiments.orthogonalizes.other_activations import fig_6
 
-__all__ = ["fig_1", "fig_2a", "fig_2b", "fig_6", "wasserstein"]
+__all__ = ["fig_1", "fig_2a", "fig_2b", "fig_3", "fig_4", "fig_6", "fig_7", "wasserstein"]

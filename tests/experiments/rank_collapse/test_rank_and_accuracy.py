@@ -1,0 +1,58 @@
+"""Fig. 1 on digits: 5 networks of each kind, with fixed seeds."""
+
+import numpy as np
+import pytest
+from experiment_checks import require_sound
+
+torch = pytest.importorskip("torch")
+
+from bnmc.experiments.data import curve  # noqa: E402
+from bnmc.experiments.parts import Call  # noqa: E402
+from bnmc.experiments.rank_collapse import rank_and_accuracy  # noqa: E402
+
+
+class TestFig1:
+    def test_ranks_with_batch_norm_are_above_those_without(self, fig_1):
+        rank, bound = curve(fig_1.data, "rank"), curve(fig_1.data, "rank_bound")
+        assert rank[0, -1, 2] < 8
+        np.testing.assert_array_equal(rank[1, :, 0], 32)
+        assert np.all(bound[1, :, 1] > bound[0, :, 2])
+        assert bound[0, -1, 0] == pytest.approx(1, abs=1e-3)
+
+    def test_accuracies_with_batch_norm_are_above_those_without(self, fig_1):
+        accuracy = curve(fig_1.data, "accuracy")
+        assert np.all(accuracy[1, :, 1] > accuracy[0, :, 2])
+        assert accuracy[0, -1, 0] == pytest.approx(0.1)
+        assert accuracy[1, -1, 0] > 0.5
+
+    def test_the_rank_before_training_is_that_of_numpy(self, fig_1):
+        """Ranks of networks that NumPy draws by PyTorch's rule, U(±1/√fan_in), in float32."""
+        from bnmc.experiments.training.images import images
+
+        x = images(None, 32, 32).pixels.reshape(32, 64)
+        rng = np.random.default_rng(1)
+        ranks = []
+        for _ in range(200):
+            h = x
+            for fan_in in (64, *[32] * 11):
+                W, b = (
+                    rng.uniform(-1, 1, shape) / np.sqrt(fan_in) for shape in ((32, fan_in), (32,))
+                )
+                h = np.maximum(h @ W.T + b, 0)
+            ranks.append(np.linalg.matrix_rank((h / np.linalg.norm(h)).astype(np.float32)))
+        found = float(fig_1.data["rank"][0, 1])
+        # Means of 5 and of 200 networks; 5.1 standard errors have probability 3.4e-7 if normal.
+        assert abs(found - np.mean(ranks)) <= 5.1 * np.std(ranks) * np.sqrt(1 / 5 + 1 / 200)
+
+    def test_findings_name_where_the_rank_does_not_predict(self, fig_1):
+        require_sound(fig_1, "rank-collapse-1")
+        assert "interval of the accuracy with batch norm is above that without" in fig_1.findings[2]
+        assert "At 2 of 2 depths" in fig_1.findings[2]
+
+    def test_the_learning_rate_is_the_better_one(self, fig_1):
+        assert fig_1.data.rate.sel(network="batch norm", depth=1) == 0.1
+
+    def test_findings_without_failure(self):
+        sizes = rank_and_accuracy.Sizes(16, (1,), 16, 160, 15, (0.3,), 2)
+        found = rank_and_accuracy.experiment(sizes, Call("rank-collapse-1", rng=1))
+        assert "learn at each of these depths" in found.findings[-1]

@@ -1,0 +1,119 @@
+"""Digits, and files of MNIST, Fashion-MNIST and CIFAR-10."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.experiments.training.images import images
+
+
+def idx(array):
+    """Return an array of bytes in IDX format."""
+    lengths = b"".join(one.to_bytes(4, "big") for one in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
+
+
+@pytest.fixture
+def pixels():
+    return np.random.default_rng(0).integers(0, 256, (7, 5, 5), dtype=np.uint8)
+
+
+LABELS = np.array([3, 1, 4, 1, 5, 9, 2], dtype=np.uint8)
+
+
+def test_digits_have_equal_counts_of_all_classes():
+    from sklearn.datasets import load_digits
+
+    found = images(None, 70, 20)
+    assert found.pixels.shape == (60, 1, 8, 8)
+    assert found.features == 64
+    np.testing.assert_array_equal(np.bincount(found.labels), np.full(10, 6))
+    bundled = load_digits()
+    for pixels, label in zip(found.pixels, found.labels, strict=True):
+        same = (bundled.data == 16 * pixels.ravel()).all(axis=1)
+        assert label in bundled.target[same]
+    assert len(images(None, 10**6, 100).labels) == 1700
+
+
+@pytest.mark.parametrize("names", [
+    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    ("train-images.idx3-ubyte", "train-labels.idx1-ubyte"),
+])  # fmt: skip
+def test_idx_files(names, pixels, tmp_path):
+    for name, array in zip(names, (pixels, LABELS), strict=True):
+        content = idx(array)
+        (tmp_path / name).write_bytes(gzip.compress(content) if ".gz" in name else content)
+    found = images(tmp_path, 5, 2)
+    assert found.name == "IDX files"
+    np.testing.assert_array_equal(found.pixels[:, 0] * 255, pixels[:4])
+    np.testing.assert_array_equal(found.labels, LABELS[:4])
+    assert images(str(tmp_path), 100, 3).labels.tolist() == [3, 1, 4, 1, 5, 9]
+
+
+def test_cifar(tmp_path):
+    rows = np.random.default_rng(1).integers(0, 256, (5, 3073), dtype=np.uint8)
+    rows[:, 0] = [0, 9, 3, 3, 7]
+    rows[:3].tofile(tmp_path / "data_batch_1.bin")
+    rows[3:].tofile(tmp_path / "data_batch_2.bin")
+    found = images(tmp_path, 50, 2)
+    assert found.name == "CIFAR-10"
+    assert found.labels.tolist() == [0, 9, 3, 3]
+    # A row has the red plane, the green one and the blue one, each row by row.
+    assert found.pixels[1, 2, 30, 4] * 255 == rows[1, 1 + 2 * 1024 + 30 * 32 + 4]
+    assert len(images(tmp_path, 2, 2).labels) == 2
+
+
+def test_the_digest_depends_on_every_pixel_and_label():
+    found = images(None, 20, 20)
+    other = found._replace(pixels=found.pixels + np.eye(8) * 1e-9)
+    turned = found._replace(labels=found.labels[::-1].copy())
+    assert len({one.digest() for one in (found, other, turned)}) == 3
+    assert images(None, 20, 20).digest() == found.digest()
+
+
+def test_damaged_files_raise(pixels, tmp_path):
+    images_file, labels_file = (
+        tmp_path / name for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+    )
+    labels_file.write_bytes(idx(LABELS))
+    for content, message in (
+        (b"", "IDX format with 3 axes"),
+        (idx(LABELS), "IDX format with 3 axes"),
+        (idx(pixels)[:-1], "175 bytes after the header"),
+        (idx(pixels[:5]), "5 images and 7 labels"),
+    ):
+        images_file.write_bytes(content)
+        with pytest.raises(ArgumentError, match=message):
+            images(tmp_path, 100, 2)
+    images_file.write_bytes(idx(pixels))
+    labels_file.write_bytes(idx(LABELS + 1))
+    with pytest.raises(ArgumentError, match="label 10"):
+        images(tmp_path, 100, 2)
+    labels_file.write_bytes(idx(LABELS))
+    with pytest.raises(ArgumentError, match="at least 8, one batch"):
+        images(tmp_path, 100, 8)
+    images_file.unlink()
+    labels_file.unlink()
+    for name in ("images-idx3", "labels-idx1"):
+        cut = gzip.compress(idx(pixels if "3" in name else LABELS))[:-12]
+        (tmp_path / f"train-{name}-ubyte.gz").write_bytes(cut)
+    with pytest.raises(ArgumentError, match="a file that can be read"):
+        images(tmp_path, 100, 2)
+
+
+def test_other_folders_raise(tmp_path):
+    with pytest.raises(ArgumentError, match="a folder with train-images-idx3-ubyte"):
+        images(tmp_path, 10, 2)
+    (tmp_path / "data_batch_1").write_bytes(b"pickle")
+    with pytest.raises(ArgumentError, match="pickled version"):
+        images(tmp_path, 10, 2)
+    (tmp_path / "data_batch_1.bin").write_bytes(bytes(3000))
+    with pytest.raises(ArgumentError, match="multiple of 3073 bytes"):
+        images(tmp_path, 10, 2)
+    with pytest.raises(ArgumentTypeError, match="data"):
+        images(3, 10, 2)
+    with pytest.raises(ArgumentError, match="number of digits"):
+        images(None, 2000, 2000)

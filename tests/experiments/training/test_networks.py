@@ -1,0 +1,73 @@
+"""Networks beside their formulas in NumPy."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bnmc.experiments.training.networks import convolutional, mlp, seeded, xavier_  # noqa: E402
+
+
+def test_equal_seeds_give_equal_bits_on_one_thread_and_the_state_is_restored():
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    drawn = []
+    for seed in (3, 3, 4):
+        with seeded(seed):
+            assert torch.get_num_threads() == 1
+            drawn.append(mlp(6, 5, 2)[1].weight.detach())
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "batch-uncentred"])
+def test_a_perceptron_is_its_formula(norm):
+    with seeded(1):
+        model = mlp(6, 5, 2, norm=norm)
+    x = np.random.default_rng(0).standard_normal((7, 1, 2, 3))
+    linear = [one for one in model if isinstance(one, torch.nn.Linear)]
+    h = x.reshape(7, 6)
+    for one in linear[:-1]:
+        h = h @ one.weight.detach().numpy().T + one.bias.detach().numpy()
+        if norm == "batch":
+            h = h - h.mean(axis=0)
+        if norm != "none":
+            h = h / np.sqrt(np.square(h).mean(axis=0) + 1e-5)
+        h = np.maximum(h, 0)
+    last = linear[-1]
+    expected = h @ last.weight.detach().numpy().T + last.bias.detach().numpy()
+    np.testing.assert_allclose(model(torch.from_numpy(x)).detach().numpy(), expected, rtol=1e-12)
+    assert mlp(6, 5, 1, bias=False)[1].bias is None
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "batch-uncentred"])
+def test_convolutions_halve_the_side_after_each_stage(norm):
+    with seeded(2):
+        model = convolutional(3, 8, ((4, 4), (6,)), norm=norm)
+    images = torch.rand(5, 3, 8, 8, dtype=torch.float64)
+    shapes = [tuple(images.shape)]
+    for layer in model:
+        images = layer(images)
+        shapes.append(tuple(images.shape))
+    assert (5, 4, 4, 4) in shapes
+    assert (5, 6, 2, 2) in shapes
+    assert shapes[-1] == (5, 10)
+    first = model[1](model[0](torch.rand(5, 3, 8, 8, dtype=torch.float64))).detach().numpy()
+    over = (0, 2, 3)
+    if norm == "batch":
+        np.testing.assert_allclose(first.mean(axis=over), 0, atol=1e-12)
+    if norm == "batch-uncentred":
+        np.testing.assert_allclose(np.square(first).mean(axis=over), 1, rtol=2e-3)
+
+
+@pytest.mark.parametrize("normal", [False, True])
+def test_xavier_weights(normal):
+    with seeded(5):
+        model = xavier_(mlp(300, 200, 1), gain=2.0, normal=normal)
+    weight = model[1].weight.detach().numpy()
+    assert not model[1].bias.detach().any()
+    variance = 2 * 4.0 / 500
+    # 60 000 weights; the relative error of a variance is at most √(2/60 000), here 5 of them.
+    assert abs(np.square(weight).mean() / variance - 1) < 5 * np.sqrt(2 / weight.size)
+    assert (np.abs(weight).max() > np.sqrt(3 * variance)) == normal
