@@ -22,6 +22,7 @@ BENCHMARKS = {
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),
     "gpu": ("bench.gpu", "benchmark", "GPU kernels: checks, peaks, peers, roofline"),
+    "instructions": ("bench.instructions", "benchmark", "GPU instructions of a layer, emulated"),
     "embedding": ("bench.embedding", "benchmark", "calls from njit and C, and compiling them"),
     "testing": ("bench.same_law", "benchmark", "assert_same_law: false alarms, power, time"),
     "false-alarms": ("bench.same_law", "false_alarms", "assert_same_law: right layers that fail"),

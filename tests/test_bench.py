@@ -1,9 +1,10 @@
-"""The benchmarks: every name that they import from the package exists."""
+"""The benchmarks: every name that they import from the package exists; the emulator of GPU code."""
 
 import ast
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -43,3 +44,34 @@ def test_missing_names_are_found():
     assert is_there("bnmc.kernels", "c")
     assert not is_there("bnmc.kernels", "no_such_name")
     assert not is_there("bnmc.no_such_module", None)
+
+
+#: Thread t counts to max(t, 1) and writes this to place t of shared memory.
+LISTING = """
+        /*0000*/                   S2R R0, SR_TID.X ;
+        /*0010*/                   CS2R R2, SRZ ;
+        /*0020*/                   LEA R4, R0, 0x400, 0x2 ;
+        /*0030*/                   BSSY B0, `(.L_x_1) ;
+.L_x_0:
+        /*0040*/                   IADD3 R2, R2, 0x1, RZ ;
+        /*0050*/                   ISETP.GT.U32.AND P0, PT, R0, R2, PT ;
+        /*0060*/               @P0 BRA `(.L_x_0) ;
+        /*0070*/                   BSYNC B0 ;
+.L_x_1:
+        /*0080*/                   STS [R4], R2 ;
+        /*0090*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*00a0*/                   EXIT ;
+"""
+
+
+@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
+def test_the_emulator_counts_instructions_of_warps(monkeypatch):
+    monkeypatch.syspath_prepend(BENCH.parent)
+    program = importlib.import_module("bench.sass.program").Program.of_listing(LISTING)
+    state = importlib.import_module("bench.sass.state")
+    memory = state.Memory(*(np.zeros(1024, np.uint32) for _ in range(3)))
+    issued = importlib.import_module("bench.sass.run").run(program, memory, 64)
+    assert np.array_equal(memory.shared[256:320], np.maximum(np.arange(64), 1))
+    # The first warp goes round 31 times, the second one 63 times.  Threads that have left the loop
+    # wait for the others, because these have a lower address.
+    assert list(issued) == [2, 2, 2, 2, 94, 94, 94, 2, 2, 2, 2]

@@ -45,9 +45,29 @@ def test_every_kernel_compiles(ptx):
 def test_registers_suffice(ptx):
     for path in sorted(ptx.iterdir()):
         report = assemble(path)
-        found = re.findall(r"(\d+) bytes spill (?:stores|loads)", report)
+        found = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", report)
         assert found, report
         assert all(size == "0" for size in found), (path.name, report)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("ptxas"), reason="ptxas is not found")
+def test_a_layer_has_few_instructions():
+    """`bench.instructions` executes the machine code, and compares it with the CPU."""
+    root = Path(__file__).parents[2]
+    if not (root / "bench").is_dir():
+        pytest.skip("the benchmarks are not here")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "instructions", "--no-save"],
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if "not run" in done.stdout:
+        pytest.skip("nvdisasm is not found")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def assemble(path):

@@ -1146,6 +1146,18 @@ def test_buffers_do_not_overlap(threads, dtype, source):
         assert (at.factor + columns * own.padded) * size <= at.tile64 * 8
         assert at.tile * size == at.tile64 * 8
         assert own.padded >= columns
+        if own.whole_rows:
+            numbers = own.threads * own.vector_stride * own.vector
+            assert (at.zero + 1) * 8 <= at.words * 4
+            assert (at.words + columns * own.element_words) * 4 <= at.factor * size
+            assert at.words * 4 % 16 == at.factor * size % 16 == at.tile * size % 16 == 0
+            assert own.padded * size % 16 == own.vector_stride * own.vector * size % 16 == 0
+            assert own.passes * own.vectors * own.vector >= own.entries
+            assert own.vectors <= own.vector_stride
+            assert own.parts * own.vectors <= own.threads
+            assert own.threads % own.parts == 0
+            assert at.tile + numbers <= at.shares
+            assert (at.shares + own.parts * own.vectors * own.vector) * size <= at.end
         assert own.classes * own.edge >= columns
         assert 1 <= own.splits <= max(1, own.threads // own.squares)
         # The squares of all classes hold every entry of the lower triangle.

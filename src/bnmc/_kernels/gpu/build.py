@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from bnmc._kernels.gpu.block import block_functions
-from bnmc._kernels.gpu.drawing import draw_function
+from bnmc._kernels.gpu.drawing import drawing_functions
 from bnmc._kernels.gpu.factor import factor_function
 from bnmc._kernels.gpu.gram import gram_functions, record_function
 from bnmc._kernels.gpu.layers import layers_kernel, rows_kernel
@@ -46,26 +46,24 @@ def kernels_of(spec: Spec) -> Kernels:
     sums = sum_functions(shape, block, gram)
     factorise = factor_function(shape, block, gram)
     rows = row_functions(shape, block)
-    draw_activations = draw_function(shape, block, rows)
+    drawing = drawing_functions(shape, block, rows, sums)
     multiply_tile = multiply_function(shape, block)
 
     layers = couple = None
     units = unit_functions(shape, block, gram)
     if spec.source == DRAWN and not spec.kept and not (spec.scaled and spec.skipped):
-        layers = layers_kernel(
-            shape, block, gram, sums, record_layer, factorise, draw_activations, units
-        )
+        layers = layers_kernel(shape, block, gram, sums, record_layer, factorise, drawing, units)
         if not spec.single and not spec.skipped and spec.norm != NORM_NONE and spec.inputs == 1:
             couple = couple_kernel(
                 shape, block, gram, factorise, kept_factor_functions(shape, block),
                 relative_functions(shape, block),
-                draw_functions(shape, block, gram, sums, rows, draw_activations),
+                draw_functions(shape, block, gram, sums, rows, drawing),
             )  # fmt: skip
     return Kernels(
         shape=shape,
         layers=layers,
         rows=rows_kernel(
-            shape, block, gram, sums, record_layer, factorise, rows, draw_activations, multiply_tile
+            shape, block, gram, sums, record_layer, factorise, rows, drawing, multiply_tile
         ),
         couple=couple,
         observe=observe_kernel(shape, block, gram, record_layer),

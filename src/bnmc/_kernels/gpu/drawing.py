@@ -1,32 +1,51 @@
-"""Rows W a of a tile, drawn given the factor of their covariance, then activated.
+"""Rows W a of a tile, drawn given the factor of their covariance, then activated and summed.
 
-If a thread has all columns, it keeps its rows in registers until they are activated
+If a thread has all columns, it keeps its rows in registers until their products are summed
 (`_draw_alone_function`).  Otherwise threads share normals and rows in shared memory
 (`_draw_together_function`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64
+from numba import float64, uint32
 
 from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.numbers import normals32, normals64
+from bnmc._kernels.gpu.numbers import normals32, normals32_of, normals64, normals64_of
 from bnmc._kernels.gpu.rows import Rows
 from bnmc._kernels.gpu.shape import Shape, u32
+from bnmc._kernels.gpu.sums import Sums
+from bnmc._kernels.gpu.words import finish_words, words_of_element, words_of_quad
+from bnmc._kernels.scalar.codes import SECOND_WORD
 
 
-def draw_function(shape: Shape, block: Block, rows: Rows) -> Any:
-    """Return the device function `draw_activations`.
+class Drawing(NamedTuple):
+    """Device functions that draw the rows of a layer, in the order in which a layer calls them.
 
-    It writes the activations of the tile that begins at `first_row`.  The normals of a row are the
-    elements of the counter from `element` on.
+    The normals of a row are the elements of the counter from `element` on.
     """
-    draw_activations = _draw_alone_function if shape.whole_rows else _draw_together_function
-    return draw_activations(shape, block, rows)
+
+    #: Prepares the draws of a layer; they may begin after the next barrier of the block.
+    prepare: Any
+    #: Draws the tile that begins at `first_row`, and adds its Gram matrix to the sums.
+    add_drawn: Any
+
+
+def drawing_functions(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Drawing:
+    """Return the device functions that draw the rows of a layer."""
+    if shape.whole_rows:
+        return Drawing(
+            _prepare_function(shape, block), _draw_alone_function(shape, block, rows, sums)
+        )
+
+    @cuda.jit(device=True)
+    def prepare(element, layer, stream, k0, k1):
+        """Do nothing."""
+
+    return Drawing(prepare, _draw_together_function(shape, block, rows, sums))
 
 
 def normals_of(shape: Shape) -> Any:
@@ -34,53 +53,109 @@ def normals_of(shape: Shape) -> Any:
     return normals32 if shape.spec.single else normals64
 
 
-def _draw_alone_function(shape: Shape, block: Block, rows: Rows) -> Any:
-    columns, batch, inputs = shape.spec.columns, shape.spec.batch, shape.spec.inputs
-    kind, number, draw_normals = shape.spec.kind, shape.spec.number, normals_of(shape)
-    thread, quads, accumulators = block.thread, shape.quads, shape.accumulators
-    padded, stride = shape.padded, shape.stride
-    at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
-    row_of, finish_row = rows.row_of, rows.finish_row
+def _prepare_function(shape: Shape, block: Block) -> Any:
+    columns, thread, single = shape.spec.columns, block.thread, shape.spec.single
+    at_words, step, draws = shape.at.words, shape.element_words, shape.element_words // 4
 
     @cuda.jit(device=True)
-    def draw_activations(
+    def prepare(element, layer, stream, k0, k1):
+        """Write the words of the elements of a layer; float64 normals take those of two streams."""
+        words = cuda.shared.array(0, uint32)
+        t = thread()
+        if t < columns * draws:
+            of_stream = stream
+            if not single and t % 2 == 1:
+                of_stream = np.uint32(stream | SECOND_WORD)
+            e0, e1, e2, e3 = words_of_element(
+                np.uint32(element + t // draws), layer, of_stream, k0, k1
+            )
+            at = at_words + t // draws * step + t % draws * 4
+            words[u32(at)] = e0
+            words[u32(at + 1)] = e1
+            words[u32(at + 2)] = e2
+            words[u32(at + 3)] = e3
+
+    return prepare
+
+
+def _normals_of_words_function(shape: Shape) -> Any:
+    at_words, step, single = shape.at.words, shape.element_words, shape.spec.single
+
+    @cuda.jit(device=True)
+    def words_at(at, q0, q1, k0, k1):
+        words = cuda.shared.array(0, uint32)
+        e0, e1 = words[u32(at)], words[u32(at + 1)]
+        e2, e3 = words[u32(at + 2)], words[u32(at + 3)]
+        return finish_words(e0, e1, e2, e3, q0, q1, k0, k1)
+
+    @cuda.jit(device=True)
+    def normals_of_words(k, q0, q1, k0, k1):
+        """Return the normals of column k of the quad whose words are q0 and q1."""
+        at = at_words + k * step
+        w0, w1, w2, w3 = words_at(at, q0, q1, k0, k1)
+        if single:
+            return normals32_of(w0, w1, w2, w3)
+        v0, v1, v2, v3 = words_at(at + 4, q0, q1, k0, k1)
+        return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
+
+    return normals_of_words
+
+
+def _draw_alone_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Any:
+    columns, batch, inputs = shape.spec.columns, shape.spec.batch, shape.spec.inputs
+    kind, number, vector = shape.spec.kind, shape.spec.number, shape.vector
+    thread, accumulators, padded = block.thread, shape.accumulators, shape.padded
+    at_diagonal, at_factor = shape.at.diagonal, shape.at.factor
+    row_of, finish_row, add_quads = rows.row_of, rows.finish_row, sums.add_quads
+    normals_of_words = _normals_of_words_function(shape)
+    in_memory = shape.spec.skipped or shape.spec.kept
+    # Whole vectors of the factor, so that they are read at once.
+    half = columns // 2 // vector * vector
+
+    @cuda.jit(device=True)
+    def add_drawn(
         first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept
     ):  # fmt: skip
         acc = cuda.local.array(accumulators, kind)
         for c in range(accumulators):
             acc[c] = number(0.0)
-        quad = np.uint32(first_row // 4 + thread())
+        q0, q1 = words_of_quad(np.uint32(first_row // 4 + thread()), layer, k0)
         # The factor is triangular, so the first half of the columns needs only the first half of
         # the normals.
-        draw_columns(acc, 0, columns // 2, element, quad, layer, stream, k0, k1)
-        draw_columns(acc, columns // 2, columns, element, quad, layer, stream, k0, k1)
+        draw_columns(acc, 0, half, q0, q1, k0, k1)
+        draw_columns(acc, half, columns, q0, q1, k0, k1)
         row = row_of(first_row, thread())
         # Constant indices keep the rows in registers.
-        finish_column(acc, 0, row, width, skip, eps, x, kept)
-        finish_column(acc, 1, row + 16, width, skip, eps, x, kept)
-        finish_column(acc, 2, row + 32, width, skip, eps, x, kept)
-        finish_column(acc, 3, row + 48, width, skip, eps, x, kept)
-        cuda.syncthreads()
+        finish_column(acc, 0, row, width, skip, number(eps), x, kept)
+        finish_column(acc, 1, row + 16, width, skip, number(eps), x, kept)
+        finish_column(acc, 2, row + 32, width, skip, number(eps), x, kept)
+        finish_column(acc, 3, row + 48, width, skip, number(eps), x, kept)
+        if row + 48 >= width:
+            clear_padding(acc, 0, row, width)
+            clear_padding(acc, 1, row + 16, width)
+            clear_padding(acc, 2, row + 32, width)
+            clear_padding(acc, 3, row + 48, width)
+        add_quads(acc)
 
     @cuda.jit(device=True)
-    def draw_columns(acc, first, last, element, quad, layer, stream, k0, k1):
+    def draw_columns(acc, first, last, q0, q1, k0, k1):
         """Add to rows W a the contributions of their normals first:last."""
         doubles = cuda.shared.array(0, float64)
-        k = first
+        k = np.uint32(first)
         while k < last:
             if doubles[u32(at_diagonal + k)] > 0.0:
-                draw_column(acc, k, first, element, quad, layer, stream, k0, k1)
-                k += 1
+                draw_column(acc, k, first, q0, q1, k0, k1)
+                k = np.uint32(k + 1)
                 # Two normals at a time share the keys of Philox' rounds.
                 if k < last and doubles[u32(at_diagonal + k)] > 0.0:
-                    draw_column(acc, k, first, element, quad, layer, stream, k0, k1)
-            k += 1
+                    draw_column(acc, k, first, q0, q1, k0, k1)
+            k = np.uint32(k + 1)
 
     @cuda.jit(device=True)
-    def draw_column(acc, k, first, element, quad, layer, stream, k0, k1):
+    def draw_column(acc, k, first, q0, q1, k0, k1):
         """Add to rows W a the contribution of their normal k, from column `first` on."""
         numbers = cuda.shared.array(0, kind)
-        z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+        z0, z1, z2, z3 = normals_of_words(k, q0, q1, k0, k1)
         for c in range(first, columns):
             entry = numbers[u32(at_factor + k * padded + c)]
             acc[4 * c] += entry * z0
@@ -90,35 +165,37 @@ def _draw_alone_function(shape: Shape, block: Block, rows: Rows) -> Any:
 
     @cuda.jit(device=True)
     def finish_column(acc, j, row, width, skip, eps, x, kept):
-        """Activate row j of the quad in registers, and write it to the tile."""
-        numbers = cuda.shared.array(0, kind)
-        at = at_tile + j * quads + thread()
-        if row < width:
+        """Activate row j of the quad in registers."""
+        # Padding rows are activated as well, which is faster, unless there is no place for them.
+        if not in_memory or row < width:
             for h in range(inputs):
-                finish_row(acc, 4 * h * batch + j, 4, h, row, skip, eps, x, kept)
+                finish_row(acc, 4 * h * batch + j, 4, h, row, width, skip, eps, x, kept)
+
+    @cuda.jit(device=True)
+    def clear_padding(acc, j, row, width):
+        """Set row j of the quad to zero if it is a padding row."""
+        if row >= width:
             for c in range(columns):
-                numbers[u32(at + c * stride)] = acc[4 * c + j]
-        else:
-            for c in range(columns):
-                numbers[u32(at + c * stride)] = number(0.0)
+                acc[4 * c + j] = number(0.0)
 
-    return draw_activations
+    return add_drawn
 
 
-def _draw_together_function(shape: Shape, block: Block, rows: Rows) -> Any:
+def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Any:
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
     thread, draw_normals = block.thread, normals_of(shape)
     quads, groups, chunk, accumulators = shape.quads, shape.groups, shape.chunk, shape.accumulators
     padded, stride = shape.padded, shape.stride
     at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
-    finish_tile = rows.finish_tile
+    finish_tile, add_tile = rows.finish_tile, sums.add_tile
 
     @cuda.jit(device=True)
-    def draw_activations(
+    def add_drawn(
         first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept
     ):  # fmt: skip
         draw_tile(first_row, element, layer, stream, k0, k1)
         finish_tile(first_row, width, skip, eps, x, kept)
+        add_tile()
 
     @cuda.jit(device=True)
     def draw_tile(first_row, element, layer, stream, k0, k1):
@@ -162,4 +239,4 @@ def _draw_together_function(shape: Shape, block: Block, rows: Rows) -> Any:
                     numbers[u32(at + j * quads)] = acc[4 * c + j]
         cuda.syncthreads()
 
-    return draw_activations
+    return add_drawn

@@ -32,6 +32,7 @@ def factor_function(shape: Shape, block: Block, gram: Gram) -> Any:
     """Return the device function `factorise`."""
     columns, thread, entry_of = shape.spec.columns, block.thread, gram.entry_of
     at_totals, at_column, at_tile64 = shape.at.totals, shape.at.column, shape.at.tile64
+    at_diagonal = shape.at.diagonal
     team, in_registers, odd = _team_of(shape), _in_registers(shape), columns | 1
     factorise_in_team = _factor_in_team_function(shape)
 
@@ -45,6 +46,8 @@ def factor_function(shape: Shape, block: Block, gram: Gram) -> Any:
         row = cuda.local.array(columns if in_registers else 1, float64)
         t = thread()
         if t < team:
+            if t < columns:
+                doubles[u32(at_diagonal + t)] = doubles[u32(at_totals + entry_of(t, t))]
             for j in range(columns):
                 entry = 0.0
                 if t < columns:
@@ -67,12 +70,11 @@ def _factor_in_team_function(shape: Shape) -> Any:
     spec, columns, batch, padded = shape.spec, shape.spec.columns, shape.spec.batch, shape.padded
     norm, skipped, centred = spec.norm, spec.skipped, spec.centred
     kind, number = spec.kind, spec.number
-    units, odd = PIVOT_UNITS, columns | 1
-    team, in_registers = _team_of(shape), _in_registers(shape)
-    helpers = team // columns
     at_diagonal, at_column, at_twin = shape.at.diagonal, shape.at.column, shape.at.twin
-    at_factor, at_tile64 = shape.at.factor, shape.at.tile64
-    meet_team, element_of, centre, allow = _team_functions(shape)
+    at_factor = shape.at.factor
+    team = _team_functions(shape)
+    meet_team, centre, allow = team.meet, team.centre, team.allow
+    eliminate = (_eliminate_in_registers if _in_registers(shape) else _eliminate)(shape, team)
 
     @cuda.jit(device=True)
     def factorise_in_team(row, at, t, gain, eps):
@@ -80,57 +82,32 @@ def _factor_in_team_function(shape: Shape) -> Any:
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
         numbers = cuda.shared.array(0, kind)
+        entry = 0.0
         if t < columns:
-            doubles[u32(at_diagonal + t)] = element_of(row, at, t)
+            entry = doubles[u32(at_diagonal + t)]
         if centred:
-            centre(row, at, t)
+            entry = centre(row, at, t)
         meet_team()
-        allowed = allow(row, at, t)
+        allowed = allow(row, at, t, entry)
         scale = gain
         if norm != NORM_NONE and not skipped and eps == 0.0:
             largest = 0.0
             for i in range(columns):
-                largest = max(largest, doubles[u32(at_column + i)])
+                entry = doubles[u32(at_column + i)]
+                largest = entry if entry > largest else largest
             scale = scale_of((largest,))
         meet_team()
-        own = 0.0
-        for k in range(columns):
-            # Steps use two places in turns, so that no thread overwrites a value before another
-            # has read it.
-            at_step = at_column + k % 2 * columns
-            entry = 0.0
-            if k <= t < columns:
-                entry = element_of(row, at, k)
-            if t < columns:
-                doubles[u32(at_step + t)] = entry
-            meet_team()
-            pivot = doubles[u32(at_step + k)]
-            regular = whole[u32(at_twin + k)] == k
-            regular = regular and pivot > units * columns * doubles[u32(at_diagonal + k)]
-            inverse = inverse_root64(pivot) if regular else 0.0
-            own = pivot if t == k and regular else own
-            entry *= inverse
-            if t < padded:
-                numbers[u32(at_factor + k * padded + t)] = number(scale * entry)
-            if in_registers:
-                if t < columns:
-                    entry *= inverse
-                    for j in range(columns):
-                        row[u32(at + j)] -= entry * doubles[u32(at_step + j)]
-            elif t < helpers * columns:
-                # All threads of the team update rows, several of them per row.  The thread
-                # that updates the next entry of a row is its owner, who reads it before the
-                # next wait.
-                i = t % columns
-                other, at_row = doubles[u32(at_step + i)] * inverse, at_tile64 + i * odd
-                other *= inverse
-                for j in range(k + 1 + t // columns, i + 1, helpers):
-                    row[u32(at_row + j)] -= other * doubles[u32(at_step + j)]
+        own = eliminate(row, at, t, scale, 0.0)
         # Copy rows of the factor for copies of samples, so that copies stay copies at every depth.
         meet_team()
         if t < columns:
-            doubles[u32(at_diagonal + t)] = own / allowed if own > 0.0 else 0.0
-            twin = whole[u32(at_twin + t)]
+            relative = own / allowed if own > 0.0 else 0.0
+            doubles[u32(at_diagonal + t)] = relative
+            twin = np.uint32(whole[u32(at_twin + t)])
+            # Neither a copy nor the last sample of a centred batch has a pivot.
+            if twin != t or (centred and (t + 1) % batch == 0):
+                relative = 1.0
+            doubles[u32(at_column + t)] = relative
             if twin != t:
                 for k in range(t + 1):
                     numbers[u32(at_factor + k * padded + t)] = (
@@ -140,18 +117,112 @@ def _factor_in_team_function(shape: Shape) -> Any:
         if t == 0:
             least = 1.0
             for k in range(columns):
-                if whole[u32(at_twin + k)] == k and not (centred and (k + 1) % batch == 0):
-                    least = min(least, doubles[u32(at_diagonal + k)])
+                relative = doubles[u32(at_column + k)]
+                least = relative if relative < least else least
             doubles[u32(at_column)] = least
 
     return factorise_in_team
+
+
+def _eliminate(shape: Shape, team: _Team) -> Any:
+    """Return the function that factors a matrix in shared memory."""
+    columns, padded, kind, number = (
+        shape.spec.columns, shape.padded, shape.spec.kind, shape.spec.number,
+    )  # fmt: skip
+    helpers, odd, meet_team = _team_of(shape) // columns, columns | 1, team.meet
+    at_diagonal, at_column = shape.at.diagonal, shape.at.column
+    at_factor, at_tile64 = shape.at.factor, shape.at.tile64
+
+    @cuda.jit(device=True)
+    def eliminate(row, at, t, scale, own):
+        """Write the factor; return the pivot of the thread's row, or `own` if it is singular."""
+        doubles = cuda.shared.array(0, float64)
+        numbers = cuda.shared.array(0, kind)
+        for k in range(columns):
+            # Steps use two places in turns, so that no thread overwrites a value before another
+            # has read it.
+            at_step = at_column + k % 2 * columns
+            entry = 0.0
+            if k <= t < columns:
+                entry = row[u32(at + k)]
+            if t < columns:
+                doubles[u32(at_step + t)] = entry
+            meet_team()
+            pivot = doubles[u32(at_step + k)]
+            regular = pivot > doubles[u32(at_diagonal + k)]
+            inverse = inverse_root64(pivot) if regular else 0.0
+            own = pivot if t == k and regular else own
+            if t < padded:
+                numbers[u32(at_factor + k * padded + t)] = number(scale * (entry * inverse))
+            if t < helpers * columns:
+                # All threads of the team update rows, several of them per row.  The thread
+                # that updates the next entry of a row is its owner, who reads it before the
+                # next wait.
+                i = t % columns
+                other, at_row = doubles[u32(at_step + i)] * inverse, at_tile64 + i * odd
+                other *= inverse
+                for j in range(k + 1 + t // columns, i + 1, helpers):
+                    row[u32(at_row + j)] -= other * doubles[u32(at_step + j)]
+        return own
+
+    return eliminate
+
+
+def _eliminate_in_registers(shape: Shape, team: _Team) -> Any:
+    """Return the function that factors a matrix whose rows are in registers.
+
+    It calls a function for each step.  So the number of a step is a constant, as indices of arrays
+    in registers have to be.
+    """
+
+    @cuda.jit(device=True)
+    def eliminate(row, at, t, scale, own):
+        """Return the pivot that the steps before have found."""
+        return own
+
+    for k in reversed(range(shape.spec.columns)):
+        eliminate = _step_in_registers(shape, team, k, eliminate)
+    return eliminate
+
+
+def _step_in_registers(shape: Shape, team: _Team, k: int, eliminate_others: Any) -> Any:
+    columns, padded, kind, number = (
+        shape.spec.columns, shape.padded, shape.spec.kind, shape.spec.number,
+    )  # fmt: skip
+    at_pivot, meet_team = shape.at.diagonal + k, team.meet
+    at_factor = shape.at.factor + k * padded
+    # Steps use two places in turns, so that no thread overwrites a value before another has read
+    # it.
+    at_step, following = shape.at.column + k % 2 * columns, k + 1
+
+    @cuda.jit(device=True)
+    def eliminate(row, at, t, scale, own):
+        """Write the factor; return the pivot of the thread's row, or `own` if it is singular."""
+        doubles = cuda.shared.array(0, float64)
+        numbers = cuda.shared.array(0, kind)
+        entry = row[k] if k <= t < columns else 0.0
+        if t < columns:
+            doubles[u32(at_step + t)] = entry
+        meet_team()
+        pivot = doubles[u32(at_step + k)]
+        regular = pivot > doubles[u32(at_pivot)]
+        own = pivot if t == k and regular else own
+        inverse = inverse_root64(pivot) if regular else 0.0
+        entry *= inverse
+        if t < padded:
+            numbers[u32(at_factor + t)] = number(scale * entry)
+        entry *= inverse
+        for j in range(following, columns):
+            row[j] -= entry * doubles[u32(at_step + j)]
+        return eliminate_others(row, at, t, scale, own)
+
+    return eliminate
 
 
 class _Team(NamedTuple):
     """Device functions of the threads that factor a matrix together."""
 
     meet: Any
-    element_of: Any
     centre: Any
     allow: Any
 
@@ -159,9 +230,9 @@ class _Team(NamedTuple):
 def _team_functions(shape: Shape) -> _Team:
     columns, batch, inputs = shape.spec.columns, shape.spec.batch, shape.spec.inputs
     threads, centred = shape.threads, shape.spec.centred
-    team, in_registers = _team_of(shape), _in_registers(shape)
+    team = _team_of(shape)
     at_diagonal, at_column, at_twin = shape.at.diagonal, shape.at.column, shape.at.twin
-    at_means, at_grand = shape.at.means, shape.at.grand
+    at_means, at_grand, units = shape.at.means, shape.at.grand, PIVOT_UNITS
 
     @cuda.jit(device=True)
     def meet_team():
@@ -172,21 +243,11 @@ def _team_functions(shape: Shape) -> _Team:
             cuda.syncthreads()
 
     @cuda.jit(device=True)
-    def element_of(row, at, k):
-        """Return entry k of a row.
-
-        An array in registers allows only constant indices, so this selects from all entries.
-        """
-        entry = 0.0
-        for j in range(0 if in_registers else k, columns if in_registers else k + 1):
-            # Read unconditionally: otherwise the compiler turns this into a read of element k.
-            other = row[u32(at + j)]
-            entry = other if j == k else entry
-        return entry
-
-    @cuda.jit(device=True)
     def centre(row, at, t):
-        """Centre the Gram matrix like `scalar.centre`; by symmetry a row is a column."""
+        """Centre the Gram matrix like `scalar.centre`; return the thread's diagonal entry.
+
+        By symmetry, a row is a column.
+        """
         doubles = cuda.shared.array(0, float64)
         if t < columns:
             for h in range(inputs):
@@ -195,15 +256,21 @@ def _team_functions(shape: Shape) -> _Team:
                     mean += row[u32(at + i)]
                 doubles[u32(at_means + h * columns + t)] = mean / batch
         meet_team()
-        for item in range(t, inputs * inputs, team):
+        item = t
+        while item < inputs * inputs:
             g, h = item // inputs, item % inputs
             mean = 0.0
             for j in range(g * batch, (g + 1) * batch):
                 mean += doubles[u32(at_means + h * columns + j)]
             doubles[u32(at_grand + item)] = mean / batch
+            item = np.uint32(item + team)
         meet_team()
+        entry = 0.0
         if t < columns:
             g = t // batch
+            mean = doubles[u32(at_means + g * columns + t)]
+            grand = doubles[u32(at_grand + g * inputs + g)]
+            entry = (doubles[u32(at_diagonal + t)] - (mean + mean)) + grand
             for h in range(inputs):
                 own = doubles[u32(at_means + h * columns + t)]
                 grand = doubles[u32(at_grand + g * inputs + h)]
@@ -211,13 +278,17 @@ def _team_functions(shape: Shape) -> _Team:
                     # Add the two means first, so that the result is symmetric to the bit.
                     means = own + doubles[u32(at_means + g * columns + j)]
                     row[u32(at + j)] = (row[u32(at + j)] - means) + grand
+        return entry
 
     @cuda.jit(device=True)
-    def allow(row, at, t):
-        """Return the scale against which a pivot counts as zero; note copies of samples."""
+    def allow(row, at, t, of_own):
+        """Return the scale against which a pivot counts as zero; note copies of samples.
+
+        `of_own` is the thread's diagonal entry of the covariance.
+        """
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
-        allowed, of_own = 0.0, 0.0
+        allowed = 0.0
         if t < columns:
             allowed = doubles[u32(at_diagonal + t)]
             if centred:
@@ -229,21 +300,21 @@ def _team_functions(shape: Shape) -> _Team:
                 # The other samples determine the last one of a batch, so its pivot is zero.
                 if t == first + batch - 1:
                     allowed = np.inf
-            of_own = element_of(row, at, t)
             doubles[u32(at_column + t)] = of_own
         meet_team()
         if t < columns:
             twin = t
-            for j in range(columns):
-                shared, other = row[u32(at + j)], doubles[u32(at_column + j)]
-                if j < twin and shared == of_own and other == of_own:
-                    twin = j
+            for i in range(columns):
+                j = columns - 1 - i
+                same = row[u32(at + j)] == of_own and doubles[u32(at_column + j)] == of_own
+                twin = np.uint32(j) if same and j < t else twin
             whole[u32(at_twin + t)] = twin
-            doubles[u32(at_diagonal + t)] = allowed
+            # A pivot up to this counts as zero.
+            doubles[u32(at_diagonal + t)] = units * columns * allowed if twin == t else np.inf
         meet_team()
         return allowed
 
-    return _Team(meet_team, element_of, centre, allow)
+    return _Team(meet_team, centre, allow)
 
 
 def _team_of(shape: Shape) -> int:

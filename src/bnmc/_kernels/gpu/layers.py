@@ -9,6 +9,7 @@ from numba import float64, int64
 
 from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda, kernel
+from bnmc._kernels.gpu.drawing import Drawing
 from bnmc._kernels.gpu.gram import Gram
 from bnmc._kernels.gpu.registers import most_registers, registers_of_layers
 from bnmc._kernels.gpu.rows import Rows
@@ -21,13 +22,13 @@ from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGH
 
 def layers_kernel(
     shape: Shape, block: Block, gram: Gram, sums: Sums, record_layer: Any, factorise: Any,
-    draw_activations: Any, units: Units,
+    drawing: Drawing, units: Units,
 ) -> Any:  # fmt: skip
     """Return the kernel `layers`."""
     with_units, (choose_units, apply_units) = shape.spec.scaled, units
     single, skipped, tile_rows = shape.spec.single, shape.spec.skipped, shape.tile_rows
     begin, load_gram, store_gram = block.begin, gram.load, gram.store
-    clear_sums, add_tile, finish_sums = sums.clear, sums.add_tile, sums.finish
+    clear_sums, finish_sums, (prepare, add_drawn) = sums.clear, sums.finish, drawing
     at_flags = shape.at.flags
 
     @kernel(registers_of_layers(shape))
@@ -48,7 +49,9 @@ def layers_kernel(
         stream = np.uint32(STREAM_ROWS | (first_chain + chain))
         begin()
         load_gram(grams[chain])
-        for step in range(slots.size):
+        # `range` would keep the number of steps left in two more registers.
+        step = 0
+        while step < slots.size:
             layer = np.uint32(first_layer + step)
             unresolved = factorise(gain, eps) < RESOLVED_PIVOT
             unresolved = unresolved and single and not skipped
@@ -56,10 +59,12 @@ def layers_kernel(
                 if cuda.threadIdx.x == 0:
                     status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
                 break
+            prepare(0, layer, stream, k0, k1)
             clear_sums()
-            for first_row in range(0, width, tile_rows):
-                draw_activations(first_row, width, 0, layer, stream, k0, k1, skip, eps, x, x)
-                add_tile()
+            first_row = 0
+            while first_row < width:
+                add_drawn(first_row, width, 0, layer, stream, k0, k1, skip, eps, x, x)
+                first_row += tile_rows
             finish_sums(width)
             if whole[u32(at_flags)] != NOT_STOPPED:
                 if cuda.threadIdx.x == 0:
@@ -70,6 +75,7 @@ def layers_kernel(
                 apply_units()
             if slots[step] >= 0:
                 record_layer(record, values, kinds, stars, chain, slots[step])
+            step += 1
         store_gram(grams[chain])
 
     return layers
@@ -77,7 +83,7 @@ def layers_kernel(
 
 def rows_kernel(
     shape: Shape, block: Block, gram: Gram, sums: Sums, record_layer: Any, factorise: Any,
-    tile: Rows, draw_activations: Any, multiply_tile: Any,
+    tile: Rows, drawing: Drawing, multiply_tile: Any,
 ) -> Any:  # fmt: skip
     """Return the kernel `rows`."""
     source, single, skipped = shape.spec.source, shape.spec.single, shape.spec.skipped
@@ -85,7 +91,8 @@ def rows_kernel(
     kept_rows, threads, tile_rows = shape.spec.kept, shape.threads, shape.tile_rows
     entries, at_totals, at_flags = shape.entries, shape.at.totals, shape.at.flags
     begin, load_gram, store_gram = block.begin, gram.load, gram.store
-    clear_sums, add_tile, merge_ranges, finish_sums = sums
+    clear_sums, add_tile, _, merge_ranges, finish_sums = sums
+    prepare, add_drawn = drawing
     copy_tile, finish_tile = tile.copy_tile, tile.finish_tile
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
@@ -132,21 +139,22 @@ def rows_kernel(
             if part == 0 and t == 0:
                 status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
             return
+        if source == DRAWN:
+            prepare(0, counter, stream, k0, k1)
         for index in range(part, ranges, parts):
             clear_sums()
             # The rows of a quad are 16 apart, so rows come in whole groups of 64.
             for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
                 if source == DRAWN:
-                    draw_activations(
-                        first_row, width, 0, counter, stream, k0, k1, skip, eps, x, following
-                    )
+                    add_drawn(first_row, width, 0, counter, stream, k0, k1, skip, eps, x, following)
                 elif source == MULTIPLIED:
                     multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
                     finish_tile(first_row, width, skip, eps, x, following)
+                    add_tile()
                 else:
                     copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
                     finish_tile(first_row, width, skip, eps, x, following)
-                add_tile()
+                    add_tile()
             for entry in range(t, entries, threads):
                 sums[chain, index, entry] = doubles[u32(at_totals + entry)]
             if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:

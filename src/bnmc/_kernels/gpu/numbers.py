@@ -6,12 +6,11 @@ from math import ldexp
 
 import numpy as np
 
+from bnmc._kernels.gpu.box_muller import radius32, sincos32
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.scalars import (
     philox4x32,
-    radius32,
     radius64,
-    sincos32,
     sincos64,
     uniform32,
     uniform64,
@@ -20,13 +19,28 @@ from bnmc._kernels.scalar.codes import SECOND_WORD, SQRT3
 
 
 @cuda.jit(device=True)
-def normals32(element, quad, layer, stream, k0, k1):
-    """Return the float32 normals of one element of the four rows of a quad."""
-    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+def normals32_of(w0, w1, w2, w3):
+    """Return the four float32 normals of four words."""
     radius_a, radius_b = radius32(w0), radius32(w2)
     sine_a, cosine_a = sincos32(w1)
     sine_b, cosine_b = sincos32(w3)
     return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
+
+
+@cuda.jit(device=True)
+def normals64_of(w0, w1, w2, w3, v0, v1, v2, v3):
+    """Return the four float64 normals of four words and four further ones."""
+    radius_a, radius_b = radius64(w0, v0), radius64(w2, v2)
+    sine_a, cosine_a = sincos64(w1, v1)
+    sine_b, cosine_b = sincos64(w3, v3)
+    return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
+
+
+@cuda.jit(device=True)
+def normals32(element, quad, layer, stream, k0, k1):
+    """Return the float32 normals of one element of the four rows of a quad."""
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+    return normals32_of(w0, w1, w2, w3)
 
 
 @cuda.jit(device=True)
@@ -35,10 +49,7 @@ def normals64(element, quad, layer, stream, k0, k1):
     second = np.uint32(stream | SECOND_WORD)
     w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
     v0, v1, v2, v3 = philox4x32(element, quad, layer, second, k0, k1)
-    radius_a, radius_b = radius64(w0, v0), radius64(w2, v2)
-    sine_a, cosine_a = sincos64(w1, v1)
-    sine_b, cosine_b = sincos64(w3, v3)
-    return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
+    return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
 
 
 @cuda.jit(device=True)

@@ -10,7 +10,7 @@ from numba import int64
 
 from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda, kernel
-from bnmc._kernels.gpu.drawing import normals_of
+from bnmc._kernels.gpu.drawing import Drawing, normals_of
 from bnmc._kernels.gpu.gram import Gram
 from bnmc._kernels.gpu.registers import most_registers
 from bnmc._kernels.gpu.relative import KeptFactor, Relative
@@ -77,7 +77,9 @@ def couple_kernel(
         name = np.uint32(first_replicate + replicate)
         have_met = met[replicate] >= 0
         waited = tries[replicate, 2]
-        for step in range(layers):
+        # The number of a step takes one register; `range` would take four.
+        step = np.uint32(0)
+        while step < layers:
             layer = np.uint32(first_layer + step)
             if have_met and layer > until:
                 break
@@ -103,7 +105,7 @@ def couple_kernel(
                 if waited > PATIENCE:
                     if t == 0:
                         status[replicate, 0] = DEGENERATE
-                        status[replicate, 1] = first_layer + step - PATIENCE
+                        status[replicate, 1] = np.int64(first_layer + step) - PATIENCE
                     break
                 tried = sqrt(0.5 * width) * distance <= threshold
 
@@ -159,21 +161,18 @@ def couple_kernel(
                     record[replicate, step, 0, i, j] = pair[0, i, j]
                     record[replicate, step, 1, i, j] = pair[1, i, j]
             cuda.syncthreads()
+            step = np.uint32(step + 1)
 
     return couple
 
 
 def draw_functions(
-    shape: Shape, block: Block, gram: Gram, sums: Sums, rows: Rows, draw_activations: Any
+    shape: Shape, block: Block, gram: Gram, sums: Sums, rows: Rows, drawing: Drawing
 ) -> Draws:
     """Return the device functions that draw one layer of one chain of a pair."""
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, quads, groups = block.thread, shape.quads, shape.groups
-    tile_rows, stride, at_tile, at_flags = (
-        shape.tile_rows, shape.stride, shape.at.tile, shape.at.flags,
-    )  # fmt: skip
-    row_of, draw_normals, store_gram = rows.row_of, normals_of(shape), gram.store
-    clear_sums, add_tile, finish_sums = sums.clear, sums.add_tile, sums.finish
+    tile_rows, at_flags, store_gram = shape.tile_rows, shape.at.flags, gram.store
+    clear_sums, finish_sums, (prepare, add_drawn) = sums.clear, sums.finish, drawing
+    add_normals = _add_normals_function(shape, block, rows, sums)
 
     @cuda.jit(device=True)
     def draw_side(width, eps, element, layer, stream, k0, k1, gram, nothing):
@@ -182,12 +181,10 @@ def draw_functions(
         Returns the reason to stop, as `stops` defines it, or NOT_STOPPED.
         """
         whole = cuda.shared.array(0, int64)
+        prepare(element, layer, stream, k0, k1)
         clear_sums()
         for first_row in range(0, width, tile_rows):
-            draw_activations(
-                first_row, width, element, layer, stream, k0, k1, 0.0, eps, nothing, nothing
-            )
-            add_tile()
+            add_drawn(first_row, width, element, layer, stream, k0, k1, 0.0, eps, nothing, nothing)
         finish_sums(width)
         noted = whole[u32(at_flags)]
         cuda.syncthreads()
@@ -198,27 +195,59 @@ def draw_functions(
     @cuda.jit(device=True)
     def draw_squares(width, element, layer, stream, k0, k1, out):
         """Write Z^T Z / width, where Z are the normals of a layer."""
-        numbers = cuda.shared.array(0, kind)
         clear_sums()
         for first_row in range(0, width, tile_rows):
-            t = thread()
-            q, g = t % quads, t // quads
-            quad = np.uint32(first_row // 4 + q)
-            for k in range(g, columns, groups):
-                at = at_tile + k * stride + q
-                z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
-                row = row_of(first_row, q)
-                numbers[u32(at)] = z0 if row < width else number(0.0)
-                numbers[u32(at + quads)] = z1 if row + 16 < width else number(0.0)
-                numbers[u32(at + 2 * quads)] = z2 if row + 32 < width else number(0.0)
-                numbers[u32(at + 3 * quads)] = z3 if row + 48 < width else number(0.0)
-            cuda.syncthreads()
-            add_tile()
+            add_normals(first_row, width, element, layer, stream, k0, k1)
         finish_sums(width)
         store_gram(out)
         cuda.syncthreads()
 
     return Draws(draw_side, draw_squares)
+
+
+def _add_normals_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Any:
+    """Return the device function that adds Z^T Z of the normals Z of a tile to the sums."""
+    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
+    thread, quads, groups = block.thread, shape.quads, shape.groups
+    stride, at_tile, accumulators = shape.stride, shape.at.tile, shape.accumulators
+    row_of, draw_normals = rows.row_of, normals_of(shape)
+    add_tile, add_quads = sums.add_tile, sums.add_quads
+
+    @cuda.jit(device=True)
+    def add_from_tile(first_row, width, element, layer, stream, k0, k1):
+        numbers = cuda.shared.array(0, kind)
+        t = thread()
+        q, g = t % quads, t // quads
+        quad = np.uint32(first_row // 4 + q)
+        row = row_of(first_row, q)
+        for k in range(g, columns, groups):
+            at = at_tile + k * stride + q
+            z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+            numbers[u32(at)] = z0 if row < width else number(0.0)
+            numbers[u32(at + quads)] = z1 if row + 16 < width else number(0.0)
+            numbers[u32(at + 2 * quads)] = z2 if row + 32 < width else number(0.0)
+            numbers[u32(at + 3 * quads)] = z3 if row + 48 < width else number(0.0)
+        cuda.syncthreads()
+        add_tile()
+
+    @cuda.jit(device=True)
+    def add_from_registers(first_row, width, element, layer, stream, k0, k1):
+        acc = cuda.local.array(accumulators, kind)
+        quad = np.uint32(first_row // 4 + thread())
+        row = row_of(first_row, thread())
+        for c in range(accumulators):
+            acc[c] = number(0.0)
+        for k in range(columns):
+            z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+            # Constant indices keep the normals in registers, also if this loop is not unrolled.
+            for c in range(columns):
+                acc[4 * c] = z0 if c == k and row < width else acc[4 * c]
+                acc[4 * c + 1] = z1 if c == k and row + 16 < width else acc[4 * c + 1]
+                acc[4 * c + 2] = z2 if c == k and row + 32 < width else acc[4 * c + 2]
+                acc[4 * c + 3] = z3 if c == k and row + 48 < width else acc[4 * c + 3]
+        add_quads(acc)
+
+    return add_from_registers if shape.whole_rows else add_from_tile
 
 
 @cuda.jit(device=True)

@@ -56,7 +56,7 @@ def row_functions(shape: Shape, block: Block) -> Rows:
             row = row_of(first_row, place)
             at = at_tile + h * batch * stride + place
             if row < width:
-                finish_row(numbers, at, stride, h, row, skip, eps, x, kept)
+                finish_row(numbers, at, stride, h, row, width, skip, eps, x, kept)
             else:
                 for i in range(batch):
                     numbers[u32(at + i * stride)] = number(0.0)
@@ -77,8 +77,11 @@ def _finish_row_function(shape: Shape) -> Any:
     sigma = device_function(Sigma.known[spec.digest].functions[spec.dtype])
 
     @cuda.jit(device=True)
-    def finish_row(values, at, step, h, row, skip, eps, x, kept):
-        """Turn a row W a of input h into activations; its entries are `step` apart."""
+    def finish_row(values, at, step, h, row, width, skip, eps, x, kept):
+        """Turn a row W a of input h into activations; its entries are `step` apart.
+
+        A row from `width` on is padding, which may have no variance.
+        """
         whole = cuda.shared.array(0, int64)
         if skipped:
             for i in range(batch):
@@ -94,7 +97,8 @@ def _finish_row_function(shape: Shape) -> Any:
                 deviation = values[u32(at + i * step)] - mean
                 variance += deviation * deviation
             variance *= number(1.0 / batch)
-            if eps == 0.0 and not variance > rounding * (mean * mean):
+            # What is seldom true comes first, because the rest is then seldom evaluated.
+            if not variance > rounding * (mean * mean) and eps == 0.0 and row < width:
                 cuda.atomic.min(whole, at_flags, row)
             scale = inverse_root(number(variance + number(eps)))
         for i in range(batch):

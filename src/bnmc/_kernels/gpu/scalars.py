@@ -12,8 +12,7 @@ _scaling = device_module(scaling)
 
 philox4x32 = device_module(philox).philox4x32
 
-radius32, radius64 = _normal.radius32, _normal.radius64
-sincos32, sincos64 = _normal.sincos32, _normal.sincos64
+root32, radius64, sincos64 = _normal.root32, _normal.radius64, _normal.sincos64
 uniform32, uniform64 = _normal.uniform32, _normal.uniform64
 
 scale_of = _cholesky.scale_of

@@ -4,8 +4,13 @@
 columns, and each thread makes one quad of one group.  If weights are multiplied, several threads
 share a quad of a group: each multiplies a share of the elements of a row.
 
-*Summing the Gram matrix of a tile.*  Two columns belong to the same class if their numbers are
-equal modulo `classes`.  A pair of classes is a square of `edge` by `edge` entries.  Each thread
+*Summing the Gram matrix of a tile of whole rows.*  If a thread has all columns of its quad, it sums
+the products of its four rows in registers, a *vector* of 16 bytes of entries at a time, and writes
+them to shared memory.  `parts` threads then add the sums of all threads for one vector.  If there
+are more than `MOST_VECTORS` vectors, this takes several passes.
+
+*Summing the Gram matrix of another tile.*  Two columns belong to the same class if their numbers
+are equal modulo `classes`.  A pair of classes is a square of `edge` by `edge` entries.  Each thread
 sums one square over one of `splits` shares of the rows; `per_entry` threads then add the shares of
 one entry.
 """
@@ -38,6 +43,12 @@ MOST_RANGES = 256
 #: Gram matrix.
 MOST_CHUNK = {"float32": 16, "float64": 8}
 MOST_EDGE = {"float32": 8, "float64": 6}
+
+#: Bytes that a thread reads and writes at once, and how many of these a thread has in a pass: few
+#: enough that three blocks of 256 threads fit into the shared memory of a multiprocessor.
+VECTOR, MOST_VECTORS = 16, 9
+#: Largest number of threads that add the sums of one vector.
+MOST_PARTS = 32
 
 # The type of every index into shared memory, so that the compiler computes it in 32 bits and
 # without a test for negative numbers.
@@ -104,12 +115,14 @@ class Places(NamedTuple):
     flags: int  # the first row without variance, or another reason to stop
     twin: int
     zero: int
+    # uint32: the words of the elements of a layer
+    words: int
     # The type of rows.
     factor: int
     tile: int
     weights: int
     multiplied: int
-    shares: int  # of products
+    shares: int  # of products, or of sums
     # The tile in float64, and the end of all arrays in bytes.
     tile64: int
     end: int
@@ -132,8 +145,41 @@ class Shape:
 
     @property
     def padded(self) -> int:
-        """Columns of all groups."""
-        return self.chunk * self.groups
+        """Columns of all groups, and as many more as fill a vector."""
+        return _up(self.chunk * self.groups, self.vector if self.whole_rows else 1)
+
+    @property
+    def vector(self) -> int:
+        """Numbers of a vector."""
+        return VECTOR // np.dtype(self.spec.dtype).itemsize
+
+    @property
+    def passes(self) -> int:
+        """Passes in which the sums of whole rows are added."""
+        return -(-self.entries // (self.vector * MOST_VECTORS))
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a pass."""
+        return _up(self.entries, self.vector * self.passes) // (self.vector * self.passes)
+
+    @property
+    def vector_stride(self) -> int:
+        """Vectors between those of two threads: odd, so that these begin in different banks."""
+        return self.vectors | 1
+
+    @property
+    def parts(self) -> int:
+        """Threads that add the sums of one vector."""
+        parts = MOST_PARTS
+        while parts > 1 and (parts * self.vectors > self.threads or self.threads % parts):
+            parts //= 2
+        return parts
+
+    @property
+    def element_words(self) -> int:
+        """Words of an element that its quads share."""
+        return (4 if self.spec.single else 8) if self.whole_rows else 0
 
     @property
     def accumulators(self) -> int:
@@ -219,11 +265,15 @@ def shape_of(spec: Spec) -> Shape:
     else:
         quads = max(16, MOST_THREADS // groups // 16 * 16)
         threads = quads * groups
-    classes = -(-n // MOST_EDGE[spec.dtype])
+    # Sums of whole rows are in the order of the lower triangle, which is that of classes of one.
+    whole_rows = spec.source == DRAWN and groups == 1
+    classes = n if whole_rows else -(-n // MOST_EDGE[spec.dtype])
     edge = -(-n // classes)
     squares = _squares(classes)
     splits = _splits(min(max(1, threads // squares), 4 * quads), squares, 4 * quads)
     per_entry = max(1, min(splits, threads // (squares * edge**2)))
+    if whole_rows:
+        splits = per_entry = 1
     # Each of the threads that add an entry has equally many shares.
     splits -= splits % per_entry
     # The threads of a warp read columns of all classes, so these begin in different banks.
@@ -242,6 +292,11 @@ def _splits(most: int, squares: int, rows: int) -> int:
         return -(-splits * squares // WARP) * -(-rows // splits), -splits
 
     return min(range(max(1, most // 2), most + 1), key=work)
+
+
+def _up(number: int, step: int) -> int:
+    """Return the least multiple of `step` that is not less than `number`."""
+    return -(-number // step) * step
 
 
 def _line(threads: int, step: int) -> int:
@@ -265,12 +320,17 @@ def _places_of(shape: Shape) -> Places:
         partial, flags = flags, flags + shape.per_entry * shape.entries
     twin = flags + 1
     zero = twin + n
-    factor = (zero + 1) * 8 // size
-    tile64 = -(-(factor + n * shape.padded) * size // 8)
+    words = _up((zero + 1) * 8, VECTOR) // 4
+    factor = (words + n * shape.element_words) * 4 // size
+    tile64 = _up((factor + n * shape.padded) * size, VECTOR) // 8
     tile = tile64 * 8 // size
     # A block never needs the tile, the scratch of its sums and the covariance at once.
     numbers = max(shape.classes * shape.edge * shape.stride, shape.edge**2 * shape.line)
+    if shape.whole_rows:
+        numbers = shape.threads * shape.vector_stride * shape.vector
     shares = tile + numbers
+    if shape.whole_rows:
+        numbers += shape.parts * shape.vectors * shape.vector
     multiplied = tile + shape.elements * shape.tile_rows
     if spec.source == MULTIPLIED:
         # If threads share a row, the tile of the weights and the activations that it multiplies
@@ -279,6 +339,6 @@ def _places_of(shape: Shape) -> Places:
         numbers = max(numbers + 4 * shape.per_round * shape.share_line, shared)
     end = tile64 * 8 + -(-max(numbers * size, n * (n + 1) * 8) // 8) * 8
     return Places(
-        totals, diagonal, column, means, grand, units, partial, flags, twin, zero, factor, tile,
-        tile, multiplied, shares, tile64, end,
+        totals, diagonal, column, means, grand, units, partial, flags, twin, zero, words, factor,
+        tile, tile, multiplied, shares, tile64, end,
     )  # fmt: skip

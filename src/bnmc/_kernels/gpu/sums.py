@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,10 @@ class Sums(NamedTuple):
     """Device functions of the sums, in the order in which a layer calls them."""
 
     clear: Any
+    #: Adds a tile in shared memory.
     add_tile: Any
+    #: Adds a tile whose rows are in the registers of the threads; None unless they have whole rows.
+    add_quads: Any
     merge_ranges: Any
     finish: Any
 
@@ -28,6 +32,7 @@ def sum_functions(shape: Shape, block: Block, gram: Gram) -> Sums:
     return Sums(
         _clear_function(shape, block),
         _add_tile_function(shape, block),
+        _add_quads_function(shape, block) if shape.whole_rows else None,
         _merge_ranges_function(shape, block),
         _finish_function(shape, block, gram),
     )
@@ -41,8 +46,10 @@ def _clear_function(shape: Shape, block: Block) -> Any:
     def clear_sums():
         doubles = cuda.shared.array(0, float64)
         whole = cuda.shared.array(0, int64)
-        for entry in range(thread(), entries, threads):
+        entry = thread()
+        while entry < entries:
             doubles[u32(at_totals + entry)] = 0.0
+            entry = np.uint32(entry + threads)
         if thread() == 0:
             whole[u32(at_flags)] = NOT_STOPPED
         cuda.syncthreads()
@@ -115,6 +122,108 @@ def _add_tile_function(shape: Shape, block: Block) -> Any:
     return add_tile
 
 
+def _add_quads_function(shape: Shape, block: Block) -> Any:
+    """Return the function of all passes: each calls the next one."""
+
+    @cuda.jit(device=True)
+    def add_quads(rows):
+        """Let other threads read the totals."""
+        cuda.syncthreads()
+
+    for number_of_pass in reversed(range(shape.passes)):
+        add_quads = _add_pass_function(shape, block, number_of_pass, add_quads)
+    return add_quads
+
+
+def _add_pass_function(shape: Shape, block: Block, number_of_pass: int, add_others: Any) -> Any:
+    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
+    thread, threads, vector, vectors = block.thread, shape.threads, shape.vector, shape.vectors
+    parts, line, per_pass = shape.parts, shape.vector_stride * shape.vector, vectors * shape.vector
+    at_totals, at_tile, at_shares = shape.at.totals, shape.at.tile, shape.at.shares
+    entries = [(i, j) for i in range(columns) for j in range(i + 1)]
+    first, adding = number_of_pass * per_pass, parts * vectors
+    entries = entries[first : first + per_pass]
+    count, write_products = len(entries), _write_products_function(shape, entries)
+
+    @cuda.jit(device=True)
+    def add_quads(rows):
+        """Add the Gram matrix of rows in registers: number k of column c is at 4 c + k."""
+        doubles = cuda.shared.array(0, float64)
+        numbers = cuda.shared.array(0, kind)
+        sums = cuda.local.array(vector, kind)
+        t = thread()
+        write_products(rows, at_tile + t * line)
+        cuda.syncthreads()
+        if t < adding:
+            at = at_tile + t % vectors * vector + t // vectors * line
+            for e in range(vector):
+                sums[e] = number(0.0)
+            for other in range(threads // parts):
+                place = at + other * (parts * line)
+                for e in range(vector):
+                    sums[e] += numbers[u32(place + e)]
+            for e in range(vector):
+                numbers[u32(at_shares + t * vector + e)] = sums[e]
+        cuda.syncthreads()
+        entry = t
+        while entry < count:
+            # Sum the tile before adding it to the total, so that the sum of a tile has the same
+            # bits whichever tiles came before.
+            total = 0.0
+            for part in range(parts):
+                total += np.float64(numbers[u32(at_shares + part * per_pass + entry)])
+            doubles[u32(at_totals + first + entry)] += total
+            entry = np.uint32(entry + threads)
+        add_others(rows)
+
+    return add_quads
+
+
+def _write_products_function(shape: Shape, entries: Sequence[tuple[int, int]]) -> Any:
+    """Return the function that writes the sums of the products of a quad's rows.
+
+    It calls a function for each vector, because only indices that are constants when it is compiled
+    keep rows in registers, and the compiler unrolls no loop of this length.
+    """
+    kind, vector = shape.spec.kind, shape.vector
+
+    @cuda.jit(device=True)
+    def write_products(rows, at):
+        """Do nothing after the last vector."""
+
+    for first in reversed(range(0, len(entries), vector)):
+        # The last vector is filled with any number.
+        places = [min(first + e, len(entries) - 1) for e in range(vector)]
+        write_products = _write_vector_function(
+            kind, [entries[place] for place in places], write_products
+        )
+    return write_products
+
+
+def _write_vector_function(kind: Any, entries: Sequence[tuple[int, int]], write_others: Any) -> Any:
+    vector, (i0, j0), (i1, j1) = len(entries), entries[0], entries[1]
+    (i2, j2), (i3, j3) = entries[-2], entries[-1]
+
+    @cuda.jit(device=True)
+    def write_products(rows, at):
+        numbers = cuda.shared.array(0, kind)
+        numbers[u32(at)] = product_of(rows, 4 * i0, 4 * j0)
+        numbers[u32(at + 1)] = product_of(rows, 4 * i1, 4 * j1)
+        if vector == 4:
+            numbers[u32(at + 2)] = product_of(rows, 4 * i2, 4 * j2)
+            numbers[u32(at + 3)] = product_of(rows, 4 * i3, 4 * j3)
+        write_others(rows, at + vector)
+
+    return write_products
+
+
+@cuda.jit(device=True)
+def product_of(rows, i, j):
+    """Return the product of two columns of a quad."""
+    total = rows[i] * rows[j] + rows[i + 1] * rows[j + 1]
+    return total + rows[i + 2] * rows[j + 2] + rows[i + 3] * rows[j + 3]
+
+
 def _merge_ranges_function(shape: Shape, block: Block) -> Any:
     threads, thread, entries, scratch = shape.threads, block.thread, shape.entries, shape.scratch
     at_totals, at_tile64 = shape.at.totals, shape.at.tile64
@@ -154,8 +263,10 @@ def _finish_function(shape: Shape, block: Block, gram: Gram) -> Any:
         whole = cuda.shared.array(0, int64)
         t = thread()
         if classes * edge == columns:
-            for entry in range(t, entries, threads):
+            entry = t
+            while entry < entries:
                 finish_sum(doubles, whole, at_totals + entry, width)
+                entry = np.uint32(entry + threads)
         else:
             for item in range(t, columns * columns, threads):
                 i, j = item // columns, item % columns

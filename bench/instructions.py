@@ -1,0 +1,209 @@
+"""How many instructions a GPU executes for a layer, counted without a GPU.
+
+The kernel `layers` is compiled to PTX, assembled by `ptxas` and listed by `nvdisasm` for compute
+capability 9.0.  `bench.sass` then executes the listing for one chain, once through one layer and
+once through two.  The difference of the counts is a layer.  The Gram matrices that result are
+compared with those of the CPU, so the counted kernel computes the right numbers.
+
+An instruction counts once for each warp that issues it, whatever number of its threads take part.
+`python -m bench instructions` prints the count by the parts of a layer, which are the lines of the
+kernel that call them.  It needs `ptxas` (CUDA 12.0 or newer) on the path, and `nvdisasm` there or
+from the package `nvidia-cuda-nvdisasm`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.report import Floor, Report, Table
+
+WIDTH, BATCH, MOST = 1000, 10, 22_000
+CAPABILITY = (9, 0)
+#: Where the arguments of a kernel begin in bank 0 of its constants.
+ARGUMENTS = 0x210
+#: How much the Gram matrices of two layers may differ from those of the CPU in float32: sums of
+#: 1000 terms, and the condition of the factors, at most 100.
+ALLOWED = 100 * 2 * 2.0**-23 * (np.sqrt(WIDTH) + 50)
+
+
+def benchmark(*, quick: bool = False) -> Report:
+    """Count the instructions of a layer of width 1000 and batch 10, in float32."""
+    report = Report("instructions", measured=False)
+    if missing := [name for name in ("ptxas", "nvdisasm") if not _tool(name)]:
+        report.tables.append(Table("not run", ["missing"], [[name] for name in missing]))
+        return report
+    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+        report.tables.append(Table("not run", ["reason"], [["NUMBA_ENABLE_CUDASIM is 1"]]))
+        return report
+    parts, names, difference, resources = count()
+    total = sum(parts.values())
+    report.tables += [
+        Table("assembled", ["what", "which"], [[key, value] for key, value in resources.items()]),
+        Table(
+            f"warp instructions of a layer ({WIDTH}, {BATCH}), float32, one chain",
+            ["part", "instructions", "of all"],
+            [[part, number, number / total] for part, number in parts.items()],
+        ),
+        Table(
+            "most frequent",
+            ["instruction", "count"],
+            [[name, number] for name, number in names.most_common(8 if quick else 25)],
+        ),
+    ]
+    report.floors += [
+        Floor("warp instructions of a layer", total, MOST, at_most=True),
+        Floor("difference of Gram matrices from the CPU's", difference, ALLOWED, at_most=True),
+        Floor("bytes of local memory", float(resources["bytes of local memory"]), 0, at_most=True),
+    ]
+    return report
+
+
+def count() -> tuple[dict[str, int], Counter[str], float, dict[str, Any]]:
+    """Return instructions by part and by name, the difference from the CPU, and resources."""
+    from bench.sass.program import Program
+    from bench.sass.run import run
+    from bnmc import Chain, simulate
+
+    listing, resources, threads, source = _listed()
+    program = Program.of_listing(listing)
+    exact = simulate(
+        Chain(WIDTH, BATCH, "relu"), 2, rng=1, sampler="conditional", dtype="float32", backend="cpu"
+    )
+    issued, differences = [], []
+    for layers in (1, 2):
+        memory, place = _memory(exact.gram[0, 0], layers, exact.key)
+        issued.append(run(program, memory, threads))
+        found = memory.outside[place // 4 :][: 2 * BATCH * BATCH].view(np.float64)
+        expected = exact.gram[0, layers]
+        differences.append(np.abs(found.reshape(BATCH, BATCH) - expected).max())
+    lines = Path(source).read_text().splitlines()
+    parts: Counter[str] = Counter()
+    names: Counter[str] = Counter()
+    for one, number in zip(program.instructions, issued[1] - issued[0], strict=True):
+        line = lines[int(one.source.rpartition(":")[2]) - 1]
+        called = re.search(r"(\w+)\(", line.replace("range(", ""))
+        parts[called.group(1) if called else "layers"] += int(number)
+        names[".".join([one.name, *one.flags])] += int(number)
+    return dict(parts.most_common()), names, max(differences), resources
+
+
+def _memory(gram: Any, layers: int, key: int) -> tuple[Any, int]:
+    """Return memory with the arguments of a launch, and where the Gram matrix is in it."""
+    from bench.sass.state import GLOBAL_BEGIN, Memory
+
+    kinds = np.zeros(1, np.int64)
+    arrays = [
+        np.ascontiguousarray(gram[None]), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1, 1)),
+        np.zeros((1, 1, 1, 1)), kinds, np.zeros((1, 1, 1)), np.full(layers, -1),
+        np.full(1, 2**62),
+    ]  # fmt: skip
+    outside, constants = np.zeros(1 << 16, np.uint8), np.zeros(0x1000, np.uint8)
+    at, place = ARGUMENTS, 0
+    for array in arrays:
+        outside[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+        words = [0, 0, array.size, array.itemsize, GLOBAL_BEGIN + place]
+        words += [*array.shape, *array.strides]
+        constants[at : at + 8 * len(words)] = np.array(words, np.int64).view(np.uint8)
+        at, place = at + 8 * len(words), place + -(-array.nbytes // 256) * 256
+    for value in (WIDTH, 0.0, 1.0, 0.0, 0, 1):  # width, skip, gain, eps, first chain, first layer
+        constants[at : at + 8] = np.array([value]).view(np.uint8)
+        at += 8
+    constants[at : at + 8] = np.array([key], np.uint64).view(np.uint8)
+    shared = np.full(1 << 16, 0x7FC0DEAD, np.uint32)  # what nobody wrote is no number
+    return Memory(shared, outside.view(np.uint32), constants.view(np.uint32)), 0
+
+
+def _listed() -> tuple[str, dict[str, Any], int, str]:
+    """Return the listing of the kernel, its resources, its threads and the file of its lines."""
+    from bnmc._kernels.gpu.build import kernels_of
+
+    spec = _spec()
+    kernels = kernels_of(spec)
+    text = _ptx(kernels.layers)
+    registers = kernels.layers.targetoptions["max_registers"]
+    arch = "sm_{}{}".format(*CAPABILITY)
+    with tempfile.TemporaryDirectory() as folder:
+        ptx, cubin = Path(folder) / "layers.ptx", Path(folder) / "layers.cubin"
+        command = [_tool("ptxas"), "-v", "-lineinfo", f"-arch={arch}", "-maxrregcount"]
+        command += [str(registers), str(ptx), "-o", str(cubin)]
+        ptx.write_text(text)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if known := re.search(r"current version is '([\d.]+)'", done.stderr):
+            # PTX may be of a later version than the assembler's, and needs nothing of it.
+            ptx.write_text(re.sub(r"\.version [\d.]+", f".version {known.group(1)}", text))
+            done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        listing = subprocess.run(
+            [_tool("nvdisasm"), "-c", "-gi", str(cubin)], capture_output=True, text=True, check=True
+        ).stdout
+    # Registers that are spilled, and arrays that are not in registers.
+    spilled = sum(map(int, re.findall(r"(\d+) bytes (?:spill|stack)", done.stderr)))
+    used = re.search(r"Used (\d+) registers", done.stderr)
+    resources = {
+        "numba-cuda": importlib.metadata.version("numba-cuda"),
+        "architecture": arch,
+        "threads": kernels.shape.threads,
+        "registers": used.group(1) if used else "?",
+        "bytes of local memory": spilled,
+        "bytes of shared memory": kernels.shape.bytes,
+        "instructions of the kernel": len(re.findall(r"^\s*/\*[0-9a-f]{4,}\*/", listing, re.M)),
+    }
+    return listing, resources, kernels.shape.threads, kernels.layers.py_func.__code__.co_filename
+
+
+def _spec() -> Any:
+    from bnmc._kernels.gpu.shape import Spec
+    from bnmc._kernels.scalar.codes import NORM_CENTRED
+    from bnmc.chain.activations import Activation
+    from bnmc.chain.compiled import sigma_of
+
+    digest = sigma_of(Activation.named("relu")).digest
+    return Spec(BATCH, BATCH, NORM_CENTRED, False, False, "float32", digest)
+
+
+def _ptx(kernel: Any) -> str:
+    """Return the PTX of the kernel `layers`, with the lines of its source."""
+    from unittest import mock
+
+    import numba.cuda.dispatcher
+    from numba import types
+
+    from bnmc._kernels.gpu.device import cuda
+
+    double, whole, word = types.float64, types.int64, types.uint32
+
+    def array(kind: Any, axes: int) -> Any:
+        return types.Array(kind, axes, "C")
+
+    signature = types.void(
+        array(double, 3), array(types.float32, 3), array(double, 4), array(double, 4),
+        array(whole, 1), array(double, 3), array(whole, 1), array(whole, 1), whole, double, double,
+        double, whole, whole, word, word,
+    )  # fmt: skip
+    # Device functions ask the current device for its capability.
+    device = mock.Mock(compute_capability=CAPABILITY)
+    with mock.patch.object(numba.cuda.dispatcher, "get_current_device", return_value=device):
+        text, _ = cuda.compile_ptx(kernel.py_func, signature, cc=CAPABILITY, lineinfo=True)
+    return str(text)
+
+
+def _tool(name: str) -> str:
+    """Return the path of a tool of CUDA, or an empty string."""
+    if found := shutil.which(name):
+        return found
+    for folder in sys.path:
+        for path in sorted(Path(folder).glob(f"nvidia/*/bin/{name}")):
+            return str(path)
+    return ""
