@@ -65,7 +65,7 @@ def test_a_layer_has_few_instructions():
         text=True,
         timeout=600,
     )
-    if "not run" in done.stdout:
+    if re.search(r"^nvdisasm\s*$", done.stdout, re.M):  # the table of missing programs
         pytest.skip("nvdisasm is not found")
     assert done.returncode == 0, done.stdout + done.stderr
 

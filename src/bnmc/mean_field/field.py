@@ -371,11 +371,11 @@ class MeanField:
 
             S_0 = 0,    S_{l+1} = J_l S_l J_lᵀ + C_l.
 
-        With R z, z ~ N(0, I), the part of the row that the normalization sees, ``J_l[Δ] = ½
-        Cov(σσᵀ, zᵀ R⁺ Δ R⁺ᵀ z)``, which holds for every activation. Both expectations are means
-        over scrambled Sobol points. J_l S_l J_lᵀ uses two independent estimates of J_l, so S_l is
-        unbiased. The standard errors are those of 8 replicates. A layer costs of the order of n⁴
-        operations per point, n the batch size: at n = 10, a layer takes about 0.1 s. The theory
+        Let R z with z ~ N(0, I) be the part of a row that the normalization sees. Then ``J_l[Δ] = ½
+        Cov(σσᵀ, zᵀ R⁺ Δ R⁺ᵀ z)``. The formula has no derivative of σ, so σ may have kinks and
+        jumps. C_l and J_l are means over scrambled Sobol points. J_l S_l J_lᵀ uses two
+        independent estimates of J_l, so S_l is unbiased. The standard errors are those of 8
+        replicates. For batch size n, each point of a layer costs about n⁴ operations. The theory
         needs that G_l is far from singular, compared with its fluctuation, in the space that the
         normalization sees. Without normalization, S_l grows with depth l, and the theory holds for
         l much less than d; `bnmc.random_matrix.linear_covariance` is exact for linear chains.

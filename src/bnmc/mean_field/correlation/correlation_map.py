@@ -296,8 +296,9 @@ class CorrelationMap:
         Notes
         -----
         Each layer of backpropagation multiplies the expected squared gradient norm by χ
-        (Schoenholz et al.). This holds for every norm and order of this class. If the variance
-        tends to 0 or to infinity, χ is its limit. For relu without bias, ``χ = σ_w²/2``.
+        (Schoenholz et al., 2017, for networks without norm; the same argument gives it for norms
+        over the features, before or after the activation). If the variance tends to 0 or to
+        infinity, χ is its limit. For relu without bias, ``χ = σ_w²/2``.
 
         Examples
         --------

@@ -3,8 +3,8 @@
 Integrals over z ~ N(0, 1) of functions of σ(√q z) are evaluated by Gauss-Legendre rules on panels
 of [−13, 13], or of a longer interval if σ grows fast.  Kinks are ends of panels.  The
 width of a panel is at most w in z.  It is also at most 2w in x = √q z if |x| ≤ 16; for larger |x|
-this limit increases with |x|.  So the rule resolves a function that changes within |Δx| = 1 near
-x = 0, for every q.
+this limit increases with |x|.  So a σ that changes within a distance of 1 from x = 0 is resolved,
+however large q is.
 
 The error of a moment is four times its largest difference between the rule with w = 1/4 and two
 coarser ones, plus rounding.  So it includes kinks that were not declared; it can miss features
