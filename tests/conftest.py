@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from collections import Counter
 from unittest import mock
 
 import pytest
@@ -60,11 +61,27 @@ def compilation_without_a_tracer():
         yield
 
 
+# How many cases of a parametrized test count for coverage.  Further ones run the same lines.
+TRACED_CASES = 3
+
+
+@pytest.fixture(scope="session")
+def _cases():
+    """Count the cases that have run, for each parametrized test."""
+    return Counter()
+
+
 @pytest.fixture(autouse=True)
-def _untraced(request):
-    """Switch coverage off in tests marked `untraced`, unless mutants.py asks what they run."""
+def _untraced(request, _cases):
+    """Switch coverage off where it only costs time, unless mutants.py asks what tests run.
+
+    These are tests marked `untraced`, and all but the first cases of parametrized tests.
+    """
+    test = request.node.nodeid.partition("[")[0]
+    _cases[test] += 1
+    marked = request.node.get_closest_marker("untraced") is not None
     asked = "BNMC_TEST_SECONDS" in os.environ
-    if asked or request.node.get_closest_marker("untraced") is None:
+    if asked or not (marked or _cases[test] > TRACED_CASES):
         yield
         return
     tracers = sys.gettrace(), threading.gettrace()
