@@ -51,3 +51,6 @@ def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot
                 with ThreadPoolExecutor(1) as pool:
                     sampler.advance_together(pool, threads, 1, np.zeros(1, np.int64), frames)
             assert sampler.wide.tolist() == [is_wide]
+            # The buffers of float32 rows, as large as the others, are free again.
+            assert hasattr(sampler._buffers, "float32") == (not is_wide)
+            assert hasattr(sampler._buffers, "float64") == is_wide

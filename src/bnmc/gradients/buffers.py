@@ -63,7 +63,7 @@ class Buffers:
             covariance=aligned_zeros((columns, columns), np.float64),
             group_means=aligned_zeros((inputs, columns), np.float64),
             diagonal=aligned_zeros((columns,), np.float64),
-            panel=aligned_zeros((4, columns), np.float64),
+            panel=aligned_zeros(memory.panel_shape(columns), np.float64),
             twin=aligned_zeros((columns,), np.int64),
             basis=aligned_zeros((whole, whole), np.float64),
             in_basis=aligned_zeros((columns,), np.bool_),

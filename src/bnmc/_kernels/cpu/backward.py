@@ -43,11 +43,12 @@ from bnmc._kernels.cpu.blocks import (
     repeat_first_row,
     unpack_gram,
 )
+from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.rows import draw_regular, measure_rows
 from bnmc._kernels.cpu.vectors import fill_like, load_strip, multiply_add, store, zero_strip
 from bnmc._kernels.scalar import activations, slopes
-from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
+from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
     NORM_NONE,

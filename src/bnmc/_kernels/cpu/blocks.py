@@ -23,6 +23,13 @@ from bnmc._kernels.cpu.vectors import (
     zero_strip,
 )
 
+#: Columns that a product goes through at once, which stay in the cache of a core.  Bits of batches
+#: with more columns depend on it.
+SLAB = 128
+
+#: Tiles of four columns to which a strip of a slab is added while it is in the nearest cache.
+TILES = 8
+
 
 @kernel
 def multiply_triangular(factor, columns, block, rows):
@@ -32,15 +39,25 @@ def multiply_triangular(factor, columns, block, rows):
     (columns, BLOCK).  The result takes the place of the argument: a column of it depends on
     earlier columns alone, so the last ones come first.
     """
+    for first in range((columns - 1) // SLAB * SLAB, -1, -SLAB):
+        last = min(first + SLAB, columns)
+        if last < columns:
+            add_slab(factor, last, columns, first, last - first, block, first, block, rows)
+        multiply_slab(factor, first, last, block, rows)
+
+
+@kernel
+def multiply_slab(factor, first, last, block, rows):
+    """Replace columns first:last of a block by those of factor @ block that these columns make."""
     strip = vectors.STRIP_BYTES // block.itemsize
     for row in range(0, rows, strip):
-        for tile in range((columns + 3) // 4 - 1, -1, -1):
+        for tile in range((last + 3) // 4 - 1, first // 4 - 1, -1):
             i = 4 * tile
-            if i + 2 >= columns:
+            if i + 2 >= last:
                 # One or two columns remain: half a tile.
                 sum0 = zero_strip(block)
                 sum1 = zero_strip(block)
-                for k in range(columns):
+                for k in range(first, last):
                     lanes = load_strip(block, k * BLOCK + row)
                     sum0 = scale_add(factor[i, k], lanes, sum0)
                     sum1 = scale_add(factor[i + 1, k], lanes, sum1)
@@ -51,7 +68,7 @@ def multiply_triangular(factor, columns, block, rows):
             sum1 = zero_strip(block)
             sum2 = zero_strip(block)
             sum3 = zero_strip(block)
-            for k in range(min(i + 4, columns)):
+            for k in range(first, min(i + 4, last)):
                 lanes = load_strip(block, k * BLOCK + row)
                 sum0 = scale_add(factor[i, k], lanes, sum0)
                 sum1 = scale_add(factor[i + 1, k], lanes, sum1)
@@ -66,42 +83,57 @@ def multiply_triangular(factor, columns, block, rows):
 @kernel
 def add_product(factor, start, columns, tile, depth, block, rows):
     """Add factor[:, start : start + depth] @ tile to the columns of a block."""
+    for at in range(0, depth, SLAB):
+        width = min(SLAB, depth - at)
+        add_slab(factor, 0, columns, start + at, width, tile, at, block, rows)
+
+
+@kernel
+def add_slab(factor, first, columns, start, depth, tile, at, block, rows):
+    """Add factor[first:columns, start : start + depth] @ tile[at : at + depth] to a block.
+
+    `first` is a multiple of four.  `tile` is flat, (>= at + depth, BLOCK), and may be the block.
+    """
     strip = vectors.STRIP_BYTES // block.itemsize
     tiles = (columns + 3) // 4
-    for row in range(0, rows, strip):
-        for quad in range(tiles):
-            i = 4 * quad
-            sum0 = load_strip(block, i * BLOCK + row)
-            sum1 = load_strip(block, (i + 1) * BLOCK + row)
-            sum2 = load_strip(block, (i + 2) * BLOCK + row)
-            sum3 = load_strip(block, (i + 3) * BLOCK + row)
-            for k in range(depth):
-                lanes = load_strip(tile, k * BLOCK + row)
-                sum0 = scale_add(factor[i, start + k], lanes, sum0)
-                sum1 = scale_add(factor[i + 1, start + k], lanes, sum1)
-                sum2 = scale_add(factor[i + 2, start + k], lanes, sum2)
-                sum3 = scale_add(factor[i + 3, start + k], lanes, sum3)
-            store(block, i * BLOCK + row, sum0)
-            store(block, (i + 1) * BLOCK + row, sum1)
-            store(block, (i + 2) * BLOCK + row, sum2)
-            store(block, (i + 3) * BLOCK + row, sum3)
+    for begin in range(first // 4, tiles, TILES):
+        for row in range(0, rows, strip):
+            for quad in range(begin, min(begin + TILES, tiles)):
+                i = 4 * quad
+                sum0 = load_strip(block, i * BLOCK + row)
+                sum1 = load_strip(block, (i + 1) * BLOCK + row)
+                sum2 = load_strip(block, (i + 2) * BLOCK + row)
+                sum3 = load_strip(block, (i + 3) * BLOCK + row)
+                for k in range(depth):
+                    lanes = load_strip(tile, (at + k) * BLOCK + row)
+                    sum0 = scale_add(factor[i, start + k], lanes, sum0)
+                    sum1 = scale_add(factor[i + 1, start + k], lanes, sum1)
+                    sum2 = scale_add(factor[i + 2, start + k], lanes, sum2)
+                    sum3 = scale_add(factor[i + 3, start + k], lanes, sum3)
+                store(block, i * BLOCK + row, sum0)
+                store(block, (i + 1) * BLOCK + row, sum1)
+                store(block, (i + 2) * BLOCK + row, sum2)
+                store(block, (i + 3) * BLOCK + row, sum3)
 
 
 @kernel
 def add_gram(block, columns, rows, partial, sums):
     """Add the Gram matrix of a block to `sums`, kept as 4 x 4 tiles of the lower triangle.
 
-    Within a block sums are in the block's dtype, one a lane; across blocks in float64.
+    Within a block sums are in the block's dtype, one a lane; across blocks in float64.  Tiles are
+    made slab by slab, whose columns are then in the cache.
     """
-    position = 0
-    for tile_i in range((columns + 3) // 4):
-        for tile_j in range(tile_i):
-            sum_tile(block, 4 * tile_i * BLOCK, block, 4 * tile_j * BLOCK, rows, partial)
-            add_partial(partial, sums, position)
-            position += 16
-        sum_diagonal_tile(block, 4 * tile_i * BLOCK, rows, partial)
-        add_partial(partial, sums, position)
-        position += 16
+    tiles = (columns + 3) // 4
+    for first in range(0, tiles, SLAB // 4):
+        for tile_i in range(first, tiles):
+            position = 16 * (tile_i * (tile_i + 1) // 2 + first)
+            for tile_j in range(first, min(first + SLAB // 4, tile_i)):
+                sum_tile(block, 4 * tile_i * BLOCK, block, 4 * tile_j * BLOCK, rows, partial)
+                add_partial(partial, sums, position)
+                position += 16
+            if tile_i < first + SLAB // 4:
+                sum_diagonal_tile(block, 4 * tile_i * BLOCK, rows, partial)
+                add_partial(partial, sums, position)
 
 
 @kernel

@@ -13,6 +13,9 @@ from bnmc._kernels.cpu.numbers import BLOCK, TILE, Work
 
 ALIGNMENT = 64
 
+#: Columns of a factor that are made before the ones on their right are brought up to date.
+PANEL = 64
+
 
 def padded(columns: int) -> int:
     """Return `columns` rounded up to a multiple of four."""
@@ -40,6 +43,18 @@ def panel_rows(width: int, columns: int) -> int:
     return max(blocks * BLOCK, stride((width + 255) // 256))
 
 
+def panel_shape(columns: int) -> tuple[int, int]:
+    """Return the shape of the work space of a factor: a row, or columns of the factor as rows.
+
+    These are as long as an odd number of cache lines, so that entries of one column are in
+    different sets of a cache.
+    """
+    if columns <= PANEL:
+        return 1, columns
+    whole = (columns + 7) // 8
+    return PANEL, 8 * (whole + 1 - whole % 2)
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return zeros whose first element begins a cache line."""
     size = prod(shape) * np.dtype(dtype).itemsize
@@ -62,7 +77,7 @@ def shapes(batch: int, columns: int) -> tuple[Any, ...]:
         (columns, columns),
         (inputs, columns),
         (columns,),
-        (4, columns),
+        panel_shape(columns),
         (columns,),
         (whole, whole),
         (columns,),

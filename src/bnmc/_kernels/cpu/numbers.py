@@ -39,7 +39,7 @@ class Work(NamedTuple):
     covariance: np.ndarray  # float64 (columns, columns)
     group_means: np.ndarray  # float64 (inputs, columns)
     diagonal: np.ndarray  # float64 (columns,)
-    panel: np.ndarray  # float64 (4, columns)
+    panel: np.ndarray  # float64, of the shape `memory.panel_shape(columns)`
     twin: np.ndarray  # int64 (columns,)
     factor: np.ndarray  # (padded columns, padded columns)
     regular: np.ndarray  # bool (columns,)

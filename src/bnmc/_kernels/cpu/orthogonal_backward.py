@@ -45,6 +45,7 @@ from bnmc._kernels.cpu.blocks import (
     multiply_triangular,
     unpack_gram,
 )
+from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.memory import aligned_zeros, padded
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.orthogonal import (
@@ -54,7 +55,7 @@ from bnmc._kernels.cpu.orthogonal import (
     multiply_lower,
     orthogonal_factor,
 )
-from bnmc._kernels.scalar.cholesky import cholesky, find_twins, scale_of
+from bnmc._kernels.scalar.cholesky import find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
     NOT_FINITE,

@@ -21,6 +21,7 @@ from bnmc._kernels.cpu.blocks import (
     repeat_first_row,
     scale_columns,
 )
+from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, TILE, fill_normals, fill_weights
 from bnmc._kernels.cpu.vectors import (
     all_greater,
@@ -31,7 +32,7 @@ from bnmc._kernels.cpu.vectors import (
     store,
     zero_strip,
 )
-from bnmc._kernels.scalar.cholesky import centre, cholesky, find_twins, scale_of
+from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
 from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, Law
 
 
@@ -172,6 +173,14 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
     Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
     The last arguments are fields of a `Work`.
     """
+    scale = prepare_factor(gram, law, covariance, group_means, diagonal, twin)
+    cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
+    return least_pivot(law, twin, diagonal)
+
+
+@kernel
+def prepare_factor(gram, law, covariance, group_means, diagonal, twin):
+    """Write what `cholesky` takes for the covariance of the rows of W a, and return the scale."""
     columns = law.columns
     # This holds with a skip connection too, as the added representation is centred.
     centred = law.norm == NORM_CENTRED
@@ -198,9 +207,15 @@ def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor,
             diagonal[first + law.batch - 1] = np.inf
     # After centring, copies differ if they are in batches with different other samples.
     find_twins(covariance, twin)
-    cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
+    return scale
+
+
+@kernel
+def least_pivot(law, twin, diagonal):
+    """Return the least of all relative pivots that need not be zero; see `factorise`."""
+    centred = law.norm == NORM_CENTRED
     least = 1.0
-    for k in range(columns):
+    for k in range(law.columns):
         if twin[k] == k and not (centred and (k + 1) % law.batch == 0):
             least = min(least, diagonal[k])
     return least

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
-from bnmc._kernels.scalar.cholesky import cholesky, find_twins
+from bnmc._kernels.scalar.cholesky import find_twins
 from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
 from bnmc._kernels.scalar.gamma import chi
 
@@ -150,17 +151,17 @@ def triangularise(a, factor):
 
 
 @kernel
-def semidefinite_factor(matrix, factor):
+def semidefinite_factor(matrix, panel, factor):
     """Write the lower triangular factor of a positive semidefinite matrix, which is used up.
 
-    `factor` contains zeros.
+    `factor` contains zeros; `panel` is work space of the shape `memory.panel_shape(columns)`.
     """
     columns = matrix.shape[0]
     diagonal, twin = np.zeros(columns), np.zeros(columns, np.int64)
     for i in range(columns):
         diagonal[i] = matrix[i, i]
     find_twins(matrix, twin)
-    panel, regular = np.zeros((4, columns)), np.zeros(columns, np.bool_)
+    regular = np.zeros(columns, np.bool_)
     cholesky(matrix, diagonal, twin, 1.0, panel, factor, regular)
 
 

@@ -30,7 +30,9 @@ MAGIC = 0x626E6D632D303031
 HEADER, STATUS, NEEDED = 8, 4, 7
 
 
-for function in (memory.padded, memory.stride, memory.panel_rows, memory.shapes):
+for function in (
+    memory.padded, memory.stride, memory.panel_rows, memory.panel_shape, memory.shapes
+):  # fmt: skip
     inlined(function)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, numbers, orthogonal, passes, rows
+from bnmc._kernels.cpu import factor, layers, memory, numbers, orthogonal, passes, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.passes import Passes
@@ -32,10 +33,10 @@ class ConditionalSampler(RowSampler):
 
     @staticmethod
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
-        each = (0.6e-9 + 1e-11 * columns) * dtype.itemsize / 4
+        each = (0.6e-9 + 4e-11 * columns) * dtype.itemsize / 4
         # Orthogonal weights, and norms over the features, take a second pass over the rows.
         each *= 1.7 if chain.is_orthogonal or not chain.normalization.acts_on_rows else 1.0
-        return 1e-6 + chain.width * columns * each + 1e-10 * columns**3
+        return 1e-6 + chain.width * columns * each + columns**2 * (4e-10 + 2e-11 * columns)
 
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
@@ -77,17 +78,58 @@ class ConditionalSampler(RowSampler):
         """
         dtype = np.dtype(np.float64) if self.wide[index] else self.dtype
         own = self.work(dtype)
-        least_pivot = rows.factorise(
-            self.chain.covariance(self.grams[index]), self.law, own.covariance, own.group_means,
-            own.diagonal, own.panel, own.twin, own.factor, own.regular,
-        )  # fmt: skip
+        least_pivot = self._factorise(self.chain.covariance(self.grams[index]), own, share)
         if dtype == np.float32 and self.chain.skip == 0.0 and least_pivot < codes.RESOLVED_PIVOT:
-            self.wide[index] = True
+            del own
+            self.widen(index)
             return self.factorised(index, layer, share)
         draw = self.addressed(layer, codes.STREAM_ROWS, index)
         if self.chain.is_orthogonal:
             self._orthogonalise(dtype, draw, own, share or (lambda make: [make(0, self.panels)]))
         return dtype, draw, own
+
+    def _factorise(
+        self, gram: NDArray[np.float64], own: numbers.Work, share: Share | None
+    ) -> float:
+        """Write the factor of a covariance to a `Work`; return the least pivot.
+
+        This is `rows.factorise`, where threads share the products of panels.
+        """
+        scale = rows.prepare_factor(
+            gram, self.law, own.covariance, own.group_means, own.diagonal, own.twin
+        )
+        for first in range(0, self.columns, memory.PANEL):
+            last = min(first + memory.PANEL, self.columns)
+            factor.factor_panel(
+                own.covariance, own.diagonal, own.twin, scale, own.factor, own.regular, first, last
+            )
+            if last == self.columns:
+                break
+            factor.copy_panel(own.covariance, first, last, own.panel)
+
+            def subtract(begin: int, end: int, start: int = last) -> int:
+                row, stop = (self._row_of_part(start, number) for number in (begin, end))
+                factor.subtract_products(own.covariance, own.panel, row, stop)
+                return -1
+
+            if share is None:
+                subtract(0, self.panels)
+            else:
+                share(subtract)
+        factor.copy_twins(own.twin, own.factor)
+        least: float = rows.least_pivot(self.law, own.twin, own.diagonal)
+        return least
+
+    def _row_of_part(self, start: int, number: int) -> int:
+        """Return the row of a triangle, from `start` on, before which `number` panels' work lies.
+
+        All panels together do the whole upper triangle.  Rows are in fours from `start` on, as they
+        are in the product, so that its bits do not depend on the parts.
+        """
+        if number == self.panels:
+            return self.columns
+        height = (self.columns - start) * (1.0 - math.sqrt(1.0 - number / self.panels))
+        return start + int(height) // 4 * 4
 
     def _orthogonalise(
         self, dtype: np.dtype[Any], draw: codes.Draw, own: numbers.Work, share: Share

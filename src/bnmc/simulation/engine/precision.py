@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.cpu import factor, memory
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.scaling import shift_of
 
@@ -90,17 +91,10 @@ def least_pivots(grams: NDArray[np.float64], centred: bool, rank: int) -> NDArra
     if centred:
         rest -= rest.mean(axis=-1, keepdims=True)
         rest -= rest.mean(axis=-2, keepdims=True)
-    diagonal = np.maximum(np.diagonal(rest, axis1=-2, axis2=-1).copy(), np.finfo(float).tiny)
-    least = np.full(rest.shape[:-2], np.inf)
-    for column in range(min(n - 1 if centred else n, rank)):
-        pivot = rest[..., column, column]
-        relative = pivot / diagonal[..., column]
-        least = np.minimum(least, relative)
-        # A sample that is in the span of the others to rounding leaves later samples as they are.
-        inverse = np.where(relative > 1e-15, 1.0 / np.where(pivot > 0.0, pivot, 1.0), 0.0)
-        below = rest[..., column + 1 :, column]
-        rest[..., column + 1 :, column + 1 :] -= (
-            below[..., :, None] * below[..., None, :] * inverse[..., None, None]
-        )
-    nonnegative: NDArray[np.float64] = np.maximum(least, 0.0)
-    return nonnegative
+    order = min(n - 1 if centred else n, rank)
+    matrices = np.ascontiguousarray(rest.reshape(-1, n, n)[:, :order, :order])
+    diagonals = np.einsum("kii->ki", matrices).clip(np.finfo(float).tiny)
+    least = np.full(len(matrices), np.inf)
+    panel, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, np.bool_)
+    factor.least_pivots(matrices, diagonals, np.arange(order), panel, regular, least)
+    return least.reshape(rest.shape[:-2])

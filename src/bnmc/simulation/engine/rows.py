@@ -158,8 +158,9 @@ class RowSampler(ScaledSampler):
             *self.key_words, np.zeros_like(work.sums), work, status, self.exponents[first:last],
             units, lift,
         )  # fmt: skip
+        del work
         for index in (first + np.flatnonzero(status[:, 0] == codes.UNRESOLVED)).tolist():
-            self.wide[index] = True
+            self.widen(index)
             one = slice(index - first, index - first + 1)
             done = int(status[index - first, 1]) - layer
             status[one] = 0

@@ -149,6 +149,12 @@ class Sampler:
         buffers: numbers.Work = getattr(self._buffers, name)
         return buffers
 
+    def widen(self, index: int) -> None:
+        """Let a float32 chain continue in float64; drop buffers that no chain needs any more."""
+        self.wide[index] = True
+        if self.wide.all() and hasattr(self._buffers, _name(self.dtype)):
+            delattr(self._buffers, _name(self.dtype))
+
     def activation(self, dtype: np.dtype[Any] | None = None) -> Any:
         """Return the activation as the kernels take it, for rows of a dtype."""
         return rows.activation(self.sigma, _name(dtype or self.dtype))

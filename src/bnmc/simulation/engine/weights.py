@@ -50,7 +50,7 @@ class WeightsSampler(RowSampler):
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
         # An orthogonal matrix takes a factorization.
         of_entry = 5e-10 * chain.width if chain.is_orthogonal else 0.5e-9
-        return 1e-6 + chain.width**2 * (of_entry + 1e-11 * columns) * dtype.itemsize / 4
+        return 1e-6 + chain.width**2 * (of_entry + 6e-11 * columns) * dtype.itemsize / 4
 
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import wishart
+from bnmc._kernels.cpu import memory, wishart
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
@@ -100,6 +100,6 @@ def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
 
 def root_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the upper triangular R with RᵀR = S for a positive semidefinite matrix S."""
-    lower = np.zeros_like(matrix)
-    wishart.semidefinite_factor(np.array(matrix), lower)
+    lower, panel = np.zeros_like(matrix), np.zeros(memory.panel_shape(len(matrix)))
+    wishart.semidefinite_factor(np.array(matrix), panel, lower)
     return np.ascontiguousarray(lower.T)

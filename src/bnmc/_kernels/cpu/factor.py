@@ -1,0 +1,169 @@
+"""The triangular factor of a covariance, a panel of columns at a time.
+
+`factor_panel` makes `PANEL` columns, four at a time; what they contribute to the columns on their
+right is then subtracted at once (`subtract_products`), which is most of the work at a large order.
+An entry of the result does not depend on how the rows of that product are shared among threads.
+The columns are made in the upper triangle of the symmetric matrix, where they are rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bnmc._kernels.compiling import kernel
+from bnmc._kernels.cpu import vectors
+from bnmc._kernels.cpu.memory import PANEL
+from bnmc._kernels.cpu.vectors import load_strip, scale_add, store, zero_strip
+from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+
+
+@kernel
+def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
+    """Write the lower triangular factor of a positive semidefinite matrix, times `scale`.
+
+    A pivot that is zero to rounding gives a zero column, which is exact: in a semidefinite matrix
+    the rest of that column of the Schur complement is zero too.  The order of pivots is fixed,
+    so that the factor is a continuous function of the matrix where it is regular.
+
+    Parameters
+    ----------
+    matrix : (N, N) float64
+        Symmetric.  Only the upper triangle is read; all of the matrix is used up.
+    diagonal : (N,) float64
+        The scale against which a pivot counts as zero, e.g. the diagonal before centring.
+        Replaced by the pivots as parts of that.
+    twin : (N,) int64
+        twin[j] = i < j where sample j is a copy of sample i, else j.  Their rows of the factor
+        are equal to the bit, so that copies stay copies at every depth.
+    scale : float64
+    panel : float64
+        Work space, finite, of the shape `memory.panel_shape(N)`.
+    factor : (>= N, >= N) floating
+        Its lower triangle is written.
+    regular : (N,) bool
+        Set to whether each column of the factor has entries.
+    """
+    order = matrix.shape[0]
+    for first in range(0, order, PANEL):
+        last = min(first + PANEL, order)
+        factor_panel(matrix, diagonal, twin, scale, factor, regular, first, last)
+        if last < order:
+            copy_panel(matrix, first, last, panel)
+            subtract_products(matrix, panel, last, order)
+    copy_twins(twin, factor)
+
+
+@kernel
+def factor_panel(matrix, diagonal, twin, scale, factor, regular, first, last):
+    """Write columns first:last of the factor, and without `scale` as rows of the matrix.
+
+    What columns to their left contribute has been subtracted from the matrix.
+    """
+    order = matrix.shape[0]
+    for begin in range(first, last, 4):
+        end = min(begin + 4, last)
+        row0, row1 = matrix[begin], matrix[min(begin + 1, order - 1)]
+        row2, row3 = matrix[min(begin + 2, order - 1)], matrix[min(begin + 3, order - 1)]
+        for k in range(begin, end):
+            row = matrix[k]
+            f0 = row0[k] if k > begin else 0.0
+            f1 = row1[k] if k > begin + 1 else 0.0
+            f2 = row2[k] if k > begin + 2 else 0.0
+            # Unsigned, so that the compiler need not look for negative indices.
+            for i in range(np.uintp(k), np.uintp(order)):
+                row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
+            pivot = row[k]
+            regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
+            inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
+            diagonal[k] = pivot / diagonal[k] if regular[k] else 0.0
+            for i in range(np.uintp(k), np.uintp(order)):
+                row[i] *= inverse
+                factor[i, k] = scale * row[i]
+        for k in range(end, last):
+            row = matrix[k]
+            f0, f1, f2, f3 = row0[k], row1[k], row2[k], row3[k]
+            for i in range(np.uintp(k), np.uintp(order)):
+                row[i] -= (f0 * row0[i] + f1 * row1[i]) + (f2 * row2[i] + f3 * row3[i])
+
+
+@kernel
+def copy_panel(matrix, first, last, panel):
+    """Copy rows first:last of a matrix, from column `last` on, to where they are read fast."""
+    for k in range(first, last):
+        row, copy = matrix[k], panel[k - first]
+        for i in range(np.uintp(last), np.uintp(matrix.shape[0])):
+            copy[i] = row[i]
+
+
+@kernel
+def subtract_products(matrix, panel, first, last):
+    """Subtract panelᵀ panel from rows first:last of a matrix, from the diagonal on.
+
+    Strips of columns end at the last column, and so may begin before the diagonal, where the matrix
+    changes too.  Rows are taken in fours.
+    """
+    order, stride = matrix.shape[0], panel.shape[1]
+    entries, products = matrix.reshape(matrix.size), panel.reshape(panel.size)
+    strip = vectors.STRIP_BYTES // 8
+    whole = (last - first) // 4 * 4
+    for i in range(first, first + whole, 4):
+        for j in range(order - (order - i + strip - 1) // strip * strip, order, strip):
+            sum0 = zero_strip(entries)
+            sum1 = zero_strip(entries)
+            sum2 = zero_strip(entries)
+            sum3 = zero_strip(entries)
+            for k in range(PANEL):
+                at = np.uintp(k * stride)
+                lanes = load_strip(products, at + np.uintp(j))
+                at += np.uintp(i)
+                sum0 = scale_add(products[at], lanes, sum0)
+                sum1 = scale_add(products[at + np.uintp(1)], lanes, sum1)
+                sum2 = scale_add(products[at + np.uintp(2)], lanes, sum2)
+                sum3 = scale_add(products[at + np.uintp(3)], lanes, sum3)
+            at = np.uintp(i * order + j)
+            step = np.uintp(order)
+            store(entries, at, load_strip(entries, at) - sum0)
+            at += step
+            store(entries, at, load_strip(entries, at) - sum1)
+            at += step
+            store(entries, at, load_strip(entries, at) - sum2)
+            at += step
+            store(entries, at, load_strip(entries, at) - sum3)
+    for i in range(first + whole, last):
+        for j in range(i, order):
+            total = 0.0
+            for k in range(PANEL):
+                total += panel[k, i] * panel[k, j]
+            matrix[i, j] -= total
+
+
+@kernel
+def copy_twins(twin, factor):
+    """Make the rows of a factor that belong to copies equal."""
+    for j in range(twin.shape[0]):
+        if twin[j] != j:
+            for k in range(j + 1):
+                factor[j, k] = factor[twin[j], k]
+
+
+@kernel
+def least_pivots(matrices, diagonals, twin, panel, regular, least):
+    """Write the least pivot of each matrix, as a part of its diagonal entry, to `least`.
+
+    Parameters
+    ----------
+    matrices : (count, N, N) float64
+        Used up.
+    diagonals : (count, N) float64
+        What the pivots are compared with; receives the quotients.
+    twin : (N,) int64
+        The numbers from 0 on: a copy of a sample has the pivot zero.
+    panel, regular
+        As in `cholesky`.
+    least : (count,) float64
+    """
+    for number in range(matrices.shape[0]):
+        matrix, diagonal = matrices[number], diagonals[number]
+        cholesky(matrix, diagonal, twin, 1.0, panel, matrix, regular)
+        for k in range(matrix.shape[0]):
+            least[number] = min(least[number], diagonal[k])
