@@ -73,6 +73,9 @@ PUBLIC = {
         "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "
         "two_inputs"
     ),
+    "bnmc.experiments.limits": (
+        "alignment complexity exponents kl ntk_convergence plane"
+    ),
     "bnmc.experiments.orthogonalizes": (
         "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 wasserstein"
     ),

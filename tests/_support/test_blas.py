@@ -60,3 +60,18 @@ def test_states_do_not_depend_on_blas():
         for kernel in ("Prescott", "Haswell")
     }  # fmt: skip
     assert len(digests) == 1
+
+
+def test_one_thread_of_blas():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+
+    def threads():
+        known = threadpoolctl.threadpool_info()
+        return {one["num_threads"] for one in known if one["user_api"] == "blas"}
+
+    before = threads()
+    with blas.one_blas_thread():
+        assert threads() == {1}
+    assert threads() == before
+    with mock.patch.object(blas, "find_spec", return_value=None), blas.one_blas_thread():
+        assert threads() == before

@@ -48,6 +48,9 @@ def test_steps_written_out(name, loss):
         np.testing.assert_allclose(run.test_outputs[0, index], outputs[:2], rtol=1e-10, atol=1e-12)
         squares = [np.square(a).mean(), np.square(w).mean()]
         np.testing.assert_allclose(run.weight_squares[0, index], squares, rtol=1e-10)
+        _, first_a, first_w = by_hand(name, 0, 24, 8, 0.3, loss)
+        changes = [np.square(a - first_a).mean(), np.square(w - first_w).mean()]
+        np.testing.assert_allclose(run.weight_changes[0, index], changes, rtol=1e-9)
 
 
 def test_kernels_are_those_of_the_gradients():
@@ -124,6 +127,23 @@ def test_divergence_of_equal_laws_is_0():
         for _ in range(20)
     ]  # fmt: skip
     assert np.mean(raw) == pytest.approx(0.042, abs=0.002)
+
+
+def test_divergence_of_other_laws_is_unbiased():
+    """N(1, 4) against N(0, 1): ½(4 + 1 − 1 − ln 4); without the correction it is 0.8 larger."""
+    rng = np.random.default_rng(4)
+    expected = 0.5 * (4.0 - np.log(4.0))
+    for m, other in ((10, 10), (5, 20)):
+        pairs = [
+            (1.0 + 2.0 * rng.standard_normal((m, 2000)), rng.standard_normal((other, 2000)))
+            for _ in range(20)
+        ]
+        values = [logit_divergence(*pair) for pair in pairs]
+        error = np.std(values, ddof=1) / np.sqrt(20)
+        assert abs(np.mean(values) - expected) < 5.5 * error
+        assert error < 0.05
+        raw = np.mean([logit_divergence(*pair, corrected=False) for pair in pairs])
+        assert raw > expected + 20 * error
 
 
 def test_divergence_written_out():

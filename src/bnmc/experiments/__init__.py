@@ -2,8 +2,8 @@
 
 `names` lists the experiments, `describe` describes one, and `run` runs it.  They need the extra
 ``xarray``, and their pictures need the extra ``plot``.  Each experiment is also a function in
-`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `gradients` or `beyond`.  Its
-docstring names the figure and the paper, the expected result, and the errors of the print.
+`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `limits`, `gradients` or `beyond`.
+Its docstring names the figure and the paper, the expected result, and the errors of the print.
 """
 
 # This package may import everything except the command line.  Start with `experiment.py`, the
@@ -124,6 +124,24 @@ REGISTRY = {
     ),
     "gradients-directions": _Entry(
         "gradients", "directions", "cosines between gradients of samples over depth"
+    ),
+    "limits-ntk-convergence": _Entry(
+        "limits", "ntk_convergence", "tangent kernels against width, slope -1/2"
+    ),
+    "limits-alignment": _Entry(
+        "limits", "alignment", "true and random labels: alignment, spectrum, convergence"
+    ),
+    "limits-complexity": _Entry(
+        "limits", "complexity", "bound of Arora et al. and test error, labels randomized"
+    ),
+    "limits-plane": _Entry(
+        "limits", "plane", "limits of infinite width: regions, properties, named scalings"
+    ),
+    "limits-kl": _Entry(
+        "limits", "kl", "logits of five limits beside those of width 128, in training"
+    ),
+    "limits-exponents": _Entry(
+        "limits", "exponents", "powers of the width in training, measured and theory"
     ),
     "stability-atlas": _Entry(
         "beyond", "stability_atlas", "for which batch sizes the fixed point is stable"

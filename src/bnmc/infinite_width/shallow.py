@@ -49,6 +49,8 @@ class ShallowTraining:
         weights and of the input weights, each times its learning rate.
     weight_squares : (networks, times, 2) ndarray of float64
         Mean squares of the output weights and of the input weights.
+    weight_changes : (networks, times, 2) ndarray of float64
+        Mean squares of their differences from the initial weights.
 
     Examples
     --------
@@ -65,6 +67,7 @@ class ShallowTraining:
     test_outputs: FloatArray | None
     kernels: FloatArray
     weight_squares: FloatArray
+    weight_changes: FloatArray
 
 
 def train_shallow(
@@ -175,14 +178,14 @@ def train_shallow(
             )
             for child in np.random.default_rng(rng).spawn(count)
         ]
-    outputs, kernels, squares = (
-        np.array([[record[part] for record in run] for run in found]) for part in range(3)
+    outputs, kernels, squares, changes = (
+        np.array([[record[part] for record in run] for run in found]) for part in range(4)
     )
     if not np.isfinite(outputs).all():
         raise NonFiniteError(None, None, "outputs of the training, which diverges,")
     samples = inputs.shape[1]
     test_outputs = None if test is None else outputs[..., samples:]
-    return ShallowTraining(when, outputs[..., :samples], test_outputs, kernels, squares)
+    return ShallowTraining(when, outputs[..., :samples], test_outputs, kernels, squares, changes)
 
 
 def _steps(steps: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -204,12 +207,13 @@ def _trained(
     rate: float,
     loss: str,
     rng: np.random.Generator,
-) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
-    """Yield outputs, kernels and mean squares of the weights of one network at each step."""
+) -> Iterator[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]:
+    """Yield outputs, kernels and mean squares of weights and of their changes at each step."""
     factor, output_rate, input_rate = (f for f in scaling.factors(width, reference))
     output_rate, input_rate = rate * output_rate, rate * input_rate
     w = rng.standard_normal((width, len(inputs)))
     a = rng.standard_normal(width) * (factor / math.sqrt(width))
+    first_w, first_a = w.copy(), a
     both, samples = np.hstack([inputs, tests]), inputs.shape[1]
     lengths = np.square(inputs).sum(axis=0)
     shift: FloatArray | float = 0.0
@@ -226,7 +230,8 @@ def _trained(
                     input_rate * (np.square(a) @ np.square(slope) * lengths).mean(),
                 ]
             )
-            yield f, kernels, np.array([np.square(a).mean(), np.square(w).mean()])
+            changes = np.array([np.square(a - first_a).mean(), np.square(w - first_w).mean()])
+            yield f, kernels, np.array([np.square(a).mean(), np.square(w).mean()]), changes
         if step == steps[-1]:
             return
         start = shift[:samples] if isinstance(shift, np.ndarray) else shift
@@ -246,13 +251,13 @@ def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: boo
     reference : (references, samples) array_like
         Outputs f* of m* >= 4 networks of the reference.
     corrected : bool, default True
-        Whether the expectation for equal laws, which is not 0, is subtracted.
+        Whether the small-sample bias is removed, for all normal laws.
 
     Returns
     -------
     float
         ``½ mean(v/v* + (μ* − μ)²/v* − 1 − ln(v/v*))``, with means μ and unbiased variances v over
-        the networks.
+        the networks. A corrected value may be negative.
 
     Raises
     ------
@@ -261,9 +266,13 @@ def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: boo
 
     Notes
     -----
-    For equal normal laws, with ν = m − 1 and ν* = m* − 1, the expectation is
-    ``½[ν*/(ν*−2) (1 + 1/m + 1/m*) − 1 − ψ(ν/2) + ln(ν/2) + ψ(ν*/2) − ln(ν*/2)]``: 0.271 for
-    m = m* = 10, and 0.042 for 50. Golikov (arXiv 2003.05884) prints values without this correction.
+    With ν = m − 1, ν* = m* − 1, estimates in place of moments, and normal outputs,
+    ``E[v/v*] = ν*/(ν*−2)`` times its true value, ``(μ* − μ)²`` is too large by v/m + v*/m*, and
+    ``ln v`` is too large by ψ(ν/2) − ln(ν/2). The correction removes all three, so that the
+    expectation is that of the true moments, whatever these are. Without it, the expectation for
+    equal laws is ``½[ν*/(ν*−2) (1 + 1/m + 1/m*) − 1 − ψ(ν/2) + ln(ν/2) + ψ(ν*/2) − ln(ν*/2)]``:
+    0.271 for m = m* = 10, and 0.042 for 50. Golikov (arXiv 2003.05884) prints values without this
+    correction.
 
     Examples
     --------
@@ -285,16 +294,14 @@ def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: boo
     v, other = f.var(axis=0, ddof=1), g.var(axis=0, ddof=1)
     ratio = v / other
     shift = np.square(g.mean(axis=0) - f.mean(axis=0)) / other
-    found = 0.5 * float(np.mean(ratio + shift - 1.0 - np.log(ratio)))
-    return found - _bias(len(f), len(g)) if corrected else found
-
-
-def _bias(networks: int, references: int) -> float:
-    """Return the expectation of the divergence for equal normal laws."""
-    nu, other = networks - 1, references - 1
-    inflated = other / (other - 2) * (1.0 + 1.0 / networks + 1.0 / references)
-    logs = _mean_log(nu) - _mean_log(other)
-    return float(0.5 * (inflated - 1.0 - logs))
+    logs = np.log(ratio)
+    if corrected:
+        nu, other_nu = len(f) - 1, len(g) - 1
+        deflation = (other_nu - 2) / other_nu
+        shift = deflation * (shift - ratio / len(f)) - 1.0 / len(g)
+        ratio = deflation * ratio
+        logs = logs - _mean_log(nu) + _mean_log(other_nu)
+    return 0.5 * float(np.mean(ratio + shift - 1.0 - logs))
 
 
 def _mean_log(freedom: int) -> float:

@@ -1,0 +1,20 @@
+"""Figures about infinitely wide networks: *Infinitely wide nets* (Golikov, lectures of 2020).
+
+The claims are those of the lectures and of their sources: Jacot, Gabriel and Hongler (arXiv
+1806.07572), Du et al. (arXiv 1810.02054), Arora et al. (arXiv 1901.08584), and Golikov (arXiv
+2003.05884 and 2006.06574).  Intervals are at level 0.95.
+"""
+
+# One figure per file; `inputs.py` has the images of two classes.  Figures do not import from each
+# other.  Read `ntk_over_width.py` first.
+
+from __future__ import annotations
+
+from bnmc.experiments.limits.complexity_bound import complexity
+from bnmc.experiments.limits.label_alignment import alignment
+from bnmc.experiments.limits.logit_laws import kl
+from bnmc.experiments.limits.measured_powers import exponents
+from bnmc.experiments.limits.ntk_over_width import ntk_convergence
+from bnmc.experiments.limits.scaling_plane import plane
+
+__all__ = ["alignment", "complexity", "exponents", "kl", "ntk_convergence", "plane"]

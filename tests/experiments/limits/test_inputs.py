@@ -1,0 +1,82 @@
+"""Images of two classes: which ones, their scale, and refusals."""
+
+import numpy as np
+import pytest
+
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.experiments.digits import digits
+from bnmc.experiments.limits.inputs import standardized, two_classes, unit_length
+from bnmc.experiments.parts import Call
+
+
+def cifar(folder, labels, seed=0):
+    """Write a file of CIFAR-10's binary version with random pixels, and return its rows."""
+    rows = np.random.default_rng(seed).integers(0, 256, (len(labels), 3073), dtype=np.uint8)
+    rows[:, 0] = labels
+    rows.tofile(folder / "data_batch_1.bin")
+    return rows
+
+
+def test_digits():
+    call = Call("name")
+    found = two_classes(call, 20, 8, (3, 8))
+    whole = digits(1740).T.reshape(-1, 10, 64)
+    pairs = whole[:14, [3, 8]].reshape(28, 64)  # 3, 8, 3, 8, …
+    np.testing.assert_array_equal(found.train, pairs[:20].T)
+    np.testing.assert_array_equal(found.test, pairs[20:].T)
+    assert found.labels.tolist() == [False, True] * 10
+    assert found.test_labels.tolist() == [False, True] * 4
+    assert "digits, classes 3 and 8, 20 images for training and 8" in found.describe()
+    assert set(call.further) == {"images"}
+
+
+def test_fewer_images_are_divided_in_proportion():
+    found = two_classes(Call("name"), 400, 200, (0, 1))  # there are 348
+    assert (found.train.shape[1], found.test.shape[1]) == (232, 116)
+
+
+def test_cifar_is_scaled_by_the_published_numbers(tmp_path):
+    rows = cifar(tmp_path, [0, 5, 1, 0, 1, 7, 1, 0, 0, 1, 1])
+    found = standardized(two_classes(Call("name", data=tmp_path), 4, 4, (0, 1)))
+    kept = rows[[0, 2, 3, 4, 6, 7, 8, 9]]
+    expected = (kept[:, 1:].T / 255 - 0.4734) / 0.2516 / np.sqrt(3072)
+    np.testing.assert_allclose(np.hstack([found.train, found.test]), expected, rtol=1e-12)
+    assert found.labels.tolist() == [False, True, False, True]
+
+
+def test_scales():
+    found = two_classes(Call("name"), 40, 8, (0, 1))
+    scaled, short = standardized(found), unit_length(found)
+    assert scaled.train.mean() == pytest.approx(0.0, abs=1e-14)
+    assert np.square(scaled.train).sum() == pytest.approx(40.0)
+    gap = (found.test - found.train.mean()) / found.train.std() / 8.0
+    np.testing.assert_allclose(scaled.test, gap, rtol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(short.test, axis=0), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [((3, 8, (0, 1)), "train"), ((8, 2, (0, 1)), "test"), ((8, 8, (1, 1)), "classes"),
+     ((8, 8, (0, 10)), "classes"), ((8, 8, (0, 1, 2)), "classes"), ((8, 8, (0, "1")), "classes")],
+)  # fmt: skip
+def test_bad_sizes_and_classes(arguments, named):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
+        two_classes(Call("name"), *arguments)
+
+
+def test_bad_data(tmp_path):
+    with pytest.raises(ArgumentError, match=r"^data: got '.*', allowed: a folder with"):
+        two_classes(Call("name", data=tmp_path), 4, 4, (0, 1))
+    with pytest.raises(ArgumentTypeError, match="^data"):
+        two_classes(Call("name", data=3), 4, 4, (0, 1))
+    cifar(tmp_path, [0, 0, 0, 0, 0, 1, 1, 1, 5, 5])
+    with pytest.raises(ArgumentError, match="^data: got '0 images of class 0 or 1 for training'"):
+        two_classes(Call("name", data=tmp_path), 4, 4, (0, 1))
+    with pytest.raises(ArgumentError, match="^threads"):
+        two_classes(Call("name", threads=0), 4, 4, (0, 1))
+
+
+def test_black_images_have_no_length():
+    found = two_classes(Call("name"), 4, 4, (0, 1))
+    with pytest.raises(ArgumentError, match="^data: got 'an image without a pixel above 0'"):
+        unit_length(found._replace(test=0.0 * found.test))

@@ -1,0 +1,108 @@
+"""Divergences of logits: the NTK limit, jackknife errors, and small ensembles."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, require_sound
+
+from bnmc.experiments.limits import logit_laws
+from bnmc.experiments.limits.inputs import standardized, two_classes
+from bnmc.experiments.parts import Call
+
+SIZES = logit_laws.Sizes(16, 16, (32, 64), 16, 6, 12, (0, 4, 40), rate=0.2)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return logit_laws.experiment(SIZES, Call("limits-kl", rng=1, threads=2))
+
+
+def test_the_kernel_limit_is_that_of_wide_networks():
+    """Means over 40 networks of width 1024 against 4000 draws of the limit, at all steps.
+
+    The mean of 40 networks has a standard error of σ/√40 for each of 16 images; 6 of them, and
+    0.05 for the next order in the width.
+    """
+    inputs = standardized(two_classes(Call("name"), 16, 16, (0, 1)))
+    sizes = SIZES._replace(references=4000, steps=(0, 4, 12), rate=0.5)
+    limit = logit_laws._kernel_limit(
+        inputs, sizes, np.random.default_rng(0), lambda done, total: None
+    )
+    outputs = logit_laws._trained(
+        inputs, "ntk", 1024, 40, sizes, np.random.default_rng(3), 1, lambda done, total: None
+    )
+    spread = limit.std(axis=0)
+    gap = np.abs(outputs.mean(axis=0) - limit.mean(axis=0))
+    allowed = 6 * spread / np.sqrt(40) + 0.05
+    assert (gap < allowed).all()
+    # Training moves most means by more than twice of this.
+    assert np.mean(np.abs(limit.mean(axis=0)[2]) > 2 * allowed[2]) > 0.8
+    # Variances of 40 normals have a relative error of √(2/39) = .23.
+    ratio = outputs.var(axis=0, ddof=1) / spread**2
+    assert (ratio > 0.25).all()
+    assert (ratio < 2.8).all()
+
+
+def test_jackknife_of_means():
+    """Of a difference of means it is the usual standard error, for groups of single networks."""
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal(9), rng.standard_normal(15) + 3.0
+    left_a = np.array([np.delete(a, k).mean() - b.mean() for k in range(9)])
+    left_b = np.array([a.mean() - np.delete(b, k).mean() for k in range(15)])
+    found = logit_laws.jackknifed(a.mean() - b.mean(), left_a, left_b)
+    assert found.stderr == pytest.approx(np.sqrt(a.var(ddof=1) / 9 + b.var(ddof=1) / 15))
+    assert found.n == 9
+
+
+def test_groups_are_equal_and_cover_the_sample():
+    sample = np.arange(100)
+    parts = logit_laws._without_groups(sample)
+    assert len(parts) == 25
+    left = [np.setdiff1d(sample, part) for part in parts]
+    np.testing.assert_array_equal(np.concatenate(left), sample)
+    assert {len(one) for one in left} == {4}
+
+
+def test_extrapolation_and_difference():
+    """2 D(d) − D(d/2), with the errors of independent ensembles and of the shared reference."""
+    rng = np.random.default_rng(3)
+    one, wide, narrow = (
+        logit_laws._Compared(rng.random(2), rng.random((5, 2)), rng.random((7, 2)))
+        for _ in range(3)
+    )
+    limit = wide.extrapolated(narrow)
+    assert limit.value == pytest.approx(2 * wide.values[1] - narrow.values[1])
+    gap = one.minus(narrow, wide)
+    assert gap.value == pytest.approx(one.values[1] - limit.value)
+    shared = one.references - 2 * wide.references + narrow.references
+    variance = 6 * np.var(shared[:, 1]) + 4 * (
+        np.var(one.own[:, 1]) + 4 * np.var(wide.own[:, 1]) + np.var(narrow.own[:, 1])
+    )
+    assert gap.stderr == pytest.approx(np.sqrt(variance))
+
+
+def test_before_training(found):
+    """NTK has the law of the reference, and mean field half of the logarithm of the width."""
+    start = found.data["divergence"].sel(step=0)
+    reach = found.data["divergence_high"].sel(step=0) - start
+    theory = 0.5 * (16 / 64 - 1 + np.log(64 / 16))
+    field = start.sel(scaling="mean-field", width=64)
+    assert abs(float(field) - theory) < 3 * float(reach.sel(scaling="mean-field", width=64))
+    assert abs(float(start.sel(scaling="ic-mf", width=64))) < 0.5
+    assert f"theory {theory:.3g}" in found.findings[0]
+
+
+def test_picture(found):
+    figure = require_sound(found, "limits-kl")
+    assert drawn(figure.axes[0], found.data["divergence"].values[0, 1])
+    assert len(found.findings) == 8
+    assert (found.data["error"].sel(step=40) < found.data["error"].sel(step=0)).all()
+
+
+def test_interrupted_runs_go_on(tmp_path):
+    sizes = logit_laws.Sizes(4, 4, (8, 16), 8, 4, 5, (0, 1))
+    whole = logit_laws.experiment(sizes, Call("limits-kl"))
+    logit_laws.experiment(sizes, Call("limits-kl", store=tmp_path))
+    for part in sorted(tmp_path.glob("part-*"))[4:]:
+        part.unlink()
+    again = logit_laws.experiment(sizes, Call("limits-kl", store=tmp_path, threads=1))
+    assert again.data.identical(whole.data)

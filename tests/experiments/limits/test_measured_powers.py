@@ -1,0 +1,70 @@
+"""Measured powers of the width beside those of the theory, which is written out."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, require_sound
+from scipy import special
+
+from bnmc.experiments.limits import measured_powers
+from bnmc.experiments.parts import Call
+from bnmc.infinite_width import SCALINGS
+
+SIZES = measured_powers.Sizes(12, (64, 1024), 1, 30)
+#: Outputs, two kernels, change of outputs, square of output weights, change of both weights, and
+#: change of both kernels as sums over neurons.
+THEORY = {
+    "ntk": (0, 0, 0, 0, -1, -0.5, -0.5, -1, -1),
+    "mean-field": (-0.5, 0, 0, 0, -2, 0, 0, 0, 0),
+    "default": (0, 1, 0, 1, -1, 0.5, -0.5, -1, 1),
+    "sym-default": (0, 0.5, 0.5, 0.5, -1, 0, 0, 0, 0),
+    "ic-mf": (0, 0, 0, 0, -2, 0, 0, 0, 0),
+}
+PRINTED = {
+    "ntk": (-0.5, -0.5), "mean-field": (0, 0), "default": (-0.5, 0.5), "sym-default": (0, 0),
+    "ic-mf": (0, 0),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found():
+    return measured_powers.experiment(SIZES, Call("limits-exponents", rng=1, threads=2))
+
+
+def test_theory(found):
+    for name, powers in THEORY.items():
+        one = found.data.sel(scaling=name)
+        np.testing.assert_allclose(one["summed"], powers, atol=1e-12)
+        np.testing.assert_allclose(one["printed"], (*powers[:7], *PRINTED[name]), atol=1e-12)
+
+
+def test_measured_powers(found):
+    """Within six standard errors and 0.15, for the next order at width 64."""
+    power = found.data["power"]
+    errors = (found.data["power_high"] - power) / special.ndtri(0.975)
+    gap = np.abs(power - found.data["summed"])
+    assert (gap < 6 * errors + 0.15).all()
+    assert float(errors.median()) < 0.03
+    # The power -1/2 of the change of kernels under NTK is excluded.
+    change = power.sel(scaling="ntk", quantity="change of kernel of output weights")
+    assert float(change) < -0.7
+
+
+def test_picture(found):
+    figure = require_sound(found, "limits-exponents")
+    (ax,) = figure.axes
+    assert any(
+        np.allclose(line.get_xdata(), found.data["power"][0]) for line in ax.lines
+        if len(line.get_xdata()) == 9
+    )  # fmt: skip
+    assert len(found.table.rows) == 9 * len(SCALINGS)
+    assert not drawn(ax, found.data["power"][0])  # powers are on the horizontal axis
+
+
+def test_interrupted_runs_go_on(tmp_path):
+    sizes = measured_powers.Sizes(4, (8, 16), 1, 3)
+    whole = measured_powers.experiment(sizes, Call("limits-exponents"))
+    measured_powers.experiment(sizes, Call("limits-exponents", store=tmp_path))
+    for part in sorted(tmp_path.glob("part-*"))[3:]:
+        part.unlink()
+    again = measured_powers.experiment(sizes, Call("limits-exponents", store=tmp_path))
+    assert again.data.identical(whole.data)

@@ -1,0 +1,57 @@
+"""Ensembles of trained networks: seeds, threads, interruption."""
+
+import time
+
+import numpy as np
+import pytest
+
+from bnmc.experiments.limits import networks
+from bnmc.experiments.limits.networks import train_ensemble
+
+X = np.random.default_rng(5).standard_normal((3, 6)) / np.sqrt(3.0)
+Y = X[0] > 0
+
+
+def outputs(rng, threads=1, labels=Y, networks=4, progress=lambda done, total: None):
+    found = train_ensemble(
+        "ntk", X, labels, (0, 3), networks=networks, rng=rng, threads=threads, progress=progress,
+        width=16, learning_rate=1.0,
+    )  # fmt: skip
+    return np.stack([one.outputs[0] for one in found])
+
+
+def test_results_depend_on_the_state_of_the_generator_only():
+    """Not on threads, and not on the children that the generator has had."""
+    told = []
+    first = outputs(np.random.default_rng(1), 1, progress=lambda *now: told.append(now))
+    rng = np.random.default_rng(1)
+    rng.spawn(3)
+    np.testing.assert_array_equal(outputs(rng, 3), first)
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert len(np.unique(first[:, 0, 0])) == 4
+    assert not np.isin(outputs(rng, 1), first).any()
+
+
+def test_each_network_may_have_its_own_labels():
+    same = outputs(np.random.default_rng(1), networks=2)
+    other = outputs(np.random.default_rng(1), networks=2, labels=np.stack([Y, ~Y]))
+    np.testing.assert_array_equal(other[0], same[0])
+    np.testing.assert_array_equal(other[1, 0], same[1, 0])
+    assert not np.isclose(other[1, 1], same[1, 1]).all()
+
+
+def test_networks_that_wait_do_not_run_after_an_interruption(monkeypatch):
+    ran = []
+
+    def slow(*given, **options):
+        ran.append(1)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(networks, "train_shallow", slow)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        outputs(np.random.default_rng(1), 1, networks=1000, progress=stop)
+    assert len(ran) < 500

@@ -1,0 +1,67 @@
+"""The plane of scalings: its strip, its regions, and the table of the lectures."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from experiment_checks import require_sound
+
+from bnmc.experiments.limits import scaling_plane
+from bnmc.experiments.parts import Call
+from bnmc.infinite_width import SCALINGS
+
+
+@pytest.fixture(scope="module")
+def found():
+    return scaling_plane.experiment(scaling_plane.DEFAULT, Call("limits-plane"))
+
+
+def test_conditions_of_the_lectures(found):
+    q, t = np.meshgrid(found.data["q_sigma"], found.data["q_tilde"], indexing="ij")
+    expected = (q == -0.5, 2 * q + t + 1 == 0, q + t + 0.5 == 0, q + t == 0)
+    for index, one in enumerate(expected):  # multiples of 1/8 are exact
+        np.testing.assert_array_equal(found.data["held"].values[..., index], one)
+    strip = (q + t >= -0.5) & (q + t <= 0)
+    np.testing.assert_array_equal(found.data["region"].values > 0, strip)
+
+
+def test_there_are_13_regions(found):
+    """3 combinations on the lower edge, where two lines meet, and 5 inside and on the upper one."""
+    assert set(np.unique(found.data["region"])) == set(range(14))
+    assert "have 13 combinations" in found.findings[0]
+
+
+def test_regions_have_one_combination_of_signs(found):
+    q, t = np.meshgrid(found.data["q_sigma"], found.data["q_tilde"], indexing="ij")
+    powers = np.stack([q + 0.5, 2 * q + t + 1, q + t + 0.5, q + t], axis=-1)
+    for number in range(1, 14):
+        own = np.sign(powers[found.data["region"].values == number])
+        assert (own == own[0]).all()
+    assert scaling_plane.region(SCALINGS["mean-field"]) == (-1, 0, 1, 0)
+
+
+def test_table_and_findings(found):
+    rows = {row[0]: row[1:] for row in found.table.rows}
+    assert rows["ntk"] == ("0", "0", "0", "-1/2", "yes", "yes", "yes", "no")
+    assert rows["default"][:4] == ("1, 0", "0", "1, 0", "-1/2, 1/2")
+    assert rows["ic-mf"][4:] == ("yes",) * 4
+    assert "at most 3 of the four properties; of the named ones ntk." in found.findings[1]
+    assert "than ntk, mean-field and sym-default" in found.findings[2]
+    assert found.findings[3].startswith("All four properties: ic-mf,")
+
+
+def test_picture(found):
+    (ax,) = require_sound(found, "limits-plane").axes
+    lines = [(line.get_xdata(), line.get_ydata()) for line in ax.lines]
+    q = np.array([-1.5, 0.5])
+    for t in (-1 - 2 * q, -0.5 - q, -q):
+        assert any(np.array_equal(x, q) and np.allclose(y, t) for x, y in lines)
+
+
+def test_a_store_keeps_the_grid(tmp_path):
+    sizes = scaling_plane.Sizes(2)
+    first, second = (
+        scaling_plane.experiment(sizes, Call("limits-plane", store=tmp_path)) for _ in range(2)
+    )
+    assert first.data.identical(second.data)
+    assert first.data["q_sigma"].values.tolist() == [float(Fraction(k, 2)) for k in range(-3, 2)]
