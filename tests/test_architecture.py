@@ -7,6 +7,9 @@ import pytest
 
 import bnmc
 
+# The checks read sources and run none of them.
+pytestmark = pytest.mark.untraced
+
 ROOT = Path(bnmc.__file__).parent
 TESTS = Path(__file__).parent
 CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"

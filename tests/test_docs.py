@@ -22,10 +22,12 @@ from bnmc import cli, experiments
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.rst"))
-#: Pages whose code takes more than a few seconds, because it compiles kernels or starts processes.
-HEAVY = {"cluster", "embedding", "questions"}
+#: Pages whose code takes more than a few seconds: it compiles kernels, starts processes,
+#: couples hundreds of chains, or measures networks of 30 layers.
+HEAVY = {"cluster", "embedding", "mixing", "questions", "torch"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
+pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
 
 
@@ -40,6 +42,7 @@ def with_prompt(page):
     return ">>> " in text_of(page)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     "page",
     [
@@ -95,6 +98,7 @@ def quick(name, **options):
     return experiments.Experiment(name, name, data, table, (), lambda _, figure: figure.subplots())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     "command",
     [
@@ -154,22 +158,14 @@ def test_every_block_of_code_is_run():
     assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
-def test_a_test_with_the_plugin(tmp_path):
+def test_a_test_with_the_plugin(pytester):
     block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", text_of(DOCS / "testing.rst"))
     code = inspect.cleandoc("\n" + block.group(1))
-    (tmp_path / "test_mine.py").write_text(code + "\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]
-    if not any("bnmc" in point.value for point in plugins()):
-        command += ["-p", "bnmc.pytest_plugin"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "of the roofline" in done.stdout
-
-
-def plugins():
-    from importlib.metadata import entry_points
-
-    return entry_points(group="pytest11")
+    pytester.makepyfile(test_mine=code)
+    options = "-q", "-p", "no:cacheprovider", "-p", "bnmc.pytest_plugin"
+    done = pytester.runpytest_inprocess(*options, "test_mine.py")
+    assert done.ret == pytest.ExitCode.OK
+    done.stdout.fnmatch_lines(["*of the roofline*"])
 
 
 class FakeRay(types.ModuleType):
@@ -224,7 +220,15 @@ def test_scripts_for_clusters(name, tmp_path):
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.untraced
+@pytest.mark.parametrize(
+    "path",
+    # The first one each time: the second simulates and draws in the same way.
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if number else [])
+        for number, path in enumerate(NOTEBOOKS)
+    ],
+)
 def test_notebooks_run(path, tmp_path, monkeypatch):
     """The cells contain plain Python, so they run as a program, in the short form."""
     pytest.importorskip("matplotlib").use("Agg")

@@ -234,6 +234,7 @@ def test_finite_array_refuses_what_is_not_real_numbers(value):
         finite_array("x", value, shape=(...,))
 
 
+@pytest.mark.untraced
 @given(
     hnp.arrays(
         hnp.integer_dtypes() | hnp.floating_dtypes(),

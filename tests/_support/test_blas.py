@@ -36,7 +36,7 @@ def test_a_run_names_blas_if_its_values_depend_on_it():
                 assert run.cpu == f"{plain}; {blas.blas_kernel()}"
 
 
-def test_states_do_not_depend_on_blas():
+def test_states_do_not_depend_on_blas(capsys):
     """OpenBLAS with kernels for another processor; only eigenvalues may change."""
     if "openblas" not in blas.blas_kernel():
         pytest.skip("OPENBLAS_CORETYPE has an effect on OpenBLAS only")
@@ -52,14 +52,14 @@ def test_states_do_not_depend_on_blas():
                 digest.update(run["scaled_gram"].tobytes())
         print(digest.hexdigest())
     """
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True,
-            check=True, env={**os.environ, "OPENBLAS_CORETYPE": kernel},
-        ).stdout
-        for kernel in ("Prescott", "Haswell")
-    }  # fmt: skip
-    assert len(digests) == 1
+    script = textwrap.dedent(script)
+    exec(script, {})
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "OPENBLAS_CORETYPE": "Prescott"},
+    )  # fmt: skip
+    # This process has the kernels for its own processor, which is newer.
+    assert done.stdout == capsys.readouterr().out
 
 
 def test_one_thread_of_blas():

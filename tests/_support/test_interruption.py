@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from slow_cases import pairs, some
 
 import bnmc
 from bnmc._support import interruption
@@ -47,18 +48,17 @@ def hearing():
     signal.signal(signal.SIGINT, former)
 
 
-@pytest.mark.parametrize(
-    ("chain", "options"),
-    [
-        (CHAIN, {}),
-        (bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32"}),
-        (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2}),
-        (bnmc.Chain.vanilla(30, 3), {"observables": "log_scale"}),
-    ],
-    ids=["conditional", "skip", "weights", "factor"],
-)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_what_was_finished_comes_along_and_goes_on(chain, options, threads):
+RUNS = {
+    "conditional": (CHAIN, {}),
+    "skip": (bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32"}),
+    "weights": (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2}),
+    "factor": (bnmc.Chain.vanilla(30, 3), {"observables": "log_scale"}),
+}
+
+
+@pytest.mark.parametrize(("kind", "threads"), pairs(RUNS, [1, 2]))
+def test_what_was_finished_comes_along_and_goes_on(kind, threads):
+    chain, options = RUNS[kind][0], dict(RUNS[kind][1])
     expected = bnmc.simulate(chain, 20_000, chains=3, rng=1, **options)
     with (
         mock.patch.object(segment, "TASK_SECONDS", 1e-4),
@@ -214,7 +214,8 @@ import sys, time, signal, bnmc
 signal.signal(signal.SIGINT, signal.default_int_handler)
 width, depth, chains, sampler = {arguments}
 chain = bnmc.Chain(width, 4, "relu")
-bnmc.simulate(chain, 1, chains=1, rng=0, sampler=sampler)  # compiles, or loads what is
+small = bnmc.Chain(30, 4, "relu")
+bnmc.simulate(small, 1, chains=1, rng=0, sampler=sampler)  # compiles, or loads what is
 def report(done, total):
     print("at work", flush=True)
 print("ready", flush=True)
@@ -230,8 +231,11 @@ except bnmc.errors.Interrupted as stop:
 
 @pytest.mark.parametrize(
     "arguments",
-    [(30, 10**8, 1, "auto"), (20_000, 10**6, 4, "auto"), (30_000, 40, 1, "weights")],
-    ids=["many short layers", "chains", "layers of a second"],
+    [
+        pytest.param((30, 10**8, 1, "auto"), id="many short layers"),
+        pytest.param((20_000, 10**6, 4, "auto"), id="chains", marks=pytest.mark.slow),
+        pytest.param((30_000, 40, 1, "weights"), id="layers of a second"),
+    ],
 )
 def test_ctrl_c_is_answered_within_a_second(arguments):
     script = textwrap.dedent(SCRIPT).replace("{arguments}", repr(arguments))
@@ -267,7 +271,7 @@ NEVER_ENDS = {
 }
 
 
-@pytest.mark.parametrize("what", NEVER_ENDS)
+@pytest.mark.parametrize("what", some(NEVER_ENDS, "Python", "compiled, an array"))
 def test_a_function_that_never_ends(what):
     """The first Ctrl-C ends the call after `GRACE`, and the process ends without its threads."""
     script = f"""

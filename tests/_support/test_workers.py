@@ -18,6 +18,7 @@ from concurrent.futures import (
 
 import numpy as np
 import pytest
+from worker_processes import fresh
 
 import bnmc
 from bnmc._support.progress import Reporter, as_progress
@@ -100,7 +101,7 @@ def test_results_do_not_depend_on_the_executor():
     with ThreadPoolExecutor(3) as pool:
         assert_same(results(pool), expected)
     # Fresh processes, as on the systems that cannot fork and on clusters.
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert_same(results(pool), expected)
 
 
@@ -183,7 +184,7 @@ def test_tasks_submitted_before_a_submission_fails_are_cancelled():
 
 def test_an_error_comes_back_from_another_process():
     with (
-        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+        fresh(1) as pool,
         pytest.raises(BnmcError, match="layer 1"),
     ):
         # An identity that is even: rows (-1, 1) become (1, 1), without variance.
@@ -290,7 +291,7 @@ def test_functions_of_the_user_go_to_other_processes():
         2,
     )
     expected = run(chain, observables=observables)
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with fresh(2) as pool:
         assert_same_run(run(chain, observables=observables, executor=pool), expected)
 
 
@@ -354,7 +355,7 @@ def die_once(path):
 
 @pytest.mark.slow
 def test_a_pool_of_processes_that_broke_is_replaced(tmp_path):
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with fresh(1) as pool:
         found = run_tasks(die_once, [(tmp_path / "a",), (tmp_path / "b",)], pool, 1, silent)
         assert found == ["alive", "alive"]
         # The user's own is broken; it is none of ours to close.

@@ -1,18 +1,18 @@
 """Executors of other packages and of other processes: the same bits, also when workers die."""
 
 import hashlib
-import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from worker_processes import fresh
 
 import bnmc
 from bnmc._support import workers
@@ -52,10 +52,6 @@ def assert_same_everywhere(executor):
     np.testing.assert_array_equal(bound(executor).meeting_times, bound().meeting_times)
 
 
-def spawned(count):
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
-
-
 class Deadly:
     """A trace that kills so many of the processes that compute it, each in the middle of a task."""
 
@@ -92,11 +88,18 @@ def client():
     import dask  # not above: workers that import this file have no use for it
     import distributed
 
-    with (
+    with fresh(1) as pool:  # starts the server of processes, which Dask's own come from, too
+        context = pool._mp_context.get_start_method()
+        pool.submit(int).result()
+    settings = {
         # A second death of a task's worker is an error that we hear of, not only Dask.
-        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        "distributed.scheduler.allowed-failures": 1,
+        "distributed.worker.multiprocessing-method": context,
+    }
+    with (
+        dask.config.set(settings),
         distributed.LocalCluster(
-            n_workers=4, threads_per_worker=1, processes=True, dashboard_address=":0",
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0",
             memory_limit=0, silence_logs=50,
         ) as cluster,
         distributed.Client(cluster) as client,
@@ -107,11 +110,13 @@ def client():
 def test_dask(client):
     assert_same_everywhere(client)
     assert_same(run(client.get_executor()), run())
-    assert len({os.getpid(), *client.run(os.getpid).values()}) == 5
+    assert len({os.getpid(), *client.run(os.getpid).values()}) == 3
 
 
 @KILL
-@pytest.mark.parametrize(("chains", "deaths"), [(10, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("chains", "deaths"), [pytest.param(10, 1, marks=pytest.mark.slow), (1, 2)]
+)
 def test_workers_of_dask_are_killed(client, tmp_path, chains, deaths):
     deadly = Deadly(tmp_path, deaths)
     options = {"observables": ["gram", deadly.observable], "chains": chains}
@@ -121,7 +126,7 @@ def test_workers_of_dask_are_killed(client, tmp_path, chains, deaths):
 
 @pytest.fixture(scope="module")
 def worker():
-    with spawned(1) as pool:
+    with fresh(1) as pool:
         yield pool
 
 
@@ -132,16 +137,18 @@ def worker():
 def test_workers_of_a_pool_are_killed(tmp_path):
     deadly = Deadly(tmp_path, 1)
     options = {"observables": ["gram", deadly.observable]}
-    with spawned(2) as pool:
+    with fresh(2) as pool:
         assert_same(run(pool, **options), run(**options))
     assert deadly.deaths == 1
 
 
 @KILL
+@pytest.mark.slow
 def test_workers_that_die_again_and_again_end_the_run(tmp_path, monkeypatch):
+    """`test_workers.py` counts losses each time, without processes."""
     monkeypatch.setattr(workers, "MOST_LOSSES", 1)
     deadly = Deadly(tmp_path, 50)
-    with spawned(1) as pool, pytest.raises(WorkersLostError) as caught:
+    with fresh(1) as pool, pytest.raises(WorkersLostError) as caught:
         run(pool, observables=deadly.observable, chains=1)
     assert caught.value.losses == deadly.deaths == 2
 
@@ -207,8 +214,8 @@ def threads_of_task(G):
 def test_a_task_runs_in_one_thread(worker):
     counted = bnmc.Observable(threads_of_task, (2,), name="counted")
     wide = bnmc.Chain(3000, 3, "relu")  # of which a layer is worth several threads
-    # The first call starts what the libraries start when they are imported.
-    before, _ = worker.submit(threads_of_task, None).result()
+    # A narrow chain first, which starts what the libraries start at their first use.
+    before = run(worker, depth=3, chains=1, observables=counted)["counted"][0, -1, 0]
     during = run(worker, wide, depth=3, chains=4, observables=counted)["counted"]
     assert (during[..., 0] == before).all()
     assert (during[..., 1] == 0).all()

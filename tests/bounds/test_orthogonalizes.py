@@ -11,7 +11,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from oracle import FALSE_ALARM
@@ -22,6 +22,9 @@ from bnmc.bounds import orthogonalizes as og
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 SIGMAS = 5.5
+
+#: A third of the examples, where each takes a quadrature for every eigenvalue.
+FEWER = settings(max_examples=settings.default.max_examples // 3)
 
 spectra = hnp.arrays(
     np.float64,
@@ -158,6 +161,8 @@ def test_expected_shares_against_quadrature():
     np.testing.assert_allclose(og.expected_shares(spectrum), expected, rtol=1e-13)
 
 
+@pytest.mark.untraced
+@FEWER
 @given(spectra)
 def test_expected_shares_are_shares(spectrum):
     p = og.expected_shares(spectrum)
@@ -168,6 +173,7 @@ def test_expected_shares_are_shares(spectrum):
     assert (np.diff(p[order]) >= -1e-15).all()
 
 
+@FEWER
 @given(spectra)
 def test_lemma_8_holds(spectrum):
     """Also with 2n/(n+2) in place of 2/3, as in its proof."""

@@ -335,7 +335,18 @@ MEASURED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("figure", REFERENCE["figures"], ids=lambda one: one["name"])
+#: These take seconds each; other tests compare the same experiments with theory and NumPy.
+LATER = ("orthogonalizes-2a", "rank-collapse-2", "rank-collapse-3b", "bridging-1a, notebook")
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize(
+    "figure",
+    [
+        pytest.param(one, id=one["name"], marks=[pytest.mark.slow] if one["name"] in LATER else [])
+        for one in REFERENCE["figures"]
+    ],
+)
 def test_agrees_with_the_authors_code(figure):
     measure, sizes = MEASURED[figure["name"]]
     ours = measure(*sizes)

@@ -235,6 +235,7 @@ def test_a_dead_sample_revives_if_rows_are_centred():
     assert not dead(np.maximum(normalised(forward(x)), 0.0)).any(axis=1).all()
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("sigma", "width", "layers"), [("relu", 9, 120), (step, 12, 15)])
 def test_the_absorbed_share_follows_from_the_probabilities(sigma, width, layers):
     # 1500 networks.  Absorptions minus the sum of the probabilities are a martingale with jumps of

@@ -1,7 +1,7 @@
 """`bnmc.mixing.autocorrelation` against loops, against processes in closed form, and on chains.
 
 Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
-probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
+probability 95 % leaves 95 ± 3.6 % with probability 4e-7 (binomial).  Where fewer are counted, it is
 below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
 """
 
@@ -18,7 +18,7 @@ from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.rate import RateEstimate
 
 # An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
-SEEDS, GROUPS, FEWER = 2000, 1000, 600
+SEEDS, GROUPS, FEWER = 1000, 1000, 600
 
 
 def ar1(rng, chains, layers, rho):
@@ -137,12 +137,15 @@ def test_units_do_not_matter():
 # ---------------------------------------------------------------- intervals
 
 
+@pytest.mark.untraced
 def test_intervals_cover_what_they_say():
     runs = many(SEEDS, lambda rng: ar1(rng, 50, 200, 0.4))
     found = coverage(runs, (0.4, integrated(0.4), 0.0))
-    np.testing.assert_allclose(found, 0.95, atol=0.025)
+    # An error that is stated 20 % too small, a share of 88 %, is missed with probability 1e-3.
+    np.testing.assert_allclose(found, 0.95, atol=0.036)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("chains", "layers", "rho"),
     [(64, 200, -0.4), (50, 100, 0.0), (1, 1500, 0.4), (8, 400, 0.6)],
@@ -153,6 +156,7 @@ def test_intervals_cover_in_other_cases(chains, layers, rho):
     assert coverage(runs, (abs(rho), integrated(rho), 0.0)).min() >= lowest(FEWER)
 
 
+@pytest.mark.untraced
 def test_intervals_do_not_presume_a_gaussian_process():
     """The square of an AR(1) process has ρ(k) = ρ^{2k}, and heavy tails."""
     rate = 0.6**2
@@ -285,16 +289,17 @@ def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     assert abs(found.mean.value) < 5.5 * found.mean.stderr  # zero by symmetry
 
 
+@pytest.mark.untraced
 def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
     """For an observable that is neither linear nor Gaussian."""
     chain = bnmc.Chain(50, 4, "relu")
     options = {"observables": "orthogonality_gap", "burn_in": 20}
-    run = bnmc.simulate(chain, 99, chains=8 * GROUPS, rng=2, **options)
+    run = bnmc.simulate(chain, 99, chains=8 * FEWER, rng=2, **options)
     values = run["orthogonality_gap"]
     truth = autocorrelation(values, tol=10)
     truths = (truth.rate, truth.time.value, truth.mean.value)
     assert truth.time.stderr < 0.01 * truth.time.value
-    assert coverage(values.reshape(GROUPS, 8, 80), truths, tol=10).min() >= lowest(GROUPS)
+    assert coverage(values.reshape(FEWER, 8, 80), truths, tol=10).min() >= lowest(FEWER)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`bnmc.mixing.spectral` against formulas, against processes in closed form, and on chains.
 
 Coverage is counted over `SEEDS` independent runs: the count of an interval that covers with
-probability 95 % leaves 95 ± 2.5 % with probability 6e-7 (binomial).  Where fewer are counted, it is
+probability 95 % leaves 95 ± 3.6 % with probability 4e-7 (binomial).  Where fewer are counted, it is
 below `lowest` with probability 1e-6 at most.  Other comparisons allow 5.5 standard errors (4e-8).
 """
 
@@ -17,7 +17,7 @@ from bnmc.mixing.implied_timescales import Spectrum, _chapman_kolmogorov, _rate,
 from bnmc.mixing.rate import RateEstimate
 
 # An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
-SEEDS, GROUPS, FEWER = 2000, 1000, 600
+SEEDS, GROUPS, FEWER = 1000, 1000, 600
 
 DEGENERATE = np.diag([0.6, 0.6, 0.6])
 NEAR = np.diag([0.6, 0.58, 0.55])
@@ -184,7 +184,8 @@ def test_null_directions_are_left_out():
 @pytest.mark.untraced
 def test_the_interval_of_one_feature_covers_what_it_says():
     share, given = coverage(many(SEEDS, lambda rng: ar1(rng, 50, 60, 0.5)), 0.5, [1, 2])
-    assert share == pytest.approx(0.95, abs=0.025)
+    # An error that is stated 20 % too small, a share of 88 %, is missed with probability 1e-3.
+    assert share == pytest.approx(0.95, abs=0.036)
     # A lag is rejected with probability 1 %, the second after the first more often than that.
     assert given > 0.99
 

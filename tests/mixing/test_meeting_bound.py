@@ -44,11 +44,12 @@ def test_the_bound_is_above_the_distance_and_within_a_factor_of_ten(chain, initi
     # The law of these two numbers of G_l is no farther from its limit than that of x_l, and on bins
     # that of the numbers no farther yet. Of N draws each on K bins the estimate is, in expectation,
     # too large by at most sqrt(K/N), and above that by t with probability exp(-N t²) (McDiarmid).
+    # With N = 40 000 an upper end that is 0.06 below the distance shows.
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 1)) * np.ones(chain.batch)
     x = x + (0.1 if initial == "near" else 1.0) * np.linspace(-1.0, 1.0, chain.batch)
     x += 0.02 * rng.standard_normal(x.shape)
-    count, side, depth = 100_000, 6, 10
+    count, side, depth = 40_000, 6, 10
     above = math.sqrt(math.log(4 * depth / 1e-6) / count)
 
     def histogram(gram):

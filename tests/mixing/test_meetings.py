@@ -1,5 +1,6 @@
 """Statistics of meeting times: their formulas, and the coverage of their intervals."""
 
+import dataclasses
 import math
 from concurrent.futures import Executor, Future
 
@@ -90,8 +91,9 @@ def shares(chain, lag, replicates, seeds, depth, one):
     waited = truth.meeting_times - lag
     capped = [np.clip(np.ceil((waited - layer) / lag), 0, 2).mean() for layer in range(depth + 1)]
     covered = {name: [] for name in ("bound", "survival", "band", "rate")}
-    for seed in range(seeds):
-        cert = _summary_of(chain, depth, lag, replicates, [one, seed])
+    for part in _parts(chain, lag, replicates, seeds, [one, 0]):
+        # The bound without pairs from other starts, which its intervals do not use.
+        cert = meeting_bound.summary(part, lag, depth, 2, 4000, 0.95, 0)
         covered["bound"].append((cert.ci[:, 0] <= capped) & (capped <= cert.ci[:, 1]))
         exact = cert.survival_ci
         covered["survival"].append(
@@ -103,11 +105,19 @@ def shares(chain, lag, replicates, seeds, depth, one):
     return {name: np.mean(values, axis=0) for name, values in covered.items()}
 
 
-def _summary_of(chain, depth, lag, replicates, seed):
-    """Return the bound without pairs from other starts, which its intervals do not use."""
+def _parts(chain, lag, replicates, count, seed):
+    """Yield the meetings of independent parts of one run: many small runs cost more."""
     pairs = coupling.CoupledPairs(chain, "gaussian", seed, 4000, AtOnce(), False)
-    meetings = pairs.run(lag, 0, replicates)
-    return meeting_bound.summary(meetings, lag, depth, 2, 4000, 0.95, pairs.key)
+    whole = pairs.run(lag, 0, count * replicates)
+    for first in range(0, count * replicates, replicates):
+        part = slice(first, first + replicates)
+        yield dataclasses.replace(
+            whole,
+            layers=whole.layers[part],
+            tries=whole.tries[part],
+            refusals=whole.refusals[part],
+            degenerate=whole.degenerate[part],
+        )
 
 
 @pytest.mark.untraced
@@ -162,10 +172,11 @@ def test_intervals_cover_for_light_and_heavy_tails(name, lags):
 
 @pytest.mark.parametrize("name", LAWS)
 def test_shares_cover_for_light_and_heavy_tails(name):
-    # As above, for P(W > l): exact intervals, and the band for all layers.
+    # As above, for P(W > l): exact intervals, and the band for all layers.  Of 1000 seeds, an end
+    # that misses 8 % shows.
     replicates, parts = LAWS[name]
     rng = np.random.default_rng(len(name))
-    depth, seeds = 60, 2000
+    depth, seeds = 60, 1000
     layers = np.arange(depth + 1)
     weights, means = np.array(parts).T
     truth = sum(weight * (1.0 - 1.0 / mean) ** layers for weight, mean in parts)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from oracle import FALSE_ALARM
 from scipy import stats
+from slow_cases import pairs
 
 import bnmc
 from bnmc.mixing.flat_pieces import FlatPieces
@@ -29,8 +30,7 @@ def covariances(count, n, centred):
 
 
 @pytest.mark.parametrize("pieces", [NEGATIVE, SIGN], ids=["negative", "sign"])
-@pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
-@pytest.mark.parametrize("width", [1, 5, 60])
+@pytest.mark.parametrize(("width", "norm"), pairs([1, 5, 60], ["batch", "batch-uncentred"]))
 def test_drawn_rows_agree_with_the_closed_form(pieces, norm, width):
     # 366 states of 1024 rows each.  The error of the sampled mean is that of the differences.
     given = covariances(366, 4, norm == "batch")

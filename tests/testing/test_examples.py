@@ -40,10 +40,13 @@ def test_frameworks_that_are_missing(framework, monkeypatch):
     [
         ("torch", {}, None),
         ("torch", {"eps": 1e-5}, "eps = 1e-05"),
-        ("torch", {"training": False}, "evaluation mode"),
+        # test_same_law.py finds these mistakes in NumPy each time.
+        pytest.param("torch", {"training": False}, "evaluation mode", marks=pytest.mark.slow),
         ("torch", {"training": False, "momentum": 0.1}, "momentum"),
-        ("torch", {"training": False, "momentum": 1.0}, "ddof = 1"),
-        ("torch", {"weights": "kaiming"}, "Kaiming"),
+        pytest.param(
+            "torch", {"training": False, "momentum": 1.0}, "ddof = 1", marks=pytest.mark.slow
+        ),
+        pytest.param("torch", {"weights": "kaiming"}, "Kaiming", marks=pytest.mark.slow),
         ("torch", {"weights": "default"}, "a bias"),
         ("jax", {}, None),
         ("jax", {"eps": 1e-5}, "eps = 1e-05"),

@@ -45,6 +45,7 @@ def mismatch(step, chain=RELU, **options):
 # ---------------------------------------------------------------- right steps
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("chain", "options"),
     [
@@ -67,8 +68,9 @@ def mismatch(step, chain=RELU, **options):
     ids=lambda value: repr(value) if isinstance(value, bnmc.Chain) else "",
 )  # fmt: skip
 def test_right_steps_pass(chain, options):
+    """2048 rows show a factor of 1.03 in h′, and 512 rows of a narrow layer one of 1.1."""
     step = Network(chain.width, chain.activation.name, **options)
-    assert_same_law(step, chain, rng=0, rows=2048)
+    assert_same_law(step, chain, rng=0, rows=2048 if chain.width >= 10 else 512)
 
 
 def test_right_steps_of_single_precision_pass():
@@ -172,8 +174,15 @@ MISTAKES = {
 }
 
 
+#: Mistakes that are tested each time in another size, or in wide layers.
+AGAIN = (
+    "eps 1e-8", "two W in turn", "last W, odd calls", "paired rows, 0.7", "Student, 30",
+    "last W, even calls", "second half of rows", "normalized rows",
+)  # fmt: skip
+
+
 @pytest.mark.untraced
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", some(MISTAKES, *(one for one in MISTAKES if one not in AGAIN)))
 def test_a_mistake_is_found_and_named(mistake):
     options, words = MISTAKES[mistake]
     start = time.perf_counter()
@@ -200,40 +209,46 @@ def test_mistakes_of_orthogonal_networks(options, words):
     assert re.search(words, str(error))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"weights": "paired 0.3"}, r"rows r and r \+ 1 have mean squared correlation 0\.0[345]"),
-        ({"weights": "mirrored"}, r"rows r and r \+ 100 have mean squared correlation 0\.5"),
-        ({"reused": 1}, "calls share their weights up to signs"),
-        ({"reused": 2}, "calls share their weights up to signs"),
-        ({"weights": "all but first uniform"}, "weights are not Gaussian"),
-        ({"weights": "all but first rademacher"}, "weights are not Gaussian"),
-        ({"weights": "unit rows"}, r"= 0\.9901 if the rows of W are normalized"),
-        ({"weights": "student 10"}, "Student's t with about (8|9|1[0-3]) degrees"),
-    ],
-    ids=str,
-)
-def test_mistakes_of_wide_layers(options, words):
+WIDE = {
+    "paired": ({"weights": "paired 0.3"}, r"r \+ 1 have mean squared correlation 0\.0[345]"),
+    "mirrored": ({"weights": "mirrored"}, r"r \+ 100 have mean squared correlation 0\.5"),
+    "even": ({"reused": 1}, "calls share their weights up to signs"),
+    "odd": ({"reused": 2}, "calls share their weights up to signs"),
+    "uniform": ({"weights": "all but first uniform"}, "weights are not Gaussian"),
+    "Rademacher": ({"weights": "all but first rademacher"}, "weights are not Gaussian"),
+    "unit rows": ({"weights": "unit rows"}, r"= 0\.9901 if the rows of W are normalized"),
+    "Student": ({"weights": "student 10"}, "Student's t with about (8|9|1[0-3]) degrees"),
+}
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("mistake", some(WIDE, "mirrored", "even", "uniform", "unit rows"))
+def test_mistakes_of_wide_layers(mistake):
     """Signs that cancel, columns that are not the first, norms of vectors of 200 weights."""
+    options, words = WIDE[mistake]
     (cause,) = mismatch(Network(200, **options), bnmc.Chain(200, 5, "relu")).causes
     assert re.search(words, cause)
+
+
+def again(*case):
+    """A case of a mistake that is tested with another chain or factor each time."""
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("chain", "options", "words"),
     [
         (bnmc.Chain(10, 3, "relu"), {"weights": "uniform"}, "not Gaussian: uniform"),
-        (bnmc.Chain(10, 3, "linear"), {"pool": 2}, "weights come back"),
+        again(bnmc.Chain(10, 3, "linear"), {"pool": 2}, "weights come back"),
         (bnmc.Chain(10, 4, "tanh", gain=3.0), {}, "is the gain 3 missing"),
         (bnmc.Chain(10, 4, "tanh", skip=0.5), {}, "the skip connection is .*, not 0.5"),
         (bnmc.Chain(10, 4, "tanh", eps=1e-5), {}, "the norm adds eps"),
         (bnmc.Chain(10, 4, "tanh", norm="batch-uncentred"), {}, "rows are centred"),
         (bnmc.Chain(10, 4, "tanh", norm="none"), {}, "rows are centred"),
         (bnmc.Chain(10, 4, "tanh"), {"ddof": 1}, "ddof = 1"),
-        (bnmc.Chain(10, 4, "linear"), {"centred": False}, "without being centred"),
+        again(bnmc.Chain(10, 4, "linear"), {"centred": False}, "without being centred"),
         (bnmc.Chain(20, 5, "tanh"), {"scale": (5 / 4) ** 0.5}, r"1\.11\d\d: sqrt\(n/\(n-1\)\) for"),
-        (
+        again(
             bnmc.Chain(20, 5, "tanh"),
             {"scale": (4 / 5) ** 0.5},
             r"0\.8\d\d\d: sqrt\(\(n-1\)/n\) for",
@@ -257,6 +272,7 @@ def test_a_default_linear_layer_of_pytorch_has_three_faults():
     assert "not Gaussian" in law
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -265,7 +281,9 @@ def test_a_default_linear_layer_of_pytorch_has_three_faults():
             {"weights": "uniform", "scale": 3**-0.5, "bias": 1.0, "eps": 1e-5},
             ("a bias", "eps = 1e-05", "a third of the variance", "not Gaussian"),
         ),
-        ({"bias": 1.0, "sigma": "gelu"}, ("a bias", "gelu fits better")),
+        pytest.param(
+            {"bias": 1.0, "sigma": "gelu"}, ("a bias", "gelu fits better"), marks=pytest.mark.slow
+        ),
         (
             {"sigma": lambda x: np.where(x > 0.0, x, 0.01 * x), "ddof": 1},
             ("leaky_relu fits better", "ddof = 1"),
@@ -289,9 +307,12 @@ def test_a_part_that_no_candidate_explains_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("sigma", "eps"), [("tanh", 0.0), ("relu", 1e-3), ("silu", 0.0), ("sigmoid", 1e-3)]
-)
-@pytest.mark.parametrize("last", ["activation", "normalization"])
+    ("last", "sigma", "eps"),
+    [
+        ("activation", "tanh", 0.0), ("activation", "relu", 1e-3), ("activation", "silu", 0.0),
+        ("normalization", "sigmoid", 1e-3), ("normalization", "relu", 0.0),
+    ],
+)  # fmt: skip
 def test_parts_in_another_order_are_named(sigma, last, eps):
     """Linear → norm → activation and activation → linear → norm, whatever ε the norm has."""
     chain, rng = bnmc.Chain(30, 8, sigma), np.random.default_rng(2)
@@ -318,8 +339,8 @@ def test_a_final_normalization_is_known_for_every_divisor():
     assert "the step ends with the normalization" in cause
 
 
-@pytest.mark.parametrize("scale", [0.01, 0.3, 100.0])
-@pytest.mark.parametrize("shape", [(10, 3), (30, 20)])
+@pytest.mark.untraced
+@pytest.mark.parametrize(("scale", "shape"), [(0.01, (10, 3)), (0.3, (30, 20)), (100.0, (10, 3))])
 def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
     step = Network(shape[0], "tanh", scale=scale)
     (cause,) = mismatch(step, bnmc.Chain(*shape, "tanh")).causes
@@ -329,6 +350,7 @@ def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
     )
 
 
+@pytest.mark.untraced
 def test_no_cause_is_invented_where_none_is_known():
     """σ² has a mean where tanh has none: no candidate has such covariances."""
     step = Network(30, lambda x: np.tanh(x) ** 2)
@@ -512,9 +534,11 @@ LAYERS = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", LAYERS)
 def test_right_steps_of_other_layers_pass(name):
-    assert_same_law(layer_of(LAYERS[name]), LAYERS[name], rng=0)
+    """2048 rows show a factor of 1.03 in h′; the mistakes below are larger."""
+    assert_same_law(layer_of(LAYERS[name]), LAYERS[name], rng=0, rows=2048)
 
 
 def transposed(h):

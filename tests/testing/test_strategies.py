@@ -108,6 +108,7 @@ def test_all_named_activations_norms_and_laws_of_weights_occur():
 # ---------------------------------------------------------------- what they shrink to
 
 
+@pytest.mark.untraced
 def test_the_simplest_values():
     assert repr(drawn(chains())) == "Chain(width=1, batch=2, activation='linear')"
     assert drawn(activations()).name == "linear"
@@ -117,6 +118,7 @@ def test_the_simplest_values():
     np.testing.assert_array_equal(drawn(gram_matrices(2, regular=True))[1], [0.0, 1.0])
 
 
+@pytest.mark.untraced
 def test_counterexamples_are_small():
     wide = drawn(chains(), lambda chain: chain.width * chain.batch >= 50)
     assert wide.width * wide.batch <= 64

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from bridging_checks import bump, wave
 from scipy import optimize, spatial, stats
+from slow_cases import pairs
 
 import bnmc
 from bnmc.bounds import bridging
@@ -71,11 +72,11 @@ def test_distortion_in_closed_form(name, expected):
 
 
 @pytest.mark.parametrize(
-    ("function", "curvature"), [("selu", None), ("gelu", None), (wave, 9), (bump, 16)]
+    ("given", "n"), pairs([("selu", None), ("gelu", None), (wave, 9), (bump, 16)], [2, 3])
 )
-@pytest.mark.parametrize("n", [2, 3])
-def test_distortion_against_a_search_of_the_sphere(function, curvature, n):
+def test_distortion_against_a_search_of_the_sphere(given, n):
     """All local maxima found from a fine net of the sphere are below; the largest is attained."""
+    function, curvature = given
     sigma = bnmc.chain.activations.as_activation(function)
     result = bridging.distortion(sigma, n, curvature=curvature)
 

@@ -1,4 +1,4 @@
-"""Fig. 5 on digits, with fixed seeds."""
+"""Fig. 5 on digits, with fixed seeds; Figs. 1 and 4 train such networks each time."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,14 @@ from bnmc.experiments.rank_collapse.broken_norm import broken  # noqa: E402
 
 
 class TestFig5:
+    @pytest.mark.slow
     def test_positive_weights_lower_rank_bound_and_accuracy(self, fig_5):
         bound, accuracy = curve(fig_5.data, "rank_bound")[:, 0], curve(fig_5.data, "accuracy")
         for usual, positive in ((0, 2), (3, 5)):
             assert bound[positive, 2] < bound[usual, 1]
             assert accuracy[positive, -1, 2] < accuracy[usual, -1, 1]
 
+    @pytest.mark.slow
     def test_findings_and_picture(self, fig_5):
         require_sound(fig_5, "rank-collapse-5")
         assert fig_5.findings[0].startswith("Perceptron: positive weights change the rank")

@@ -10,6 +10,9 @@ import pytest
 from experiment_checks import CERTAIN, reach
 from scipy import special
 
+#: The experiment takes 8 s.  The tests of the mean field and of `regularity` check what it shows.
+pytestmark = pytest.mark.slow
+
 
 class TestCentring:
     def test_centring_a_linear_network_takes_one_sample(self, centring):

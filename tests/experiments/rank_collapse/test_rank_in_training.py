@@ -1,4 +1,4 @@
-"""Fig. 6 on digits, with fixed seeds."""
+"""Fig. 6 on digits, with fixed seeds; Figs. 1 and 4 train such networks each time."""
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from bnmc.experiments.training.networks import mlp  # noqa: E402
 
 
 class TestFig6:
+    @pytest.mark.slow
     def test_pre_training_and_batch_norm_raise_the_rank(self, fig_6):
         bound = curve(fig_6.data, "rank_bound")[:, 0, 0]
         plain, few, many, normed, asymmetric = bound
@@ -19,6 +20,7 @@ class TestFig6:
         assert many > max(plain, few)
         assert normed > 2 * asymmetric
 
+    @pytest.mark.slow
     def test_findings_and_picture(self, fig_6):
         require_sound(fig_6, "rank-collapse-6")
         assert fig_6.findings[0].count(";") == 4

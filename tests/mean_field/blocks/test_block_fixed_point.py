@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from mean_field_blocks import assert_mean, named, rows_of, symmetric_point
 from scipy import integrate, stats
+from slow_cases import some
 
 import bnmc
 from bnmc.chain.activations import Activation
@@ -20,11 +21,13 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("find", "options"),
     [
         (block_symmetric, {"batch": 26}),
-        (block_symmetric, {"batch": 25, "minority": 2}),
+        # Halves of a biased sigmoid are such a minority, too.
+        pytest.param(block_symmetric, {"batch": 25, "minority": 2}, marks=pytest.mark.slow),
         (partial_collapse, {"batch": 32, "distinct": 10}),
     ],
     ids=["outlier", "two", "collapse"],
@@ -111,7 +114,7 @@ def rectified_image(n, alpha, beta):
     ]
 
 
-@pytest.mark.parametrize("n", [52, 64, 256])
+@pytest.mark.parametrize("n", some([52, 64, 256], 52, 256))
 def test_relu_has_a_second_attractor(n):
     """From a batch of 52 on one sample can stand out, beside the symmetric point, also stable."""
     outlier, saddle = block_symmetric("relu", n)
@@ -131,21 +134,23 @@ def test_relu_has_none_at_smaller_batches():
     assert block_symmetric("relu", 51) == ()
 
 
+@pytest.mark.untraced
 def test_attractors_of_silu_past_the_crossing_are_collapsed():
     """n = 32: no outlier is stable, but 7 to 15 distinct samples beside coinciding ones are."""
     assert not any(point.stable for point in block_symmetric("silu", 32))
     stable = {
         distinct: [point.stable for point in partial_collapse("silu", 32, distinct=distinct)]
-        for distinct in (1, 2, 6, 7, 10, 15, 16)
+        for distinct in (1, 6, 7, 15, 16)
     }
     assert stable == {
-        1: [False], 2: [False], 6: [False], 7: [True], 10: [True], 15: [True], 16: [False]
+        1: [False], 6: [False], 7: [True], 15: [True], 16: [False]
     }  # fmt: skip
     # What limits them: coinciding samples part, or distinct ones do not stay alike.
     assert partial_collapse("silu", 32, distinct=6)[0].modes[0] == "split of block 1"
     assert partial_collapse("silu", 32, distinct=16)[0].modes[0] == "one of block 0"
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("activation", ["relu", "tanh", "linear"])
 def test_stable_activations_have_no_other_attractor(activation):
     for n in (3, 8, 32):
@@ -265,8 +270,12 @@ def started_at(point, width, chains, rng, apart=0.0):
     return rows
 
 
+@pytest.mark.slow
 def test_collapsed_fixed_point_by_simulation():
-    """Stationary means at widths d and 4d, extrapolated to 1/d = 0, over 16 chains each."""
+    """Stationary means at widths d and 4d, extrapolated to 1/d = 0, over 16 chains each.
+
+    `test_fixed_points_of_silu_are_fixed` finds a wrong fixed point each time, by Monte Carlo.
+    """
     (point,) = partial_collapse("silu", 32, distinct=10)
     k = point.sizes[0]
     rng = np.random.default_rng(5)
@@ -306,7 +315,8 @@ def test_collapsed_fixed_point_by_simulation():
 
 
 @pytest.mark.parametrize(
-    ("activation", "n", "width", "depth"), [("abs", 24, 4000, 60), ("relu", 64, 20_000, 30)]
+    ("activation", "n", "width", "depth"),
+    [("abs", 24, 4000, 60), pytest.param("relu", 64, 20_000, 30, marks=pytest.mark.slow)],
 )
 def test_start_decides_between_two_attractors(activation, n, width, depth):
     """One network, two batches: a sample that stands out goes on to, all alike stay alike."""

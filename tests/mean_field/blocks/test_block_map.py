@@ -99,16 +99,17 @@ SYMMETRIC = [
     ("silu", (1, 3)),
     ("silu", (2, 2)),
     ("silu", (1, 31)),
-    ("silu", (10, 22)),
+    pytest.param("silu", (10, 22), marks=pytest.mark.slow),
     ("tanh", (1, 6)),
     ("tanh", (3, 4)),
     ("relu", (1, 3)),
-    ("relu", (2, 5)),
+    pytest.param("relu", (2, 5), marks=pytest.mark.slow),
     (HARD_SWISH, (4, 8)),
     (Activation(lambda x: 1000.0 + math.tanh(x)), (1, 9)),
 ]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(("activation", "sizes"), SYMMETRIC)
 def test_symmetric_point_in_blocks(activation, sizes):
     """The levels of G* are fixed, every mode is λ_L or λ_M, and there are as many as there are.

@@ -4,6 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, special
+from slow_cases import pairs
 
 import bnmc
 from bnmc.infinite_width import dual
@@ -77,8 +78,7 @@ def test_entire_functions(name, triple):
     assert slope == pytest.approx(hermite_mean(derivative, *triple), rel=1e-12, abs=1e-13)
 
 
-@pytest.mark.parametrize("name", HOMOGENEOUS)
-@pytest.mark.parametrize("triple", TRIPLES)
+@pytest.mark.parametrize(("name", "triple"), pairs(HOMOGENEOUS, TRIPLES))
 def test_homogeneous_functions(name, triple):
     value, slope = dual(name)(*triple)
     shape, derivative = HOMOGENEOUS[name]

@@ -44,7 +44,9 @@ def test_one_sample_relu_without_normalization():
 
 
 @pytest.mark.parametrize(
-    ("activation", "norm"), [("relu", "batch"), ("tanh", "batch-uncentred")], ids=str
+    ("activation", "norm"),
+    [("relu", "batch"), pytest.param("tanh", "batch-uncentred", marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_deep_layers_are_stationary(activation, norm):
     """Student's law with 7 degrees of freedom exceeds 25 with probability 4e-8."""

@@ -66,13 +66,14 @@ SIMULATED = [
 ]
 
 
-@pytest.mark.parametrize("case", some(SIMULATED, SIMULATED[0], SIMULATED[2], SIMULATED[3]))
+@pytest.mark.parametrize("case", some(SIMULATED, SIMULATED[0], SIMULATED[2]))
 def test_simulation(case):
     """Measured over predicted mean square, gap and bulk at width 3000, 64 chains of 160 layers.
 
     Each chain gives one mean, so the 64 means are independent. 7 standard errors (Student's law
     with 63 degrees of freedom) have a false alarm of 2e-9 per number. Terms of second order get
-    `least_width`/width/10: at that width the criterion allows about 10 %.
+    `least_width`/width/10: at that width the criterion allows about 10 %.  For means that are not
+    zero, test_sectors.py compares with brute force each time.
     """
     activation, n, norm = case
     chain = Chain(width=3000, batch=n, activation=activation, norm=norm)

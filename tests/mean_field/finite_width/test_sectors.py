@@ -15,7 +15,8 @@ CASES = [
     ("gelu", 3, "batch", 1e-8),
     ("tanh", 3, "batch-uncentred", 2e-4),
     ("relu", 3, "batch-uncentred", 2e-4),
-    ("sigmoid", 3, "batch-uncentred", 2e-4),
+    # Like relu it has a mean, so that its fixed point has correlated samples.
+    pytest.param(("sigmoid", 3, "batch-uncentred", 2e-4), marks=pytest.mark.slow),
 ]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import integrate, special
+from slow_cases import pairs
 
 from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain import Chain
@@ -274,8 +275,9 @@ def assert_mean(samples, expected):
 SAMPLED = ["relu", "sigmoid", "gelu", Activation(hard_tanh), Activation(absolute)]
 
 
-@pytest.mark.parametrize("n", [3, 4, 6])
-@pytest.mark.parametrize("activation", SAMPLED, ids=lambda a: getattr(a, "name", a))
+@pytest.mark.parametrize(
+    ("activation", "n"), pairs(SAMPLED, [3, 4, 6]), ids=lambda a: getattr(a, "name", a)
+)
 def test_eigenvalues_by_sampling_their_definition(activation, n):
     """λ_Δ = (n−1)/(2μ‖Δ‖²) E[(σᵀΔσ)(uᵀΔu)] for a random Δ of each block, n not reduced to two."""
     fixed = fixed_point(activation, n)

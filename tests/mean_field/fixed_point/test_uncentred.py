@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from slow_cases import some
 
 import bnmc
 from bnmc.errors import ArgumentError
@@ -25,7 +26,8 @@ def test_published_correlations(name, c):
     assert fixed_point(name, 5).c == pytest.approx(c, abs=5e-4)
 
 
-@pytest.mark.parametrize("n", [2, 3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.untraced
+@pytest.mark.parametrize("n", some([2, 4, 20], 4))
 def test_relu_is_a_fixed_point_of_the_map(n):
     # The map of homogeneous activations is an integral of one dimension, made elsewhere.
     mean_field = field("relu", n)
@@ -95,7 +97,8 @@ def test_wide_networks_settle_there(name):
         assert abs(values.mean() - expected) < 5.5 * error + 20.0 / chain.width
 
 
-@pytest.mark.parametrize("name", ["tanh", "sin"])
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", some(["tanh", "sin"], "tanh"))
 def test_odd_activations_are_the_special_case(name):
     # Almost odd: what is not odd is 1e-9 of it, so all numbers agree to about as much.
     sigma = bnmc.Chain(10, 2, name).activation.scalar("float64")

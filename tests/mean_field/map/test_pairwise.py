@@ -26,6 +26,7 @@ from mean_field_maps import (
     spectral_gram,
 )
 from scipy import integrate, special, stats
+from slow_cases import pairs, some
 
 from bnmc.errors import (
     PartialEstimateError,
@@ -47,8 +48,7 @@ def on_sphere(G, sigma, norm="batch"):
     return a * (density / density.sum()) @ a.T
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 10, 24])
-@pytest.mark.parametrize("activation", SMOOTH)
+@pytest.mark.parametrize(("activation", "n"), pairs(SMOOTH, [2, 3, 4, 5, 10, 24]))
 def test_the_fixed_point_is_fixed_on_lattices(activation, n):
     point = mean_field(activation, n).fixed_point()
     step = mean_field(activation, n).step(point.gram, rtol=1e-10, rng=n)
@@ -186,7 +186,7 @@ def test_equal_opposite_and_vanishing_samples():
     np.testing.assert_allclose(step[5, :5], 0.25, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("difference", [1e-3, 1e-5, 1e-6, 1e-7, 1e-8])
+@pytest.mark.parametrize("difference", some([1e-3, 1e-5, 1e-6, 1e-7, 1e-8], 1e-3, 1e-6, 1e-8))
 def test_nearly_equal_samples(difference):
     a = np.random.default_rng(2).standard_normal((3, 5))
     a[:, 1] = a[:, 0] + difference * np.array([1.0, -1.0, 2.0])
