@@ -15,7 +15,7 @@ os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
 
 # Hypothesis draws the same examples in every run, and others in each run of `make fuzz`.  It has no
 # deadline, because the first call of a kernel compiles it.
-settings.register_profile("bnmc", deadline=None, derandomize=True)
+settings.register_profile("bnmc", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile(
     "bnmc-fuzz", deadline=None, max_examples=300, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
@@ -31,14 +31,18 @@ def pytest_collection_modifyitems(items):
             item.dtest.globs["__name__"] = "__main__"
 
 
+#: Test files that compile loops over scalar functions, which runs no code of this package.
+SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compilation_without_a_tracer():
     """Switch coverage off while Numba compiles the functions of this package.
 
     Coverage makes the compiler slower by 60 to 75 %.  It stays on for functions that tests define,
-    for those for C, and for implementations of an overload that these call, which are lambdas.  So
-    the code of this package that runs while compiling, such as the intrinsics of vectors, counts as
-    covered.
+    except those of `SCALAR_TESTS`, for those for C, and for implementations of an overload that
+    these call, which are lambdas.  So the code of this package that runs while compiling, such as
+    the intrinsics of vectors, counts as covered.
     """
     from numba.core.dispatcher import Dispatcher
 
@@ -47,8 +51,9 @@ def compilation_without_a_tracer():
     def untraced(self, signature):
         function = self.py_func
         # Functions of doctests have no module.
-        of_package = str(function.__module__).startswith("bnmc.")
-        if not of_package or function.__name__ == "<lambda>":
+        module = str(function.__module__)
+        of_package = module.startswith("bnmc.") and function.__name__ != "<lambda>"
+        if not of_package and module.rpartition(".")[2] not in SCALAR_TESTS:
             return compiled(self, signature)
         tracer = sys.gettrace()
         sys.settrace(None)

@@ -21,8 +21,8 @@ from bnmc.simulation import export
 
 #: Number of calls of each group.
 COUNTS = {
-    "functions": 1000, "runs": 300, "files": 400, "written": 60, "stores": 40, "pickles": 120,
-    "command line": 80,
+    "functions": 1000, "runs": 300, "files": 400, "written": 60, "stores": 25, "pickles": 120,
+    "command line": 40,
 }  # fmt: skip
 #: Longest time of a call, in seconds, with the time to compile kernels.
 LONGEST = fuzzing.LONGEST + 60.0

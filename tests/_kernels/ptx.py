@@ -22,16 +22,16 @@ from bnmc.chain.compiled import sigma_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)
-#: name: (kernel, columns, dtype, source, compute capabilities).  Every kernel, every source of rows
-#: and both dtypes are among these.  Columns are unrolled, so few of them compile faster.
+#: name: (kernel, columns, dtype, source, compute capabilities).  Every kernel and both dtypes are
+#: among these.  Columns are unrolled, so few of them compile faster; with two, `couple` spills a
+#: register.
 FEW = {
     "couple-4-float64": ("couple", 4, "float64", DRAWN, (90,)),
     "renew-4-float64": ("renew", 4, "float64", DRAWN, (90,)),
-    "observe-4-float32": ("observe", 4, "float32", DRAWN, (90,)),
-    "layers-4-float32": ("layers", 4, "float32", DRAWN, (80,)),
-    "rescale-4-float32": ("rescale", 4, "float32", MULTIPLIED, (90,)),
-    "rows-4-float32-weights": ("rows", 4, "float32", MULTIPLIED, (90,)),
-    "rows-4-float32-given": ("rows", 4, "float32", GIVEN, (90,)),
+    "observe-2-float32": ("observe", 2, "float32", DRAWN, (90,)),
+    "layers-2-float32": ("layers", 2, "float32", DRAWN, (80,)),
+    "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
+    "rows-2-float32-weights": ("rows", 2, "float32", MULTIPLIED, (90,)),
 }
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),

@@ -4,6 +4,7 @@ Matrix kernels are exact on integers; elsewhere errors are counted in units of r
 dtype, times the length of the sums.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -605,6 +606,13 @@ def test_conditional_layers(dtype, norm, width, batch, inputs, skip, gain, eps):
             np.testing.assert_allclose(kept, xc, rtol=0, atol=5000 * np.finfo(dtype).eps)
 
 
+@functools.lru_cache(maxsize=16)
+def square_weights(law_of_weights, width, draw, dtype):
+    """Weights of a layer, which no test changes: the norms have the same ones."""
+    everything = np.arange(width)
+    return weights(law_of_weights, everything, everything, draw, dtype).T.astype(np.float64)
+
+
 WEIGHT_LAWS = pytest.mark.parametrize(
     "law_of_weights", [codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER]
 )
@@ -621,12 +629,11 @@ def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip
     given = np.zeros((1, 1), dtype)
     record = layers.run(cpu_layers.weighted_layers, [0, 1], weights=(law_of_weights, given))
     assert not layers.status.any()
-    everything = np.arange(width)
     for chain in range(2):
         xc, ac = x[chain], a[chain]
         for layer in (1, 2):
             draw = draw_of(layer, chain, codes.STREAM_WEIGHTS)
-            w = weights(law_of_weights, everything, everything, draw, dtype).T.astype(np.float64)
+            w = square_weights(law_of_weights, width, draw, dtype)
             xc, ac, gc = weighted_layer(law, xc, ac, w)
             tolerance = (60 if layer == 1 else 2000) * np.finfo(dtype).eps
             np.testing.assert_allclose(
@@ -1113,7 +1120,7 @@ def test_activations_inside_a_layer(dtype, name):
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
 
 
-@DTYPES
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_an_activation_by_its_address_is_the_activation(dtype):
     """Kernels compiled for one activation, and for all, have the same bits."""
     law, nowhere = law_of(128, 4), np.zeros((0, 0), dtype)

@@ -13,7 +13,7 @@ inline_module(elementary)
 
 LONG = np.longdouble
 PI = LONG(np.pi) + LONG(1.2246467991473531772e-16)
-POINTS = 1_000_000
+POINTS = 250_000
 # Of these the oracles are series of many terms.
 FEWER_POINTS = {"erf": POINTS // 4, "gelu": POINTS // 4}
 

@@ -2,6 +2,10 @@
 
 Seeds are fixed.  Each test fails for an ideal generator with probability at most
 `oracle.FALSE_ALARM` (1e-6), from exact or proven bounds where they exist.
+
+Every run draws 2.6e7 normals of each dtype for the distribution function and 1.0e8 for the tails.
+The slow tests draw 1.0e8 and 1.7e9.  Of 2.6e7 normals, a variance that is off by 0.2 % and a
+distribution function that is off by 6e-4 are seen.
 """
 
 import math
@@ -29,9 +33,10 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 ELEMENTS = 64
 MOST_WORD = 0xFFFFFFFF
 
-#: Draws whose distribution function is compared, and draws whose tails are counted.
+#: Draws of the slow tests: for the distribution function, and for the tails.  Others take fewer.
 DRAWS = ELEMENTS * numbers.BLOCK * 16 * 200
 TAIL_DRAWS = 16 * DRAWS
+FEWER = DRAWS // 4
 #: Cells of equal probability.
 CELLS = 1 << 20
 
@@ -75,18 +80,26 @@ def stream_of_draws(dtype, draws, fill=numbers.fill_normals):
         yield out
 
 
-def cells_and_powers_of(dtype, scale=1.0):
-    """Counts in cells and sums of powers of `DRAWS` normals times `scale`."""
+def cells_and_powers_of(dtype, draws, scale=1.0):
+    """Counts in cells and sums of powers of normals times `scale`."""
     counts, powers = np.zeros(CELLS, np.int64), np.zeros(6)
-    for values in stream_of_draws(dtype, DRAWS):
+    for values in stream_of_draws(dtype, draws):
         count_cells(values, scale, counts, powers)
-    assert counts.sum() == DRAWS >= 1e8
+    assert counts.sum() == draws
     return counts, powers
 
 
-@pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((np.float32, FEWER), id="float32"),
+        pytest.param((np.float64, FEWER), id="float64"),
+        pytest.param((np.float32, DRAWS), id="float32-more", marks=pytest.mark.slow),
+        pytest.param((np.float64, DRAWS), id="float64-more", marks=pytest.mark.slow),
+    ],
+)
 def cells_and_powers(request):
-    return cells_and_powers_of(request.param)
+    return cells_and_powers_of(*request.param)
 
 
 # --- normals
@@ -94,20 +107,22 @@ def cells_and_powers(request):
 
 def test_moments(cells_and_powers):
     """Moments 1 to 6 against (k - 1)!!; the variance of z^k is (2k - 1)!! - E(z^k)^2."""
-    _, powers = cells_and_powers
+    counts, powers = cells_and_powers
+    draws = counts.sum()
     for k in range(1, 7):
         exact = special.factorial2(k - 1) if k % 2 == 0 else 0.0
-        error = math.sqrt((special.factorial2(2 * k - 1) - exact**2) / DRAWS)
-        assert abs(powers[k - 1] / DRAWS - exact) < normal_threshold(6) * error
+        error = math.sqrt((special.factorial2(2 * k - 1) - exact**2) / draws)
+        assert abs(powers[k - 1] / draws - exact) < normal_threshold(6) * error
 
 
 def test_kolmogorov_smirnov(cells_and_powers):
-    assert ks_of_cells(cells_and_powers[0]) < ks_threshold(DRAWS)
+    counts, _ = cells_and_powers
+    assert ks_of_cells(counts) < ks_threshold(counts.sum())
 
 
 def ks_of_cells(counts):
     """A bound on the largest distance: exact at the ends of cells, plus a cell's probability."""
-    empirical = np.cumsum(counts) / DRAWS
+    empirical = np.cumsum(counts) / counts.sum()
     return np.abs(empirical - np.arange(1, CELLS + 1) / CELLS).max() + 1 / CELLS
 
 
@@ -121,9 +136,9 @@ def anderson_darling_of_cells(counts):
     In u = Phi(z) that integrand has the mean 1 everywhere, so what the cells do not resolve is
     about (log CELLS) / CELLS.
     """
-    u = np.arange(1, CELLS) / CELLS
-    empirical = np.cumsum(counts)[:-1] / DRAWS
-    return DRAWS / CELLS * np.sum((empirical - u) ** 2 / (u * (1 - u)))
+    u, draws = np.arange(1, CELLS) / CELLS, counts.sum()
+    empirical = np.cumsum(counts)[:-1] / draws
+    return draws / CELLS * np.sum((empirical - u) ** 2 / (u * (1 - u)))
 
 
 def anderson_darling_threshold():
@@ -145,21 +160,28 @@ def test_chi_square(cells_and_powers):
     """4096 cells: a float32 is rounded by up to a hundredth of the finer ones."""
     counts, _ = cells_and_powers
     coarse = counts.reshape(4096, -1).sum(axis=1)
-    expected = DRAWS / 4096
+    expected = counts.sum() / 4096
     statistic = np.sum((coarse - expected) ** 2) / expected
     law = stats.chi2(4095)
     assert law.ppf(FALSE_ALARM / 2) < statistic < law.isf(FALSE_ALARM / 2)
 
 
 @DTYPES
-def test_tails(dtype):
-    """Counts beyond 3, 4, 5 and 5.5 standard deviations on either side are binomial."""
-    thresholds = np.array([3.0, 4.0, 5.0, 5.5])
+@pytest.mark.parametrize(
+    ("draws", "furthest"),
+    [
+        pytest.param(DRAWS, 5.0, id="5 deviations"),
+        pytest.param(TAIL_DRAWS, 5.5, id="5.5 deviations", marks=pytest.mark.slow),
+    ],
+)
+def test_tails(dtype, draws, furthest):
+    """Counts beyond 3, 4 and more standard deviations on either side are binomial."""
+    thresholds = np.array([3.0, 4.0, 4.5, furthest])
     counts = np.zeros((2, 4), np.int64)
-    for values in stream_of_draws(dtype, TAIL_DRAWS):
+    for values in stream_of_draws(dtype, draws):
         count_beyond(values, thresholds, counts)
     for k, threshold in enumerate(thresholds):
-        low, high = binomial_range(TAIL_DRAWS, special.ndtr(-threshold), comparisons=8)
+        low, high = binomial_range(draws, special.ndtr(-threshold), comparisons=8)
         assert low <= counts[:, k].min()
         assert counts[:, k].max() <= high
     # The furthest threshold says something: there a generator without a tail fails.
@@ -168,7 +190,7 @@ def test_tails(dtype):
 
 # What is next to what: by how much element, row, layer, chain, key and stream go on.
 ROW_STEPS = {"row": 1, "lane": 16, "half": 32}
-PAIRS_ELEMENTS = 24_000
+PAIRS_ELEMENTS = 6_000
 
 
 def block_of(dtype, first_element=0, draw=None):
@@ -208,10 +230,10 @@ def test_neighbouring_addresses_are_uncorrelated(base, what):
     """Products of normals, of squares, and of one with the square of the other: all of mean 0.
 
     Their variances are 1, 4 and 2, and any two products are uncorrelated, even where pairs share
-    a number.
+    a number.  Of 3e6 pairs, a correlation of 0.003 is seen.
     """
     a, b = neighbours(*base, what)
-    assert a.size >= 1e7
+    assert a.size >= 2.8e6
     error = math.sqrt(a.size)
     for of_a, of_b, deviation in (
         (a, b, 1.0),
@@ -259,7 +281,7 @@ def test_the_furthest_float32_normal():
 
 @DTYPES
 def test_uniform_weights(dtype):
-    """Range, chi-square over 4096 cells, and moments 1 to 4, of 1.6e7 draws."""
+    """Range, chi-square over 4096 cells, and moments 1 to 4, of 4.2e6 draws."""
     draws = DRAWS // 25
     counts, sums = np.zeros(4096, np.int64), np.zeros(4)
     for values in stream_of_draws(dtype, draws, numbers.fill_uniforms):
@@ -308,8 +330,11 @@ def chi_variables(degrees, count, layer=0, chain=0):
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 10, 1_000_000])
 def test_chi_variables_have_their_law(degrees):
-    """Kolmogorov-Smirnov, and the mean and variance of squares, k and 2 k."""
-    values = chi_variables(degrees, 4_000_000)
+    """Kolmogorov-Smirnov, and the mean and variance of squares, k and 2 k.
+
+    Of 1e6 variables, a distribution function that is off by 0.0028 is seen.
+    """
+    values = chi_variables(degrees, 1_000_000)
     squares = values**2
     cdf = np.sort(special.gammainc(degrees / 2, squares / 2))
     steps = np.arange(values.size + 1) / values.size
@@ -346,7 +371,7 @@ def test_python_and_machine_code_draw_the_same_chi_variables():
 
 @pytest.mark.slow
 def test_a_variance_that_is_half_a_percent_off_is_noticed():
-    counts, powers = cells_and_powers_of(np.float32, scale=math.sqrt(1.005))
+    counts, powers = cells_and_powers_of(np.float32, DRAWS, scale=math.sqrt(1.005))
     assert ks_of_cells(counts) > ks_threshold(DRAWS)
     assert anderson_darling_of_cells(counts) > anderson_darling_threshold()
     assert powers[1] / DRAWS - 1 > normal_threshold(6) * math.sqrt(2 / DRAWS)

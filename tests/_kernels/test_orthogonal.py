@@ -256,7 +256,8 @@ def test_float32_has_the_same_law_and_real_matrices_too():
     case = CASES["width just above rank"]
     expected = of_networks(*case)
     assert smallest_p_value(simulated(*case, dtype="float32"), expected) > FALSE_ALARM
-    by_weights = simulated(*case, count=3000, sampler="weights")
+    # Each network takes a QR factorization in Python.  A distance of 0.18 is seen.
+    by_weights = simulated(*case, count=1000, sampler="weights")
     assert smallest_p_value(by_weights, expected) > FALSE_ALARM
 
 

@@ -6,6 +6,7 @@ rest, about 1e-4, is less than a tenth of the standard error.  Per entry |z| > 6
 4e-10 (t distribution), so a false alarm in any of 10 settings × 2 kernels × 6 entries has 5e-8.
 """
 
+import importlib
 import math
 
 import numpy as np
@@ -89,15 +90,15 @@ def finite_kernels(rng, width, depth, name, norm, order, weight, bias, skip):
 
 
 SETTINGS = [
-    ("relu", "none", "norm-activation", 2.0, 0.0, 0.0),
+    pytest.param(("relu", "none", "norm-activation", 2.0, 0.0, 0.0), marks=pytest.mark.slow),
     ("relu", "none", "norm-activation", 1.5, 0.3, 0.0),
     ("tanh", "none", "norm-activation", 1.5, 0.3, 0.7),
-    ("relu", "layer", "norm-activation", 2.0, 0.1, 0.0),
+    pytest.param(("relu", "layer", "norm-activation", 2.0, 0.1, 0.0), marks=pytest.mark.slow),
     ("tanh", "layer", "norm-activation", 2.0, 0.1, 0.8),
     ("relu", "rms", "norm-activation", 2.0, 0.1, 0.5),
-    ("relu", "layer", "activation-norm", 1.5, 0.1, 0.0),
+    pytest.param(("relu", "layer", "activation-norm", 1.5, 0.1, 0.0), marks=pytest.mark.slow),
     ("tanh", "layer", "activation-norm", 1.5, 0.1, 0.8),
-    ("relu", "rms", "activation-norm", 1.5, 0.0, 0.0),
+    pytest.param(("relu", "rms", "activation-norm", 1.5, 0.0, 0.0), marks=pytest.mark.slow),
     ("tanh", "rms", "activation-norm", 1.5, 0.2, 0.8),
 ]
 
@@ -204,8 +205,10 @@ def test_kernels_are_positive_semidefinite(activation, norm):
         assert np.linalg.eigvalsh(found)[0] > -tolerance * np.linalg.eigvalsh(found)[-1]
 
 
-def test_float32_and_progress():
-    x = np.random.default_rng(6).standard_normal((4, 300))
+def test_float32_and_progress(monkeypatch):
+    # Not by its dotted name, which may be that of a function.
+    monkeypatch.setattr(importlib.import_module("bnmc.infinite_width.kernels"), "_TILE", 16)
+    x = np.random.default_rng(6).standard_normal((4, 30))
     calls = []
     single = ntk(x, 1, dtype="float32", progress=lambda done, total: calls.append((done, total)))
     assert single.dtype == np.float32

@@ -194,7 +194,7 @@ def test_samples_of_any_precision(dtype):
 
 # Each is caught in samples of this size, and a correct network of the same size passes.
 def leaky(x):
-    return np.where(x > 0, x, 0.01 * x)
+    return np.where(x > 0, x, 0.03 * x)
 
 
 def smooth(x):
@@ -202,19 +202,24 @@ def smooth(x):
     return special.erf(0.5 * math.sqrt(math.pi) * x)
 
 
-VARIANCE, DDOF, UNIFORM = {"variance": 1.02}, {"ddof": 1}, {"weights": "uniform"}
+VARIANCE, DDOF, UNIFORM = {"variance": 1.04}, {"ddof": 1}, {"weights": "uniform"}
+SMALLER = {"variance": 1.02}
 
 
 @pytest.mark.parametrize(
     ("chain", "count", "sigma", "fault", "claim"),
     [
-        (bnmc.Chain(100, 5, "relu"), 3000, "relu", VARIANCE, "E hᵀh/d = gain² E G: centred"),
+        (bnmc.Chain(100, 5, "relu"), 800, "relu", VARIANCE, "E hᵀh/d = gain² E G: centred"),
         (bnmc.Chain(20, 5, "relu"), 300, "relu", DDOF, "E hᵀh/d = gain² E G: centred"),
         (bnmc.Chain(10, 3, "relu"), 1500, "relu", UNIFORM, "rows: Gaussian, entries"),
         (bnmc.Chain(100, 5, "tanh"), 500, smooth, {}, "E hᵀh/d = gain² E G: centred"),
+        pytest.param(
+            bnmc.Chain(100, 5, "relu"), 3000, "relu", SMALLER, "E hᵀh/d = gain² E G: centred",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["variance 2 % off", "ddof 1", "uniform weights", "erf for tanh"],
-)
+    ids=["variance 4 % off", "ddof 1", "uniform weights", "erf for tanh", "variance 2 % off"],
+)  # fmt: skip
 def test_faults_show_in_samples(chain, count, sigma, fault, claim):
     rng = np.random.default_rng(5)
     samples = settled(chain, network(sigma, rng, **fault), count, rng)
@@ -227,13 +232,17 @@ def test_faults_show_in_samples(chain, count, sigma, fault, claim):
 @pytest.mark.parametrize(
     ("chain", "count", "sigma", "fault", "claim"),
     [
-        (bnmc.Chain(60, 5, "relu"), 2500, "relu", VARIANCE, "one step: variance, whitened"),
+        (bnmc.Chain(60, 5, "relu"), 700, "relu", VARIANCE, "one step: variance, whitened"),
         (bnmc.Chain(20, 5, "relu"), 300, "relu", DDOF, "one step: variance, whitened"),
         (bnmc.Chain(10, 3, "relu"), 1500, "relu", UNIFORM, "one step: rows Gaussian"),
-        (bnmc.Chain(200, 5, "relu"), 2000, leaky, {}, "one step: covariance"),
+        (bnmc.Chain(100, 5, "relu"), 1000, leaky, {}, "one step: covariance"),
+        pytest.param(
+            bnmc.Chain(60, 5, "relu"), 2500, "relu", SMALLER, "one step: variance, whitened",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["variance 2 % off", "ddof 1", "uniform weights", "leaky relu"],
-)
+    ids=["variance 4 % off", "ddof 1", "uniform weights", "leaky relu", "variance 2 % off"],
+)  # fmt: skip
 def test_faults_show_in_one_step(chain, count, sigma, fault, claim):
     """From draws of the library, which also show that one step keeps the law, or does not."""
     rng = np.random.default_rng(6)
@@ -255,7 +264,7 @@ def near_lines(chain, count, rng):
     return lines + 0.1 * rng.standard_normal(shape)
 
 
-@pytest.mark.parametrize("ahead", [1, 5])
+@pytest.mark.parametrize("ahead", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_burn_in_that_is_too_short_shows(ahead):
     """3 layers, of the 20 that reach the invariant law for this test, from samples near a line."""
     rng = np.random.default_rng(8)

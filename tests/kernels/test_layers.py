@@ -296,8 +296,10 @@ def test_what_would_touch_other_memory_is_refused():
         {"eps": np.nan}, {"skip": 0.5},
     ):  # fmt: skip
         assert layer(RELU, law._replace(**change), good, 1, 0, KEY, good, work) == bad, change
-    assert layer(RELU, law, good, 1, 0, KEY, good, work, None, a[:, :4].copy()) == bad
-    assert layer(RELU, law, good, 1, 0, KEY, good, work, None, a[:, :, :500].copy()) == bad
+    x = kernels.representation(SKIP)
+    assert layer(RELU, law, good, 1, 0, KEY, good.copy(), work, x, a) == kernels.OK
+    assert layer(RELU, law, good, 1, 0, KEY, good, work, x, a[:, :4].copy()) == bad
+    assert layer(RELU, law, good, 1, 0, KEY, good, work, x, a[:, :, :500].copy()) == bad
     by_weights = kernels.weights_layer
     assert by_weights(RELU, law, 3, a, 1, 0, KEY, good, work) == bad  # no law of that number
     assert by_weights(RELU, law, 0, a, 0, 0, KEY, good, work) == bad  # layer 0 has no weights

@@ -216,8 +216,17 @@ def projected_parts(singular_values):
     )
 
 
-@SAMPLERS
-@pytest.mark.parametrize(("width", "batch"), [(8, 8), (12, 4), (5, 9)])
+@pytest.mark.parametrize(
+    ("width", "batch", "sampler"),
+    [
+        (8, 8, "conditional"),
+        (12, 4, "conditional"),
+        (5, 9, "conditional"),
+        (12, 4, "weights"),
+        (5, 9, "weights"),
+        pytest.param(8, 8, "weights", marks=pytest.mark.slow),
+    ],
+)
 def test_one_step_law_without_skip(sampler, width, batch):
     """E(|M₊|² | H) = d + d (d - 1) Σ p_i², exactly; the variable part is compared."""
     x = fixed_batch(width, batch)
@@ -271,7 +280,10 @@ def test_stationary_rank_of_the_linear_chain(width, rank, _, size):
     assert_mean(sizes.mean(axis=1) / width**1.5, size, bias=0.005 / size, comparisons=2)
 
 
-@pytest.mark.parametrize(("width", "_", "alpha", "__"), STATIONARY_RANKS[:2])
+@pytest.mark.parametrize(
+    ("width", "_", "alpha", "__"),
+    [STATIONARY_RANKS[0], pytest.param(*STATIONARY_RANKS[1], marks=pytest.mark.slow)],
+)
 def test_stationary_regularity_of_the_linear_chain(width, _, alpha, __):
     """α = E Tr diag(M²)² / E Tr M³ needs x itself, which the weights sampler keeps."""
     chain = bnmc.Chain.bn_linear(width, width)

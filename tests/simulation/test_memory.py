@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from slow_cases import some
 
 from bnmc import Chain, FirstLayer, simulate
 from bnmc.errors import ResultTooLargeError
@@ -69,13 +70,19 @@ def peak(chain, depth, **options):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+#: Shapes that others include: moments over chains, a matrix per chain, arrays of one input.
+SLOW = ("chains and layers, reduced", "eigenvalues", "an array per chain")
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("shape", some(SHAPES, *(set(SHAPES) - set(SLOW))))
 def test_the_estimate_is_within_a_third_of_the_peak(shape):
     chain, depth, options = SHAPES[shape]
     options = {"threads": 1, **options}
     assert 1 / 1.3 < needed(chain, depth, **options) / peak(chain, depth, **options) < 1.3
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("options", [{}, {"reduce": "chain"}, {"store": True}])
 def test_the_estimate_of_tiles_bounds_the_peak(options, tmp_path):
     """Within a factor: the peak depends on the order in which threads finish."""

@@ -75,18 +75,18 @@ def test_what_is_in_range_is_what_it_is():
 
 def test_bits_do_not_depend_on_where_the_scale_is_looked_at():
     wanted = ["scaled_gram", "log_scale"]
-    expected = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
+    expected = bnmc.simulate(RELU, 1600, rng=0, chains=2, observables=wanted)
     assert expected["log_scale"][:, -1].max() < -1000
     with mock.patch.object(segment, "FRAME_BYTES", 5000):
-        other = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted)
+        other = bnmc.simulate(RELU, 1600, rng=0, chains=2, observables=wanted)
     with mock.patch.object(segment, "TASK_SECONDS", 0.0):
-        blocks = bnmc.simulate(RELU, 3000, rng=0, chains=2, observables=wanted, threads=2)
-    half = bnmc.simulate(RELU, 1700, rng=0, chains=2, observables=wanted)
-    rest = bnmc.simulate(RELU, 1300, initial=half.final_state, observables=wanted)
+        blocks = bnmc.simulate(RELU, 1600, rng=0, chains=2, observables=wanted, threads=2)
+    half = bnmc.simulate(RELU, 900, rng=0, chains=2, observables=wanted)
+    rest = bnmc.simulate(RELU, 700, initial=half.final_state, observables=wanted)
     for name in wanted:
         np.testing.assert_array_equal(other[name], expected[name])
         np.testing.assert_array_equal(blocks[name], expected[name])
-        np.testing.assert_array_equal(rest[name], expected[name][:, 1700:])
+        np.testing.assert_array_equal(rest[name], expected[name][:, 900:])
 
 
 def test_the_mean_of_the_logarithm_of_the_norm():

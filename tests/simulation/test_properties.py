@@ -5,6 +5,7 @@ is not odd, and maps no row that varies to one that does not, so no chain stops 
 """
 
 import functools
+import os
 from contextlib import contextmanager
 from unittest import mock
 
@@ -19,6 +20,8 @@ from bnmc.simulation.engine import choice
 from bnmc.simulation.engine.choice import choose_sampler
 
 SIGMA = "leaky_relu"
+#: Examples of each property; `make fuzz` draws more.
+EXAMPLES = settings(max_examples=60 if os.environ.get("BNMC_FUZZ") == "1" else 25)
 
 
 def gaussian_weights(generator, shape):
@@ -70,7 +73,11 @@ def runs(draw, paths=PATH_NAMES, most_chains=5, **fixed):
 
 
 # Random chains may have dependent samples, which float32 runs report.
-pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+# Tests of single functions reach the same lines.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning"),
+    pytest.mark.untraced,
+]
 
 #: What a task should take, in seconds: as it is, some layers of a narrow chain, a single layer.
 TASKS = st.sampled_from([segment.TASK_SECONDS, 2e-5, 0.0])
@@ -113,7 +120,7 @@ def test_the_paths_are_what_their_names_say():
 # --- the same bits --------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@EXAMPLES
 @given(runs(), st.integers(1, 6), st.integers(2, 3), TASKS, st.booleans())
 def test_threads_and_chunks_do_not_change_a_bit(run, depth, threads, task_seconds, share):
     chain, arguments = run
@@ -153,7 +160,7 @@ def test_a_layer_shared_by_threads_has_the_same_bits(path, width, batch, dtype):
         assert_same_bits(alone, shared)
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @example(
     (
         Chain(1, 2, "leaky_relu", norm="none"),
@@ -193,7 +200,7 @@ def test_a_float32_run_continues_from_nearly_equal_samples(path, norm):
         assert np.array_equal(rest.gram, whole.gram[:, first:])
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @given(runs(), st.integers(1, 3), st.booleans())
 def test_a_chain_does_not_depend_on_how_many_there_are(run, depth, shared):
     chain, arguments = run
@@ -210,7 +217,7 @@ def test_a_chain_does_not_depend_on_how_many_there_are(run, depth, shared):
             assert not np.array_equal(more.gram[-1, 1:], gram[1:])
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @given(runs(inputs=None, most_chains=3), st.data())
 def test_layout_and_type_of_the_input_do_not_matter(run, data):
     chain, arguments = run
@@ -245,7 +252,7 @@ def test_layout_and_type_of_the_input_do_not_matter(run, data):
 # --- symmetries -----------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @given(runs(st.sampled_from(["weights", "weights, skip"]), inputs=None), st.data())
 def test_permuted_samples_permute_the_gram_matrix(run, data):
     """Exactly, but for the rounding of means over the samples of a row.
@@ -287,7 +294,7 @@ def test_permuted_samples_permute_the_law_of_the_conditional_sampler():
     assert np.all(np.abs(difference) < 5.8 * error)
 
 
-@settings(max_examples=60)
+@EXAMPLES
 @given(runs(st.sampled_from(ROWS), inputs=None), st.data())
 def test_scaled_rows_change_nothing_under_normalization(run, data):
     chain, arguments = run
@@ -315,7 +322,7 @@ def test_eps_breaks_the_invariance():
 # --- which layers are recorded --------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@EXAMPLES
 @given(
     st.integers(0, 40), st.integers(1, 45), st.data(), st.integers(0, 20),
     TASKS, st.sampled_from(["conditional", "factor"]),
@@ -345,7 +352,7 @@ def test_recorded_layers(depth, every, data, before, task_seconds, path):
 # --- several inputs through one network -----------------------------------------------------
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @given(runs(st.sampled_from(ROWS), inputs=2), st.booleans())
 def test_equal_inputs_have_equal_gram_matrices(run, own):
     chain, arguments = run
@@ -359,7 +366,7 @@ def test_equal_inputs_have_equal_gram_matrices(run, own):
     assert np.array_equal(run.cross_gram[:, :, 0, 1], run.cross_gram[:, :, 0, 0])
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @given(runs(st.sampled_from(ROWS)), st.integers(1, 3))
 def test_cross_gram_matrices(run, inputs):
     chain, arguments = run
@@ -375,7 +382,7 @@ def test_cross_gram_matrices(run, inputs):
             assert np.array_equal(run.cross_gram[:, :, i, j], transposed)
 
 
-@settings(max_examples=40)
+@EXAMPLES
 @given(runs(st.sampled_from([name for name in ROWS if "conditional" not in name]), inputs=None))
 def test_what_one_input_sees_does_not_depend_on_the_others(run):
     chain, arguments = run
@@ -425,7 +432,7 @@ def test_cross_gram_of_inputs_is_that_of_one_network():
 REDUCTIONS = st.sampled_from(["chain", "layer", ("chain", "layer")])
 
 
-@settings(max_examples=50)
+@EXAMPLES
 @given(
     runs(), st.integers(0, 8), st.integers(1, 3), REDUCTIONS, st.integers(2, 3),
     TASKS,
@@ -460,7 +467,7 @@ def test_moments_are_those_of_the_whole_run(run, depth, every, reduce, threads, 
 # --- the laws that layer 0 may have ---------------------------------------------------------
 
 
-@settings(max_examples=30)
+@EXAMPLES
 @given(st.integers(1, 300), BATCHES, st.sampled_from(NORMS), st.integers(0, 2**32))
 def test_a_linear_layer_has_rows_of_unit_variance(width, batch, norm, seed):
     """The trace of G is n under every normalization, of the first and of every other layer."""
