@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import bnmc
-from bnmc import bounds, cli, gram, invariant, mean_field, mixing, random_matrix
+from bnmc import bounds, cli, gram, infinite_width, invariant, mean_field, mixing, random_matrix
 from bnmc import regularity as reg
 from bnmc import testing as tools
 from bnmc.cli import inputs
@@ -256,6 +256,10 @@ def a_matrix(rng):
     return np.random.default_rng(rng.randrange(99)).normal(size=(6, 3))
 
 
+def wide(rng):
+    return np.random.default_rng(rng.randrange(99)).normal(size=(6, 5))
+
+
 def number(*allowed):
     return lambda rng: rng.choice(allowed)
 
@@ -473,6 +477,37 @@ RUNS = {
         "chain": CHAIN, "x": X, "y": X, "depth": value(3), "chains": value(2), "rng": RNG}),
     "mixing.compare": (1, mixing.compare, {
         **PAIRS, "pairs": value(2), "replicates": value(4), "chains": value(4)}),
+    "infinite_width.alignment": (1, infinite_width.alignment, {
+        "kernel": G, "y": value([1.0, -1.0, 1.0])}),
+    "infinite_width.complexity": (1, infinite_width.complexity, {
+        "kernel": G, "y": value([1.0, -1.0, 1.0])}),
+    "infinite_width.convergence": (1, infinite_width.convergence, {
+        "x": X, "depth": value(1), "widths": value((4, 8)), "networks": value(2), "rng": RNG}),
+    "infinite_width.descent": (1, infinite_width.descent, {
+        "kernel": G, "y": value([1.0, -1.0, 1.0]), "times": value([0.0, 1.0]),
+        "learning_rate": POSITIVE, "loss": value("squared")}),
+    "infinite_width.dual": (1, infinite_width.dual, {"activation": value("relu")}),
+    "infinite_width.nngp": (3, infinite_width.nngp, {
+        "x": X, "depth": number(0, 1), "other": value(None), "activation": value("relu"),
+        "norm": number("none", "layer", "rms", "batch"), "order": value("norm-activation"),
+        "weight_variance": POSITIVE, "bias_variance": number(0, 0.1), "skip": value(0.0),
+        "rtol": value(None), "dtype": value("float64"), "progress": value(False), "rng": RNG}),
+    "infinite_width.nngp, monte-carlo": (1, infinite_width.nngp, {
+        "x": X, "depth": number(0, 1), "method": value("monte-carlo"), "width": value(8),
+        "networks": value(2), "rng": RNG}),
+    "infinite_width.ntk": (3, infinite_width.ntk, {
+        "x": wide, "depth": number(0, 1), "other": value(None), "activation": value("relu"),
+        "norm": number("none", "layer", "rms", "batch"), "order": value("norm-activation"),
+        "batch": value(None), "rtol": value(None), "method": value("analytic"), "rng": RNG}),
+    "infinite_width.ntk, batches": (1, infinite_width.ntk, {
+        "x": wide, "depth": value(1), "other": wide, "norm": value("batch"),
+        "batch": number(5, (5, 5)), "rng": RNG}),
+    "infinite_width.ntk, monte-carlo": (1, infinite_width.ntk, {
+        "x": X, "depth": number(0, 1), "method": value("monte-carlo"), "width": value(8),
+        "norm": number("none", "layer", "rms", "batch"), "networks": value(2), "rng": RNG}),
+    "infinite_width.posterior": (1, infinite_width.posterior, {
+        "tangent": G, "prior": G, "y": value([1.0, -1.0, 1.0]), "times": value([0.0, 1.0]),
+        "learning_rate": POSITIVE}),
     "invariant.expectation": (4, invariant.expectation, {
         **PAIRS, "f": value("orthogonality_gap"), "replicates": value(4), "burn_in": value(1),
         "length": value(2), "lag": value(2)}),

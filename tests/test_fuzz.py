@@ -28,13 +28,14 @@ COUNTS = {
 LONGEST = fuzzing.LONGEST + 60.0
 MODULES = (
     "gradients", "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field",
-    "testing",
+    "infinite_width", "testing",
     "bounds.bridging", "bounds.gaussian", "bounds.orthogonalizes", "bounds.rank_collapse",
 )  # fmt: skip
 #: Functions without fuzzing, since they draw, measure or compile; their own tests call them.  One
 #: has another name.
 ELSEWHERE = {
-    "gradients.backpropagate", "mean_field.plot_stability", "testing.roofline", "warmup"
+    "gradients.backpropagate", "infinite_width.logit_divergence", "infinite_width.train_shallow",
+    "mean_field.plot_stability", "testing.roofline", "warmup"
 }  # fmt: skip
 
 

@@ -87,8 +87,9 @@ PUBLIC = {
         "rank_bound relative_deviation soft_rank validate_gram"
     ),
     "bnmc.infinite_width": (
-        "Alignment Descent Dual Posterior Properties SCALINGS Scaling ShallowTraining alignment "
-        "complexity descent dual logit_divergence nngp ntk posterior train_shallow"
+        "Alignment Convergence Descent Dual Posterior Properties SCALINGS Scaling ShallowTraining "
+        "SimulatedKernel alignment complexity convergence descent dual logit_divergence nngp ntk "
+        "posterior train_shallow"
     ),
     "bnmc.invariant": (
         "CheckReport Claim InvariantSample check expectation sample"

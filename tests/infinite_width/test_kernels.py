@@ -6,7 +6,6 @@ rest, about 1e-4, is less than a tenth of the standard error.  Per entry |z| > 6
 4e-10 (t distribution), so a false alarm in any of 10 settings × 2 kernels × 6 entries has 5e-8.
 """
 
-import importlib
 import math
 
 import numpy as np
@@ -29,6 +28,11 @@ FUNCTIONS = {
     "relu": (lambda x: np.maximum(x, 0.0), lambda x: (x > 0) * 1.0),
     "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
 }
+
+
+HIDDEN = Activation(
+    lambda x: max(x - 0.377, 0.0) + x, derivative=lambda x: 2.0 if x > 0.377 else 1.0
+)
 
 
 # --- networks of real weights
@@ -165,21 +169,7 @@ def test_a_linear_network_in_closed_form():
     assert theta == pytest.approx(4 * first * 1.5**3)
 
 
-# --- two sets, tiles, types
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("function", [nngp, ntk])
-def test_two_sets_and_tiles_agree_with_one_set(function, activation):
-    x = np.random.default_rng(3).standard_normal((6, 300))
-    options = {"activation": activation, "bias_variance": 0.1, "norm": "rms", "skip": 0.5}
-    whole = function(x, 2, **options)
-    assert (whole == whole.T).all()
-    block = function(x[:, 40:], 2, other=x[:, :30], **options)
-    assert block.shape == (260, 30)
-    assert block == pytest.approx(whole[40:, :30], rel=1e-12)
-    some = function(x[:, 250:270], 2, **options)
-    assert some == pytest.approx(whole[250:270, 250:270], rel=1e-12)
+# --- equal inputs, other activations
 
 
 def test_equal_inputs_have_equal_entries():
@@ -203,17 +193,6 @@ def test_kernels_are_positive_semidefinite(activation, norm):
     for found, tolerance in ((kernel, 1e-13), (theta, 1e-7)):
         assert np.isfinite(found).all()
         assert np.linalg.eigvalsh(found)[0] > -tolerance * np.linalg.eigvalsh(found)[-1]
-
-
-def test_float32_and_progress(monkeypatch):
-    # Not by its dotted name, which may be that of a function.
-    monkeypatch.setattr(importlib.import_module("bnmc.infinite_width.kernels"), "_TILE", 16)
-    x = np.random.default_rng(6).standard_normal((4, 30))
-    calls = []
-    single = ntk(x, 1, dtype="float32", progress=lambda done, total: calls.append((done, total)))
-    assert single.dtype == np.float32
-    assert single == pytest.approx(ntk(x, 1), rel=1e-6)
-    assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
 def test_a_network_without_hidden_layers():
@@ -253,13 +232,12 @@ def test_batch_normalization_in_depth_and_its_limits():
     again = nngp(x, 31, activation="relu", norm="batch", bias_variance=0.0)
     assert deep == pytest.approx(again, rel=1e-5)
     assert nngp(x, 0, norm="batch", dtype="float32").dtype == np.float32
-    for options in (
-        {"other": x}, {"skip": 1.0}, {"order": "activation-norm"}, {"activation": dual("relu")}
-    ):  # fmt: skip
+    for options in ({"skip": 1.0}, {"order": "activation-norm"}, {"activation": dual("relu")}):
         with pytest.raises(ArgumentError, match="batch"):
             nngp(x, 1, norm="batch", **options)
-    with pytest.raises(ArgumentError, match="not implemented"):
-        ntk(x, 1, norm="batch")
+    with pytest.raises(PartialEstimateError) as caught:
+        nngp(x[:, :3], 1, activation=HIDDEN, norm="batch", rtol=1e-12, rng=0)
+    assert caught.value.partial.shape == (3, 3)
 
 
 # --- errors
@@ -287,7 +265,16 @@ def test_batch_normalization_in_depth_and_its_limits():
         ({"x": np.zeros((2, 2)), "norm": "rms"}, ArgumentError),
         ({"activation": "exp", "depth": 9}, NonFiniteError),
         ({"x": np.full((2, 2), 1e200)}, NonFiniteError),
-        ({"x": np.eye(2) + 1e-4, "activation": "selu", "bias_variance": 500}, PartialEstimateError),
+        ({"x": np.eye(2) + 1e-4, "activation": HIDDEN, "bias_variance": 500}, PartialEstimateError),
+        ({"method": "exact"}, UnknownNameError),
+        ({"method": "monte-carlo", "width": 1}, ArgumentError),
+        ({"method": "monte-carlo", "networks": 0}, ArgumentError),
+        ({"method": "monte-carlo", "activation": dual("relu")}, ArgumentError),
+        ({"batch": 2}, ArgumentError),
+        ({"norm": "batch", "batch": 0}, ArgumentError),
+        ({"norm": "batch", "batch": "2"}, ArgumentTypeError),
+        ({"norm": "batch", "batch": (2, 2)}, ArgumentError),
+        ({"norm": "batch", "x": np.eye(9)[:, :8], "batch": 3}, ArgumentError),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, dict) else "",
 )

@@ -1,11 +1,12 @@
 """Kernels of infinitely wide networks: the Gaussian process, the tangent kernel, and training.
 
 `nngp` and `ntk` compute the covariance K of the outputs of a random network of infinite width, and
-its tangent kernel Θ.  `descent` trains that network by gradient descent, which is a differential
-equation in the space of functions with the kernel Θ.  `posterior` is the law of the trained
-outputs of an ensemble of networks.  `alignment` and `complexity` relate a kernel to labels.  `dual`
-returns the dual activations, the Gaussian integrals of which all kernels consist.  A `Scaling` says
-how weights and learning rates depend on the width, and so which limit networks have;
+its tangent kernel Θ, also with batch normalization, or simulate them at finite width; `convergence`
+measures the distance between both.  `descent` trains the network by gradient descent, which is a
+differential equation in the space of functions with the kernel Θ.  `posterior` is the law of the
+trained outputs of an ensemble of networks.  `alignment` and `complexity` relate a kernel to labels.
+`dual` returns the dual activations, the Gaussian integrals of which all kernels consist.  A
+`Scaling` says how weights and learning rates depend on the width, and so which limit networks have;
 `train_shallow` trains networks of finite width under a scaling, and `logit_divergence` compares
 them.
 
@@ -14,31 +15,37 @@ The sources are Jacot, Gabriel and Hongler, *Neural tangent kernel* (arXiv 1806.
 1902.06720); and Arora, Du, Hu, Li and Wang, *Fine-grained analysis of optimization and
 generalization for overparameterized two-layer neural networks* (arXiv 1901.08584).
 
-The package may import `bnmc.mean_field`, `bnmc.chain`, `bnmc._kernels`, `bnmc._support` and
-`bnmc.errors`.  Read `kernels.py` first.
+The package may import `bnmc.mean_field`, `bnmc.plot`, `bnmc.chain`, `bnmc._kernels`,
+`bnmc._support` and `bnmc.errors`.  Read `kernels.py` first.  It chooses among `tiles.py` (norms of
+samples), `batches.py` (batch normalization) and `networks.py` (finite width).
 """
 
 from __future__ import annotations
 
 from bnmc.infinite_width.ensemble import Posterior, posterior
 from bnmc.infinite_width.kernels import nngp, ntk
+from bnmc.infinite_width.networks import SimulatedKernel
 from bnmc.infinite_width.scalings import SCALINGS, Properties, Scaling
 from bnmc.infinite_width.shallow import ShallowTraining, logit_divergence, train_shallow
 from bnmc.infinite_width.spectrum import Alignment, alignment, complexity
 from bnmc.infinite_width.training import Descent, descent
+from bnmc.infinite_width.widths import Convergence, convergence
 from bnmc.mean_field.duals.duals import Dual, dual
 
 __all__ = [
     "SCALINGS",
     "Alignment",
+    "Convergence",
     "Descent",
     "Dual",
     "Posterior",
     "Properties",
     "Scaling",
     "ShallowTraining",
+    "SimulatedKernel",
     "alignment",
     "complexity",
+    "convergence",
     "descent",
     "dual",
     "logit_divergence",

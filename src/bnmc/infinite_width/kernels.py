@@ -2,29 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from bnmc._support.arguments import choice, finite_array, integer, precision, real
+from bnmc._support.arguments import choice, finite_array, integer, items, precision, real
 from bnmc._support.array_arguments import require_memory
-from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.keys import draw_key
+from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.layers import NORMS, ORDERS, Layers, Level
-from bnmc.mean_field.duals.duals import Dual, dual, require_accuracy
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, PartialEstimateError
+from bnmc.infinite_width.batch_law import batch_law
+from bnmc.infinite_width.batches import BatchNetwork, batch_kernel
+from bnmc.infinite_width.layers import NORMS, ORDERS, Layers
+from bnmc.infinite_width.networks import FiniteNetwork, SimulatedKernel, simulated_kernel
+from bnmc.infinite_width.tiles import TiledKernel
+from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.map.homogeneous import slopes
+from bnmc.mean_field.map.results import MeanFieldTrajectory
 
-__all__ = ["nngp", "ntk"]
+__all__ = ["MOST_LAYERS", "nngp", "ntk"]
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
+_Batch = int | tuple[int, int] | None
+_Matrix = NDArray[np.floating[Any]]
 
-# Rows and columns of a tile: about ten arrays of 0.5 MB stay in the cache through all layers.
-_TILE = 256
+#: How kernels are computed.
+METHODS = ("analytic", "monte-carlo")
+#: Largest depth.
+MOST_LAYERS = 1_000_000
+
+
+@overload
+def nngp(
+    x: ArrayLike,
+    depth: int,
+    *,
+    other: ArrayLike | None = ...,
+    activation: _Spec = ...,
+    norm: str = ...,
+    order: str = ...,
+    weight_variance: float = ...,
+    bias_variance: float = ...,
+    skip: float = ...,
+    batch: _Batch = ...,
+    rtol: float | None = ...,
+    method: Literal["monte-carlo"],
+    width: int = ...,
+    networks: int = ...,
+    dtype: DTypeLike = ...,
+    progress: bool | Progress = ...,
+    rng: Any = ...,
+) -> SimulatedKernel: ...
+
+
+@overload
+def nngp(
+    x: ArrayLike,
+    depth: int,
+    *,
+    other: ArrayLike | None = ...,
+    activation: _Spec = ...,
+    norm: str = ...,
+    order: str = ...,
+    weight_variance: float = ...,
+    bias_variance: float = ...,
+    skip: float = ...,
+    batch: _Batch = ...,
+    rtol: float | None = ...,
+    method: Literal["analytic"] = ...,
+    width: int = ...,
+    networks: int = ...,
+    dtype: DTypeLike = ...,
+    progress: bool | Progress = ...,
+    rng: Any = ...,
+) -> _Matrix: ...
 
 
 def nngp(
@@ -38,11 +96,15 @@ def nngp(
     weight_variance: float = 1.0,
     bias_variance: float = 0.0,
     skip: float = 0.0,
-    rtol: float = 1e-6,
+    batch: _Batch = None,
+    rtol: float | None = None,
+    method: str = "analytic",
+    width: int = 512,
+    networks: int = 100,
     dtype: DTypeLike = "float64",
     progress: bool | Progress = False,
     rng: Any = None,
-) -> NDArray[np.floating[Any]]:
+) -> _Matrix | SimulatedKernel:
     """Covariance of the outputs of an infinitely wide random network: the kernel of its GP.
 
     Parameters
@@ -50,49 +112,61 @@ def nngp(
     x : (features, samples) array_like
         Inputs, one per column.
     depth : int
-        Number of hidden layers L, >= 0.
+        Number of hidden layers L, from 0 to 1,000,000.
     other : (features, others) array_like, optional
         Second set of inputs. The kernel is then that of `x` with `other`: for example `x` the test
         set and `other` the training set. By default it is that of `x` with itself.
     activation : str, Activation, callable or Dual
-        Activation σ; see `dual`.
+        Activation σ; see `dual`. Norm "batch" and the Monte Carlo method take no `Dual`, and of the
+        names only those of `bnmc.Activation`.
     norm : {"none", "layer", "rms", "batch"}
         Normalization N. "layer" and "rms" normalize each sample over the features, "batch" each
-        feature over the samples.
+        feature over the samples of a batch.
     order : {"norm-activation", "activation-norm"}
-        Whether N acts before or after σ.
+        Whether N acts before or after σ. Only the Monte Carlo method has norm "batch" after σ.
     weight_variance, bias_variance : float
         σ_w² > 0, the variance of the weights times the number of their inputs, and σ_b² >= 0.
     skip : float
-        Factor of the skip connection from a layer to the next one; 0 removes it.
-    rtol : float
-        Largest acceptable relative error of the dual activation in a layer (see `dual`), or of the
-        mean-field map of batch normalization (see `MeanField.trajectory`). Errors of earlier layers
-        propagate to later ones.
+        Factor of the skip connection from a layer to the next one; 0 removes it. With norm "batch",
+        only the Monte Carlo method has skip connections.
+    batch : int or (int, int), optional
+        For norm "batch", the number of samples of a batch, of `x` and of `other`: consecutive
+        samples are one batch, which its own mean and variance normalize. By default all samples of
+        `x` are one batch, and all samples of `other` another one.
+    rtol : float, optional
+        Largest acceptable relative error of the dual activation in a layer (see `dual`); for norm
+        "batch", of the kernel. Errors of earlier layers propagate to later ones. The default is
+        1e-6, and 1e-3 for norm "batch" where the kernel is estimated (see Notes).
+    method : {"analytic", "monte-carlo"}
+        "monte-carlo" simulates networks of finite width.
+    width, networks : int
+        For the Monte Carlo method, the width of the networks, >= 2, and their number.
     dtype : {"float64", "float32"}
-        Type of the result. The computation uses float64.
+        Type of the result of the analytic method. The computation uses float64.
     progress : bool or callable
-        True for a bar (extra ``cli``), or a function of the tiles that are done and all tiles.
+        True for a bar (extra ``cli``), or a function of (done, total): tiles, pairs of batches, or
+        networks.
     rng : optional
-        Seed of the random shifts of the mean-field map of batch normalization.
+        Seed of the quasi-Monte Carlo points of norm "batch", or of the networks.
 
     Returns
     -------
-    (samples, samples) or (samples, others) ndarray
-        K, symmetric and positive semidefinite up to rounding for one set.
+    (samples, samples) or (samples, others) ndarray, or SimulatedKernel
+        K, symmetric and positive semidefinite up to rounding (norm "batch": up to the error) for
+        one set. `SimulatedKernel` if `method` is "monte-carlo".
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed, or a sample to be normalized has no variance. Under norm
-        "batch", if `other` or `skip` is given, `order` is "activation-norm" or `activation` is a
-        `Dual` or none of the package's.
+        If an argument is not allowed, or a sample or batch to be normalized has no variance.
+    ZeroVarianceError
+        If batches of a later layer have no variance.
     NonFiniteError
         If the kernel overflows.
     ResultTooLargeError
         If the result would not fit in memory.
     PartialEstimateError
-        If `rtol` is not reached; ``partial`` is the kernel (under norm "batch" the trajectory).
+        If `rtol` is not reached; ``partial`` is the kernel.
 
     Notes
     -----
@@ -103,7 +177,15 @@ def nngp(
     of one coordinate of ``h_L``, which the skip connection joins, too:
     ``h_{l+1} = skip N(h_l) + W σ(N(h_l)) + b`` or ``h_{l+1} = skip h_l + W N(σ(h_l)) + b``.
 
-    Time is O(samples² (features + depth)), memory that of the result.
+    **Norm "batch".** u is a row over all samples, and ``V[K] = E σ(N(u)) σ(N(u))ᵀ``, where N
+    normalizes each batch of u. The kernel between two batches follows from the joint law of their
+    rows. For linear, relu, leaky relu, abs and other positively homogeneous functions, V is an
+    integral over one variable (one batch) or two, with a relative error below 1e-8. For other
+    functions, V of one batch is that of `MeanField.trajectory`. Between batches it is estimated
+    with 8 replicates of up to 65536 randomized quasi-Monte Carlo points. The error is the standard
+    error of the kernel, with the errors of earlier layers, relative in the Frobenius norm.
+
+    Without norm "batch", time is O(samples² (features + depth)), memory that of the result.
 
     See Also
     --------
@@ -120,14 +202,63 @@ def nngp(
     >>> nngp(x, 3, activation="tanh", norm="layer").round(6)
     array([[0.394294, 0.245687],
            [0.245687, 0.394294]])
+
+    Two batches of five samples, of which each is normalized alone:
+
+    >>> x = np.random.default_rng(0).standard_normal((3, 10))
+    >>> nngp(x, 2, activation="relu", norm="batch", batch=5).shape
+    (10, 10)
     """
-    if norm == "batch":
-        options = (other, order, weight_variance, bias_variance, skip, rtol)
-        return _nngp_of_batch(x, depth, activation, *options, rng).astype(precision(dtype))
-    return _Kernel(
-        x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,
-        tangent=False,
-    ).compute("nngp", rtol, dtype, progress)  # fmt: skip
+    return _Request(
+        "nngp", x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,
+        batch, rtol, dtype, progress, rng,
+    ).compute(method, width, networks)  # fmt: skip
+
+
+@overload
+def ntk(
+    x: ArrayLike,
+    depth: int,
+    *,
+    other: ArrayLike | None = ...,
+    activation: _Spec = ...,
+    norm: str = ...,
+    order: str = ...,
+    weight_variance: float = ...,
+    bias_variance: float = ...,
+    skip: float = ...,
+    batch: _Batch = ...,
+    rtol: float | None = ...,
+    method: Literal["monte-carlo"],
+    width: int = ...,
+    networks: int = ...,
+    dtype: DTypeLike = ...,
+    progress: bool | Progress = ...,
+    rng: Any = ...,
+) -> SimulatedKernel: ...
+
+
+@overload
+def ntk(
+    x: ArrayLike,
+    depth: int,
+    *,
+    other: ArrayLike | None = ...,
+    activation: _Spec = ...,
+    norm: str = ...,
+    order: str = ...,
+    weight_variance: float = ...,
+    bias_variance: float = ...,
+    skip: float = ...,
+    batch: _Batch = ...,
+    rtol: float | None = ...,
+    method: Literal["analytic"] = ...,
+    width: int = ...,
+    networks: int = ...,
+    dtype: DTypeLike = ...,
+    progress: bool | Progress = ...,
+    rng: Any = ...,
+) -> _Matrix: ...
 
 
 def ntk(
@@ -141,30 +272,37 @@ def ntk(
     weight_variance: float = 1.0,
     bias_variance: float = 0.0,
     skip: float = 0.0,
-    rtol: float = 1e-6,
+    batch: _Batch = None,
+    rtol: float | None = None,
+    method: str = "analytic",
+    width: int = 512,
+    networks: int = 100,
     dtype: DTypeLike = "float64",
     progress: bool | Progress = False,
-) -> NDArray[np.floating[Any]]:
+    rng: Any = None,
+) -> _Matrix | SimulatedKernel:
     """Tangent kernel of an infinitely wide network: the sum of gradient products of two outputs.
 
     Parameters
     ----------
-    x, depth, other, activation, order, weight_variance, bias_variance, skip, rtol, dtype, progress
+    x, depth, other, activation, norm, order, weight_variance, bias_variance, skip
         As in `nngp`.
-    norm : {"none", "layer", "rms"}
-        Normalization N. `bnmc.gradients.tangent_kernel` simulates tangent kernels with batch
-        normalization, at finite width.
+    batch, rtol, method, width, networks, dtype, progress, rng
+        As in `nngp`.
 
     Returns
     -------
-    (samples, samples) or (samples, others) ndarray
-        Θ, symmetric and positive semidefinite up to rounding for one set.
+    (samples, samples) or (samples, others) ndarray, or SimulatedKernel
+        Θ, symmetric and positive semidefinite up to rounding (norm "batch": up to the error) for
+        one set. `SimulatedKernel` if `method` is "monte-carlo".
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As `nngp`, and if `norm` is "batch" or the derivative of `activation` is not known.
-    NonFiniteError, ResultTooLargeError, PartialEstimateError
+        As `nngp`; if the derivative of `activation` is not known; and under norm "batch" if the
+        differences of the samples of a batch span two dimensions, as for 3 samples: then Θ is
+        infinite.
+    ZeroVarianceError, NonFiniteError, ResultTooLargeError, PartialEstimateError
         As `nngp`.
 
     Notes
@@ -180,6 +318,13 @@ def ntk(
     1e-8 relative to the diagonal, and an eigenvalue that should be 0 may be as negative as that.
     Equal inputs of one set have equal entries.
 
+    **Norm "batch".** The output of a sample depends on its whole batch. With J(u) the derivative of
+    ``σ(N(u))`` with respect to the row u of a batch, an n × n matrix,
+    ``Θ ← K_new + σ_w² E J(u) Θ J(u′)ᵀ`` for the rows u and u′ of two batches. The errors are those
+    of `nngp`, but functions that are not positively homogeneous are estimated for one batch, too.
+    The number of points needed grows with the batch. Yang et al. (arXiv 1902.08129) derive the map
+    at its fixed point; the integrals are in the module `bnmc.infinite_width.batch_integrals`.
+
     Examples
     --------
     >>> import numpy as np
@@ -190,160 +335,156 @@ def ntk(
            [3.63662, 8.     ]])
     >>> ntk(x[:, :1], 1, other=x, activation="relu", weight_variance=2.0).round(6)
     array([[4.     , 3.63662]])
+
+    Batch normalization, with an error of 1 % or less:
+
+    >>> x = np.random.default_rng(0).standard_normal((5, 6))
+    >>> ntk(x, 1, activation="tanh", norm="batch", rtol=0.01, rng=0).shape
+    (6, 6)
     """
-    if norm == "batch":
-        raise ArgumentError(
-            "norm", norm, ", ".join(NORMS),
-            "the tangent kernel of batch normalization is not implemented; "
-            "bnmc.gradients.tangent_kernel simulates it at finite width",
-        )  # fmt: skip
-    return _Kernel(
-        x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,
-        tangent=True,
-    ).compute("ntk", rtol, dtype, progress)  # fmt: skip
+    return _Request(
+        "ntk", x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,
+        batch, rtol, dtype, progress, rng,
+    ).compute(method, width, networks)  # fmt: skip
 
 
-class _Kernel:
-    """The checked arguments of a kernel."""
+@dataclass
+class _Request:
+    """The arguments of a kernel; `compute` checks them."""
 
-    def __init__(
-        self,
-        x: ArrayLike,
-        depth: int,
-        other: ArrayLike | None,
-        activation: _Spec,
-        norm: str,
-        order: str,
-        weight_variance: float,
-        bias_variance: float,
-        skip: float,
-        tangent: bool,
-    ) -> None:
-        self.inputs = [finite_array("x", x, shape=("features", "samples")).astype(np.float64)]
-        if other is not None:
+    name: str
+    x: ArrayLike
+    depth: int
+    other: ArrayLike | None
+    activation: _Spec
+    norm: str
+    order: str
+    weight_variance: float
+    bias_variance: float
+    skip: float
+    batch: _Batch
+    rtol: float | None
+    dtype: DTypeLike
+    progress: bool | Progress
+    rng: Any
+
+    def compute(self, method: str, width: int, networks: int) -> _Matrix | SimulatedKernel:
+        """Return the kernel."""
+        self.inputs = [finite_array("x", self.x, shape=("features", "samples")).astype(np.float64)]
+        if self.other is not None:
             shape = (self.inputs[0].shape[0], "samples")
-            self.inputs.append(finite_array("other", other, shape=shape).astype(np.float64))
-        self.depth = integer("depth", depth, low=0)
-        self.layers = Layers(
-            dual(activation),
-            choice("norm", norm, (*NORMS, "batch")),
-            choice("order", order, ORDERS),
-            real("weight_variance", weight_variance, above=0.0),
-            real("bias_variance", bias_variance, low=0.0),
-            real("skip", skip),
-            tangent,
+            self.inputs.append(finite_array("other", self.other, shape=shape).astype(np.float64))
+        self.depth = integer("depth", self.depth, low=0, high=MOST_LAYERS)
+        choice("norm", self.norm, (*NORMS, "batch"))
+        choice("order", self.order, ORDERS)
+        self.weight_variance = real("weight_variance", self.weight_variance, above=0.0)
+        self.bias_variance = real("bias_variance", self.bias_variance, low=0.0)
+        self.skip = real("skip", self.skip)
+        if self.rtol is not None:
+            self.rtol = real("rtol", self.rtol, above=0.0)
+        self.dtype = precision(self.dtype)
+        self.progress = as_progress(self.progress)
+        sizes = self._sizes()
+        if choice("method", method, METHODS) == "monte-carlo":
+            return self._simulated(
+                sizes, integer("width", width, low=2), integer("networks", networks, low=1)
+            )
+        if self.norm == "batch":
+            found = self._of_batches(sizes)
+            with np.errstate(over="ignore"):  # beyond the range of float32
+                return found.astype(self.dtype)
+        layers = Layers(
+            dual(self.activation), self.norm, self.order, self.weight_variance, self.bias_variance,
+            self.skip, self.name == "ntk",
+        )  # fmt: skip
+        kernel = TiledKernel(self.inputs, self.depth, layers)
+        return kernel.compute(self.name, self.rtol or 1e-6, self.dtype, self.progress)
+
+    def _sizes(self) -> list[tuple[int, ...]]:
+        """Return the sizes of the batches of each set."""
+        counts = [one.shape[1] for one in self.inputs]
+        if self.batch is None:
+            return [(count,) for count in counts]
+        if self.norm != "batch":
+            raise ArgumentError("batch", self.batch, f'None, with norm="{self.norm}"')
+        if isinstance(self.batch, (str, bytes)):
+            raise ArgumentTypeError("batch", self.batch, "an integer, or two")
+        given = (
+            items("batch", self.batch, "an integer, or one for x and one for other")
+            if hasattr(self.batch, "__len__")
+            else [self.batch] * len(counts)
         )
+        if len(given) != len(counts):
+            raise ArgumentError("batch", given, f"{len(counts)} numbers of samples")
+        found = []
+        for count, size in zip(counts, given, strict=True):
+            size = integer("batch", size, low=1)
+            if count % size:
+                raise ArgumentError("batch", size, f"a divisor of the number of samples, {count}")
+            found.append((size,) * (count // size))
+        return found
 
-    def compute(
-        self, name: str, rtol: float, dtype: DTypeLike, progress: bool | Progress
-    ) -> NDArray[np.floating[Any]]:
-        """Return the kernel, tile by tile: each tile goes through all layers."""
-        rtol = real("rtol", rtol, above=0.0)
-        place = None
-        if len(self.inputs) == 1:
-            # Equal inputs get equal entries, whatever the rounding of their products.
-            distinct, position = np.unique(self.inputs[0], axis=1, return_inverse=True)
-            if distinct.shape[1] < position.size:
-                self.inputs, place = [distinct], position.reshape(-1)
-        result_type = np.dtype(precision(dtype))
+    def _function(self) -> Activation:
+        if isinstance(self.activation, Dual):
+            allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
+            raise ArgumentError("activation", self.activation.name, allowed)
+        return as_activation(self.activation)
+
+    def _of_batches(self, sizes: list[tuple[int, ...]]) -> FloatArray:
+        """Return the kernel of a network with batch normalization before σ."""
+        hint = 'method="monte-carlo" simulates it'
+        if self.order != "norm-activation":
+            raise ArgumentError("order", self.order, '"norm-activation", with norm="batch"', hint)
+        if self.skip != 0.0:
+            raise ArgumentError("skip", self.skip, '0, with norm="batch"', hint)
+        function = self._function()
+        function.check()
+        largest = max(max(one) for one in sizes)
         rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
-        hint = "compute blocks with other=, or use dtype=float32"
-        require_memory("x", rows * columns * result_type.itemsize, hint)
-        sides = [
-            self._levels(one, argument)
-            for one, argument in zip(self.inputs, ("x", "other"), strict=False)
-        ]
-        result = np.empty((rows, columns), result_type)
-        tiles = list(_tiles(rows, columns, symmetric=len(sides) == 1))
-        error = 0.0
-        with Reporter(as_progress(progress), name, "tiles") as report:
-            for done, (i, j) in enumerate(tiles):
-                report(done, len(tiles))
-                tile, tile_error = self._tile(sides, i, j)
-                with np.errstate(over="ignore"):  # beyond the range of float32
-                    result[i, j] = tile
-                if len(sides) == 1 and i != j:
-                    result[j, i] = result[i, j].T
-                error = max(error, tile_error)
-            report(len(tiles), len(tiles))
-        if not np.isfinite(result).all():
-            raise NonFiniteError(None, self.depth, "kernel")
-        if place is not None:
-            result = result[place[:, None], place]
-        require_accuracy(self.layers.dual.name, error, rtol, result)
-        return result
+        size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + (1 << 17) * largest)
+        require_memory("x", size, "take smaller batches")
+        homogeneous = slopes(function) is not None
+        if self.name == "nngp" and not homogeneous and len(sizes) == 1 and len(sizes[0]) == 1:
+            return self._of_one_batch(function)
+        network = BatchNetwork(
+            np.concatenate(self.inputs, axis=1), tuple(size for one in sizes for size in one),
+            len(sizes[0]), self.depth, function, self.weight_variance, self.bias_variance,
+            self.name == "ntk",
+        )  # fmt: skip
+        rtol = self.rtol or (1e-6 if homogeneous else 1e-3)
+        return batch_kernel(network, self.name, rtol, draw_key(self.rng), self.progress)
 
-    def _levels(self, x: FloatArray, argument: str) -> tuple[FloatArray, list[Level]]:
-        """Return the variances of h_0 of one set of inputs, and its levels."""
-        with np.errstate(over="ignore"):
-            variances = self._first(np.einsum("fs,fs->s", x, x))
-        return variances, self.layers.levels(variances, self.depth, argument)
+    def _of_one_batch(self, function: Activation) -> FloatArray:
+        """Return the covariance for one batch, which `MeanField` has.
 
-    def _first(self, products: FloatArray) -> FloatArray:
-        layers, features = self.layers, self.inputs[0].shape[0]
-        return np.asarray(layers.weight_variance / features * products + layers.bias_variance)
-
-    def _tile(
-        self, sides: list[tuple[FloatArray, list[Level]]], i: slice, j: slice
-    ) -> tuple[FloatArray, float]:
-        """Return the kernel of some rows and columns, and the largest error of a layer."""
-        left, right = self.inputs[0][:, i], self.inputs[-1][:, j]
-        on_diagonal = len(sides) == 1 and i == j
-        error = 0.0
+        The normalization hides σ_w² and σ_b², so these matter in the last layer only.
+        """
+        (given,) = self.inputs
+        chain = Chain(1, given.shape[1], function)
         with np.errstate(over="ignore", invalid="ignore"):
-            kernel = self._first(left.T @ right)
-            if on_diagonal:
-                np.fill_diagonal(kernel, sides[0][0][i])
-            tangent = kernel
-            for first, second in zip(sides[0][1], sides[-1][1], strict=True):
-                levels = first.at(i), second.at(j)
-                kernel, tangent, one = self.layers.step(*levels, kernel, tangent, on_diagonal)
-                error = max(error, one)
-        if on_diagonal:
-            # Products of the same numbers, in one order or the other, may round differently.
-            tangent = 0.5 * (tangent + tangent.T)
-            kernel = 0.5 * (kernel + kernel.T)
-        return (tangent if self.layers.tangent else kernel), error
+            gram = given.T @ given / given.shape[0]
+        if not np.isfinite(gram).all():
+            raise NonFiniteError(None, 0, "kernel")
+        if self.depth:
+            batch_law(chain, gram, 0, "x")
+            rtol = self.rtol or 1e-6
+            try:
+                path = MeanField(chain).trajectory(gram, self.depth, rtol=rtol, rng=self.rng)
+            except PartialEstimateError as error:
+                last = cast(MeanFieldTrajectory, error.partial).gram[-1]
+                partial = self.weight_variance * last + self.bias_variance
+                raise PartialEstimateError(error.reason, partial) from None
+            gram = path.gram[-1]
+        return np.asarray(self.weight_variance * gram + self.bias_variance)
 
-
-def _tiles(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of all tiles, or of those on and above the diagonal."""
-    for i in range(0, rows, _TILE):
-        for j in range(i if symmetric else 0, columns, _TILE):
-            yield slice(i, min(rows, i + _TILE)), slice(j, min(columns, j + _TILE))
-
-
-def _nngp_of_batch(
-    x: ArrayLike,
-    depth: int,
-    activation: _Spec,
-    other: ArrayLike | None,
-    order: str,
-    weight_variance: float,
-    bias_variance: float,
-    skip: float,
-    rtol: float,
-    rng: Any,
-) -> FloatArray:
-    """Return the kernel of a network with batch normalization before σ, for one batch.
-
-    The normalization hides σ_w² and σ_b², so these matter in the last layer only.
-    """
-    hint = "the kernel of batch normalization is for one batch, without skip connection"
-    given = finite_array("x", x, shape=("features", "samples")).astype(np.float64)
-    if other is not None:
-        raise ArgumentError("other", "a second batch", 'None, with norm="batch"', hint)
-    if choice("order", order, ORDERS) != "norm-activation":
-        raise ArgumentError("order", order, '"norm-activation", with norm="batch"')
-    if real("skip", skip) != 0.0:
-        raise ArgumentError("skip", skip, '0, with norm="batch"', hint)
-    if isinstance(activation, Dual):
-        raise ArgumentError("activation", activation.name, 'an Activation, with norm="batch"')
-    weight = real("weight_variance", weight_variance, above=0.0)
-    bias = real("bias_variance", bias_variance, low=0.0)
-    chain = Chain(1, given.shape[1], as_activation(activation))
-    depth = integer("depth", depth, low=0)
-    gram = given.T @ given / given.shape[0]
-    if depth:
-        gram = MeanField(chain).trajectory(gram, depth, rtol=rtol, rng=rng).gram[-1]
-    return np.asarray(weight * gram + bias)
+    def _simulated(
+        self, sizes: list[tuple[int, ...]], width: int, networks: int
+    ) -> SimulatedKernel:
+        """Return kernels of networks of finite width."""
+        network = FiniteNetwork(
+            np.concatenate(self.inputs, axis=1), self.inputs[0].shape[1],
+            tuple(size for one in sizes for size in one), self.depth, width, self._function(),
+            self.norm, self.order, self.weight_variance, self.bias_variance, self.skip,
+            self.name == "ntk",
+        )  # fmt: skip
+        return simulated_kernel(network, networks, draw_key(self.rng), self.name, self.progress)

@@ -146,7 +146,8 @@ def _measure(sizes: Sizes, call: Call, inputs: TwoClasses) -> _Found:
     n = x.shape[1]
     true = np.where(inputs.labels, 1.0, -1.0)
     random = np.where(call.generator.random((sizes.draws, n)) < 0.5, 1.0, -1.0)
-    kernel = np.asarray(ntk(math.sqrt(len(x)) * x, 1))  # `ntk` divides by the number of features
+    # `ntk` divides by the number of features.
+    kernel = np.asarray(ntk(math.sqrt(len(x)) * x, 1), np.float64)
     found = aligned(kernel, np.column_stack([true, *random]))
     squares = found.squares.T  # (1 + draws, n)
     shares = np.cumsum(squares, axis=1) / n

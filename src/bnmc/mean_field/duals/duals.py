@@ -20,7 +20,8 @@ from bnmc.mean_field.duals.closed_forms import (
     homogeneous,
     scale_and_correlation,
 )
-from bnmc.mean_field.duals.series import Expansion, expansion, pair_sum
+from bnmc.mean_field.duals.nearly_equal import nearly_equal
+from bnmc.mean_field.duals.series import Expansion, expansion, pair_terms
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
@@ -30,6 +31,9 @@ _Spec = str | Activation | Callable[[Any], Any]
 
 # Pairs whose integrals are computed at once.
 _BLOCK = 32
+
+# Entries of which a series lacks a larger part, as near correlation 1, are computed by quadrature.
+_LACKING = 1e-12
 
 
 class Side(NamedTuple):
@@ -87,8 +91,8 @@ class Dual:
             Covariances. They may exceed √(pq) in absolute value by rounding, and are then clipped.
             p, q and c broadcast.
         rtol : float, default 1e-6
-            Largest acceptable bound of the error of a series, relative to √(E σ(u)² E σ(v)²) for V
-            and to √(E σ′(u)² E σ′(v)²) for V′.
+            Largest acceptable error of a series or quadrature, relative to √(E σ(u)² E σ(v)²) for
+            V and to √(E σ′(u)² E σ′(v)²) for V′. That of a series is a bound.
 
         Returns
         -------
@@ -103,8 +107,8 @@ class Dual:
         NonFiniteError
             If a result is not finite.
         PartialEstimateError
-            If the bound exceeds `rtol`, as it may for correlations near 1 or −1 if the activation
-            has kinks; ``partial`` is the pair of arrays.
+            If the error exceeds `rtol`, as it may for correlations near 1 or −1 if the activation
+            has kinks that are not declared; ``partial`` is the pair of arrays.
 
         Notes
         -----
@@ -182,12 +186,14 @@ class Dual:
         assert left.value is not None
         assert right.value is not None
         _, cosine = scale_and_correlation(left.variance[:, None], right.variance, covariance)
-        value, error = pair_sum(left.value, right.value, cosine)
+        assert self._function is not None
+        value, error = _pairs(self._function, left.value, right.value, cosine)
         if not needs_slope:
             return value, value, error
         assert left.slope is not None
         assert right.slope is not None
-        slope, other = pair_sum(left.slope, right.slope, cosine)
+        assert self._derivative is not None
+        slope, other = _pairs(self._derivative, left.slope, right.slope, cosine)
         return value, slope, max(error, other)
 
     def mean(self, side: Side) -> FloatArray:
@@ -232,7 +238,10 @@ def dual(activation: _Spec | Dual) -> Dual:
     Closed forms: Cho and Saul (2009) for powers of relu, Williams (1997) for erf; the module
     `closed_forms` derives that of gelu. Series: with the normalized Hermite polynomials h_k and
     ``a_k(q) = E σ(√q z) h_k(z)``, ``V = Σ_k a_k(p) a_k(q) ρ^k``, up to 1024 terms. The rest of a
-    series is bounded by the mean squares, which are computed directly.
+    series is bounded by the mean squares, which are computed directly. If the series lacks more
+    than 1e-12, as near correlation 1 or −1 if σ or σ′ has kinks, V and V′ are computed by
+    quadrature with panels that end at the kinks. Its error is the difference of two rules. One
+    pair takes some milliseconds, unless many pairs have the same two variances.
 
     Examples
     --------
@@ -259,12 +268,30 @@ def dual(activation: _Spec | Dual) -> Dual:
     return Dual(function.name, False, None, function, derivative_of(function))
 
 
+def _pairs(
+    f: Activation, left: Expansion, right: Expansion, correlation: FloatArray
+) -> tuple[FloatArray, float]:
+    """Return E f(u)f(v) for all pairs, by the series or by quadrature, and the largest error."""
+    value, error = pair_terms(left, right, correlation)
+    noise = left.noise[:, None] + right.noise
+    # If the coefficients are less accurate than the series is long, more terms would not help.
+    i, j = np.nonzero((error - noise > np.maximum(noise, _LACKING)) & (correlation != 0.0))
+    if i.size:
+        found, off = nearly_equal(f, left.variance[i], right.variance[j], correlation[i, j])
+        scale = np.sqrt(left.mean_square[i] * right.mean_square[j])
+        off = off / np.where(scale > 0.0, scale, 1.0)
+        better = off < error[i, j]
+        i, j = i[better], j[better]
+        value[i, j], error[i, j] = found[better], off[better]
+    return value, float(error.max(initial=0.0))
+
+
 def require_accuracy(name: str, error: float, rtol: float, partial: object) -> None:
     """Raise `PartialEstimateError` if an error exceeds the tolerance."""
     if not error <= rtol:
         raise PartialEstimateError(
             f"the series of {name} has a relative error of up to {error:.1e}, above rtol = {rtol:g}"
-            ": correlations near 1 or -1 need more terms if the activation has kinks",
+            ": declare kinks of the activation and of its derivative, as Activation(..., kinks=)",
             partial,
         )
 

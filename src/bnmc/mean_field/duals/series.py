@@ -22,7 +22,7 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 
-__all__ = ["MOST_TERMS", "Expansion", "expansion", "pair_sum"]
+__all__ = ["MOST_TERMS", "Expansion", "expansion", "pair_sum", "pair_terms"]
 
 #: Terms of a series, at most.
 MOST_TERMS = 1024
@@ -100,7 +100,15 @@ def expansion(f: Activation, variances: FloatArray) -> Expansion:
 def pair_sum(
     left: Expansion, right: Expansion, correlation: FloatArray
 ) -> tuple[FloatArray, float]:
-    """Return E f(u)f(v) for all pairs of variances, and the largest error.
+    """Return E f(u)f(v) for all pairs of variances, and the largest error, as `pair_terms`."""
+    total, error = pair_terms(left, right, correlation)
+    return total, float(error.max(initial=0.0))
+
+
+def pair_terms(
+    left: Expansion, right: Expansion, correlation: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return E f(u)f(v) for all pairs of variances, and the errors.
 
     Parameters
     ----------
@@ -111,9 +119,8 @@ def pair_sum(
 
     Returns
     -------
-    ndarray of shape (m, n)
-    float
-        The largest error of an entry, divided by the root of the product of its mean squares.
+    two ndarrays of shape (m, n)
+        The errors are divided by the root of the product of the mean squares.
     """
     terms = min(left.coefficients.shape[1], right.coefficients.shape[1])
     total = np.zeros_like(correlation)
@@ -126,8 +133,7 @@ def pair_sum(
     # For u = v the sum is the mean square, which is known without the series.
     same = (correlation == 1.0) & (left.variance[:, None] == right.variance)
     total = np.where(same, left.mean_square[:, None], total)
-    error = np.where(same, left.noise[:, None], error)
-    return total, float(error.max(initial=0.0))
+    return total, np.where(same, left.noise[:, None], error)
 
 
 def _rest_after(side: Expansion, terms: int) -> FloatArray:

@@ -1,0 +1,327 @@
+"""One layer of batch normalization and a positively homogeneous activation, by integrals over z.
+
+The activation is σ(x) = αx + β|x|: linear, relu, leaky relu, abs.  Let u and v be rows of two
+batches of n and n′ samples, as in `batch_law`: jointly normal, each with a covariance of trace 1.
+With r = |u| and r′ = |v| the normalized rows are √n u/r and √n′ v/r′.  For ν > 0
+
+    r^(−2ν) = ∫₀^∞ z^(ν−1) exp(−z r²) dz / Γ(ν).
+
+With one variable z for u and one, z′, for v, expectations over normalized rows become integrals
+over expectations over normal rows, of covariance C = (S⁻¹ + 2 diag(z, z′))⁻¹ and with weight
+D = det(I + 2 S diag(z, z′))^(−½), where S is the joint covariance of u and v.  In C, let A, B, A′
+be the blocks of u with u, of u with v, and of v with v.
+
+**Covariances.**  Products σ(u_i) σ(v_j) have the expectation α² B + β² E|u_i||v_j|, as (u, v) and
+(−u, −v) are equally likely.  So
+
+    E σ σᵀ = √(n n′)/π ∫∫ D (z z′)^(−½) (α² B_ij + β² E|u_i||v_j|) dz dz′.
+
+**Tangents.**  Let M be the tangent kernel Θ between the batches, as the normalizations see it, t
+and t′ the traces, and s_i the sign of u_i or v_i.  The derivative of √n u/r is √n (I − u uᵀ/r²)/r,
+so the sum over the parameters of earlier layers is
+
+    √(n n′/(t t′))/π ∫∫ D (z z′)^(−½) E (α² + β² s_i s_j)
+        (M − 2z u uᵀM − 2z′ M v vᵀ + 4 z z′ u uᵀM v vᵀ)_ij dz dz′,
+
+where 2z stands for r^(−3) instead of r^(−1).  By Stein's identity, with ρ the correlation of u_i
+and v_j, L = E s_i s_j = (2/π) arcsin ρ, g = (2/π) √(1−ρ²) √(A_ii/A′_jj), g′ the same with the
+inverse ratio, X = (I − 2zA) M (I − 2z′A′) and Y = B MᵀB, the expectation is
+
+    α² (X + 4zz′ (Y + B tr MᵀB)) + β² (L ⊙ (X + 4zz′Y) + 4zz′ E|u_i||v_j| tr MᵀB
+        + g_ij (4zz′ (BᵀM A′)_jj − 2z (MᵀB)_jj) + g′_ij (4zz′ (A M Bᵀ)_ii − 2z′ (M Bᵀ)_ii)).
+
+For one batch u = v, so A = B = A′ and there is one variable: r^(−2), r^(−4) and r^(−6) have the
+factors 1, z and z²/2.  So the tangents are n/t ∫ D E … dz with z instead of 2z and 2z′, z²/2
+instead of 4zz′, and X + 4zz′Y = M − zAM − zMA + z²AMA.  These formulas are derived here; Yang et
+al. (arXiv 1902.08129) have the case in which all samples are equivalent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc.infinite_width.batch_law import BatchLaw
+from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.map.homogeneous import homogeneous_map
+from bnmc.mean_field.map.laplace import laplace_nodes
+
+__all__ = ["Homogeneous"]
+
+# Distance of nodes, for one variable and for two.  The integrand is analytic where
+# |Im log z| < π/2, so the rule of every second node has an error of about exp(−π²/(2 · step)) for
+# one variable, and exp(−π²/step) for two, of which every second node of a chessboard is taken.
+_STEP, _PLANE_STEP = 0.15, 0.3
+
+# log z = x − exp(−x) − 2; x starts at _FIRST, where the root of z is 1e-19, and ends before _LAST.
+_FIRST, _LAST = -4.4, 130.0
+
+# Nodes whose contribution is below this part of the largest one are left out.
+_CUT = 1e-17
+
+# Entries of the arrays of one block of nodes, at most.
+_BLOCK = 1 << 18
+
+
+class Homogeneous:
+    """Layers with batch normalization before an activation that is positively homogeneous.
+
+    Parameters
+    ----------
+    left, right : float
+        Slopes of σ left and right of 0.
+
+    Attributes
+    ----------
+    error : float
+        The largest relative error of a result so far: the difference of two rules of half the
+        nodes, which exceeds that of the rule.
+    """
+
+    def __init__(self, left: float, right: float) -> None:
+        self._slopes = left, right
+        self.signed, self.unsigned = (0.5 * (right + left)) ** 2, (0.5 * (right - left)) ** 2
+        self.error = 0.0
+
+    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return E σσᵀ of one batch, and the tangents of earlier layers (zeros for None)."""
+        value, error = homogeneous_map(law.rows, *self._slopes)
+        self.error = max(self.error, error)
+        if tangent is None or law.rank < 3:
+            return value, np.zeros_like(value)
+        nodes = laplace_nodes(law.rows, _STEP, 0.0, growth=1.0)
+        vectors = law.rows.vectors
+        seen = vectors.T @ tangent @ vectors
+        M = vectors @ seen @ vectors.T
+        spectra = law.rows.values * law.rows.shrinkage(nodes.z)
+        halves = [np.zeros_like(value), np.zeros_like(value)]
+        size = max(1, _BLOCK // value.size)
+        for half in (0, 1):
+            z, weights, c = (one[half::2] for one in (nodes.z, nodes.weight, spectra))
+            for first in range(0, z.size, size):
+                at = slice(first, first + size)
+                C = (vectors * c[at, None]) @ vectors.T
+                MC = vectors @ (seen * c[at, None]) @ vectors.T
+                CMC = vectors @ (c[at, :, None] * seen * c[at, None]) @ vectors.T
+                one = z[at, None, None]
+                ends = 0.5 * one**2 * _diagonal(CMC) - one * _diagonal(MC)
+                terms = _Terms(
+                    M - one * (MC + MC.swapaxes(1, 2)) + one**2 * CMC,
+                    C, 0.5 * one**2 * np.einsum("zii->z", MC)[:, None, None], ends, ends,
+                )  # fmt: skip
+                variances = _diagonal(C)[:, 0]
+                expected = self._tangent(terms, _signs(C, variances, variances))
+                halves[half] += np.einsum("z,zij->ij", weights[at], expected)
+        return value, law.size / law.trace * self._sum(halves)
+
+    def across(
+        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return E σσᵀ between two batches, and the tangents of earlier layers."""
+        needs_tangent = tangent is not None and min(left.rank, right.rank) >= 3
+        seen = np.zeros((left.size, right.size))
+        if needs_tangent:
+            assert tangent is not None
+            projectors = [one.rows.vectors @ one.rows.vectors.T for one in (left, right)]
+            seen = projectors[0] @ tangent @ projectors[1]
+        columns = _columns(left, right, across, needs_tangent)
+        values = [np.zeros_like(seen), np.zeros_like(seen)]
+        tangents = [np.zeros_like(seen), np.zeros_like(seen)]
+        size = max(1, _BLOCK // max(left.size, right.size) ** 2)
+        for column in columns:
+            for half in (0, 1):
+                y, weights = column.y[column.colour == half], column.weight[column.colour == half]
+                for first in range(0, y.size, size):
+                    two, weight = y[first : first + size], weights[first : first + size]
+                    A, A2, B = column.blocks(two)
+                    signs = _signs(B, _diagonal(A)[:, 0], _diagonal(A2)[:, 0])
+                    value = self.signed * B + self.unsigned * signs.absolute
+                    values[half] += np.tensordot(weight, value, axes=1)
+                    if needs_tangent:
+                        terms = _between(seen, column.z, two[:, None, None], A, A2, B)
+                        expected = self._tangent(terms, signs)
+                        tangents[half] += np.tensordot(weight, expected, axes=1)
+        scale = np.sqrt(left.size * right.size) / np.pi
+        traces = np.sqrt(left.trace * right.trace)
+        return scale * self._sum(values), scale / traces * self._sum(tangents)
+
+    def _tangent(self, terms: _Terms, signs: _Signs) -> FloatArray:
+        """Return the expectation in the integral of the tangents at each node."""
+        found = self.signed * (terms.X + terms.weight * terms.B)
+        if self.unsigned > 0.0:
+            found = found + self.unsigned * (
+                signs.product * terms.X
+                + terms.weight * signs.absolute
+                + signs.left * terms.columns
+                + signs.right * terms.rows.swapaxes(1, 2)
+            )
+        return np.asarray(found)
+
+    def _sum(self, halves: list[FloatArray]) -> FloatArray:
+        """Return the sum of two half rules, and note their difference."""
+        total = halves[0] + halves[1]
+        norm = float(np.linalg.norm(total))
+        if norm > 0.0:
+            self.error = max(self.error, float(np.linalg.norm(halves[0] - halves[1])) / norm)
+        return total
+
+
+class _Terms(NamedTuple):
+    """The terms of the integral of tangents at some nodes, in the notation of the module.
+
+    Attributes
+    ----------
+    X : ndarray of shape (nodes, n, n′)
+        X + 4zz′ Y.
+    B : ndarray of shape (nodes, n, n′)
+    weight : ndarray of shape (nodes, 1, 1)
+        4zz′ tr MᵀB.
+    columns, rows : ndarray of shapes (nodes, 1, n′) and (nodes, 1, n)
+        The factors of g and g′.
+    """
+
+    X: FloatArray
+    B: FloatArray
+    weight: FloatArray
+    columns: FloatArray
+    rows: FloatArray
+
+
+def _between(
+    M: FloatArray, z: float, y: FloatArray, A: FloatArray, A2: FloatArray, B: FloatArray
+) -> _Terms:
+    """Return the terms of two batches at nodes (z, y)."""
+    transposed = B.swapaxes(1, 2)
+    MB, BM, AM, four = M @ transposed, transposed @ M, A @ M, 4.0 * z * y
+    reduced = M - 2.0 * z * AM
+    return _Terms(
+        reduced - 2.0 * y * reduced @ A2 + four * (B @ M.T @ B),
+        B,
+        four * np.einsum("zii->z", MB)[:, None, None],
+        four * _diagonal(BM @ A2) - 2.0 * z * _diagonal(BM),
+        four * _diagonal(AM @ transposed) - 2.0 * y * _diagonal(MB),
+    )
+
+
+class _Signs(NamedTuple):
+    """Expectations of signs of normal variables, each of shape (nodes, n, n′).
+
+    Attributes
+    ----------
+    product : ndarray
+        E s_i s_j.
+    absolute : ndarray
+        E|u_i||v_j|.
+    left, right : ndarray
+        g and g′.
+    """
+
+    product: FloatArray
+    absolute: FloatArray
+    left: FloatArray
+    right: FloatArray
+
+
+def _signs(B: FloatArray, left: FloatArray, right: FloatArray) -> _Signs:
+    """Return expectations from the covariances and both variances, (nodes, n) and (nodes, n′)."""
+    # Rounding makes variances negative that are 0.
+    p, q = np.maximum(left, 0.0)[:, :, None], np.maximum(right, 0.0)[:, None, :]
+    # The root of a square is exact, so the correlation of a variable with itself is 1.
+    scale = np.sqrt(p * q)
+    positive = np.where(scale > 0.0, scale, 1.0)
+    cosine = np.clip(B / positive, -1.0, 1.0)
+    sine = (2.0 / np.pi) * np.sqrt((1.0 - cosine) * (1.0 + cosine))
+    product = (2.0 / np.pi) * np.arcsin(cosine)
+    sine_of_pair = np.where(scale > 0.0, sine, 0.0) / positive
+    return _Signs(product, scale * (sine + cosine * product), sine_of_pair * p, sine_of_pair * q)
+
+
+def _diagonal(blocks: FloatArray) -> FloatArray:
+    """Return the diagonals of matrices, of shape (nodes, 1, n)."""
+    return np.asarray(np.einsum("zii->zi", blocks)[:, None])
+
+
+class _Column(NamedTuple):
+    """The nodes of one z, and the law of the rows (u, v) tilted by exp(−z |u|²).
+
+    That law has the covariances A₀ of u, P Qᵀ of u with v, and Q diag(μ) Qᵀ of v.
+
+    Attributes
+    ----------
+    z : float
+    y, weight, colour : ndarray of shape (nodes,)
+        Nodes z′, the weights D (zz′)^(−½) dz dz′, and the colours on a chessboard.
+    A, P, Q : ndarray of shapes (n, n), (n, rank) and (n′, rank)
+    mu : ndarray of shape (rank,)
+    """
+
+    z: float
+    y: FloatArray
+    weight: FloatArray
+    colour: NDArray[np.intp]
+    A: FloatArray
+    P: FloatArray
+    Q: FloatArray
+    mu: FloatArray
+
+    def blocks(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return A, A′ and B at some nodes: the law is tilted by exp(−z′ |v|²), too."""
+        shrunk = 1.0 / (1.0 + 2.0 * y[:, None] * self.mu)
+        scaled = self.P * shrunk[:, None]
+        A = self.A - 2.0 * y[:, None, None] * (scaled @ self.P.T)
+        A2 = (self.Q * (self.mu * shrunk)[:, None]) @ self.Q.T
+        return A, A2, scaled @ self.Q.T
+
+
+def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool) -> list[_Column]:
+    """Return the trapezoidal rule in x and x′ with log z = x − exp(−x) − 2, and the laws."""
+    one, two = left.rows, right.rows
+    block = one.vectors.T @ across @ two.vectors / np.sqrt(left.trace * right.trace)
+    x, x2 = _line(left, tangent), _line(right, tangent)
+    (log_z, step_z), (log_y, step_y) = _spaced(x), _spaced(x2)
+    z, y = np.exp(log_z), np.exp(log_y)
+    shrunk = one.shrinkage(z)
+    # Rounding makes eigenvalues negative that are 0; large z′ would amplify them.
+    rest = np.diag(two.values) - (block.T * (2.0 * z[:, None] * shrunk)[:, None]) @ block
+    mu, vectors = np.linalg.eigh(rest)
+    mu = np.maximum(mu, 0.0)
+    log_weight = 0.5 * np.log(shrunk).sum(axis=1)[:, None] + 0.5 * (log_z[:, None] + log_y)
+    log_weight -= 0.5 * np.log1p(2.0 * y[:, None] * mu[:, None]).sum(axis=2)
+    # The entries of B are at most 1 and at most 1/(2 √(zz′)).
+    decay = 0.0 if tangent else 0.5 * (np.log1p(2.0 * z)[:, None] + np.log1p(2.0 * y))
+    largest = log_weight - decay
+    used = largest > largest.max() + np.log(_CUT)
+    found = []
+    for k in np.nonzero(used.any(axis=1))[0]:
+        at = np.nonzero(used[k])[0]
+        found.append(
+            _Column(
+                float(z[k]),
+                y[at],
+                np.exp(log_weight[k, at]) * step_z[k] * step_y[at],
+                (at + k) % 2,
+                (one.vectors * (one.values * shrunk[k])) @ one.vectors.T,
+                one.vectors @ (shrunk[k, :, None] * block @ vectors[k]),
+                two.vectors @ vectors[k],
+                mu[k],
+            )
+        )
+    return found
+
+
+def _spaced(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return log z at nodes x, and d log z at each node."""
+    return x - np.exp(-x) - 2.0, (1.0 + np.exp(-x)) * _PLANE_STEP
+
+
+def _line(law: BatchLaw, tangent: bool) -> FloatArray:
+    """Return the nodes x of one variable at which the integrand can matter."""
+    x = np.arange(np.floor(_FIRST / _PLANE_STEP), np.ceil(_LAST / _PLANE_STEP)) * _PLANE_STEP
+    log_z = x - np.exp(-x) - 2.0
+    # The weight D of two batches is at most that of either one.
+    size = 0.5 * np.log(law.rows.shrinkage(np.exp(log_z))).sum(axis=1)
+    if tangent:
+        size += np.maximum(log_z, 0.0)
+    return np.asarray(x[size > np.log(_CUT)])

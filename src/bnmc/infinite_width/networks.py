@@ -1,0 +1,335 @@
+"""Kernels of networks of finite width with real weights, in NumPy: the Monte Carlo method.
+
+The parameters are standard normal, and the network multiplies those of a layer by σ_w/√inputs
+(weights) and σ_b (biases).  `bnmc.gradients.tangent_kernel` simulates wider networks without making
+their weights, but knows no biases, no weights of the first layer and no norms over the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bnmc._support.array_arguments import require_memory
+from bnmc._support.progress import Progress, Reporter
+from bnmc.chain.activations import Activation
+from bnmc.chain.slopes import require_derivative, slope_at
+from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
+from bnmc.mean_field.float64 import FloatArray
+
+__all__ = ["FiniteNetwork", "SimulatedKernel", "simulated_kernel"]
+
+# The gradient with respect to the argument of a norm, given that with respect to its result.
+_Back = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SimulatedKernel:
+    """Kernels of networks of finite width; ``numpy.asarray`` of it is `mean()`.
+
+    Attributes
+    ----------
+    kernels : (networks, samples, samples) or (networks, samples, others) ndarray of float64
+        The kernel of each network.
+    width : int
+    key : int
+        The 64-bit key of all random numbers.
+    dimensions : int or None
+        Under norm "batch", the least number of dimensions of the differences of a batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc.infinite_width import ntk
+    >>> x = np.array([[1.0, 0.0], [1.0, 2.0]])
+    >>> found = ntk(x, 1, weight_variance=2.0, method="monte-carlo", networks=200, rng=0)
+    >>> limit = ntk(x, 1, weight_variance=2.0)
+    >>> bool((abs(found.mean() - limit) < 5 * found.stderr()).all())
+    True
+    """
+
+    kernels: FloatArray
+    width: int
+    key: int = field(repr=False)
+    dimensions: int | None = None
+
+    @property
+    def networks(self) -> int:
+        """Number of networks."""
+        return len(self.kernels)
+
+    def mean(self) -> FloatArray:
+        """Return the mean over networks. It differs from the limit by O(1/width).
+
+        Raises
+        ------
+        PartialEstimateError
+            If the expectation is infinite: under norm "batch", if differences of samples have two
+            dimensions, as in a batch of 3. ``partial`` is the median of each entry.
+        """
+        if self.dimensions == 2:
+            raise PartialEstimateError(
+                "the expectation of the kernel is infinite, since that of 1/variance of rows is",
+                np.median(self.kernels, axis=0),
+            )
+        return np.asarray(self.kernels.mean(axis=0))
+
+    def stderr(self) -> FloatArray:
+        """Return the standard errors of `mean`.
+
+        Raises
+        ------
+        PartialEstimateError
+            As `mean`; if the variance is infinite (under norm "batch", differences of samples with
+            3 or 4 dimensions); or if there is one network. ``partial`` is the mean.
+        """
+        mean = self.mean()
+        if self.dimensions in (3, 4):
+            raise PartialEstimateError(
+                "the variance of the kernel is infinite, since that of 1/variance of rows is", mean
+            )
+        if self.networks < 2:
+            raise PartialEstimateError("standard errors need at least 2 networks", mean)
+        return np.asarray(self.kernels.std(axis=0, ddof=1) / np.sqrt(self.networks))
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.mean(), dtype=dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedKernel of {self.networks} networks of width {self.width}>"
+
+
+@dataclass(frozen=True)
+class FiniteNetwork:
+    """A network of finite width and its inputs.
+
+    Attributes
+    ----------
+    inputs : ndarray of shape (features, samples)
+        Rows of the kernel, then columns if there are others.
+    rows : int
+        Number of samples that are rows of the kernel.
+    sizes : tuple of int
+        Number of samples of each batch, for norm "batch".
+    depth, width : int
+    activation : Activation
+    norm, order : str
+    weight_variance, bias_variance, skip : float
+    tangent : bool
+        Whether the kernel is the tangent kernel, or the covariance of the outputs.
+    """
+
+    inputs: FloatArray
+    rows: int
+    sizes: tuple[int, ...]
+    depth: int
+    width: int
+    activation: Activation
+    norm: str
+    order: str
+    weight_variance: float
+    bias_variance: float
+    skip: float
+    tangent: bool
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the output of a sample depends on its batch."""
+        return self.norm == "batch" and self.depth > 0
+
+    def groups(self) -> list[slice]:
+        """Return the columns of each batch."""
+        ends = np.cumsum(self.sizes)
+        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+    def kernel(self, rng: np.random.Generator) -> FloatArray:
+        """Return the kernel of one network with weights from a generator."""
+        features, samples = self.inputs.shape
+        layers: list[_Layer] = []
+        gram = self._weighed(self.inputs.T @ self.inputs / features)
+        h = self._product(rng, self.inputs, self.width)[1] if self.depth else self.inputs
+        stream = h
+        for layer in range(self.depth):
+            made = self._layer(h, gram)
+            stream, last = made.stream, layer == self.depth - 1
+            made.weights, product = self._product(rng, made.outputs, 1 if last else self.width)
+            layers.append(made)
+            gram = self._weighed(made.outputs.T @ made.outputs / self.width)
+            h = self.skip * stream + product
+        if not self.tangent or not self.depth:
+            return gram + (self.skip**2 / self.width * stream.T @ stream if self.depth else 0.0)
+        return gram + self._of_earlier_layers(layers, samples)
+
+    def _of_earlier_layers(self, layers: list[_Layer], samples: int) -> FloatArray:
+        """Return the part of the tangent kernel of all weights but those of the output."""
+        total = np.zeros((samples, samples))
+        groups = self.groups() if self.is_batched else [slice(0, samples)]
+        # The gradient with respect to the output: of each output of a batch, or of each sample.
+        deltas = [
+            np.eye(at.stop - at.start)[:, None, :] if self.is_batched else np.ones((1, 1, samples))
+            for at in groups
+        ]
+        for number in reversed(range(len(layers))):
+            layer, is_last = layers[number], number == len(layers) - 1
+            for place, at in enumerate(groups):
+                deltas[place] = self._down(layer, deltas[place], at, is_last)
+            for b, first in enumerate(groups):
+                for c, second in enumerate(groups):
+                    gram = layer.gram[first, second]
+                    if self.is_batched:
+                        moved = np.tensordot(deltas[b] @ gram, deltas[c], axes=((1, 2), (1, 2)))
+                    else:
+                        moved = gram * (deltas[b][0].T @ deltas[c][0])
+                    total[first, second] += moved
+        return total
+
+    def _down(self, layer: _Layer, delta: FloatArray, at: slice, is_last: bool) -> FloatArray:
+        """Return the gradient with respect to h of a layer, given that of the next layer."""
+        through = np.swapaxes(np.tensordot(layer.weights, delta, axes=(0, 1)), 0, 1)
+        stream = self.skip * delta
+        if is_last:
+            # The output is coordinate 0 of its layer.
+            stream = np.zeros_like(through)
+            stream[:, :1] = self.skip * delta
+        back = layer.back(at)
+        slopes = layer.slopes[:, at]
+        if self.order == "norm-activation":
+            return back(through * slopes + stream)
+        return back(through) * slopes + stream
+
+    def _layer(self, h: FloatArray, gram: FloatArray) -> _Layer:
+        """Return σ(N(h)) or N(σ(h)), and the rest of what the way back needs."""
+        if self.order == "norm-activation":
+            n, size = self._normalized(h)
+            inputs, outputs, stream, normal = n, self.activation(n), n, n
+        else:
+            normal, size = self._normalized(self.activation(h))
+            inputs, outputs, stream = h, normal, h
+        slopes = slope_at(self.activation, inputs) if self.tangent else inputs
+        return _Layer(outputs, stream, slopes, normal, size, gram, self.norm)
+
+    def _normalized(self, h: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return N(h) and the divisors, which broadcast with h."""
+        if self.norm == "none":
+            return h, np.ones((1, h.shape[1]))
+        if self.norm == "batch":
+            parts = [h[:, at] for at in self.groups()]
+            centred = np.concatenate([p - p.mean(axis=1, keepdims=True) for p in parts], axis=1)
+            sizes = [
+                np.broadcast_to(centred[:, at].std(axis=1, keepdims=True), centred[:, at].shape)
+                for at in self.groups()
+            ]
+            size = np.concatenate(sizes, axis=1)
+        else:
+            centred = h - h.mean(axis=0) if self.norm == "layer" else h
+            size = np.sqrt(np.mean(centred**2, axis=0, keepdims=True))
+        if not (size > 0.0).all():
+            allowed = f'samples that norm="{self.norm}" can divide by their deviation'
+            raise ArgumentError("x", "a row or a sample without variance", allowed)
+        return centred / size, size
+
+    def _product(
+        self, rng: np.random.Generator, a: FloatArray, outputs: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return new weights, and their product with activations plus new biases."""
+        scale = np.sqrt(self.weight_variance / len(a))
+        weights = scale * rng.standard_normal((outputs, len(a)))
+        biases = np.sqrt(self.bias_variance) * rng.standard_normal((outputs, 1))
+        return weights, weights @ a + biases
+
+    def _weighed(self, gram: FloatArray) -> FloatArray:
+        return np.asarray(self.weight_variance * gram + self.bias_variance)
+
+
+@dataclass
+class _Layer:
+    """One layer of one network.
+
+    Attributes
+    ----------
+    outputs, stream, slopes, normal, size : ndarray
+        What the next weights multiply; what the skip connection adds; σ′; the result of the norm,
+        and its divisors.
+    gram : ndarray
+        The products of gradients with respect to the parameters before h, for unit gradients of h.
+    norm : str
+    weights : ndarray
+        The next weights.
+    """
+
+    outputs: FloatArray
+    stream: FloatArray
+    slopes: FloatArray
+    normal: FloatArray
+    size: FloatArray
+    gram: FloatArray
+    norm: str
+    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    def back(self, at: slice) -> _Back:
+        """Return the map of gradients through the norm, for some samples."""
+        if self.norm == "none":
+            return lambda g: g
+        n, size = self.normal[:, at], self.size[:, at]
+        # Means over the features of a sample, or over the batch of a feature.
+        axis = 2 if self.norm == "batch" else 1
+
+        def through(g: FloatArray) -> FloatArray:
+            inner = g if self.norm == "rms" else g - g.mean(axis=axis, keepdims=True)
+            return np.asarray((inner - n * np.mean(g * n, axis=axis, keepdims=True)) / size)
+
+        return through
+
+
+def simulated_kernel(
+    network: FiniteNetwork, networks: int, key: int, name: str, progress: bool | Progress
+) -> SimulatedKernel:
+    """Return the kernels of some networks.
+
+    Raises
+    ------
+    ArgumentError
+        If a sample or a row cannot be normalized, or the derivative of the activation is not known.
+    NonFiniteError
+        If a kernel overflows.
+    ResultTooLargeError
+        If the kernels or the weights would not fit in memory.
+    """
+    network.activation.check()
+    if network.tangent:
+        require_derivative(network.activation)
+    samples = network.inputs.shape[1]
+    columns = samples - network.rows or samples
+    weights = network.width**2 * max(0, network.depth - 1)
+    hidden = network.width * samples * (4 * network.depth + 2)
+    if network.is_batched:
+        hidden += 4 * network.width * sum(size**2 for size in network.sizes)
+    size = 8 * (networks * network.rows * columns + weights + hidden + 4 * samples**2)
+    require_memory("width, networks", size, "take fewer networks, or narrower ones")
+    kernels = np.empty((networks, network.rows, columns))
+    with Reporter(progress, name, "networks") as report:
+        for number in range(networks):
+            report(number, networks)
+            generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
+            with np.errstate(over="ignore", invalid="ignore"):
+                kernel = network.kernel(generator)
+            if not np.isfinite(kernel).all():
+                raise NonFiniteError(number, network.depth, "kernel")
+            kernels[number] = kernel[: network.rows, samples - columns :]
+        report(networks, networks)
+    return SimulatedKernel(kernels, network.width, key, _dimensions(network))
+
+
+def _dimensions(network: FiniteNetwork) -> int | None:
+    """Return the least number of dimensions of the differences of a batch, if it matters."""
+    if not network.is_batched or not network.tangent:
+        return None
+    ranks = []
+    for at in network.groups():
+        part = network.inputs[:, at]
+        ranks.append(int(np.linalg.matrix_rank(part - part.mean(axis=1, keepdims=True))))
+    return min(*ranks, network.width) if len(ranks) > 1 else min(ranks[0], network.width)

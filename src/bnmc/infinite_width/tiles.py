@@ -1,0 +1,122 @@
+"""Kernels of networks whose norms act on each sample: computed tile by tile, through all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.array_arguments import require_memory
+from bnmc._support.machine import available_processors
+from bnmc._support.progress import Progress, Reporter
+from bnmc.errors import NonFiniteError
+from bnmc.infinite_width.layers import Layers, Level
+from bnmc.mean_field.duals.duals import require_accuracy
+from bnmc.mean_field.float64 import FloatArray
+
+__all__ = ["TiledKernel"]
+
+# Rows and columns of a tile: about ten arrays of 0.5 MB stay in the cache through all layers.
+_TILE = 256
+
+
+class TiledKernel:
+    """A kernel whose entries depend on two samples each.
+
+    Parameters
+    ----------
+    inputs : list of ndarray of shape (features, samples)
+        One set, or two.
+    depth : int
+    layers : Layers
+    """
+
+    def __init__(self, inputs: list[FloatArray], depth: int, layers: Layers) -> None:
+        self.inputs, self.depth, self.layers = inputs, depth, layers
+
+    def compute(
+        self, name: str, rtol: float, dtype: str, progress: bool | Progress
+    ) -> NDArray[np.floating[Any]]:
+        """Return the kernel, tile by tile: each tile goes through all layers."""
+        place = None
+        if len(self.inputs) == 1:
+            # Equal inputs get equal entries, whatever the rounding of their products.
+            distinct, position = np.unique(self.inputs[0], axis=1, return_inverse=True)
+            if distinct.shape[1] < position.size:
+                self.inputs, place = [distinct], position.reshape(-1)
+        result_type = np.dtype(dtype)
+        rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
+        hint = "compute blocks with other=, or use dtype=float32"
+        require_memory("x", rows * columns * result_type.itemsize, hint)
+        sides = [
+            self._levels(one, argument)
+            for one, argument in zip(self.inputs, ("x", "other"), strict=False)
+        ]
+        result = np.empty((rows, columns), result_type)
+        tiles = list(_tiles(rows, columns, symmetric=len(sides) == 1))
+        error = 0.0
+        workers = min(available_processors(), len(tiles))
+        with Reporter(progress, name, "tiles") as report, ThreadPoolExecutor(workers) as pool:
+            # NumPy computes tiles in parallel, as it releases the lock of the interpreter.
+            computed = pool.map(lambda at: self._tile(sides, *at), tiles)
+            try:
+                for done, (i, j) in enumerate(tiles):
+                    report(done, len(tiles))
+                    tile, tile_error = next(computed)
+                    with np.errstate(over="ignore"):  # beyond the range of float32
+                        result[i, j] = tile
+                    if len(sides) == 1 and i != j:
+                        result[j, i] = result[i, j].T
+                    error = max(error, tile_error)
+            finally:
+                # After an interruption, the other tiles are not needed.
+                pool.shutdown(cancel_futures=True)
+            report(len(tiles), len(tiles))
+        if not np.isfinite(result).all():
+            raise NonFiniteError(None, self.depth, "kernel")
+        if place is not None:
+            result = result[place[:, None], place]
+        require_accuracy(self.layers.dual.name, error, rtol, result)
+        return result
+
+    def _levels(self, x: FloatArray, argument: str) -> tuple[FloatArray, list[Level]]:
+        """Return the variances of h_0 of one set of inputs, and its levels."""
+        with np.errstate(over="ignore"):
+            variances = self._first(np.einsum("fs,fs->s", x, x))
+        return variances, self.layers.levels(variances, self.depth, argument)
+
+    def _first(self, products: FloatArray) -> FloatArray:
+        layers, features = self.layers, self.inputs[0].shape[0]
+        return np.asarray(layers.weight_variance / features * products + layers.bias_variance)
+
+    def _tile(
+        self, sides: list[tuple[FloatArray, list[Level]]], i: slice, j: slice
+    ) -> tuple[FloatArray, float]:
+        """Return the kernel of some rows and columns, and the largest error of a layer."""
+        left, right = self.inputs[0][:, i], self.inputs[-1][:, j]
+        on_diagonal = len(sides) == 1 and i == j
+        error = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            kernel = self._first(left.T @ right)
+            if on_diagonal:
+                np.fill_diagonal(kernel, sides[0][0][i])
+            tangent = kernel
+            for first, second in zip(sides[0][1], sides[-1][1], strict=True):
+                levels = first.at(i), second.at(j)
+                kernel, tangent, one = self.layers.step(*levels, kernel, tangent, on_diagonal)
+                error = max(error, one)
+        if on_diagonal:
+            # Products of the same numbers, in one order or the other, may round differently.
+            tangent = 0.5 * (tangent + tangent.T)
+            kernel = 0.5 * (kernel + kernel.T)
+        return (tangent if self.layers.tangent else kernel), error
+
+
+def _tiles(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of all tiles, or of those on and above the diagonal."""
+    for i in range(0, rows, _TILE):
+        for j in range(i if symmetric else 0, columns, _TILE):
+            yield slice(i, min(rows, i + _TILE)), slice(j, min(columns, j + _TILE))
