@@ -841,6 +841,8 @@ COMMANDS = {
     "fixed-point": (2, ["--batch", "3", "--activation", "relu", "--norm", "batch", "--gain", "1"]),
     "stability": (1, ["--batches", "3", "--activation", "relu", "--norm", "batch"]),
     "phase": (1, ["--activation", "relu", "--norm", "none", "--skip", "1"]),
+    "compare-norms": (0.2, ["--width", "8", "--batch", "3", "--depth", "4", "--chains", "2",
+                            "--norm", "layer", "--seed", "0"]),
     "certify": (2, ["--width", "6", "--batch", "3", "--depth", "3", "--replicates", "4", "--lag",
                     "2", "--seed", "0"]),
     "check": (1, ["--width", "6", "--batch", "3", "--samples", "{input}", "--size", "50"]),

@@ -67,7 +67,7 @@ PUBLIC = {
         "Experiment Table describe names run"
     ),
     "bnmc.experiments.beyond": (
-        "edge_of_chaos_diagram gap isometry rates scale stability_atlas"
+        "edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
     ),
     "bnmc.experiments.bridging": (
         "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "

@@ -5,6 +5,7 @@ import pytest
 
 import bnmc
 from bnmc.chain.requirements import (
+    require_no_bias,
     require_row_by_row,
     require_stationary_law,
     require_two_samples,
@@ -74,8 +75,6 @@ OTHER_LAYERS = {
 }
 REFUSING = {
     "require_row_by_row": (lambda chain: require_row_by_row(chain, "elsewhere"), "elsewhere"),
-    "backpropagate": (lambda chain: bnmc.backpropagate(chain, 2), "bnmc.drawn_weights"),
-    "tangent_kernel": (lambda chain: bnmc.gradients.tangent_kernel(chain, 2), "bnmc.drawn_weights"),
     "tv_bound": (lambda chain: bnmc.mixing.tv_bound(chain, 3), "bnmc.mixing.autocorrelation"),
     "contraction": (bnmc.mixing.contraction, "bnmc.mixing.autocorrelation"),
     "expectation": (lambda chain: bnmc.invariant.expectation(chain, "trace"), "autocorrelation"),
@@ -128,3 +127,9 @@ def test_a_bias_that_the_norm_subtracts_changes_nothing_but_states():
     ):
         with pytest.raises(ArgumentError, match=r"^bias_variance: got 0\.3, allowed: 0"):
             call()
+
+
+def test_biases_that_layers_see_are_refused():
+    require_no_bias(bnmc.Chain(20, 3, "tanh", bias_variance=0.3), "")
+    with pytest.raises(ArgumentError, match=r"^bias_variance: got 0\.3, allowed: 0 \(elsewhere\)"):
+        require_no_bias(bnmc.Chain(20, 3, "tanh", norm="rms", bias_variance=0.3), "elsewhere")

@@ -1,9 +1,27 @@
-"""Laws of weights as values: what they state is true of the numbers that they draw."""
+"""Laws of weights as values: what they state is true of the numbers that they draw.
+
+The default initialization of ``torch.nn.Linear`` as a law of weights comes second.
+"""
+
+import math
+import pickle
 
 import numpy as np
 import pytest
+from numpy_layers import normalised
+from oracle import FALSE_ALARM, ks_distance
+from slow_cases import some
 
+import bnmc
 from bnmc.chain.weights import WEIGHTS, weight_law
+from bnmc.errors import ArgumentError
+from bnmc.simulation import segment
+from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
+from bnmc.testing import LawMismatch, assert_same_law
+from bnmc.testing.adapters import from_features_last
+
+#: Networks on each side of a comparison of laws.
+NETWORKS = 10_000
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -39,3 +57,164 @@ def test_haar_entries_are_rows_of_orthogonal_matrices(rows, order):
     # Each entry, to third order symmetric, has the mean 0: of 2000 with variance 1, at 6 errors.
     assert np.abs(np.mean(drawn, axis=0)).max() < 6.0 / np.sqrt(2000)
     assert law.samplers == ("conditional", "weights")
+
+
+def chain_of(width, batch, activation="tanh", **options):
+    return bnmc.Chain(width, batch, activation, weights="pytorch", **options)
+
+
+# --- the law of nn.Linear as a value
+
+
+def test_gain_and_bias_are_those_of_linear_unless_they_are_given():
+    chain = chain_of(12, 4)
+    assert (chain.gain, chain.bias_variance) == (1.0 / math.sqrt(3.0), 1.0 / 36.0)
+    assert repr(chain) == "Chain(width=12, batch=4, activation='tanh', weights='pytorch')"
+    without = chain_of(12, 4, bias_variance=0.0)
+    assert (without.gain, without.bias_variance) == (chain.gain, 0.0)
+    assert chain_of(12, 4, gain=1.0).gain == 1.0
+    for one in (chain, without, chain_of(12, 4, gain=1.0, bias_variance=0.5)):
+        assert eval(repr(one), {"Chain": bnmc.Chain}) == one
+        assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_other_laws_keep_their_defaults():
+    for law in ("gaussian", "uniform", "haar"):
+        chain = bnmc.Chain(12, 4, weights=law)
+        assert (chain.gain, chain.bias_variance) == (1.0, 0.0)
+
+
+def test_functions_of_gaussian_rows_name_the_alternative():
+    chain = chain_of(12, 4)
+    with pytest.raises(ArgumentError, match=r"^sampler: .*'weights' or 'auto'"):
+        bnmc.simulate(chain, 1, sampler="conditional")
+    with pytest.raises(ArgumentError, match='^weights: .*"gaussian"'):
+        bnmc.mixing.tv_bound(chain, 5)
+
+
+def test_the_mean_field_has_the_variances_at_this_width():
+    """E x² = E G / 3 + 1/(3 width); the norm over the batch sees neither."""
+    field = bnmc.mean_field.CorrelationMap.of(chain_of(30, 4, "linear", norm="none"))
+    (point,) = field.variance_fixed_points()
+    # q = q/3 + 1/90
+    assert point.variance == pytest.approx(1.0 / 60.0, rel=1e-12)
+    star = bnmc.MeanField(chain_of(30, 4, "relu")).fixed_point()
+    assert star.rate == bnmc.MeanField(bnmc.Chain(30, 4, "relu")).fixed_point().rate
+
+
+# --- its numbers
+
+
+def test_weights_and_biases_are_uniform_within_the_bounds_of_linear():
+    chain = chain_of(200, 2)
+    weights = chain.gain * weights_of_layer(chain, None, "float64", 1, 0, 1)
+    wide = chain_of(40_000, 1, norm="none")
+    for width, values in (
+        (200, weights.ravel()),
+        (40_000, biases_of_layer(wide, None, "float64", 1, 0, 1)),
+    ):
+        unit = values * math.sqrt(width)
+        assert np.abs(unit).max() <= 1.0 + 1e-14
+        # The distance of Dvoretzky, Kiefer, Wolfowitz and Massart from the uniform law.
+        limit = math.sqrt(math.log(2.0 / FALSE_ALARM) / (2.0 * len(unit)))
+        places = np.arange(len(unit) + 1) / len(unit)
+        levels = (np.sort(unit) + 1.0) / 2.0
+        assert max(np.abs(levels - places[1:]).max(), np.abs(levels - places[:-1]).max()) <= limit
+
+
+@pytest.mark.parametrize("order", ["norm-activation", "activation-norm"])
+def test_layers_are_those_of_the_drawn_weights_and_biases(order):
+    start = np.random.default_rng(2).standard_normal((21, 3))
+    chain = chain_of(21, 3, norm="rms", order=order, eps=0.01)
+    run = bnmc.simulate(chain, 1, initial=start, rng=3)
+    w, b = bnmc.drawn_weights(run, 1), bnmc.drawn_biases(run, 1)
+
+    def activated(h):
+        if order == "activation-norm":
+            return normalised(np.tanh(h), "rms", 0.01)
+        return np.tanh(normalised(h, "rms", 0.01))
+
+    a = activated(w @ activated(start) / math.sqrt(3.0) + b[:, None])
+    np.testing.assert_allclose(run.gram[0, 1], a.T @ a / 21, rtol=1e-12)
+
+
+def test_bits_do_not_depend_on_threads_and_panels(monkeypatch):
+    chain = chain_of(1300, 3, norm="layer", eps=1e-5)
+    one = bnmc.simulate(chain, 2, chains=2, rng=4, threads=1).gram
+    assert np.array_equal(one, bnmc.simulate(chain, 2, chains=2, rng=4, threads=2).gram)
+    half = bnmc.simulate(chain, 1, chains=2, rng=4).final_state
+    assert np.array_equal(one[:, 1:], bnmc.simulate(chain, 1, initial=half).gram)
+    # All threads share each layer of one chain.
+    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
+    assert np.array_equal(one[:1], bnmc.simulate(chain, 2, rng=4, threads=2).gram)
+
+
+# --- the law
+
+
+@pytest.fixture
+def torch():
+    """PyTorch on one thread, with its random state restored afterwards."""
+    module = pytest.importorskip("torch")
+    threads, state = module.get_num_threads(), module.random.get_rng_state()
+    module.set_num_threads(1)
+    module.manual_seed(9)
+    yield module
+    module.set_num_threads(threads)
+    module.random.set_rng_state(state)
+
+
+def linears(torch, width, count):
+    """Draw weights and biases of ``nn.Linear(width, width)`` as it comes."""
+    weights, biases = [], []
+    linear = torch.nn.Linear(width, width, dtype=torch.float64)
+    for _ in range(count):
+        linear.reset_parameters()
+        weights.append(linear.weight.detach().numpy().copy())
+        biases.append(linear.bias.detach().numpy().copy())
+    return np.stack(weights), np.stack(biases)
+
+
+def largest_distance(mine, other):
+    upper = np.triu_indices(mine.shape[-1])
+    return max(
+        ks_distance(a, b) for a, b in zip(mine[:, *upper].T, other[:, *upper].T, strict=True)
+    )
+
+
+def test_the_law_is_that_of_modules_of_torch(torch):
+    """Two layers of `Linear`, `LayerNorm` and tanh, in narrow networks that tell laws apart."""
+    start = np.random.default_rng(5).standard_normal((3, 2))
+    chain = chain_of(3, 2, norm="layer", eps=0.01)
+    a = np.broadcast_to(np.tanh(normalised(start, "layer", 0.01)), (NETWORKS, 3, 2))
+    for _ in range(2):
+        w, b = linears(torch, 3, NETWORKS)
+        a = np.tanh(normalised(w @ a + b[:, :, None], "layer", 0.01))
+    theirs = a.swapaxes(1, 2) @ a / 3
+    # The two-sample bound of Wei and Dudley, for three entries of G.
+    threshold = math.sqrt(math.log(2 * 3 / FALSE_ALARM) / NETWORKS)
+
+    def distance(chain):
+        run = bnmc.simulate(chain, 2, chains=NETWORKS, initial=start, rng=8, every=2, threads=1)
+        return largest_distance(run.gram[:, -1], theirs)
+
+    assert distance(chain) <= threshold
+    assert distance(chain_of(3, 2, norm="layer", eps=0.01, bias_variance=0.0)) > threshold
+
+
+NORMS = {"batch": "BatchNorm1d", "layer": "LayerNorm"}
+
+
+@pytest.mark.parametrize("norm", some(NORMS, "batch"))
+def test_blocks_of_torch_as_they_come_have_the_law(torch, norm):
+    normalise = getattr(torch.nn, NORMS[norm])(12, dtype=torch.float64)
+
+    def step(h):
+        linear = torch.nn.Linear(12, 12, dtype=torch.float64)
+        return linear(torch.relu(normalise(torch.as_tensor(h)))).detach()
+
+    chain = chain_of(12, 4, "relu", norm=norm, eps=1e-5)
+    assert_same_law(from_features_last(step), chain, rng=10, rows=256)
+    without = chain_of(12, 4, "relu", norm=norm, eps=1e-5, bias_variance=0.0)
+    with pytest.raises(LawMismatch):
+        assert_same_law(from_features_last(step), without, rng=10)

@@ -10,7 +10,8 @@ import bnmc
 from bnmc import Chain
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, first_rows
+from bnmc.gradients.network import Network, first_rows
+from bnmc.gradients.products import DrawnWeights, UnseenWeights
 
 CASES = {
     "centred": (Chain(6, 3, "tanh"), None),

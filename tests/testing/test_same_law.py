@@ -585,7 +585,7 @@ def test_mistakes_of_other_layers_are_named(name):
     assert re.search(words, " ".join(found.causes)), found
 
 
-def test_biases_beside_other_weights_are_refused():
-    chain = bnmc.Chain(20, 4, norm="rms", weights="uniform", bias_variance=0.1)
-    with pytest.raises(ArgumentError, match="^bias_variance: .*weights that are not Gaussian"):
+def test_biases_beside_orthogonal_weights_are_refused():
+    chain = bnmc.Chain(20, 4, norm="rms", weights="haar", bias_variance=0.1)
+    with pytest.raises(ArgumentError, match="^bias_variance: .*orthogonal weights"):
         assert_same_law(layer_of(chain), chain)

@@ -61,19 +61,21 @@ class Chain:
         of g groups of neighbouring features.  There are no learned factors.
     skip : float
         Factor of the skip connection; 0 removes it.
-    gain : float
-        Factor of the weights; not 0.
-    weights : {"gaussian", "uniform", "rademacher", "haar"} or callable
+    gain : float, optional
+        Factor of the weights; not 0.  The default is 1, or 1/sqrt(3) if `weights` is "pytorch".
+    weights : {"gaussian", "uniform", "rademacher", "haar", "pytorch"} or callable
         Law of the entries of W times sqrt(d), with mean 0 and variance 1.  With "haar", W is
-        uniformly distributed on the orthogonal matrices.  A callable takes a
-        `numpy.random.Generator` and a shape, and returns an array of that shape; several threads
-        call it.
+        uniformly distributed on the orthogonal matrices.  "pytorch" is the default initialization
+        of ``torch.nn.Linear(d, d)``; see Notes.  A callable takes a `numpy.random.Generator` and a
+        shape, and returns an array of that shape; several threads call it.
     eps : float
         Number >= 0 that is added to the variance.  The papers use 0; PyTorch uses 1e-5.
     order : {"norm-activation", "activation-norm", "pre-activation"}
         Which state a layer keeps, and what W multiplies; see Notes.
-    bias_variance : float
-        Variance >= 0 of the entries of a Gaussian bias b in R^d, which is added to all samples.
+    bias_variance : float, optional
+        Variance >= 0 of the entries of a bias b in R^d, which is added to all samples.  They are
+        Gaussian, or uniform if `weights` is "pytorch".  The default is 0, or 1/(3 d) if `weights`
+        is "pytorch".
 
     Raises
     ------
@@ -95,6 +97,13 @@ class Chain:
 
     Without skip connection, "pre-activation" has the same law as "norm-activation".  Without norm
     all orders have the same law.
+
+    ``torch.nn.Linear(d, d)`` draws weights and biases from the uniform law on
+    :math:`\pm 1/\sqrt d`.  So ``weights="pytorch"`` is uniform weights W, the gain 1/sqrt(3) and
+    uniform biases of variance 1/(3 d), and ``bias_variance=0`` is ``Linear(d, d, bias=False)``.
+    The layer of PyTorch has the weights gain W.  These rows are not Gaussian given G, so only the
+    sampler "weights" draws them.  The mean field takes the variance of the bias at width d, not
+    its limit 0 at infinite width.
 
     Examples
     --------
@@ -127,11 +136,11 @@ class Chain:
         *,
         norm: str | Norm = "batch",
         skip: float = 0.0,
-        gain: float = 1.0,
+        gain: float | None = None,
         weights: str | WeightSampler = "gaussian",
         eps: float = 0.0,
         order: str = "norm-activation",
-        bias_variance: float = 0.0,
+        bias_variance: float | None = None,
     ) -> None:
         def keep(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -144,13 +153,15 @@ class Chain:
         keep("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
         keep("activation", as_activation(activation))
         keep("skip", real("skip", skip))
-        keep("gain", real("gain", gain))
+        law = weight_law(weights)
+        keep("weights", weights if callable(weights) else law.name)
+        keep("gain", law.gain if gain is None else real("gain", gain))
         if self.gain == 0.0:
             raise ArgumentError("gain", gain, "a finite real number other than 0")
-        keep("weights", weights if callable(weights) else weight_law(weights).name)
         keep("eps", real("eps", eps, low=0.0))
         keep("order", choice("order", order, tuple(ORDERS)))
-        keep("bias_variance", real("bias_variance", bias_variance, low=0.0))
+        variance = law.bias_over_width / self.width if bias_variance is None else bias_variance
+        keep("bias_variance", real("bias_variance", variance, low=0.0))
 
     def __reduce__(self) -> tuple[Any, ...]:
         names = ("skip", "gain", "eps", "order", "bias_variance")
@@ -166,8 +177,9 @@ class Chain:
             f"activation={self.activation.name!r}",
         ]
         defaults: dict[str, Any] = {
-            "norm": "batch", "skip": 0.0, "gain": 1.0, "weights": "gaussian", "eps": 0.0,
-            "order": "norm-activation", "bias_variance": 0.0,
+            "norm": "batch", "skip": 0.0, "gain": self.weight_law.gain, "weights": "gaussian",
+            "eps": 0.0, "order": "norm-activation",
+            "bias_variance": self.weight_law.bias_over_width / self.width,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)

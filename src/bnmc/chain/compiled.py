@@ -54,6 +54,7 @@ def style_of(chain: Chain) -> codes.Style:
         norm.centred,
         chain.eps,
         math.sqrt(chain.bias_variance) if chain.shows_bias else 0.0,
+        chain.weight_law.uniform_bias,
     )
 
 

@@ -7,7 +7,7 @@ from bnmc.chain.norms import ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
 __all__ = [
-    "require_backward_pass",
+    "require_no_bias",
     "require_row_by_row",
     "require_stationary_law",
     "require_two_samples",
@@ -63,19 +63,16 @@ def require_row_by_row(chain: Chain, instead: str, *, without_bias: bool = False
         raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)
 
 
-def require_backward_pass(chain: Chain) -> None:
-    """Raise unless the backward pass of the layers of a chain is known.
+def require_no_bias(chain: Chain, instead: str) -> None:
+    """Raise if the layers have a bias that the norm does not subtract.
 
     Raises
     ------
     ArgumentError
-        For norms over the features, biases, and orders other than "norm-activation".
+        About `bias_variance`; `instead` is what to do, for the message.
     """
-    instead = (
-        "for other layers differentiate a network of your own with the weights of "
-        "bnmc.drawn_weights and bnmc.drawn_biases"
-    )
-    require_row_by_row(chain, instead)
+    if chain.shows_bias:
+        raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)
 
 
 def require_two_samples(chain: Chain) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,12 @@ class WeightLaw:
     is_orthogonal : bool, default False
         Whether W is uniformly distributed on the orthogonal group (Haar measure).  Rows of W a can
         then be drawn without weights too, but not independently of each other.
+    gain : float, default 1
+        Gain of a chain that specifies none.
+    bias_over_width : float, default 0
+        Variance of the bias times the width, of a chain that specifies no variance.
+    uniform_bias : bool, default False
+        Whether the entries of a bias are uniformly distributed, and not Gaussian.
     """
 
     name: str
@@ -52,6 +59,9 @@ class WeightLaw:
     is_symmetric: bool
     entries: WeightSampler
     is_orthogonal: bool = False
+    gain: float = 1.0
+    bias_over_width: float = 0.0
+    uniform_bias: bool = False
 
     @property
     def samplers(self) -> tuple[str, ...]:
@@ -86,6 +96,18 @@ _NAMED = (
     WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform),
     WeightLaw("rademacher", RADEMACHER, False, 1.0, True, _rademacher),
     WeightLaw("haar", GIVEN, False, None, True, _haar, is_orthogonal=True),
+    # nn.Linear draws weights and biases from the uniform law on ±1/sqrt(fan_in).
+    WeightLaw(
+        "pytorch",
+        UNIFORM,
+        False,
+        1.8,
+        True,
+        _uniform,
+        gain=1.0 / math.sqrt(3.0),
+        bias_over_width=1.0 / 3.0,
+        uniform_bias=True,
+    ),
 )
 
 _BY_NAME = {law.name: law for law in _NAMED}

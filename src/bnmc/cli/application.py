@@ -13,6 +13,7 @@ from bnmc.cli.commands.backprop import backprop
 from bnmc.cli.commands.bench import bench
 from bnmc.cli.commands.certify import certify
 from bnmc.cli.commands.check import check
+from bnmc.cli.commands.compare_norms import compare_norms
 from bnmc.cli.commands.demo import demo
 from bnmc.cli.commands.figure import FigureCommand, figure
 from bnmc.cli.commands.fixed_point import fixed_point
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "width": width,
     "stability": stability,
     "phase": phase,
+    "compare-norms": compare_norms,
     "certify": certify,
     "rates": rates,
     "regularity": regularity,

@@ -143,6 +143,7 @@ def run_ensemble(settings: dict[str, Any]) -> FinishedRun:
     x, source = _read_batch(settings)
     parameters = ("activation", "norm", "skip", "gain", "weights", "eps")
     chain = Chain(width, x.shape[1], **{name: settings[name] for name in parameters})
+    settings = settings | {"gain": chain.gain}
     has_first_layer = path is None or settings["first_layer"] or x.shape[0] != width
     start = FirstLayer(x) if has_first_layer else x
     reference = reference_of(chain, x)

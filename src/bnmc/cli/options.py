@@ -53,7 +53,22 @@ Skip = Annotated[float, typer.Option(help="Factor of the skip connection.")]
 
 Gain = Annotated[float, typer.Option(help="Factor of the weights.")]
 
-Weights = Annotated[str, typer.Option(metavar="LAW", help="gaussian, uniform, rademacher or haar.")]
+#: The gain of a command that has `Weights`.
+GainOfLaw = Annotated[
+    float | None,
+    typer.Option(
+        help="Factor of the weights. Default: 1, or 1/√3 with the weights pytorch.",
+        show_default=False,
+    ),
+]
+
+Weights = Annotated[
+    str,
+    typer.Option(
+        metavar="LAW",
+        help="gaussian, uniform, rademacher, haar or pytorch (nn.Linear's default, with bias).",
+    ),
+]
 
 Eps = Annotated[float, typer.Option(help="Added to the variance; layers have 1e-5.")]
 

@@ -156,6 +156,7 @@ REGISTRY = {
     "gap": _Entry(
         "beyond", "gap", "mean square distance from the fixed point, measured over predicted"
     ),
+    "norms": _Entry("beyond", "norms", "rank, correlation and gradients over depth, for each norm"),
     "isometry": _Entry(
         "beyond", "isometry", "isometry gap over depth, norm before and after the activation"
     ),

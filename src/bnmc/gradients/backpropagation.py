@@ -23,7 +23,6 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_backward_pass
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import (
@@ -35,7 +34,7 @@ from bnmc.errors import (
 )
 from bnmc.gradients.buffers import bytes_of_rows
 from bnmc.gradients.directions import direction_of
-from bnmc.gradients.drawn import DrawnTask
+from bnmc.gradients.drawn import DrawnTask, NetworkTask, ReplayedTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
@@ -79,16 +78,17 @@ def backpropagate(
 
     A network has the layers
 
-    .. math:: h_{l+1} = \mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l), \qquad
+    .. math:: h_{l+1} = \mathrm{skip}\, x_l + \mathrm{gain}\, W_l \sigma(x_l) + b_l 1^T, \qquad
               x_{l+1} = N(h_{l+1}), \qquad x_0 = N(\mathrm{initial}),
 
-    where the entries of W are independent, N(0, 1/width), or W is uniformly distributed on the
-    orthogonal matrices (``weights="haar"``), and the loss L is a function of h_depth.
+    or those of another order (`bnmc.Chain`), where the entries of W are independent, N(0, 1/width),
+    or W is uniformly distributed on the orthogonal matrices (``weights="haar"``), and the loss L is
+    a function of h_depth.
 
     Parameters
     ----------
     chain : Chain
-        The network, with a norm over the batch, or none.
+        The network.
     depth : int
         Number of layers, >= 1.
     chains : int, optional
@@ -101,9 +101,10 @@ def backpropagate(
         The direction of the gradient at the top:
 
         - "gaussian": the entries of ∂L/∂h_depth are independent standard normals;
-        - "cross-entropy" or "squared": the loss of outputs f = V σ(N(h_depth)), where V has one row
-          per class and independent entries N(0, 1/width): the mean over samples of the
-          cross-entropy with softmax, or of ‖f − target‖²/2;
+        - "cross-entropy" or "squared": the loss of outputs f = V a_depth, where a is σ(N(h)), or as
+          the order of the chain says, and V has one row per class and independent entries
+          N(0, 1/width): the mean over samples of the cross-entropy with softmax, or of
+          ‖f − target‖²/2;
         - an array ∂L/∂h_depth of shape (width, batch), or (chains, width, batch), with an axis of
           inputs before the width if there are several;
         - a function of the outputs f, (samples, classes), that returns ∂L/∂f.
@@ -116,8 +117,9 @@ def backpropagate(
         Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
         same `rng` and sampler.
     sampler : {"auto", "conditional", "weights"}
-        "conditional" makes no weight matrix and needs Gaussian or orthogonal weights, for which it
-        is the default.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
+        "conditional" makes no weight matrix and needs Gaussian weights, for which it is the
+        default; or orthogonal ones, with a norm over the batch before the activation or none, and
+        without bias.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
         their transposes, for every law of weights: the reference, with O(width²) operations per
         layer and sample, and all rows of a network in memory.  Its Gram matrices equal those of
         `simulate` up to rounding.
@@ -178,6 +180,11 @@ def backpropagate(
     numbers.  The forward pass keeps its Gram matrices; if there are too many, it keeps states at
     checkpoints and is made again from these.
 
+    A bias is the weight of one more row of a, which is constant; its gradient δ 1 has the squared
+    norm 1ᵀδᵀδ 1, which `delta_gram` has.  For norms over the features, other orders than
+    "norm-activation", and biases, both samplers have all rows of a network in memory, and the
+    Gram matrices of "conditional" equal those of `simulate` up to rounding.
+
     If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
 
     .. math:: W^T δ = B H^T δ + Y T, \qquad T^T T = δ^T (I - H H^T) δ,
@@ -200,7 +207,8 @@ def backpropagate(
     as_chain(chain)
     if choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda":
         raise BackendError("cuda", "backpropagate has no kernels for GPUs; take backend='cpu'")
-    _require_known_backward_pass(chain)
+    if chain.width > MOST_ROWS:
+        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
     depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
     step = min(integer("every", every, low=1), MOST_LAYERS)
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
@@ -210,14 +218,12 @@ def backpropagate(
     ensemble = ensemble_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
     )
-    without_weights = "conditional" in chain.weight_law.samplers
-    drawn = sampler == "weights" or not without_weights
     if ensemble.state is not None:
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
     direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
-    task = (DrawnTask if drawn else Task)(
+    task = _kind_of_task(chain, sampler)(
         chain, depth, ensemble.inputs, precision(dtype), 0, direction, recorded_functions, recorded
     )
     _require_memory(task, ensemble.chains, workers)
@@ -232,10 +238,12 @@ def backpropagate(
     return _joined(task, parts, ensemble.chains)
 
 
-def _require_known_backward_pass(chain: Chain) -> None:
-    require_backward_pass(chain)
-    if chain.width > MOST_ROWS:
-        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
+def _kind_of_task(chain: Chain, sampler: str) -> type[Task]:
+    """Return the way of the sampler; `ensemble_of` has made sure that the sampler is valid."""
+    for_kernels = chain.is_row_by_row and not chain.shows_bias
+    if sampler != "weights" and for_kernels and (chain.is_gaussian or chain.is_orthogonal):
+        return Task
+    return ReplayedTask if sampler != "weights" and chain.is_gaussian else DrawnTask
 
 
 def _require_memory(task: Task, chains: int, workers: int) -> None:
@@ -252,7 +260,7 @@ def _require_memory(task: Task, chains: int, workers: int) -> None:
 
 def _bytes_of_pass(task: Task) -> int:
     """Return the bytes of the arrays of one worker, about."""
-    if isinstance(task, DrawnTask):
+    if isinstance(task, NetworkTask):
         return task.bytes_of_network()
     itemsize = np.dtype(task.dtype).itemsize
     rows = bytes_of_rows(task.chain, task.inputs or 1, itemsize)
@@ -331,7 +339,7 @@ def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
         dtype=task.dtype,
         cpu=host_cpu(),
         inputs=task.inputs,
-        sampler="weights" if isinstance(task, DrawnTask) else "conditional",
+        sampler=task.sampler if isinstance(task, NetworkTask) else "conditional",
         widened=tuple(whole.widened),
         complete=len(whole.log_norms) == chains,
     )

@@ -1,10 +1,16 @@
-"""The backward pass with drawn weights: the reference, and the way of other laws of weights."""
+"""The backward pass of networks whose rows are all in memory, one network at a time.
+
+`DrawnTask` draws weights: the reference, and the way of other laws of weights.  `ReplayedTask`
+makes none, for the layers that the kernels of `descent.py` do not know: norms over the features,
+other orders of norm and activation, and biases.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from threading import Event
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +18,26 @@ from numpy.typing import NDArray
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import GivenRows, Readout
-from bnmc.gradients.network import DrawnWeights, Network, first_rows
+from bnmc.gradients.network import Network, first_rows
 from bnmc.gradients.observables import GradientView
 from bnmc.gradients.parts import Part, Task
+from bnmc.gradients.products import DrawnWeights, ReplayedRows
 
-__all__ = ["DrawnTask"]
+__all__ = ["DrawnTask", "NetworkTask", "ReplayedTask"]
 
 Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class DrawnTask(Task):
-    """A backward pass that draws every weight matrix, multiplies by it, and by its transpose.
+class NetworkTask(Task):
+    """A backward pass with all layers of a network in memory.
 
-    The weights have the precision `dtype`; all products are float64.  One network at a time is in
-    memory, with all its layers.
+    Random numbers have the precision `dtype`; all products are float64.
     """
+
+    #: What `backpropagate` calls the sampler, and the products with weights.
+    sampler: ClassVar[str]
+    products: ClassVar[type[DrawnWeights | ReplayedRows]]
 
     def __call__(
         self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
@@ -43,7 +53,9 @@ class DrawnTask(Task):
     def bytes_of_network(self) -> int:
         """Return the bytes of one network, about."""
         width, columns = self.chain.width, self.columns
-        return 8 * (width * columns * (2 * self.depth + 10) + 3 * width**2)
+        # Representations, their norms or normals of all layers; and a weight matrix.
+        rows = 8 * width * columns * (3 * self.depth + 10)
+        return rows + 24 * width**2 * (self.products is DrawnWeights)
 
     def _one(self, start: Covariance | Representation, number: int) -> Part:
         """Take one chain forward and back."""
@@ -51,7 +63,7 @@ class DrawnTask(Task):
         of_run = self.inputs, self.dtype, self.key, number, number + 1
         network = Network(
             chain, self.inputs or 1, first_rows(chain, start, *of_run),
-            DrawnWeights(chain, *of_run), depth, number,
+            self.products(chain, *of_run), depth, number,
         )  # fmt: skip
         grams = np.concatenate([network.gram(layer) for layer in range(depth + 1)])
         states = np.zeros((depth, 3, self.columns, self.columns))
@@ -99,6 +111,22 @@ class DrawnTask(Task):
         view = GradientView(self.chain, grams[None, due + 1], states[None, due])
         values = {one.name: one.evaluate(view) for one in self.observables}
         return Part(number, logs[None], values, math.log(2.0) * scales[None, due], [])
+
+
+@dataclass(frozen=True)
+class DrawnTask(NetworkTask):
+    """A backward pass that draws every weight matrix, multiplies by it, and by its transpose."""
+
+    sampler = "weights"
+    products = DrawnWeights
+
+
+@dataclass(frozen=True)
+class ReplayedTask(NetworkTask):
+    """A backward pass that draws the rows of `simulate`, and products given these."""
+
+    sampler = "conditional"
+    products = ReplayedRows
 
 
 def _scaled(values: Float64Array) -> tuple[Float64Array, int]:

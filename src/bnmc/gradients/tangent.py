@@ -18,12 +18,13 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_backward_pass
+from bnmc.chain.requirements import require_no_bias
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
-from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, Weights, first_rows
+from bnmc.gradients.network import Network, first_rows
+from bnmc.gradients.products import DrawnWeights, UnseenWeights, Weights
 from bnmc.simulation.ensemble import ensemble_of
 
 __all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]
@@ -163,8 +164,8 @@ def tangent_kernel(
               + \frac{\mathrm{gain}}{\sqrt{d}}\, ω_l σ(x_l), \qquad
               x_{l+1} = N(h_{l+1}), \qquad f_i = \frac{1}{\sqrt{d}}\, v^T σ(x_L)_i,
 
-    where d is the width, L the depth, and the parameters ω_0, …, ω_{L−1}, v have independent
-    standard entries.  The kernel is
+    or as its order says (`bnmc.Chain`), where d is the width, L the depth, and the parameters
+    ω_0, …, ω_{L−1}, v have independent standard entries.  The kernel is
 
     .. math:: Θ_{ik} = \Big\langle \frac{∂f_i}{∂v}, \frac{∂f_k}{∂v} \Big\rangle
               + \sum_{l=0}^{L-1}
@@ -176,7 +177,7 @@ def tangent_kernel(
     Parameters
     ----------
     chain : Chain
-        The network, with a norm over the batch, or none.
+        The network, without a bias that its layers see.
     depth : int
         L >= 1.
     chains : int, default 100
@@ -226,7 +227,7 @@ def tangent_kernel(
 
     and v contributes the Gram matrix of layer L.  Products with Gaussian weights are drawn given
     the forward pass (see `bnmc.backpropagate`), so the joint law of the entries is exact at every
-    width.  Without normalization δ⁽ⁱ⁾ has one column, and batch columns suffice.
+    width.  Without a norm over the batch δ⁽ⁱ⁾ has one column, and batch columns suffice.
 
     With probes u_1, …, u_m of independent random signs, a network yields
     :math:`K_{pq} = u_p^T Θ u_q`, and the estimate
@@ -247,7 +248,7 @@ def tangent_kernel(
     True
     """
     as_chain(chain)
-    require_backward_pass(chain)
+    require_no_bias(chain, "bnmc.backpropagate has the gradients of networks with biases")
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
@@ -357,10 +358,14 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
 def _lacks_moment(chain: Chain, order: int) -> bool:
     """Whether the moment of an order of 1/variance of a row of h is infinite."""
     norm = chain.normalization
-    if norm.is_identity or chain.eps > 0.0 or norm.dimensions(chain.batch) == 1:
+    if norm.is_identity or chain.eps > 0.0:
         return False
     # The variance is like a chi-squared number of so many degrees of freedom near 0.
-    return min(norm.dimensions(chain.batch), chain.width) <= 2 * order
+    if norm.axis == "features":
+        degrees = chain.width // norm.groups - norm.centred
+    else:
+        degrees = norm.dimensions(chain.batch)
+    return degrees != 1 and min(degrees, chain.width) <= 2 * order
 
 
 @dataclass(frozen=True)
@@ -381,8 +386,8 @@ class _Job:
 
     @property
     def group(self) -> int:
-        """Number of samples that see each other: those of a batch, or one without a norm."""
-        return 1 if self.chain.normalization.is_identity else self.chain.batch
+        """Number of samples that see each other: those of a batch, or one without its norm."""
+        return self.chain.batch if self.chain.normalization.axis == "batch" else 1
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""

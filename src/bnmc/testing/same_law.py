@@ -222,8 +222,8 @@ def assert_same_law(
     if not chain.is_gaussian and chain.width < LEAST_WIDTH_OF_MOMENTS:
         allowed = f"an integer >= {LEAST_WIDTH_OF_MOMENTS} for weights that are not Gaussian"
         raise ArgumentError("width", chain.width, allowed)
-    if chain.bias_variance > 0.0 and not chain.is_gaussian:
-        allowed = "0 for weights that are not Gaussian"
+    if chain.bias_variance > 0.0 and chain.is_orthogonal:
+        allowed = "0 for orthogonal weights"
         hint = "test the step without its bias"
         raise ArgumentError("bias_variance", chain.bias_variance, allowed, hint)
     chain.activation.check()

@@ -26,8 +26,12 @@ FloatArray = NDArray[np.float64]
 #: Kinds of states of `batches`.
 BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
 
-#: Laws of weights with independent entries.
-_INDEPENDENT = tuple(name for name in WEIGHTS if not weight_law(name).is_orthogonal)
+#: Laws of weights with independent entries, and without bias.
+_INDEPENDENT = tuple(
+    law.name
+    for law in map(weight_law, WEIGHTS)
+    if not law.is_orthogonal and law.bias_over_width == 0.0
+)
 
 #: Entries are multiples of 1/_UNIT of modulus up to _LARGEST/_UNIT: floats without rounding.
 _UNIT, _LARGEST = 64, 256

@@ -34,7 +34,7 @@ from bnmc._kernels.cpu.blocks import (
 )
 from bnmc._kernels.cpu.layers import merge_panels
 from bnmc._kernels.cpu.memory import aligned_zeros, stride
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals, fill_uniforms
 from bnmc._kernels.cpu.rows import (
     activate_block,
     draw_regular,
@@ -238,8 +238,11 @@ def draw_block(law, x, start, rows, draw, work):
 
 @kernel
 def add_bias(style, law, start, rows, draw, tile, block):
-    """Add the bias to rows; its normals are those of the weights of an element after the last."""
-    fill_normals(tile, 0, law.width, 1, start, rows, draw)
+    """Add the bias to rows; its numbers are those of the weights of an element after the last."""
+    if style.uniform_bias:
+        fill_uniforms(tile, 0, law.width, 1, start, rows, draw)
+    else:
+        fill_normals(tile, 0, law.width, 1, start, rows, draw)
     factor = block.dtype.type(style.bias)
     for i in range(law.columns):
         for row in range(np.uintp(rows)):

@@ -80,7 +80,8 @@ class Style(NamedTuple):
     """The properties of a layer that is not plain, beside its `Law`; see `_kernels.cpu.passes`.
 
     `norm` is the code of a norm over the batch.  `groups` is the number of groups of features of a
-    norm over the features, or 0.  `bias` is the standard deviation of the bias.
+    norm over the features, or 0.  `bias` is the standard deviation of the bias, which is Gaussian
+    or uniform.
     """
 
     order: int
@@ -89,6 +90,7 @@ class Style(NamedTuple):
     centred: bool
     eps: float
     bias: float
+    uniform_bias: bool
 
 
 class Draw(NamedTuple):

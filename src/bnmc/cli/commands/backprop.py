@@ -20,7 +20,7 @@ def backprop(
     activation: options.Activation = "relu",
     norm: options.Norm = "batch",
     skip: options.Skip = 0.0,
-    gain: options.Gain = 1.0,
+    gain: options.GainOfLaw = None,
     weights: options.Weights = "gaussian",
     eps: options.Eps = 0.0,
     depth: Annotated[int, typer.Option(help="Layers.")] = 50,

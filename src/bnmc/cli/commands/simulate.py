@@ -50,7 +50,7 @@ def simulate(
     activation: options.Activation = "relu",
     norm: options.Norm = "batch",
     skip: options.Skip = 0.0,
-    gain: options.Gain = 1.0,
+    gain: options.GainOfLaw = None,
     weights: options.Weights = "gaussian",
     eps: options.Eps = 0.0,
     seed: options.Seed = None,

@@ -1,4 +1,4 @@
-"""Experiments beyond the papers: stability, rates, large sizes, phases, isometry, fluctuations.
+"""Experiments beyond the papers: stability, rates, sizes, phases, isometry, fluctuations, norms.
 
 Intervals are at level 0.95.
 """
@@ -8,6 +8,7 @@ Intervals are at level 0.95.
 
 from __future__ import annotations
 
+from bnmc.experiments.beyond.compared_norms import norms
 from bnmc.experiments.beyond.estimated_rates import rates
 from bnmc.experiments.beyond.isometry_over_depth import isometry
 from bnmc.experiments.beyond.large_sizes import scale
@@ -15,4 +16,12 @@ from bnmc.experiments.beyond.phase_diagram import edge_of_chaos_diagram
 from bnmc.experiments.beyond.predicted_gap import gap
 from bnmc.experiments.beyond.stability import stability_atlas
 
-__all__ = ["edge_of_chaos_diagram", "gap", "isometry", "rates", "scale", "stability_atlas"]
+__all__ = [
+    "edge_of_chaos_diagram",
+    "gap",
+    "isometry",
+    "norms",
+    "rates",
+    "scale",
+    "stability_atlas",
+]

@@ -157,10 +157,11 @@ def biases_of_layer(
     """Return the biases of a layer of one chain of the sampler "weights", (width,)."""
     sampler = WeightsSampler(chain, 1, inputs, dtype, key, index)
     width, tile = chain.width, sampler.work().tile
-    normals = np.zeros(memory.stride(width), sampler.dtype)
+    unit = np.zeros(memory.stride(width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
+    fill = numbers.fill_uniforms if chain.weight_law.uniform_bias else numbers.fill_normals
     for row in range(0, width, numbers.BLOCK):
-        numbers.fill_normals(tile, 0, width, 1, row, numbers.BLOCK, draw)
-        normals[row : row + numbers.BLOCK] = tile[: numbers.BLOCK]
-    biases: FloatArray = normals[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))
+        fill(tile, 0, width, 1, row, numbers.BLOCK, draw)
+        unit[row : row + numbers.BLOCK] = tile[: numbers.BLOCK]
+    biases: FloatArray = unit[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))
     return biases

@@ -1,0 +1,244 @@
+"""Products with the weights of networks, forward and transposed, in NumPy.
+
+`DrawnWeights` draws every matrix, for any law of weights.  `ReplayedRows` draws products with
+Gaussian matrices given all products before, and makes none; its rows are those of `simulate`.
+`UnseenWeights` does the same with any number of functions, without biases, and with rows of its
+own.  Arrays are (networks, width, columns), in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import memory, numbers, rows
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
+
+__all__ = ["DrawnWeights", "ReplayedRows", "UnseenWeights", "Weights"]
+
+Float64Array = NDArray[np.float64]
+
+#: Eigenvalues of a Gram matrix below this part of the largest one count as zero.
+LEAST_EIGENVALUE = 1e-14
+
+
+class Weights(Protocol):
+    """Products with the weights W and the biases b of the layers, for some networks."""
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain of the layer that they lead to, (networks, width, columns)."""
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ for the same weights; `a` is that of `times`, δ has any columns."""
+
+
+class DrawnWeights:
+    """Weights and biases that are drawn: those of `bnmc.drawn_weights` with the same key.
+
+    A bias that the norm subtracts is not added.
+
+    Parameters
+    ----------
+    chain : Chain
+    inputs : int or None
+    dtype : str
+        Precision of the weights.
+    key : int
+    first, last : int
+        Numbers of the networks.
+    """
+
+    def __init__(
+        self, chain: Chain, inputs: int | None, dtype: str, key: int, first: int, last: int
+    ) -> None:
+        self._chain, self._inputs, self._dtype, self._key = chain, inputs, dtype, key
+        self._numbers = range(first, last)
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain."""
+        # Scaled after the sum, so that sums of equal terms with signs ±1 vanish exactly.
+        products = np.stack([w @ one for w, one in self._each(layer, a)])
+        scaled: Float64Array = products / np.sqrt(a.shape[1])
+        if self._chain.shows_bias:
+            scaled += self._biases(layer)[:, :, None] / self._chain.gain
+        return scaled
+
+    def _biases(self, layer: int) -> Float64Array:
+        drawn = [
+            biases_of_layer(self._chain, self._inputs, self._dtype, self._key, number, layer)
+            for number in self._numbers
+        ]
+        return np.stack(drawn).astype(np.float64)
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ."""
+        products = np.stack([w.T @ one for w, one in self._each(layer, delta)])
+        scaled: Float64Array = products / np.sqrt(a.shape[1])
+        return scaled
+
+    def _each(
+        self, layer: int, operands: Float64Array
+    ) -> Iterator[tuple[Float64Array, Float64Array]]:
+        """Yield the weights of each network, with entries of variance 1, and its operand."""
+        for number, one in zip(self._numbers, operands, strict=True):
+            weights = unit_weights_of_layer(
+                self._chain, self._inputs, self._dtype, self._key, number, layer
+            )
+            yield weights.astype(np.float64), one
+
+
+class ReplayedRows:
+    """Gaussian weights that are never made, with the rows that `simulate` draws.
+
+    Let a (width × columns) be what the rows of Y = W a depend on, F a lower triangular factor of
+    aᵀa / width = F Fᵀ, and Y = z Fᵀ with the normals z of the run.  Then B = a F⁻ᵀ / √width has
+    orthonormal columns, and given Y, with δ a function of Y,
+
+        Wᵀ δ = B (zᵀδ / √width - BᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
+
+    A norm over the batch that centres sees a without the means of its rows.  A bias is the weight
+    of one more row of a, which is constant: Y = W a + b 1ᵀ / gain, and b has the variance of √width
+    entries of W times that constant.
+
+    Parameters
+    ----------
+    chain : Chain
+        With Gaussian weights.
+    inputs : int or None
+    dtype : str
+        Precision of the normals z.
+    key : int
+    first, last : int
+        Numbers of the networks.
+    """
+
+    def __init__(
+        self, chain: Chain, inputs: int | None, dtype: str, key: int, first: int, last: int
+    ) -> None:
+        self._chain, self._numbers, self._key = chain, range(first, last), key
+        self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
+        self._kept: dict[int, list[_Seen]] = {}
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain, and keep what gave it."""
+        self._kept[layer] = [self._drawn(index, layer, one) for index, one in enumerate(a)]
+        return np.stack([one.normals @ one.factor.T for one in self._kept[layer]])
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ; each layer once."""
+        kept, root = self._kept.pop(layer), np.sqrt(a.shape[1])
+        values, vectors = _eigen(delta)
+        roots = vectors * np.sqrt(values)[:, None] / root
+        found = []
+        for index, (one, seen) in enumerate(zip(kept, self._seen(a), strict=True)):
+            at = np.flatnonzero(one.regular)
+            triangle = one.factor[np.ix_(at, at)]
+            # SciPy's triangular solver wakes all threads of the BLAS for the smallest matrix.
+            basis = np.linalg.solve(triangle, seen[:, at].T).T / root
+            # One more row for the bias.
+            shape = len(seen), delta.shape[2]
+            z = self._generator(index, layer).standard_normal(shape) @ roots[index].T
+            known = one.normals[:, at].T @ delta[index] / root - basis.T @ z
+            found.append((z + basis @ known)[: a.shape[1]])
+        return np.stack(found)
+
+    def _drawn(self, index: int, layer: int, a: Float64Array) -> _Seen:
+        """Draw the normals of a layer of one network, as the conditional sampler does."""
+        sampler, width = self._sampler, self._chain.width
+        own = sampler.work(np.dtype(np.float64))
+        rows.factorise(
+            self._chain.covariance(a.T @ a / width), sampler.law, own.covariance, own.group_means,
+            own.diagonal, own.panel, own.twin, own.factor, own.regular,
+        )  # fmt: skip
+        columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
+        normals = np.empty((memory.stride(width), columns))
+        block = sampler.work().block
+        for start in range(0, len(normals), numbers.BLOCK):
+            rows.draw_regular(block, columns, own.regular, start, numbers.BLOCK, draw)
+            drawn = block.reshape(-1, numbers.BLOCK)[:columns]
+            normals[start : start + numbers.BLOCK] = drawn.T
+        # The law has gain 1 if the norm does not see the scale of rows.
+        factor = np.tril(own.factor[:columns, :columns]) * own.regular / sampler.law.gain
+        return _Seen(normals[:width], factor, own.regular.copy())
+
+    def _seen(self, a: Float64Array) -> Float64Array:
+        """Return a as far as the rows depend on it, with one more row if there is a bias."""
+        chain = self._chain
+        if self._sampler.law.norm == codes.NORM_CENTRED:
+            by_batch = a.reshape(*a.shape[:2], -1, chain.batch)
+            seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
+            return seen.reshape(a.shape)
+        if not chain.shows_bias:
+            return a
+        constant = np.sqrt(chain.bias_variance * chain.width) / chain.gain
+        row = np.full((len(a), 1, a.shape[2]), constant)
+        return np.concatenate([a, row], axis=1)
+
+    def _generator(self, index: int, layer: int) -> np.random.Generator:
+        counter = [0, 1, layer, self._numbers[index]]
+        return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+
+
+class _Seen(NamedTuple):
+    """The normals z (width, columns), the factor F, and which of its columns are not zero."""
+
+    normals: Float64Array
+    factor: Float64Array
+    regular: NDArray[np.bool_]
+
+
+class UnseenWeights:
+    """Gaussian weights that are never made: products have their law given all products before.
+
+    The rows of W a are independent N(0, aᵀa / width).  Given h = W a, with δ a function of h,
+
+        Wᵀ δ = a (aᵀa)⁺ (hᵀδ - aᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
+
+    Parameters
+    ----------
+    generators : list of Generator
+        One for each network.
+    """
+
+    def __init__(self, generators: list[np.random.Generator]) -> None:
+        self._generators = generators
+        self._products: dict[int, Float64Array] = {}
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a, and keep it."""
+        values, vectors = _eigen(a)
+        roots = vectors * np.sqrt(values / a.shape[1])[:, None]
+        normals = self._normals(a.shape[1], a.shape[2])
+        self._products[layer] = normals @ roots.swapaxes(1, 2)
+        return self._products[layer]
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ; each layer once."""
+        width, columns = delta.shape[1:]
+        if columns < width:
+            values, vectors = _eigen(delta)
+            roots = vectors * np.sqrt(values / width)[:, None]
+            z = self._normals(width, columns) @ roots.swapaxes(1, 2)
+        else:
+            z = self._normals(width, width) @ delta / np.sqrt(width)
+        products = self._products.pop(layer).swapaxes(1, 2) @ delta - a.swapaxes(1, 2) @ z
+        values, vectors = _eigen(a)
+        inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
+        mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
+        drawn: Float64Array = z + a @ mixing
+        return drawn
+
+    def _normals(self, rows: int, columns: int) -> Float64Array:
+        return np.stack([one.standard_normal((rows, columns)) for one in self._generators])
+
+
+def _eigen(a: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return eigenvalues of aᵀa, those that are rounding errors as 0, and eigenvectors."""
+    values, vectors = np.linalg.eigh(a.swapaxes(1, 2) @ a)
+    return np.where(values > LEAST_EIGENVALUE * values[:, -1:], values, 0.0), vectors

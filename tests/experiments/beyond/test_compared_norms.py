@@ -1,0 +1,112 @@
+"""Norms over depth, beside closed forms of relu."""
+
+import numpy as np
+import pytest
+from experiment_checks import drawn, errors, require_sound
+
+from bnmc.errors import ArgumentError
+from bnmc.experiments.beyond import compared_norms
+from bnmc.experiments.parts import Call
+
+SIZES = compared_norms.Sizes(
+    norms=("batch", "layer", "group(4)", "none"), activation="relu", width=200, batch=8, depth=10,
+    networks=6,
+)  # fmt: skip
+N, DEPTH = SIZES.batch, SIZES.depth
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compared_norms.experiment(SIZES, Call("norms", rng=3))
+
+
+def slope(c):
+    return (np.pi - np.arccos(c)) / np.pi
+
+
+def J(c):
+    return np.sqrt(1 - c**2) / np.pi + slope(c) * c
+
+
+def test_correlations_of_pairs_follow_the_map_of_relu(found):
+    c = J(0.0)
+    for layer in range(1, DEPTH + 1):
+        c = J(c)
+        for norm in SIZES.norms[1:]:
+            one = found.data.sel(norm=norm, layer=layer)
+            assert float(one["correlation_predicted"]) == pytest.approx(c, rel=1e-8)
+            gap = c * np.sqrt(N * (N - 1)) / N
+            assert float(one["gap_predicted"]) == pytest.approx(gap, rel=1e-8)
+            assert float(one["soft_rank_predicted"]) == (N if 1 - c >= 0.1 else 1)
+
+
+def test_batch_normalization_is_at_its_fixed_point(found):
+    one, rho = found.data.sel(norm="batch"), -1 / (N - 1)
+    assert one["correlation_predicted"].values == pytest.approx(np.full(DEPTH, J(rho)), rel=1e-8)
+    rate = (slope(rho) + N - 1) / ((N - 3) * (1 - J(rho))) - 1 / (N - 3)
+    logs = 0.5 * np.log(rate) * (DEPTH - 2 - np.arange(DEPTH - 1))
+    np.testing.assert_allclose(one["log_norm_predicted"].values[:-1], logs, rtol=1e-8)
+    assert np.isnan(one["log_norm_predicted"].values[-1])
+
+
+def test_gradients_of_relu_keep_their_size_without_batch_normalization(found):
+    """E σ′² = E σ² of a standard normal number, so the factor of squared gradients is 1."""
+    for norm in SIZES.norms[1:]:
+        logs = found.data["log_norm_predicted"].sel(norm=norm).values[:-1]
+        np.testing.assert_allclose(logs, 0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["gap", "correlation", "log_norm"])
+def test_networks_follow_the_mean_field(found, name):
+    data = found.data
+    band = np.stack([data[name], data[f"{name}_low"], data[f"{name}_high"]], axis=-1)
+    stderr, quantile = errors(band, SIZES.networks)
+    # Means are off by order 1/width in each layer, as are logarithms of norms.
+    allowed = quantile * stderr + 2 * N * (np.arange(DEPTH) + 1) / SIZES.width
+    difference = np.abs(data[name] - data[f"{name}_predicted"]).values
+    assert (difference[:, :-1] <= allowed[:, :-1]).all()
+
+
+def test_gradients_of_tanh_whose_size_changes():
+    """The variance of tanh without norm approaches 1 from layer to layer, with its own factors."""
+    sizes = compared_norms.Sizes(("none", "rms"), "tanh", 400, 3, 5, 8)
+    data = compared_norms.experiment(sizes, Call("norms", rng=4)).data
+    z, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    gain2 = 1 / (weights @ np.tanh(z) ** 2)
+    assert data.attrs["gain"] ** 2 == pytest.approx(gain2, rel=1e-6)
+    # With this gain the variance is 1 in all layers, and δ grows by gain² E σ′².
+    growth = gain2 * (weights @ np.cosh(z) ** -4.0)
+    logs = 0.5 * np.log(growth) * (3 - np.arange(4))
+    for norm in sizes.norms:
+        np.testing.assert_allclose(
+            data["log_norm_predicted"].sel(norm=norm).values[:-1], logs, atol=1e-5
+        )
+    band = np.stack([data[f"log_norm{end}"] for end in ("", "_low", "_high")], axis=-1)
+    stderr, quantile = errors(band, sizes.networks)
+    assert (np.abs(band[:, :-1, 0] - logs) <= quantile * stderr[:, :-1] + 10 / 400).all()
+
+
+def test_norms_without_a_prediction_have_none():
+    sizes = compared_norms.Sizes(("batch-uncentred", "batch"), "relu", 20, 3, 4, 2)
+    found = compared_norms.experiment(sizes, Call("norms", rng=5))
+    predicted = found.data["gap_predicted"]
+    assert np.isnan(predicted.sel(norm="batch-uncentred")).all()
+    assert np.isnan(found.data["log_norm_predicted"]).all()
+    assert found.table.rows[0][2] is None
+    assert "mean field" not in found.findings[0]
+    assert float(found.data["correlation_predicted"][1, 0]) == pytest.approx(J(-0.5))
+
+
+def test_gradients_that_vanish_are_refused():
+    sizes = compared_norms.Sizes(("batch",), "tanh", 20, 2, 4, 2)
+    with pytest.raises(ArgumentError, match='^width: got 20.*norm "batch"'):
+        compared_norms.experiment(sizes, Call("norms", rng=6))
+
+
+def test_it_is_sound(found):
+    figure = require_sound(found, "norms")
+    assert drawn(figure.axes[1], found.data["gap"].sel(norm="batch").values)
+    assert drawn(figure.axes[3], found.data["log_norm_predicted"].sel(norm="batch").values)
+    assert 'closest to orthogonal with norm "batch" and most alike with "' in found.findings[-1]
+    assert found.findings[-1].endswith('grow fastest with "batch".')
