@@ -16,6 +16,7 @@ BENCHMARKS = {
     "roofline": ("bench.roofline", "benchmark", "peaks of this machine"),
     "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
+    "conv": ("bench.convolutions", "benchmark", "Chain.conv against PyTorch drawing kernels"),
     "large-batches": ("bench.large_batches", "benchmark", "layers of large batches, against BLAS"),
     "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),

@@ -292,12 +292,16 @@ FUNCTIONS = {
     }),
     "Chain.resnet": (1, bnmc.Chain.resnet, {
         "width": WIDTH, "batch": BATCH, "norm": value("rms"), "gain": POSITIVE}),
+    "Chain.conv": (1, bnmc.Chain.conv, {
+        "channels": WIDTH, "batch": BATCH, "shape": value((2, 2)), "kernel": value((1, 2)),
+        "norm": value("rms"), "gain": POSITIVE, "eps": value(1e-5)}),
     "Chain.bn_mlp": (1, bnmc.Chain.bn_mlp, {
         "width": WIDTH, "batch": BATCH, "activation": value("relu")}),
     "Chain.bn_linear": (1, bnmc.Chain.bn_linear, {"width": WIDTH, "batch": BATCH}),
     "Chain.bn_residual": (2, bnmc.Chain.bn_residual, {
         "width": WIDTH, "batch": BATCH, "gamma": POSITIVE}),
     "Chain.vanilla": (1, bnmc.Chain.vanilla, {"width": WIDTH, "batch": BATCH}),
+    "Convolution": (1, bnmc.Convolution, {"shape": value((2, 2)), "kernel": value((1, 2))}),
     "Distance": (2, bnmc.Distance, {"star": G}),
     "Estimate": (3, bnmc.Estimate, {
         "value": value(1.0), "stderr": value(0.1), "ci": value((0.8, 1.2)), "n": value(9),
@@ -375,6 +379,7 @@ FUNCTIONS = {
         "widths": value(None), "norms": value(None), "weights": value(None)}),
     "testing.gram_matrices": (1, tools.gram_matrices, {"batch": BATCH, "regular": value(True)}),
     "testing.from_features_last": (1, tools.from_features_last, {"step": value(abs)}),
+    "testing.from_images": (1, tools.from_images, {"step": value(abs), "shape": value((1, 2))}),
     "testing.from_linear_first": (1, tools.from_linear_first, {}),
     "bounds.gaussian.spectral_deviation": (2, bounds.gaussian.spectral_deviation, {
         "S1": G, "S2": G}),

@@ -62,6 +62,7 @@ CROSS_CUTTING = {
     "gradients/test_law.py": "compares the law of `backpropagate` with networks of real weights",
     "gradients/test_networks.py": "tests the NumPy networks by finite differences",
     "simulation/test_closed_forms.py": "compares all samplers with closed forms",
+    "simulation/test_convolutions.py": "compares samplers of convolutional chains with PyTorch",
     "simulation/test_law.py": "compares the laws of all samplers",
     "simulation/test_properties.py": "checks symmetries and invariants of all samplers",
 }

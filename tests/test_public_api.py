@@ -28,10 +28,10 @@ MODULES = sorted(
 #: fixtures and hooks of the plugin, and `bridging.ACTIVATIONS`, which is in the table of notation.
 PUBLIC = {
     "bnmc": (
-        "Activation Chain Distance Estimate FirstLayer GroupNorm MeanField Observable SoftRank "
-        "Trajectory __version__ backpropagate bounds drawn_biases drawn_weights errors experiments "
-        "gradients gram infinite_width invariant kernels mean_field mixing plot random_matrix "
-        "regularity simulate testing torch warmup"
+        "Activation Chain Convolution Distance Estimate FirstLayer GroupNorm MeanField Observable "
+        "SoftRank Trajectory __version__ backpropagate bounds drawn_biases drawn_weights errors "
+        "experiments gradients gram infinite_width invariant kernels mean_field mixing plot "
+        "random_matrix regularity simulate testing torch warmup"
     ),
     "bnmc.bounds": (
         "bridging gaussian limits orthogonalizes rank_collapse"
@@ -67,7 +67,7 @@ PUBLIC = {
         "Experiment Table describe names run"
     ),
     "bnmc.experiments.beyond": (
-        "edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
+        "conv edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
     ),
     "bnmc.experiments.bridging": (
         "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "
@@ -138,10 +138,10 @@ PUBLIC = {
     ),
     "bnmc.testing": (
         "LawMismatch Roofline activations assert_same_law batches chains examples "
-        "from_features_last from_linear_first gram_matrices roofline"
+        "from_features_last from_images from_linear_first gram_matrices roofline"
     ),
     "bnmc.testing.examples": (
-        "jax_step torch_step"
+        "jax_step torch_conv_step torch_step"
     ),
     "bnmc.torch": (
         "Measurement ModelChain Prediction break_ chain_of gain_for_ haar_ maximize_rank_ measure "

@@ -20,6 +20,7 @@ from bnmc._support.version import __version__
 __all__ = [
     "Activation",
     "Chain",
+    "Convolution",
     "Distance",
     "Estimate",
     "FirstLayer",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     )
     from bnmc.chain.activations import Activation
     from bnmc.chain.chain import Chain
+    from bnmc.chain.convolution import Convolution
     from bnmc.chain.norms import GroupNorm
     from bnmc.chain.start import FirstLayer
     from bnmc.estimate.estimate import Estimate
@@ -86,6 +88,7 @@ _HOMES = {
     "Activation": "chain.activations",
     "backpropagate": "gradients.backpropagation",
     "Chain": "chain.chain",
+    "Convolution": "chain.convolution",
     "Distance": "simulation.observables",
     "Estimate": "estimate.estimate",
     "FirstLayer": "chain.start",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bnmc import gram as gm
 from bnmc._claims.states import LARGEST
 from bnmc.chain.chain import Chain
+from bnmc.chain.convolution import Convolution
 from bnmc.chain.start import apply
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
@@ -31,10 +32,12 @@ class Layer:
         What the skip connection keeps, and what W multiplies: N(h) and σ(N(h)), or those of another
         order.
     gram : (samples, batch, batch) ndarray of float64
-        aᵀa / width, plus the variance of the bias over gain²: the covariance of rows of
-        (W a + b 1ᵀ / gain).
+        aᵀa / width, averaged over the taps of a convolution, plus the variance of the bias over
+        gain²: the covariance of rows of (W a + b 1ᵀ / gain).
     square : (samples, batch, batch) ndarray of float64
         yᵀy / width.
+    convolution : Convolution or None
+        That of the chain.
     """
 
     y: FloatArray
@@ -42,6 +45,16 @@ class Layer:
     a: FloatArray
     gram: FloatArray
     square: FloatArray
+    convolution: Convolution | None = field(default=None, kw_only=True)
+
+    @property
+    def factors(self) -> FloatArray:
+        """What rows of W multiply, (samples, weights of a row, batch)."""
+        if self.convolution is None:
+            return self.a
+        *leading, n = self.a.shape
+        seen = self.a[..., self.convolution.neighbours(n)]
+        return seen.reshape(leading[0], -1, n)
 
     @classmethod
     def of(cls, chain: Chain, h: NDArray[np.floating[Any]], first: int) -> Layer:
@@ -73,5 +86,7 @@ class Layer:
         vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
         if vanishes.any():
             raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
+        if chain.convolution is not None:
+            gram = chain.convolution.covariance(gram)
         gram = gram + chain.bias_variance / chain.gain**2
-        return cls(y, x, a, gram, gm.cross_gram(y, y))
+        return cls(y, x, a, gram, gm.cross_gram(y, y), convolution=chain.convolution)

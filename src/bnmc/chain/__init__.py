@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.convolution import Convolution
 from bnmc.chain.norms import NORMS, Norm
 from bnmc.chain.start import FirstLayer
 from bnmc.chain.weights import WEIGHTS, WeightLaw, WeightSampler
@@ -17,6 +18,7 @@ __all__ = [
     "WEIGHTS",
     "Activation",
     "Chain",
+    "Convolution",
     "FirstLayer",
     "Norm",
     "WeightLaw",

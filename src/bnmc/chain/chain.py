@@ -13,7 +13,8 @@ from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRA
 from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.covariance import IDENTITY, CovarianceMap, WithBias
+from bnmc.chain.convolution import Convolution
+from bnmc.chain.covariance import IDENTITY, CovarianceMap, OfConvolution, WithBias
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
@@ -75,7 +76,12 @@ class Chain:
     bias_variance : float, optional
         Variance >= 0 of the entries of a bias b in R^d, which is added to all samples.  They are
         Gaussian, or uniform if `weights` is "pytorch".  The default is 0, or 1/(3 d) if `weights`
-        is "pytorch".
+        is "pytorch" (1/(3 d · taps) for a convolution).
+    convolution : Convolution, optional
+        W is a convolution of images; see `Chain.conv`.  Then d is the number of channels, the
+        entries of W have variance 1/(d · taps), and n is the number of samples times that of the
+        pixels: column ``(s * height + y) * width + x`` is pixel (y, x) of sample s.  All that acts
+        on samples acts on such columns, such as the norm over the batch.
 
     Raises
     ------
@@ -124,6 +130,7 @@ class Chain:
     eps: float
     order: str
     bias_variance: float
+    convolution: Convolution | None
     #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
     normalization: Norm = field(init=False)
 
@@ -141,6 +148,7 @@ class Chain:
         eps: float = 0.0,
         order: str = "norm-activation",
         bias_variance: float | None = None,
+        convolution: Convolution | None = None,
     ) -> None:
         def keep(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -160,11 +168,24 @@ class Chain:
             raise ArgumentError("gain", gain, "a finite real number other than 0")
         keep("eps", real("eps", eps, low=0.0))
         keep("order", choice("order", order, tuple(ORDERS)))
-        variance = law.bias_over_width / self.width if bias_variance is None else bias_variance
+        keep("convolution", convolution)
+        if convolution is not None:
+            self._require_convolution()
+        variance = law.bias_over_width / self.fan_in if bias_variance is None else bias_variance
         keep("bias_variance", real("bias_variance", variance, low=0.0))
 
+    def _require_convolution(self) -> None:
+        """Raise unless the chain can have its convolution."""
+        instance("convolution", self.convolution, Convolution, "a bnmc.Convolution or None")
+        assert self.convolution is not None
+        self.convolution.require_columns(self.batch)
+        integer("width", self.width, low=1, high=MOST_WIDTH // self.convolution.taps)
+        if self.is_orthogonal:
+            hint = "an orthogonal matrix takes the channels alone, not the taps of a convolution"
+            raise ArgumentError("weights", self.weights, "a law with independent entries", hint)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        names = ("skip", "gain", "eps", "order", "bias_variance")
+        names = ("skip", "gain", "eps", "order", "bias_variance", "convolution")
         options = {name: getattr(self, name) for name in names}
         options["norm"] = self.norm if self.norm in NORMS else self.normalization
         weights = self.weights if isinstance(self.weights, str) else _by_value(self.weights)
@@ -176,10 +197,12 @@ class Chain:
             f"batch={self.batch}",
             f"activation={self.activation.name!r}",
         ]
+        if self.convolution is not None:
+            shown.append(f"convolution={self.convolution}")
         defaults: dict[str, Any] = {
             "norm": "batch", "skip": 0.0, "gain": self.weight_law.gain, "weights": "gaussian",
             "eps": 0.0, "order": "norm-activation",
-            "bias_variance": self.weight_law.bias_over_width / self.width,
+            "bias_variance": self.weight_law.bias_over_width / self.fan_in,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)
@@ -195,7 +218,10 @@ class Chain:
 
         With a bias it is that of the rows of W a + b 1ᵀ / gain, unless the norm subtracts it.
         """
-        return WithBias(self.bias_variance / self.gain**2) if self.shows_bias else IDENTITY
+        bias = self.bias_variance / self.gain**2 if self.shows_bias else 0.0
+        if self.convolution is not None:
+            return OfConvolution(self.convolution, bias)
+        return WithBias(bias) if self.shows_bias else IDENTITY
 
     @property
     def order_code(self) -> int:
@@ -210,6 +236,11 @@ class Chain:
         """Whether the law of the activations depends on a bias."""
         hidden = self.normalization.hides_common_part and self.order_code != ACTIVATION_FIRST
         return self.bias_variance > 0.0 and not hidden
+
+    @property
+    def fan_in(self) -> int:
+        """Number of weights of a row of W: the width, times the taps of a convolution."""
+        return self.width * (1 if self.convolution is None else self.convolution.taps)
 
     @property
     def is_row_by_row(self) -> bool:
@@ -238,8 +269,8 @@ class Chain:
     def is_vanilla_linear(self) -> bool:
         """Whether the chain is linear without norm and skip: G is a product of Wishart factors."""
         linear = self.activation.name == "linear" and self.activation.builtin
-        without = self.normalization.is_identity and self.skip == 0.0 and not self.shows_bias
-        return self.is_gaussian and linear and without
+        without = self.normalization.is_identity and self.skip == 0.0
+        return self.is_gaussian and linear and without and self.covariance.is_identity
 
     @classmethod
     def bn_mlp(
@@ -300,6 +331,69 @@ class Chain:
         return cls(
             width, batch, activation, norm=norm, skip=1.0, gain=gain, eps=eps,
             order="pre-activation", bias_variance=bias_variance,
+        )  # fmt: skip
+
+    @classmethod
+    def conv(
+        cls,
+        channels: int,
+        batch: int,
+        activation: str | Activation | Callable[..., Any] = "relu",
+        *,
+        shape: tuple[int, int] = (8, 8),
+        kernel: tuple[int, int] = (3, 3),
+        norm: str | Norm = "batch",
+        gain: float = 1.0,
+        eps: float = 0.0,
+    ) -> Self:
+        r"""Return a convolutional chain with circular padding.
+
+        Its layers are those of ``torch.nn.Conv2d`` with ``padding_mode="circular"`` and
+        ``padding="same"``, without bias, after ``torch.nn.BatchNorm2d`` and the activation.
+
+        Parameters
+        ----------
+        channels : int
+            Number of channels of every layer: the width of the chain.
+        batch : int
+            Number of samples.  The batch of the chain is the number of samples times that of the
+            pixels, and its Gram matrices are over samples and pixels, with the sample as the
+            slower index.
+        activation : str, Activation or callable
+        shape : (int, int), default (8, 8)
+            Height and width of the images in pixels.
+        kernel : (int, int), default (3, 3)
+            Height and width of the kernel, at most those of the images.  See `Convolution` for
+            kernels of even size.
+        norm : str or GroupNorm, default "batch"
+            "batch" takes mean and variance of a channel over samples and pixels.  A norm over the
+            features acts on the channels of each pixel.
+        gain, eps : float
+            As in `Chain`.  Weights have variance gain²/(channels · taps).
+
+        Returns
+        -------
+        Chain
+            With the attribute `convolution`.  `bnmc.simulate` takes `initial` of shape
+            (channels, batch, height, width) for it.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If a value is not allowed; the message names it.
+
+        Examples
+        --------
+        >>> from bnmc import Chain
+        >>> chain = Chain.conv(64, 4, "relu", shape=(4, 4))
+        >>> chain.width, chain.batch, chain.convolution.kernel
+        (64, 64, (3, 3))
+        """
+        convolution = Convolution(shape, kernel)
+        samples = integer("batch", batch, low=1, high=MOST_WIDTH // convolution.positions)
+        return cls(
+            channels, samples * convolution.positions, activation, norm=norm, gain=gain, eps=eps,
+            convolution=convolution,
         )  # fmt: skip
 
     @classmethod

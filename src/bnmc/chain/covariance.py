@@ -2,8 +2,8 @@
 
 Given the activations a of a layer, the rows of W a are i.i.d. N(0, G) with G = aᵀa / width.  A map
 stands between G and that covariance: the identity for layers that are fully connected and have no
-bias, and the sum of G and a constant for layers with a bias.  Everything that draws rows, or
-integrates over them, asks `Chain.covariance`.
+bias, the sum of G and a constant for layers with a bias, and an average of shifted entries of G for
+convolutions.  Everything that draws rows, or integrates over them, asks `Chain.covariance`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IDENTITY", "CovarianceMap", "Identity", "WithBias"]
+from bnmc.chain.convolution import Convolution
+
+__all__ = ["IDENTITY", "CovarianceMap", "Identity", "OfConvolution", "WithBias"]
 
 
 class CovarianceMap(Protocol):
@@ -60,3 +62,24 @@ class WithBias:
     def __call__(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the Gram matrix plus the variance in all entries."""
         return gram + self.variance
+
+
+@dataclass(frozen=True)
+class OfConvolution:
+    """The covariance is that of a convolution, plus a constant for a bias.
+
+    Parameters
+    ----------
+    convolution : Convolution
+    bias : float, default 0
+        Variance of the bias, divided by the square of the gain.
+    """
+
+    convolution: Convolution
+    bias: float = 0.0
+
+    is_identity = False
+
+    def __call__(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the average of G over the taps, plus the variance in all entries."""
+        return self.convolution.covariance(gram) + self.bias

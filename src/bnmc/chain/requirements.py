@@ -7,6 +7,7 @@ from bnmc.chain.norms import ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
 __all__ = [
+    "require_fully_connected",
     "require_no_bias",
     "require_row_by_row",
     "require_stationary_law",
@@ -38,7 +39,9 @@ def require_stationary_law(chain: Chain, *, reason_as_hint: bool = True) -> None
     raise ArgumentError("norm", chain.norm, f"{_NORMALIZING}: {_REASON}")
 
 
-def require_row_by_row(chain: Chain, instead: str, *, without_bias: bool = False) -> None:
+def require_row_by_row(
+    chain: Chain, instead: str, *, without_bias: bool = False, convolutions: bool = False
+) -> None:
     """Raise unless layers are N(skip x + gain W σ(x)), with N over the batch or none, without bias.
 
     Parameters
@@ -48,12 +51,16 @@ def require_row_by_row(chain: Chain, instead: str, *, without_bias: bool = False
         What to do with other chains, for the message.
     without_bias : bool, default False
         Whether to raise for a bias that the norm subtracts, too.
+    convolutions : bool, default False
+        Whether W may be a convolution.
 
     Raises
     ------
     ArgumentError
-        About `norm`, `order` or `bias_variance`.
+        About `norm`, `order`, `bias_variance` or `convolution`.
     """
+    if not convolutions:
+        require_fully_connected(chain, instead)
     if not chain.normalization.acts_on_rows:
         allowed = " or ".join(f'"{name}"' for name in ROW_NORMS)
         raise ArgumentError("norm", chain.norm, allowed, instead)
@@ -61,6 +68,18 @@ def require_row_by_row(chain: Chain, instead: str, *, without_bias: bool = False
         raise ArgumentError("order", chain.order, '"norm-activation"', instead)
     if chain.shows_bias or (without_bias and chain.bias_variance > 0.0):
         raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)
+
+
+def require_fully_connected(chain: Chain, instead: str) -> None:
+    """Raise if W is a convolution.
+
+    Raises
+    ------
+    ArgumentError
+        About `convolution`; `instead` is what to do, for the message.
+    """
+    if chain.convolution is not None:
+        raise ArgumentError("convolution", chain.convolution, "None", instead)
 
 
 def require_no_bias(chain: Chain, instead: str) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "FirstLayer",
     "Representation",
     "apply",
+    "as_columns",
     "normalise",
     "prepare",
     "shape_of",
@@ -49,12 +50,15 @@ class FirstLayer:
     r"""Inputs with any number of features, which a first Gaussian layer takes to the width.
 
     Each chain starts from :math:`x_0 = N(W x)` with W of shape (width, features) and i.i.d.
-    entries N(0, 1/features).
+    entries N(0, 1/features).  If the chain is convolutional, W is a convolution with the kernel of
+    the chain, and its entries have variance 1/(features · taps).
 
     Parameters
     ----------
     x : (features, batch) array_like, or (inputs, features, batch)
-        Finite real numbers.
+        Finite real numbers.  Images for a convolutional chain have two axes more, (features, batch,
+        height, width) or (inputs, features, batch, height, width), which the attribute `x` has
+        joined with the batch.
 
     Attributes
     ----------
@@ -79,9 +83,11 @@ class FirstLayer:
     def __init__(self, x: ArrayLike) -> None:
         features = ("features", "batch")
         given = shape_of(x)
-        shape = ("inputs", *features) if len(given) == 3 else features
+        leading = ("inputs",) if len(given) in (3, 5) else ()
+        images = ("height", "width") if len(given) in (4, 5) else ()
         _require_memory("x", given, 1.2)
-        self.x = finite_array("x", x, shape=shape).astype(np.float64)
+        x = finite_array("x", x, shape=(*leading, *features, *images)).astype(np.float64)
+        self.x = x.reshape(*x.shape[: len(leading) + 1], -1) if images else x
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
@@ -138,6 +144,7 @@ def prepare(
 ) -> Covariance | Representation:
     """Return the start that an argument `initial` means, or raise a typed error."""
     columns = chain.batch * (inputs or 1)
+    initial = as_columns(chain, initial)
     if isinstance(initial, str):
         choice("initial", initial, INITIAL_LAWS)
         _require_memory("batch", (columns, columns), 3.0)
@@ -151,6 +158,22 @@ def prepare(
             "initial", initial, f"an array, a FirstLayer, or one of {', '.join(INITIAL_LAWS)}"
         )
     return _from_array(chain, initial, chains, inputs)
+
+
+def as_columns(chain: Chain, initial: Any) -> Any:
+    """Return an argument `initial`; images of a convolutional chain have one axis of columns then.
+
+    That is, (…, channels, samples, height, width) becomes (…, channels, batch).  Everything else is
+    returned as it is.
+    """
+    convolution = chain.convolution
+    if convolution is None or isinstance(initial, str) or is_device_array(initial):
+        return initial
+    images = chain.width, chain.batch // convolution.positions, *convolution.shape
+    shape = shape_of(initial)
+    if len(shape) < 4 or shape[-4:] != images:
+        return initial
+    return host_array("initial", initial).reshape(*shape[:-3], chain.batch)
 
 
 def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.float64]:
@@ -205,6 +228,8 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     if not write_gram(stacked, covariance):
         largest = float(np.abs(x).max())
         raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
+    if chain.convolution is not None:
+        covariance = chain.convolution.covariance(covariance)
     return Covariance(covariance, exponents)
 
 
@@ -228,6 +253,8 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
     For a norm over the features: if one sample is zero.
     """
     if not chain.normalization.acts_on_rows:
+        if chain.convolution is not None:
+            return  # a zero pixel has neighbours
         zero = (stacked == 0.0).all(axis=0)
         if zero.any():
             raise ZeroVarianceError(None, None, None, int(zero.argmax()))
@@ -247,7 +274,10 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
     if x.shape not in (lengths, (chains, *lengths)):
         wanted = f"{lengths} or {(chains, *lengths)}, that is (chains, {', '.join(axes)})"
         hint = ""
-        if x.shape[-1] == chain.batch and x.ndim == len(axes):
+        if chain.convolution is not None:
+            samples = chain.batch // chain.convolution.positions
+            hint = f"images: {(chain.width, samples, *chain.convolution.shape)}, channels first"
+        elif x.shape[-1] == chain.batch and x.ndim == len(axes):
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
     # NumPy adds in an order that depends on the layout in memory.

@@ -160,6 +160,9 @@ REGISTRY = {
     "isometry": _Entry(
         "beyond", "isometry", "isometry gap over depth, norm before and after the activation"
     ),
+    "conv": _Entry(
+        "beyond", "conv", "rank of convolutional networks over depth, with and without batch norm"
+    ),
 }
 
 

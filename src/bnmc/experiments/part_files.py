@@ -22,6 +22,7 @@ from bnmc._support.json import loads
 from bnmc._support.machine import available_memory
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.convolution import Convolution
 from bnmc.chain.norms import NORMS
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.absorption import AbsorbingEvent
@@ -210,6 +211,11 @@ def _written_chain(chain: Chain, arrays: dict[str, NDArray[Any]]) -> list[Any]:
             "bias_variance",
         )
     }
+    if chain.convolution is not None:
+        options["convolution"] = {
+            "shape": chain.convolution.shape,
+            "kernel": chain.convolution.kernel,
+        }
     return ["chain", _written(chain.activation, arrays), _written(options, arrays)]
 
 
@@ -236,6 +242,8 @@ def _read(node: Any, arrays: Mapping[str, NDArray[Any]], known: Mapping[str, Act
         return _activation(name, digest, known)
     if kind == "chain":
         activation, options = (_read(one, arrays, known) for one in content)
+        if "convolution" in options:
+            options["convolution"] = Convolution(**options["convolution"])
         return Chain(options.pop("width"), options.pop("batch"), activation, **options)
     if kind == "result" and content[0] in _RESULTS:
         values = {name: _read(value, arrays, known) for name, value in content[1]}

@@ -23,6 +23,7 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_fully_connected
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import (
@@ -204,7 +205,9 @@ def backpropagate(
     >>> bool(run.log_gradient_norm[:, 0].mean() > run.log_gradient_norm[:, -1].mean() + 3)
     True
     """
-    as_chain(chain)
+    require_fully_connected(
+        as_chain(chain), "differentiate a network of your own with bnmc.drawn_weights"
+    )
     if choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda":
         raise BackendError("cuda", "backpropagate has no kernels for GPUs; take backend='cpu'")
     if chain.width > MOST_ROWS:

@@ -18,7 +18,7 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_no_bias
+from bnmc.chain.requirements import require_fully_connected, require_no_bias
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
@@ -247,7 +247,9 @@ def tangent_kernel(
     >>> bool((found.stderr() < 0.1 * abs(found.mean()).max()).all())
     True
     """
-    as_chain(chain)
+    require_fully_connected(
+        as_chain(chain), "differentiate a network of your own with bnmc.drawn_weights"
+    )
     require_no_bias(chain, "bnmc.backpropagate has the gradients of networks with biases")
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)

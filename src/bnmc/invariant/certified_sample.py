@@ -76,7 +76,8 @@ class InvariantSample:
         Returns
         -------
         (size, width, batch) ndarray of float64
-            Rows are N(0, gain² G) given G, so h is within the same total-variation distance of its
+            Rows are N(0, gain² G) given G (of a convolution N(0, gain² C(G)), see
+            `bnmc.Convolution`), so h is within the same total-variation distance of its
             stationary law.  Every call returns the same numbers.
 
         Raises
@@ -90,7 +91,8 @@ class InvariantSample:
         out = np.empty((size, self.chain.width, n))
         for index, gram in enumerate(self.gram):
             normals = rng.standard_normal((self.chain.width, n))
-            np.matmul(normals, self.chain.gain * semidefinite_root(gram), out=out[index])
+            covariance = self.chain.covariance(gram)
+            np.matmul(normals, self.chain.gain * semidefinite_root(covariance), out=out[index])
         return out
 
 

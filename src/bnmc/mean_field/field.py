@@ -11,7 +11,7 @@ from bnmc._support.arguments import instance, integer, real
 from bnmc._support.keys import draw_key
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_row_by_row
-from bnmc.errors import PartialEstimateError
+from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.finite_width.path import path_fluctuations
 from bnmc.mean_field.finite_width.predicted import fluctuations, require_independent
 from bnmc.mean_field.finite_width.results import Fluctuations
@@ -50,6 +50,12 @@ class MeanField:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = as_chain(chain)
+        if chain.convolution is not None:
+            hint = (
+                f"Chain({chain.width}, {chain.batch}, …) without convolution has the same "
+                "fixed point, but other rates"
+            )
+            raise ArgumentError("convolution", chain.convolution, "None", hint)
         if chain.normalization.acts_on_rows:  # maps of other norms have errors of their own
             instead = (
                 "bnmc.mean_field.CorrelationMap has orders and biases without norm over the batch"

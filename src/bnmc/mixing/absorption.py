@@ -180,6 +180,9 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     collinear samples: ...e-0... per layer
     """
     require_coupling(as_chain(chain))
+    if chain.convolution is not None:
+        hint = "no absorbing event of convolutions is known"
+        raise ArgumentError("convolution", chain.convolution, "None", hint)
     n = chain.batch
     covariance = finite_array("grams", grams, shape=("states", n, n)).astype(np.float64)
     if len(covariance) < 2:
@@ -216,8 +219,11 @@ def may_be_absorbed(chain: Chain) -> bool:
     Returns
     -------
     bool
-        False if the activation has no flat piece on the range of x.
+        False if the activation has no flat piece on the range of x, and for convolutions, whose
+        samples may part again at other pixels.
     """
+    if chain.convolution is not None:
+        return False
     dimensions = chain.normalization.dimensions(chain.batch)
     return dimensions == 1 or len(flat_pieces(chain.activation, math.sqrt(dimensions))) > 0
 

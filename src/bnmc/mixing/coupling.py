@@ -92,6 +92,8 @@ class CoupledPairs:
         self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
         as_chain(chain)
         require_coupling(chain)
+        if self.backend == "cuda" and not chain.covariance.is_identity:
+            raise BackendError("cuda", "convolutions are coupled on the CPU: backend='cpu'")
         self.chain = chain
         self.max_layers = integer("max_layers", max_layers, low=1, high=2**30)
         self.executor = as_executor(executor)

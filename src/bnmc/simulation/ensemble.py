@@ -136,6 +136,7 @@ def _started(
     chains = integer("chains", chains, low=1, high=MOST_CHAINS)
     path = choose_sampler(chain, inputs, sampler, dtype).path
     most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
-    if chain.width > most:
+    length = chain.fan_in if path == "weights" else chain.width
+    if length > most:
         raise ArgumentError("width", chain.width, f"at most {most} for this chain")
     return Ensemble(chain, path, chains, inputs, dtype)

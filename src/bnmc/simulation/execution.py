@@ -34,8 +34,8 @@ OF_HAAR = "chains with orthogonal weights are made on the CPU: backend='cpu'"
 
 #: Why no GPU takes chains whose layers are not row by row.
 OF_PASSES = (
-    "norms over the features, biases and orders other than 'norm-activation' are made on the CPU: "
-    "backend='cpu'"
+    "convolutions, norms over the features, biases and orders other than 'norm-activation' are "
+    "made on the CPU: backend='cpu'"
 )
 
 
@@ -116,6 +116,6 @@ def _refusal(ensemble: Ensemble) -> str | None:
         return OF_PYTHON
     if ensemble.chain.is_orthogonal:
         return OF_HAAR
-    if not ensemble.chain.is_row_by_row or ensemble.chain.shows_bias:
+    if not (ensemble.chain.is_row_by_row and ensemble.chain.covariance.is_identity):
         return OF_PASSES
     return OF_FACTORS if ensemble.path == "factor" else None

@@ -151,6 +151,8 @@ class Request:
             room = 8 * chains * layers * recording.per_value
             # A reduction over layers orders the values of a block anew.
             evaluated = max(evaluated, room if "layer" in recording.reduce else 0)
+        if not ensemble.chain.covariance.is_identity:
+            room += 8 * chains * c * c
         slots = 8 * 6 * min(block, max(1, recording.recorded.last - ensemble.first_layer))
         return (
             chains * ensemble.bytes_of_chain + int(frames + room + evaluated) + slots
@@ -191,6 +193,10 @@ class Request:
             each += self._of_orthogonal_weights(panel)
         if not chain.is_row_by_row or chain.shows_bias:
             each += self._of_passes(panel)
+        if chain.convolution is not None and ensemble.path == "weights":
+            # The activations that all taps see.
+            unfolded = memory.padded(ensemble.columns) * memory.stride(chain.fan_in)
+            each += np.dtype(ensemble.dtype).itemsize * unfolded
         return used * each
 
     def _of_passes(self, panel: int) -> int:

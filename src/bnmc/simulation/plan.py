@@ -200,8 +200,8 @@ class Plan:
         chain = ensemble.chain
         return (
             ensemble.path, ensemble.dtype, chain.activation.name, chain.norm, str(chain.weights),
-            chain.skip != 0.0, chain.order, chain.shows_bias, ensemble.inputs is None,
-            type(self.start),
+            chain.skip != 0.0, chain.order, chain.shows_bias, chain.convolution is None,
+            ensemble.inputs is None, type(self.start),
         )  # fmt: skip
 
     def _course(self, stack: ExitStack, stop: Stop) -> InProcessRun | TiledRun:

@@ -15,7 +15,7 @@ from bnmc._support.arguments import integer
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.start import FirstLayer
+from bnmc.chain.start import FirstLayer, as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
@@ -68,9 +68,10 @@ def simulate(
         The input of the normalization of layer 0:
 
         - an array of shape (width, batch), one for all chains, or (chains, width, batch), one per
-          chain.  It is either in host memory (anything with `__array__`, `__dlpack__` or a buffer;
-          the run copies it) or on the GPU (C-contiguous, with `__cuda_array_interface__` or
-          `__dlpack__`);
+          chain; for `Chain.conv` also (channels, samples, height, width) or (chains, channels,
+          samples, height, width).  It is either in host memory (anything with `__array__`,
+          `__dlpack__` or a buffer; the run copies it) or on the GPU (C-contiguous, with
+          `__cuda_array_interface__` or `__dlpack__`);
         - the `final_state` of a run, which continues with the same random numbers;
         - the name of a law that kernels draw: "gaussian" (i.i.d. normal entries) or "collinear"
           (rows N(0, 11ᵀ + 1e-6 I), that is, nearly equal samples);
@@ -198,6 +199,7 @@ def simulate(
     (30, 40)
     """
     as_chain(chain)
+    initial = as_columns(chain, initial)
     depth = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
     execution = execution_of(
         backend=backend, threads=threads, executor=executor, store=store, timeout=timeout,
@@ -231,7 +233,8 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     -------
     (width, width) ndarray of the run's dtype
         W, with entries of variance 1/width: the layer is N(skip x + gain W σ(x)), or as the order
-        of the chain says; see `bnmc.Chain`.
+        of the chain says; see `bnmc.Chain`.  The weights of a convolution are (channels, channels,
+        height, width) like those of ``torch.nn.Conv2d``, with variance 1/(channels · taps).
 
     Raises
     ------

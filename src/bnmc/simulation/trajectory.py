@@ -223,6 +223,7 @@ class Trajectory:
             "eps": chain.eps,
             "order": chain.order,
             "bias_variance": chain.bias_variance,
+            "convolution": repr(chain.convolution),
             "key": str(self.key),
             "sampler": self.sampler,
             "dtype": self.dtype,

@@ -12,7 +12,7 @@ and `exact_tests.py` tests the sums of `calls_on_state.py` and `dependence.py`, 
 """
 
 from bnmc.testing import examples
-from bnmc.testing.adapters import from_features_last, from_linear_first
+from bnmc.testing.adapters import from_features_last, from_images, from_linear_first
 from bnmc.testing.machine_limits import Roofline, roofline
 from bnmc.testing.same_law import LawMismatch, assert_same_law
 from bnmc.testing.strategies import activations, batches, chains, gram_matrices
@@ -26,6 +26,7 @@ __all__ = [
     "chains",
     "examples",
     "from_features_last",
+    "from_images",
     "from_linear_first",
     "gram_matrices",
     "roofline",

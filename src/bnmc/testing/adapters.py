@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc.chain.convolution import Convolution
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["as_numpy", "from_features_last", "from_linear_first"]
+__all__ = ["as_numpy", "from_features_last", "from_images", "from_linear_first"]
 
 Step = Callable[[NDArray[np.float64]], Any]
 
@@ -45,6 +46,49 @@ def from_features_last(step: Callable[[NDArray[np.float64]], Any]) -> Step:
     if not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (batch, width) array")
     return lambda h: np.swapaxes(as_numpy(step(np.ascontiguousarray(h.T))), -1, -2)
+
+
+def from_images(step: Callable[[NDArray[np.float64]], Any], shape: tuple[int, int]) -> Step:
+    """Return a step on (width, batch) arrays for one on images of PyTorch's layout.
+
+    Parameters
+    ----------
+    step : callable
+        Takes a float64 array (samples, channels, height, width) and returns an array of that shape.
+    shape : (int, int)
+        Height and width of the images: `shape` of `bnmc.Chain.conv`.
+
+    Returns
+    -------
+    callable
+        Takes and returns (channels, samples * height * width), the states of a convolutional chain.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `step` is not callable, or `shape` is not a pair of integers >= 1.
+
+    Examples
+    --------
+    >>> from bnmc.testing import from_images
+    >>> import numpy as np
+    >>> flipped = from_images(lambda images: images[..., ::-1], (1, 3))
+    >>> flipped(np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]))  # one channel, two samples
+    array([[3., 2., 1., 6., 5., 4.]])
+    """
+    if not callable(step):
+        allowed = "a function of a (samples, channels, height, width) array"
+        raise ArgumentTypeError("step", step, allowed)
+    sizes = Convolution(shape, (1, 1)).shape
+
+    def flat(h: NDArray[np.float64]) -> Any:
+        images = h.reshape(len(h), -1, *sizes).swapaxes(0, 1)
+        returned = as_numpy(step(np.ascontiguousarray(images)))
+        if np.shape(returned) != images.shape:
+            raise ArgumentError("step(h)", np.shape(returned), f"an array of shape {images.shape}")
+        return np.swapaxes(returned, 0, 1).reshape(h.shape)
+
+    return flat
 
 
 def from_linear_first(*layers: Callable[[Any], Any]) -> Step:

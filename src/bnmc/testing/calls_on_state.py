@@ -68,7 +68,8 @@ class CallsOnState:
     last : (width, batch) ndarray
         R in the last call.
     energies, norms, readings : list of ndarray
-        |Z|² of calls, |Z_r|² of rows, and √width times single weights, if these can be read off.
+        |Z|² of calls, |Z_r|² of rows, and single weights in units of their standard deviation, if
+        these can be read off.
     common : float
         Σ |Σ_r Z_r|²/width over calls.
     sequence : RowSequence
@@ -95,7 +96,8 @@ class CallsOnState:
         self._whiten = vectors[:, regular] / np.sqrt(values[regular])
         self.rank = int(regular.sum())
         d = layer.x.shape[1]
-        self._readers = _readers(self.whitened(layer.a[0]) / math.sqrt(d))
+        factors = layer.factors[0]
+        self._readers = _readers(self.whitened(factors) / math.sqrt(len(factors)))
         self.shift = self.whitened(layer.x[0])
         self.calls, self.outside, self.common = 0, 0.0, 0.0
         self.total = np.zeros((d, self.rank))

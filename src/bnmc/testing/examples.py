@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import choice, integer, real
+from bnmc.chain.convolution import Convolution
 from bnmc.errors import BackendError
-from bnmc.testing.adapters import from_features_last
+from bnmc.testing.adapters import from_features_last, from_images
 
-__all__ = ["jax_step", "torch_step"]
+__all__ = ["jax_step", "torch_conv_step", "torch_step"]
 
 Step = Callable[[NDArray[np.float64]], Any]
 
@@ -81,10 +82,7 @@ def torch_step(
     eps, weights = real("eps", eps, above=0.0), choice("weights", weights, _TORCH_WEIGHTS)
     momentum = real("momentum", momentum, low=0.0, high=1.0)
     torch: Any = _framework("torch")
-    functional: Any = torch.nn.functional
-    known = [name for name in dir(functional) if not name.startswith("_")] + ["sin", "erf", "abs"]
-    choice("activation", activation, known)
-    sigma = getattr(functional, activation, None) or getattr(torch, activation)
+    sigma = _torch_activation(torch, activation)
     norm = torch.nn.BatchNorm1d(
         width, eps=eps, momentum=momentum, affine=False, dtype=torch.float64
     )
@@ -96,6 +94,90 @@ def torch_step(
 
     step = _torch_drawing(torch, lambda: _torch_linear(torch, width, weights), apply, seed)
     return from_features_last(step)
+
+
+def torch_conv_step(
+    channels: int,
+    activation: str = "relu",
+    *,
+    shape: tuple[int, int] = (8, 8),
+    kernel: tuple[int, int] = (3, 3),
+    padding: str = "circular",
+    norm: str = "batch",
+    weights: str = "lecun",
+    eps: float = 1e-30,
+    seed: int = 0,
+) -> Step:
+    """Build a layer of ``BatchNorm2d``, activation and a new ``Conv2d`` in PyTorch, in float64.
+
+    Parameters
+    ----------
+    channels : int
+        Number of channels, >= 1.
+    activation : str, default "relu"
+        Name of a function of `torch.nn.functional` or of `torch`.
+    shape, kernel : (int, int)
+        Height and width of images and kernel, as in `bnmc.Chain.conv`.
+    padding : {"circular", "zeros", "reflect", "replicate"}
+        ``padding_mode`` of Conv2d.  Its default is "zeros".
+    norm : {"batch", "instance", "flattened"}
+        "batch" is BatchNorm2d, over samples and pixels.  "instance" is InstanceNorm2d, over the
+        pixels of each sample.  "flattened" is BatchNorm1d of images that are flattened to features,
+        over the samples alone.
+    weights : {"lecun", "kaiming", "default"}
+        N(0, 1/(channels · taps)); ``kaiming_normal_``, twice the variance; or the default of
+        ``Conv2d``, with bias.
+    eps : float, default 1e-30
+        ε of the norm, > 0.  Its default in PyTorch is 1e-5.
+    seed : int, default 0
+        Seed of the random numbers of the step; PyTorch's global generator is unchanged.
+
+    Returns
+    -------
+    callable
+        A step for `assert_same_law`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, BackendError
+        For arguments that are not allowed, and if PyTorch is missing.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        chain = bnmc.Chain.conv(32, 2, "relu", shape=(4, 4))
+        assert_same_law(torch_conv_step(32, shape=(4, 4)), chain)  # passes
+        assert_same_law(torch_conv_step(32, shape=(4, 4), padding="zeros"), chain)  # LawMismatch
+    """
+    channels, seed = integer("channels", channels, low=1), integer("seed", seed, low=0)
+    eps, weights = real("eps", eps, above=0.0), choice("weights", weights, _TORCH_WEIGHTS)
+    choice("padding", padding, ("circular", "zeros", "reflect", "replicate"))
+    choice("norm", norm, ("batch", "instance", "flattened"))
+    convolution = Convolution(shape, kernel)
+    torch: Any = _framework("torch")
+    sigma = _torch_activation(torch, activation)
+    features = channels * (convolution.positions if norm == "flattened" else 1)
+    kind = {"batch": "BatchNorm2d", "instance": "InstanceNorm2d", "flattened": "BatchNorm1d"}[norm]
+    normal = getattr(torch.nn, kind)(features, eps=eps, affine=False, dtype=torch.float64)
+
+    def draw() -> Any:
+        layer = torch.nn.Conv2d(
+            channels, channels, convolution.kernel, padding="same", padding_mode=padding,
+            bias=weights == "default", dtype=torch.float64,
+        )  # fmt: skip
+        if weights == "kaiming":
+            torch.nn.init.kaiming_normal_(layer.weight)
+        elif weights == "lecun":
+            torch.nn.init.normal_(layer.weight, std=(channels * convolution.taps) ** -0.5)
+        return layer
+
+    def apply(layer: Any, h: NDArray[np.float64]) -> Any:
+        images = torch.from_numpy(h)
+        parts = images.flatten(1) if norm == "flattened" else images
+        return layer(sigma(normal(parts).reshape(images.shape)))
+
+    return from_images(_torch_drawing(torch, draw, apply, seed), convolution.shape)
 
 
 def jax_step(
@@ -178,6 +260,14 @@ def jax_step(
         return compiled(own, jax.numpy.asarray(h, dtype=jax.numpy.float32))
 
     return from_features_last(step)
+
+
+def _torch_activation(torch: Any, name: str) -> Any:
+    """Return a function of PyTorch by its name, or raise."""
+    functional: Any = torch.nn.functional
+    known = [name for name in dir(functional) if not name.startswith("_")] + ["sin", "erf", "abs"]
+    choice("activation", name, known)
+    return getattr(functional, name, None) or getattr(torch, name)
 
 
 def _torch_linear(torch: Any, width: int, weights: str) -> Any:

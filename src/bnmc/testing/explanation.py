@@ -378,7 +378,8 @@ def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator
         if abs(kurtosis + expected) > 5.0 * error:
             return
     fourth = sum(
-        float(np.square(norms).sum()) / (state.rank * (state.rank + 2) * state.variance**2)
+        float(np.square(norms).sum())
+        / max(state.rank * (state.rank + 2) * state.variance**2, _LEAST)
         for state in states
         for norms in state.norms
     )
@@ -425,6 +426,9 @@ def _scaled(chain: Chain, states: Sequence[CallsOnState], scale: float) -> str:
     known = list(_SCALES)
     known.append((math.sqrt(chain.width), "is the factor 1/sqrt(width) missing?"))
     known.append((1 / math.sqrt(chain.width), "is 1/sqrt(width) there twice?"))
+    if chain.convolution is not None:
+        root = math.sqrt(chain.convolution.taps)
+        known.append((root, "variance 1/channels instead of 1/(channels · taps)?"))
     if abs(chain.gain) != 1.0:
         known.append((1 / abs(chain.gain), f"is the gain {chain.gain:g} missing?"))
     if chain.batch > 1:

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.convolution_faults import wrong_covariances, wrong_norms_of_images
 
 __all__ = ["Fault", "likeliest_fault"]
 
@@ -43,10 +45,15 @@ _ENOUGH, _NOISE = 0.1, 3.0
 _WITH_EPS = 4
 
 #: Attributes that a mistake changes.
-_PARTS = ("norm", "activation", "bias", "norm_is_last")
+_PARTS = ("norm", "activation", "bias", "norm_is_last", "covariance")
 
 #: Grid of log₁₀ ε.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
+
+
+def _unchanged(gram: FloatArray) -> FloatArray:
+    """Return the covariance of rows of W a if W is fully connected."""
+    return gram
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class Fault:
     norm_is_last : bool
         Whether a = norm(activation(h) / gain) instead.
     gain : float
+    covariance : callable
+        Map from aᵀa/width to the covariance of rows of W a.
     """
 
     texts: tuple[str, ...]
@@ -75,6 +84,7 @@ class Fault:
     parameters: int = 0
     norm_is_last: bool = False
     gain: float = 1.0
+    covariance: Callable[[FloatArray], FloatArray] = _unchanged
 
     def apply(self, y: FloatArray) -> FloatArray:
         """Return the activations of a state y = h / gain, both (width, batch)."""
@@ -191,7 +201,9 @@ def _fitted(
     for state, one in zip(states, seen, strict=True):
         n = len(one)
         a = fault.apply(state.layer.y[0])
-        gram = a.T @ a / len(a) + fault.bias
+        gram = fault.covariance(a.T @ a / len(a)) + fault.bias
+        if not (gram.any() or one.any()):
+            continue  # the step returns zero, as the fault predicts
         if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
             return -math.inf, 1.0
         of_one, of_gram = float(np.trace(one)), float(np.trace(gram))
@@ -224,6 +236,8 @@ def _faults(chain: Chain) -> Iterator[Fault]:
     is_last = chain.order_code == ACTIVATION_FIRST
     bias = chain.bias_variance / chain.gain**2
     given: dict[str, Any] = {"bias": bias, "norm_is_last": is_last, "gain": chain.gain}
+    if chain.convolution is not None:
+        given["covariance"] = chain.convolution.covariance
 
     def right(h: FloatArray) -> FloatArray:
         return _normalised(chain, h)
@@ -234,7 +248,7 @@ def _faults(chain: Chain) -> Iterator[Fault]:
         yield Fault((text,), right, sigma, **{**given, "bias": 0.0})
     else:
         text = "a bias, with the variance of the weights, is added"
-        yield Fault((text,), right, sigma, **{**given, "bias": 1.0 / chain.width})
+        yield Fault((text,), right, sigma, **{**given, "bias": 1.0 / chain.fan_in})
     if not norm.is_identity:
         text = "after the activation, not before it" if not is_last else "before the activation"
         other = {**given, "norm_is_last": not is_last}
@@ -243,6 +257,8 @@ def _faults(chain: Chain) -> Iterator[Fault]:
         if name != sigma.name:
             text = f"the activation is not {sigma.name}: {name} fits better"
             yield Fault((text,), right, Activation.named(name), **given)
+    for text, covariance in wrong_covariances(chain):
+        yield Fault((text,), right, sigma, **{**given, "covariance": covariance})
     for text, wrong in _norms(chain):
         yield Fault((text,), wrong, sigma, **given)
 
@@ -286,10 +302,24 @@ def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
         yield "rows are centred", lambda h: over(h, 1, 0, True)
     if over_batch:
         yield f"{unscaled}: evaluation mode, with running statistics?", lambda h: gain * h
+        for other, axes in wrong_norms_of_images(chain):
+            yield other, partial(_over_images, chain, axes)
         yield f"{unscaled}, but centred", lambda h: gain * (h - h.mean(axis=1, keepdims=True))
     if chain.width > 1:
         text = "the norm acts on samples, over the features, not on features"
         yield text, lambda h: over(h, 0, 0, centred)
+
+
+def _over_images(chain: Chain, axes: tuple[int, ...], y: FloatArray) -> FloatArray:
+    """Normalize y = h / gain over axes of (channels, samples, pixels)."""
+    assert chain.convolution is not None
+    h = y.reshape(len(y), -1, chain.convolution.positions)
+    if chain.normalization.centred:
+        h = h - h.mean(axis=axes, keepdims=True)
+    variance = np.square(h).mean(axis=axes, keepdims=True) + chain.eps / chain.gain**2
+    # Equal pixels have no variance; the ε of a framework makes them zero.
+    normed: FloatArray = h / np.sqrt(np.maximum(variance, _LEAST))
+    return normed.reshape(y.shape)
 
 
 def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, NormFunction]]:

@@ -84,7 +84,8 @@ def assert_same_law(
         A function of a state h, a new float64 array (width, batch) **before** normalization.  It
         returns the next state before normalization, skip N(h) + gain W σ(N(h)), as an array of any
         library in float32 or float64.  Every call must draw a new W, and a new b if the chain has a
-        bias, which it adds.  For other layouts see `from_features_last` and `from_linear_first`.
+        bias, which it adds.  For other layouts see `from_features_last`, `from_images` and
+        `from_linear_first`.
         If the order of the chain is "activation-norm", the next state is skip h + gain W N(σ(h)),
         and if it is "pre-activation", skip h + gain W σ(N(h)).
     chain : Chain
@@ -226,6 +227,9 @@ def assert_same_law(
         allowed = "0 for orthogonal weights"
         hint = "test the step without its bias"
         raise ArgumentError("bias_variance", chain.bias_variance, allowed, hint)
+    if chain.convolution is not None and not chain.is_gaussian:
+        hint = "the tests for other weights know fully connected layers"
+        raise ArgumentError("weights", chain.weights, "'gaussian' for a convolution", hint)
     chain.activation.check()
     test = SequentialTest(step, chain, np.random.default_rng(draw_key(rng)))
     stages = list(numbers_of_calls(chain, rows))

@@ -142,8 +142,8 @@ def weighted_layers(
 
     activations : (chains, 2, padded columns, >= width)
         The state: activations of even and of odd layers.
-    given : (1, 1)
-        Not used.
+    given : (1, 1) or wider
+        See `multiply_rows`; the weights themselves are drawn.
     """
     scaled = exponents.shape[1] > 0
     for chain in range(activations.shape[0]):

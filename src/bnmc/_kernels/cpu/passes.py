@@ -42,6 +42,7 @@ from bnmc._kernels.cpu.rows import (
     keep_normalised,
     measure_rows,
     multiply_block,
+    row_length,
 )
 from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
 from bnmc._kernels.scalar.codes import (
@@ -237,12 +238,12 @@ def draw_block(law, x, start, rows, draw, work):
 
 
 @kernel
-def add_bias(style, law, start, rows, draw, tile, block):
-    """Add the bias to rows; its numbers are those of the weights of an element after the last."""
+def add_bias(style, law, element, start, rows, draw, tile, block):
+    """Add the bias to rows; its numbers are those of a weight after the last `element` ones."""
     if style.uniform_bias:
-        fill_uniforms(tile, 0, law.width, 1, start, rows, draw)
+        fill_uniforms(tile, 0, element, 1, start, rows, draw)
     else:
-        fill_normals(tile, 0, law.width, 1, start, rows, draw)
+        fill_normals(tile, 0, element, 1, start, rows, draw)
     factor = block.dtype.type(style.bias)
     for i in range(law.columns):
         for row in range(np.uintp(rows)):
@@ -351,7 +352,8 @@ def multiply_moments(
             rows = (count + GROUP - 1) // GROUP * GROUP
             multiply_block(law, weights, given, a, start, rows, draw, work.tile, work.block)
             if style.bias > 0.0:
-                add_bias(style, law, start, rows, draw, work.tile, work.block)
+                element = row_length(law, given)
+                add_bias(style, law, element, start, rows, draw, work.tile, work.block)
             if law.skip != 0.0:
                 add_columns(law.skip, x, start, law.columns, rows, work.block)
             begin_block(style, sigma, law, panel, number, start, count, following, work, room)

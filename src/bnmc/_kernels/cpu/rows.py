@@ -278,8 +278,12 @@ def draw_rows(
 def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_row, draw, work):
     """Multiply rows of the weights, a tile at a time, by the activations a; sum the Gram matrix.
 
-    `given` holds the weights of a panel, (panel, width), where they are not drawn here.
-    `a` and `following`, which receives the next activations, are (padded columns, >= width).
+    given : (panel, weights of a row)
+        The weights of a panel, if they are not drawn here.  If they are, only the number of columns
+        matters, which tells the weights of a row if these are more than the width.
+    a, following : (padded columns, >= weights of a row), (padded columns, >= width)
+        `following` receives the next activations.
+
     Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
     """
     block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
@@ -303,9 +307,16 @@ def multiply_block(law, weights, given, a, start, rows, draw, tile, block):
     The arrays are those of `multiply_rows`; the rows begin at `start`.
     """
     clear_rows(block, 0, law.columns, 0, rows)
-    for element in range(0, law.width, TILE):
-        depth = min(TILE, law.width - element)
+    length = row_length(law, given)
+    for element in range(0, length, TILE):
+        depth = min(TILE, length - element)
         fill_weights(weights, given, tile, element, depth, start, rows, draw)
         add_product(a, element, law.columns, tile, depth, block, rows)
-    scale = block.dtype.type(law.gain / np.sqrt(law.width))
+    scale = block.dtype.type(law.gain / np.sqrt(length))
     scale_columns(scale, law.columns, rows, block)
+
+
+@kernel
+def row_length(law, given):
+    """Return the number of weights of a row: the width, or more if `given` has more columns."""
+    return max(law.width, given.shape[1])

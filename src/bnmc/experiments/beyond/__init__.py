@@ -1,4 +1,4 @@
-"""Experiments beyond the papers: stability, rates, sizes, phases, isometry, fluctuations, norms.
+"""Experiments beyond the papers: stability, rates, sizes, phases, isometry, norms and more.
 
 Intervals are at level 0.95.
 """
@@ -9,6 +9,7 @@ Intervals are at level 0.95.
 from __future__ import annotations
 
 from bnmc.experiments.beyond.compared_norms import norms
+from bnmc.experiments.beyond.convolutions import conv
 from bnmc.experiments.beyond.estimated_rates import rates
 from bnmc.experiments.beyond.isometry_over_depth import isometry
 from bnmc.experiments.beyond.large_sizes import scale
@@ -17,6 +18,7 @@ from bnmc.experiments.beyond.predicted_gap import gap
 from bnmc.experiments.beyond.stability import stability_atlas
 
 __all__ = [
+    "conv",
     "edge_of_chaos_diagram",
     "gap",
     "isometry",

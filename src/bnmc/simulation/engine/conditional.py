@@ -36,7 +36,10 @@ class ConditionalSampler(RowSampler):
         each = (0.6e-9 + 4e-11 * columns) * dtype.itemsize / 4
         # Orthogonal weights, and norms over the features, take a second pass over the rows.
         each *= 1.7 if chain.is_orthogonal or not chain.normalization.acts_on_rows else 1.0
-        return 1e-6 + chain.width * columns * each + columns**2 * (4e-10 + 2e-11 * columns)
+        of_matrix = 4e-10 + 2e-11 * columns
+        if chain.convolution is not None:  # the averages over taps
+            of_matrix += 0.6e-9 * sum(chain.convolution.kernel)
+        return 1e-6 + chain.width * columns * each + columns**2 * of_matrix
 
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames

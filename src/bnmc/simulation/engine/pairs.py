@@ -69,7 +69,7 @@ class Meetings:
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
     """Raise if the coupling is not defined for a chain, and name the alternative."""
     require_stationary_law(chain)
-    require_row_by_row(chain, instead)
+    require_row_by_row(chain, instead, convolutions=True)
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",
@@ -191,10 +191,34 @@ class Pairs:
             recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
         trace = np.full((traced, layers, 2), np.nan)
         trace[..., 1] = np.inf
-        self._run(self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
-        self.layer += layers
+        if self.chain.covariance.is_identity:
+            self._run(self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
+            self.layer += layers
+        else:
+            self._advance_singly(layers, until, trace, recorded)
         self._check()
         return recorded, trace
+
+    def _advance_singly(
+        self, layers: int, until: int, trace: NDArray[np.float64], recorded: NDArray[np.float64]
+    ) -> None:
+        """Advance layer by layer, as Gram matrices are mapped to covariances between kernels."""
+        for step in range(layers):
+            one = slice(step, step + 1)
+            # The kernel is compiled for contiguous arrays.
+            of_trace, of_record = trace[:, one].copy(), recorded[:, one].copy()
+            self._take_covariances(until)
+            layer = self.layer + 1
+            self._run(self._law, codes.STREAM_ROWS, layer, 1, until, of_trace, of_record)
+            trace[:, one], recorded[:, one] = of_trace, of_record
+            self.layer = layer
+
+    def _take_covariances(self, until: int) -> None:
+        """Replace the Gram matrices that the next layer starts from by covariances of its rows."""
+        goes_on = (self.status[:, 0] == 0) & ((self.met < 0) | (self.layer < until))
+        behind = goes_on & (self.met < 0) & (self.layer + 1 > self.lag)
+        for side, moved in enumerate((goes_on, behind)):
+            self.grams[moved, side] = self.chain.covariance(self.grams[moved, side])
 
     def _run(
         self,

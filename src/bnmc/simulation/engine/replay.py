@@ -43,7 +43,8 @@ class Replay:
     """
 
     def __init__(self, state: State) -> None:
-        require_row_by_row(state.chain, "the rows of other layers are not made again")
+        instead = "the rows of other layers are not made again"
+        require_row_by_row(state.chain, instead, convolutions=True)
         kind = WeightsSampler if state.path == WeightsSampler.path else ConditionalSampler
         self.sampler = kind(state.chain, state.chains, state.inputs, state.dtype, state.key)
         self.sampler.take(state)
@@ -76,7 +77,7 @@ class Replay:
 
     def _multiplied(self, sampler: WeightsSampler, index: int, out: FloatArray) -> int:
         """Write the representation by weights; return a row without variance, or -1."""
-        a, x = sampler.activations[index, (self.layer + 1) % 2], sampler.rows_of_x(index).copy()
+        a, x = sampler.factors(index, self.layer), sampler.rows_of_x(index).copy()
         draw = sampler.addressed(self.layer, codes.STREAM_WEIGHTS, index)
         sums = np.zeros((sampler.panels, sampler.work().sums.size))
         given_panel = sampler.given_panels(index, self.layer)
@@ -122,26 +123,32 @@ def _identity(dtype: np.dtype[Any]) -> Any:
 def weights_of_layer(
     chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
 ) -> FloatArray:
-    """Return the weights W of a layer of one chain of the sampler "weights", (width, width)."""
+    """Return the weights W of a layer of one chain of the sampler "weights", (width, width).
+
+    Those of a convolution are (channels, channels, height, width), output channel first.
+    """
     weights = unit_weights_of_layer(chain, inputs, dtype, key, index, layer)
-    weights /= np.sqrt(weights.dtype.type(chain.width))
-    return weights
+    weights /= np.sqrt(weights.dtype.type(chain.fan_in))
+    if chain.convolution is None:
+        return weights
+    taps = weights.reshape(chain.width, *chain.convolution.kernel, chain.width)
+    return np.ascontiguousarray(taps.transpose(0, 3, 1, 2))
 
 
 def unit_weights_of_layer(
     chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
 ) -> FloatArray:
-    """Return these weights times the root of the width: with entries of variance 1."""
+    """Return the weights W with entries of variance 1, (width, weights of a row)."""
     sampler = WeightsSampler(chain, 1, inputs, dtype, key, index)
-    width = chain.width
-    weights = np.zeros((width, width), sampler.dtype)
+    width, length = chain.width, chain.fan_in
+    weights = np.zeros((width, length), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
     given_panel = sampler.given_panels(0, layer)
     for panel, first in enumerate(range(0, width, sampler.panel)):
         given = given_panel(panel)
         for row in range(first, min(first + sampler.panel, width), numbers.BLOCK):
-            for column in range(0, width, numbers.TILE):
+            for column in range(0, length, numbers.TILE):
                 part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
                 rows, columns = part.shape
                 numbers.fill_weights(
@@ -161,7 +168,7 @@ def biases_of_layer(
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     fill = numbers.fill_uniforms if chain.weight_law.uniform_bias else numbers.fill_normals
     for row in range(0, width, numbers.BLOCK):
-        fill(tile, 0, width, 1, row, numbers.BLOCK, draw)
+        fill(tile, 0, chain.fan_in, 1, row, numbers.BLOCK, draw)
         unit[row : row + numbers.BLOCK] = tile[: numbers.BLOCK]
     biases: FloatArray = unit[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))
     return biases

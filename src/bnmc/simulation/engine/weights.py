@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, passes
+from bnmc._kernels.cpu import convolving, layers, memory, passes
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import host_array
 from bnmc.chain.chain import Chain
@@ -50,21 +51,28 @@ class WeightsSampler(RowSampler):
     def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
         # An orthogonal matrix takes a factorization.
         of_entry = 5e-10 * chain.width if chain.is_orthogonal else 0.5e-9
-        return 1e-6 + chain.width**2 * (of_entry + 6e-11 * columns) * dtype.itemsize / 4
+        entries = chain.width * chain.fan_in
+        return 1e-6 + entries * (of_entry + 6e-11 * columns) * dtype.itemsize / 4
 
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        if self.weight_code == codes.GIVEN:
-            self._advance_given(first, last, layer, slots, frames)
+        convolution = self.chain.convolution
+        if self.weight_code == codes.GIVEN or (convolution is not None and self.passes is not None):
+            self._advance_singly(first, last, layer, slots, frames)
             return
         status = np.zeros((last - first, 3), np.int64)
         work = self.work()
         kernel: Callable[..., None] = layers.weighted_layers
         if self.passes is not None:
             kernel = self.passes.multiplied(self.dtype)
+        elif convolution is not None:
+            kernel = partial(
+                convolving.convolved_layers, convolution.neighbours(self.columns), self._unfolded,
+                np.zeros((self.panels, work.sums.size)),
+            )  # fmt: skip
         kernel(
-            self.activation(), self.law, self.weight_code, np.zeros((1, 1), self.dtype),
+            self.activation(), self.law, self.weight_code, self._no_weights,
             self.grams[first:last], self._xs(first, last, self.dtype),
             self.activations[first:last], self.offset + first, layer, slots,
             frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
@@ -72,10 +80,10 @@ class WeightsSampler(RowSampler):
         )  # fmt: skip
         self.check(status, first)
 
-    def _advance_given(
+    def _advance_singly(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        """Take chains through layers whose weights the user's sampler draws, panel by panel."""
+        """Take chains through layers one by one: weights or factors are made between kernels."""
         for index in range(first, last):
             for step, slot in enumerate(slots):
                 self._one_layer(index, layer + step, lambda make: [make(0, self.panels)])
@@ -84,12 +92,12 @@ class WeightsSampler(RowSampler):
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray, share: Share
     ) -> Callable[[int, int], int]:
-        a = self.activations[index, (layer + 1) % 2]
+        a = self.factors(index, layer)
         following = self.activations[index, layer % 2]
         draw = self.addressed(layer, codes.STREAM_WEIGHTS, index)
         given_panel = self.given_panels(index, layer)
         if self.passes is not None:
-            self._begin(self.passes, index, layer, x, draw, share)
+            self._begin(self.passes, index, layer, a, x, draw, share)
             over, room = self.passes, self.passes.room(self.dtype)
             return lambda first, last: over.finish(
                 self.activation(), self.law, x, following, following, (first, last), draw,
@@ -105,7 +113,7 @@ class WeightsSampler(RowSampler):
 
         def make(first: int, last: int) -> int:
             if self.weight_code != codes.GIVEN:
-                return multiply(np.zeros((1, 1), self.dtype), first, last)
+                return multiply(self._no_weights, first, last)
             for panel in range(first, last):
                 degenerate = multiply(given_panel(panel), panel, panel + 1)
                 if degenerate >= 0:
@@ -114,11 +122,45 @@ class WeightsSampler(RowSampler):
 
         return make
 
+    def factors(self, index: int, layer: int) -> FloatArray:
+        """Return what the weights that lead to a layer multiply, for one chain.
+
+        These are the activations, (padded columns, >= width), or under a convolution those that all
+        taps see, (padded columns, >= weights of a row), in a buffer of the calling thread.
+        """
+        a: FloatArray = self.activations[index, (layer + 1) % 2]
+        convolution = self.chain.convolution
+        if convolution is None:
+            return a
+        neighbours = convolution.neighbours(self.columns)
+        convolving.unfold(a, neighbours, self.chain.width, self._unfolded)
+        return self._unfolded
+
+    @property
+    def _unfolded(self) -> FloatArray:
+        """The buffer of the calling thread for the activations that all taps see."""
+        if not hasattr(self._buffers, "unfolded"):
+            shape = memory.padded(self.columns), memory.stride(self.chain.fan_in)
+            self._buffers.unfolded = memory.aligned_zeros(shape, self.dtype)
+        unfolded: FloatArray = self._buffers.unfolded
+        return unfolded
+
+    @property
+    def _no_weights(self) -> FloatArray:
+        """An array that tells kernels that draw weights how many a row has."""
+        return np.zeros((1, self.chain.fan_in), self.dtype)
+
     def _begin(
-        self, over: Passes, index: int, layer: int, x: FloatArray, draw: codes.Draw, share: Share
+        self,
+        over: Passes,
+        index: int,
+        layer: int,
+        a: FloatArray,
+        x: FloatArray,
+        draw: codes.Draw,
+        share: Share,
     ) -> None:
         """Make the first pass over the rows of a layer, which multiplies by the weights."""
-        a = self.activations[index, (layer + 1) % 2]
         following = self.activations[index, layer % 2]
         given_panel, room = self.given_panels(index, layer), over.room(self.dtype)
 
@@ -133,17 +175,17 @@ class WeightsSampler(RowSampler):
                 for panel in range(first, last):
                     multiply(given_panel(panel), panel, panel + 1)
             else:
-                multiply(np.zeros((1, 1), self.dtype), first, last)
+                multiply(self._no_weights, first, last)
             return -1
 
         share(begin)
         over.merge(self.law, self.work(), room, self.offset + index, layer)
 
     def given_panels(self, index: int, layer: int) -> Callable[[int], FloatArray]:
-        """Return a function of a panel that returns its unit-variance weights, (panel, width).
+        """Return a function of a panel that returns its unit-variance weights.
 
-        The generators depend on key, chain, layer and panel alone.  If kernels draw the weights,
-        the arrays have shape (1, 1).
+        They are (panel, weights of a row).  The generators depend on key, chain, layer and panel
+        alone.  If kernels draw the weights, the arrays have one row, of no weights.
         """
         if self.chain.is_orthogonal:
             # The rows of a matrix depend on each other.
@@ -154,7 +196,7 @@ class WeightsSampler(RowSampler):
             panels = matrix.reshape(self.panels, self.panel, width)
             return lambda panel: panels[panel]
         if not callable(self.chain.weights):
-            none = np.zeros((1, 1), self.dtype)
+            none = self._no_weights
             return lambda panel: none
         return lambda panel: self._given(index, layer, panel)
 
@@ -164,20 +206,21 @@ class WeightsSampler(RowSampler):
 
     def _given(self, index: int, layer: int, panel: int) -> FloatArray:
         """Return a panel of weights by the user's sampler."""
-        width, generator = self.chain.width, self._generator(index, layer, panel)
-        rows = min(self.panel, width - panel * self.panel)
+        generator = self._generator(index, layer, panel)
+        rows = min(self.panel, self.chain.width - panel * self.panel)
+        shape = rows, self.chain.fan_in
         assert callable(self.chain.weights)
-        returned = self.chain.weights(generator, (rows, width))
-        allowed = f"a sampler of real numbers of shape {(rows, width)}"
+        returned = self.chain.weights(generator, shape)
+        allowed = f"a sampler of real numbers of shape {shape}"
         try:
             drawn = host_array("weights", returned, allowed)
         except ArgumentTypeError as error:  # ragged, or masked
             raise ArgumentError("weights", returned, allowed, str(error)) from None
-        if drawn.shape != (rows, width) or drawn.dtype.kind not in "fiu":
+        if drawn.shape != shape or drawn.dtype.kind not in "fiu":
             got = f"{drawn.dtype} of shape {drawn.shape}"
-            raise ArgumentError("weights", got, f"real numbers of shape {(rows, width)}")
+            raise ArgumentError("weights", got, f"real numbers of shape {shape}")
         if not np.isfinite(drawn).all():
             raise ArgumentError("weights", "a sample that is not finite", "finite real numbers")
-        weights = np.zeros((self.panel, width), self.dtype)
+        weights = np.zeros((self.panel, self.chain.fan_in), self.dtype)
         weights[:rows] = drawn
         return weights

@@ -1,0 +1,137 @@
+"""Convolutions with circular padding: which columns a tap sees, and what that does to covariances.
+
+The representation of a convolutional chain has one row per channel, and one column per sample and
+position, with the sample as the slower index.  A convolution multiplies the activations that all
+its taps see by a matrix of shape (channels, taps * channels).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.arguments import integer
+from bnmc.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["Convolution"]
+
+
+@dataclass(frozen=True, init=False)
+class Convolution:
+    r"""A convolution of images with circular padding, as an argument of `bnmc.Chain`.
+
+    With input channels c and taps δ, it takes activations a to
+
+    .. math:: h_{o,s,p} = \sum_{c, \delta} W_{o,c,\delta}\, a_{c,s,p+\delta},
+
+    where p + δ is modulo the shape of the image.  Given a, the rows of h are i.i.d. N(0, C(G)) for
+    weights N(0, 1/(channels · taps)), with the Gram matrix G of a over samples and positions, and
+
+    .. math:: C(G)_{(s,p),(t,q)} = \frac{1}{k} \sum_\delta G_{(s,p+\delta),(t,q+\delta)},
+
+    the average over the k taps (Xiao et al., arXiv:1806.05393, eq. (2.5)).
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Height and width of the images, in pixels, >= 1.
+    kernel : (int, int)
+        Height and width of the kernel, from 1 to those of the images.  Along an axis with k taps,
+        tap j sees the pixel at the distance j − (k−1)//2, so a kernel of even size has one more
+        tap behind the pixel than before it, as in PyTorch with ``padding="same"``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If a size is not allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc import Convolution
+    >>> pair = Convolution(shape=(1, 3), kernel=(1, 2))
+    >>> pair.covariance(np.diag([2.0, 4.0, 6.0]))  # each pixel and the one behind it
+    array([[3., 0., 0.],
+           [0., 5., 0.],
+           [0., 0., 4.]])
+    """
+
+    shape: tuple[int, int]
+    kernel: tuple[int, int]
+
+    def __init__(self, shape: tuple[int, int] = (8, 8), kernel: tuple[int, int] = (3, 3)) -> None:
+        sizes = _pair("shape", shape)
+        taps = _pair("kernel", kernel)
+        if taps[0] > sizes[0] or taps[1] > sizes[1]:
+            raise ArgumentError("kernel", kernel, f"at most the shape of the images, {sizes}")
+        object.__setattr__(self, "shape", sizes)
+        object.__setattr__(self, "kernel", taps)
+
+    @property
+    def positions(self) -> int:
+        """Number of pixels of an image."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def taps(self) -> int:
+        """Number of weights of a pair of channels."""
+        return self.kernel[0] * self.kernel[1]
+
+    def require_columns(self, columns: int) -> None:
+        """Raise unless a number of columns is a number of samples times the positions.
+
+        Raises
+        ------
+        ArgumentError
+            About `batch`.
+        """
+        if columns % self.positions:
+            allowed = f"a multiple of {self.positions}, the number of pixels of an image"
+            raise ArgumentError("batch", columns, allowed)
+
+    def neighbours(self, columns: int) -> NDArray[np.int64]:
+        """Return the column that each tap sees from each column, (taps, columns)."""
+        return _neighbours(self.shape, self.kernel, columns)
+
+    def covariance(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return C(G) for Gram matrices, (..., columns, columns)."""
+        from bnmc._kernels.cpu.convolving import average_shifts  # Numba takes long to import
+
+        stack = np.ascontiguousarray(gram, np.float64).reshape(-1, *gram.shape[-2:])
+        # One axis after the other, since a kernel is all pairs of its rows and columns.
+        for kernel in ((self.kernel[0], 1), (1, self.kernel[1])):
+            if kernel != (1, 1):
+                out = np.empty_like(stack)
+                average_shifts(stack, _neighbours(self.shape, kernel, gram.shape[-1]), out)
+                stack = out
+        return stack.reshape(gram.shape)
+
+
+def _pair(name: str, value: object) -> tuple[int, int]:
+    """Return two integers >= 1, or raise."""
+    allowed = "a pair of integers >= 1: height and width in pixels"
+    if not isinstance(value, (tuple, list)):
+        raise ArgumentTypeError(name, value, allowed)
+    if len(value) != 2:
+        raise ArgumentError(name, value, allowed)
+    height, width = (integer(name, size, low=1) for size in value)
+    return height, width
+
+
+@lru_cache(maxsize=32)
+def _neighbours(shape: tuple[int, int], kernel: tuple[int, int], columns: int) -> NDArray[np.int64]:
+    height, width = shape
+    places = np.arange(columns).reshape(-1, height, width)
+    before = [(size - 1) // 2 for size in kernel]
+    # The pixel p sees p + δ, so the image moves by -δ.
+    moved = [
+        np.roll(places, (before[0] - i, before[1] - j), axis=(1, 2)).ravel()
+        for i in range(kernel[0])
+        for j in range(kernel[1])
+    ]
+    table = np.array(moved, np.int64)
+    table.setflags(write=False)
+    return table
