@@ -66,8 +66,10 @@ def compilation_without_a_tracer():
         yield
 
 
-# How many cases of a parametrized test count for coverage.  Further ones run the same lines.
+# How many cases of a parametrized test count for coverage, in folders where further ones run the
+# same lines.  In others some cases run kernels as plain Python, or other kernels.
 TRACED_CASES = 3
+ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matrix", "testing")
 
 
 @pytest.fixture(scope="session")
@@ -80,13 +82,15 @@ def _cases():
 def _untraced(request, _cases):
     """Switch coverage off where it only costs time, unless mutants.py asks what tests run.
 
-    These are tests marked `untraced`, and all but the first cases of parametrized tests.
+    These are tests marked `untraced`, and in the folders `ALIKE` all but the first cases of
+    parametrized tests.
     """
     test = request.node.nodeid.partition("[")[0]
     _cases[test] += 1
+    repeats = test.startswith(tuple(f"tests/{name}/" for name in ALIKE))
     marked = request.node.get_closest_marker("untraced") is not None
     asked = "BNMC_TEST_SECONDS" in os.environ
-    if asked or not (marked or _cases[test] > TRACED_CASES):
+    if asked or not (marked or (repeats and _cases[test] > TRACED_CASES)):
         yield
         return
     tracers = sys.gettrace(), threading.gettrace()

@@ -35,7 +35,7 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     """Shift and scale of each group of rows, (width, columns), and the event."""
     width, columns = values.shape
     law = codes.Law(width, columns, columns, codes.NORM_NONE, 0.0, 1.0, 1.0)
-    style = codes.Style(codes.NORM_FIRST, codes.NORM_NONE, groups, centred, eps, 0.0)
+    style = codes.Style(codes.NORM_FIRST, codes.NORM_NONE, groups, centred, eps, 0.0, False)
     panels = -(-width // panel)
     room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
     room.moments[:] = np.nan

@@ -41,7 +41,7 @@ def test_no_summary_is_cut(run, monkeypatch):
     commands = out.partition("Commands:")[2]
     assert "..." not in commands
     assert "…" not in commands
-    assert "  certify      Bound the distance of each layer from the stationary law.\n" in out
+    assert "  certify        Bound the distance of each layer from the stationary law.\n" in out
 
 
 @pytest.mark.parametrize("value", ["x", "1.5", ""])

@@ -107,6 +107,7 @@ def test_attributes_say_how_to_repeat_the_run():
         "eps": 1e-5,
         "order": "norm-activation",
         "bias_variance": 0.0,
+        "convolution": "None",
         "key": str(run_of().key),
         "sampler": "conditional",
         "dtype": "float64",

@@ -58,7 +58,7 @@ def inspect(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure ranks and gradients in the layers of a PyTorch model.
+    """Ranks and gradients in the layers of a PyTorch model.
 
     The table has one line per layer, and a verdict in words follows. The module is imported from
     the current folder or the path of Python, so its code runs. The model is in the mode in which
