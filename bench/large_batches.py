@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from scipy.linalg import blas, lapack
@@ -26,17 +25,17 @@ DTYPES = ("float32", "float64")
 #: (width, batch): wider than the batch, so that no Gram matrix is singular: float32 chains would
 #: then go on in float64.
 SHAPES = ((1000, 128), (1000, 256), (1000, 512), (2000, 1024), (4000, 2048), (8000, 4096))
-QUICK = SHAPES[:3]
+QUICK = SHAPES[:5]
 
 #: A layer takes at most so many times as long as its arithmetic by BLAS and LAPACK.
 LIMIT = 1.6
 
 
 def benchmark(*, quick: bool) -> Report:
-    """One chain on all cores, layer after layer, without recorded layers between."""
+    """A chain for each core, and one on all cores, without recorded layers between."""
     report = Report("large-batches")
     rows: list[list[Cell]] = []
-    rounds, seconds = (3, 0.05) if quick else (7, 0.2)
+    rounds, seconds = (3, 0.05) if quick else (5, 0.2)
     for width, batch in QUICK if quick else SHAPES:
         with ThreadPoolExecutor(THREADS) as pool:
             candidates = [item for dtype in DTYPES for item in _candidates(dtype, width, batch)]
@@ -47,18 +46,21 @@ def benchmark(*, quick: bool) -> Report:
             blas_layer = Timings(tuple(map(sum, zip(*parts.values(), strict=True))))
             ratio = blas_layer.speed_over(layer)
             each = [1e3 * float(np.median(part)) for part in parts.values()]
-            rows.append([f"({width}, {batch})", dtype, 1e3 * layer.median, *each, ratio])
+            alone = blas_layer.speed_over(timings[f"one chain {dtype}"])
+            shape = f"({width}, {batch})"
+            rows.append([shape, dtype, 1e3 * layer.median, *each, ratio, alone])
             what = f"({width}, {batch}) {dtype}: layer over BLAS and LAPACK"
             report.floors.append(Floor(what, ratio, LIMIT, at_most=True))
         report.samples[f"({width}, {batch})"] = {k: v.seconds for k, v in timings.items()}
     headers = ["(width, batch)", "dtype", "layer, ms", "normals", "trmm", "syrk", "potrf", "ratio"]
-    title = f"A layer of one chain, {THREADS} threads, relu, sampler 'conditional'"
+    headers += ["ratio of one chain"]
+    title = f"A layer of one of {THREADS} chains, {THREADS} threads, relu, sampler 'conditional'"
     report.tables.append(Table(title, headers, rows))
     return report
 
 
 def _candidates(dtype: str, width: int, batch: int) -> list[Candidate]:
-    """A layer, and its products and factor by BLAS and LAPACK."""
+    """A layer of one chain of an ensemble and of a single one; products and factor by BLAS."""
     rng = np.random.default_rng(0)
     rows = np.asfortranarray(rng.standard_normal((batch, width)), dtype=dtype)
     gram = np.asfortranarray(rows.astype(np.float64) @ rows.T / width)
@@ -66,26 +68,24 @@ def _candidates(dtype: str, width: int, batch: int) -> list[Candidate]:
     single = dtype == "float32"
     trmm, syrk = (blas.strmm, blas.ssyrk) if single else (blas.dtrmm, blas.dsyrk)
     return [
-        Candidate(f"layer {dtype}", _layers(dtype, width, batch)),
+        Candidate(f"layer {dtype}", _layers(dtype, width, batch, THREADS), units=THREADS),
+        Candidate(f"one chain {dtype}", _layers(dtype, width, batch, 1)),
         Candidate(f"trmm {dtype}", repeating(lambda: trmm(1.0, lower, rows, lower=1))),
         Candidate(f"syrk {dtype}", repeating(lambda: syrk(1.0, rows, lower=1))),
         Candidate(f"potrf {dtype}", repeating(lambda: lapack.dpotrf(gram, lower=1))),
     ]
 
 
-def _layers(dtype: str, width: int, batch: int) -> Callable[[int], Run]:
+def _layers(dtype: str, width: int, batch: int, chains: int) -> Callable[[int], Run]:
     """Return what makes a call of so many layers, from a layer that is there."""
     chain = bnmc.Chain(width, batch, "relu")
-    common: dict[str, Any] = {
-        "rng": 0,
-        "dtype": dtype,
-        "sampler": "conditional",
-        "threads": THREADS,
-    }
-    state = bnmc.simulate(chain, 1, progress=False, **common).final_state
+    started = bnmc.simulate(chain, 1, chains=chains, rng=0, dtype=dtype, sampler="conditional")
+    state = started.final_state
 
     def make(layers: int) -> Run:
-        return lambda: bnmc.simulate(chain, layers, initial=state, every=layers, **common)
+        return lambda: bnmc.simulate(
+            chain, layers, initial=state, every=layers, dtype=dtype, threads=THREADS
+        )
 
     return make
 

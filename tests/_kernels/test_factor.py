@@ -7,6 +7,7 @@ from oracle import semidefinite_cholesky
 from bnmc import Chain, simulate
 from bnmc._kernels.cpu import blocks, factor, memory, numbers
 from bnmc._kernels.scalar import codes
+from bnmc.simulation.engine import conditional
 
 EPS = np.finfo(np.float64).eps
 
@@ -132,8 +133,9 @@ def test_products_of_more_columns_than_a_slab(columns):
     np.testing.assert_array_equal(view[:columns, :64], before + product)
 
 
-def test_threads_share_the_factor_of_one_chain():
+def test_threads_share_the_factor_of_one_chain(monkeypatch):
     """A layer of three panels of rows, whose covariance has three panels of columns."""
+    monkeypatch.setattr(conditional, "SHARED_ROWS", 1)
     start = np.random.default_rng(0).standard_normal((1100, 150))
     runs = [
         simulate(

@@ -20,6 +20,10 @@ from bnmc.simulation.engine.state import Frames
 
 __all__ = ["ConditionalSampler"]
 
+#: Rows of a triangle from which on threads share it: smaller ones take less time than the threads
+#: take to start.
+SHARED_ROWS = 512
+
 
 class ConditionalSampler(RowSampler):
     """Draws each layer given the Gram matrix of the one before; no weights exist."""
@@ -115,7 +119,7 @@ class ConditionalSampler(RowSampler):
                 factor.subtract_products(own.covariance, own.panel, row, stop)
                 return -1
 
-            if share is None:
+            if share is None or self.columns - last < SHARED_ROWS:
                 subtract(0, self.panels)
             else:
                 share(subtract)
