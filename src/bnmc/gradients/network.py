@@ -1,8 +1,8 @@
-"""Networks whose rows are all in memory, in NumPy: products with weights, and norms backward.
+"""Forward and backward passes in NumPy, of networks whose rows are all in memory.
 
-`Network` goes forward through all layers and takes gradients down again, for every norm, order and
-bias.  It multiplies by weights through one of the classes of `products.py`.  Arrays are (networks,
-width, columns), in float64.
+`Network` computes the forward pass and the backward pass of an ensemble, for every norm, order and
+bias.  The classes of `products.py` multiply by the weights and by their transposes.  Arrays have
+the shape (networks, width, columns) and the dtype float64.
 """
 
 from __future__ import annotations
