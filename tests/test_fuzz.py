@@ -34,7 +34,7 @@ MODULES = (
 #: Functions without fuzzing, since they draw, measure or compile; their own tests call them.  One
 #: has another name.
 ELSEWHERE = {
-    "gradients.backpropagate", "infinite_width.logit_divergence", "infinite_width.train_shallow",
+    "gradients.backpropagate", "infinite_width.logit_divergence", "infinite_width.train_networks",
     "mean_field.plot_stability", "testing.roofline", "warmup"
 }  # fmt: skip
 

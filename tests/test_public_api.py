@@ -87,9 +87,9 @@ PUBLIC = {
         "rank_bound relative_deviation soft_rank validate_gram"
     ),
     "bnmc.infinite_width": (
-        "Alignment Convergence Descent Dual Posterior Properties SCALINGS Scaling ShallowTraining "
+        "Alignment Convergence Descent Dual Posterior Properties SCALINGS Scaling NetworkTraining "
         "SimulatedKernel alignment complexity convergence descent dual logit_divergence nngp ntk "
-        "posterior train_shallow"
+        "posterior train_networks"
     ),
     "bnmc.invariant": (
         "CheckReport Claim InvariantSample check expectation sample"

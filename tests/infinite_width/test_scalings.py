@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.infinite_width import SCALINGS, Scaling, train_shallow
+from bnmc.infinite_width import SCALINGS, Scaling, train_networks
 
 HALF = Fraction(1, 2)
 
@@ -48,13 +48,51 @@ def test_factors_of_the_authors_code(name, weights, output, inputs):
     assert SCALINGS[name].factors(128, 128) == (1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "power"),
+    [("default", 0), ("sym-default", -0.5), ("ntk", -1), ("mean-field", 0), ("ic-mf", 0)],
+)
+def test_rates_of_hidden_weights(name, power):
+    assert SCALINGS[name].hidden_rate(2048, 128) == pytest.approx(16.0**power)
+    assert Scaling(-HALF, 0, q_hidden=2).hidden_rate(2048, 128) == pytest.approx(16.0)
+
+
+@pytest.mark.parametrize("name", list(SCALINGS))
+def test_measured_powers_of_two_hidden_layers(name):
+    """Powers of the kernels at the start between widths 16 and 256.
+
+    With linear activation the expectations of the kernels of output, hidden and input weights are
+    exactly proportional to σ⁴ d² times the learning rate of weights of variance 1.
+    """
+    widths, networks = (16, 256), 100
+    runs = [
+        train_networks(
+            name, np.eye(2), [0, 1], [0], width=d, hidden_layers=2, networks=networks,
+            reference_width=1, activation="linear", rng=d,
+        )
+        for d in widths
+    ]  # fmt: skip
+    scaling = SCALINGS[name]
+    output, inputs = scaling.q_tilde
+    for which, rate in enumerate((output, scaling.q_hidden, inputs)):
+        values = [run.kernels[:, 0, which] for run in runs]
+        power = np.log(values[1].mean() / values[0].mean()) / np.log(16.0)
+        relative = [one.std(ddof=1) / one.mean() / np.sqrt(networks) for one in values]
+        error = np.hypot(*relative) / np.log(16.0)
+        # 5.3 standard errors are exceeded with probability 1e-7 a comparison. Powers of a wrong
+        # exponent are 1/2 away, more than these and 1.7 more.
+        assert error < 0.07
+        expected = float(4 * scaling.q_sigma + 2 + rate)
+        assert power == pytest.approx(expected, abs=5.3 * error)
+
+
 @pytest.mark.parametrize("name", list(SCALINGS))
 def test_measured_powers(name):
     """Powers of outputs, kernels and the change of kernels between widths 256 and 4096."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((4, 12)) / 2.0
     runs = [
-        train_shallow(name, x, x[0] > 0, [0, 1], width=d, networks=200, activation="tanh",
+        train_networks(name, x, x[0] > 0, [0, 1], width=d, networks=200, activation="tanh",
                       learning_rate=1e-4, rng=d)
         for d in (256, 4096)
     ]  # fmt: skip
@@ -80,4 +118,4 @@ def test_bad_input(q_sigma, q_tilde):
 
 def test_unknown_names():
     with pytest.raises(UnknownNameError, match="mean-field"):
-        train_shallow("meanfield", np.eye(2), [0, 1], [0], width=2)
+        train_networks("meanfield", np.eye(2), [0, 1], [0], width=2)

@@ -7,7 +7,7 @@ differential equation in the space of functions with the kernel Θ.  `posterior`
 trained outputs of an ensemble of networks.  `alignment` and `complexity` relate a kernel to labels.
 `dual` returns the dual activations, the Gaussian integrals of which all kernels consist.  A
 `Scaling` says how weights and learning rates depend on the width, and so which limit networks have;
-`train_shallow` trains networks of finite width under a scaling, and `logit_divergence` compares
+`train_networks` trains networks of finite width under a scaling, and `logit_divergence` compares
 them.
 
 The sources are Jacot, Gabriel and Hongler, *Neural tangent kernel* (arXiv 1806.07572); Lee et al.,
@@ -22,12 +22,13 @@ samples), `batches.py` (batch normalization) and `networks.py` (finite width).
 
 from __future__ import annotations
 
+from bnmc.infinite_width.divergence import logit_divergence
 from bnmc.infinite_width.ensemble import Posterior, posterior
 from bnmc.infinite_width.kernels import nngp, ntk
 from bnmc.infinite_width.networks import SimulatedKernel
 from bnmc.infinite_width.scalings import SCALINGS, Properties, Scaling
-from bnmc.infinite_width.shallow import ShallowTraining, logit_divergence, train_shallow
 from bnmc.infinite_width.spectrum import Alignment, alignment, complexity
+from bnmc.infinite_width.trained_networks import NetworkTraining, train_networks
 from bnmc.infinite_width.training import Descent, descent
 from bnmc.infinite_width.widths import Convergence, convergence
 from bnmc.mean_field.duals.duals import Dual, dual
@@ -38,10 +39,10 @@ __all__ = [
     "Convergence",
     "Descent",
     "Dual",
+    "NetworkTraining",
     "Posterior",
     "Properties",
     "Scaling",
-    "ShallowTraining",
     "SimulatedKernel",
     "alignment",
     "complexity",
@@ -52,5 +53,5 @@ __all__ = [
     "nngp",
     "ntk",
     "posterior",
-    "train_shallow",
+    "train_networks",
 ]

@@ -1,9 +1,10 @@
 """`Scaling`: how initial weights and learning rates of a network depend on its width.
 
-The network has one hidden layer, ``f(x) = σ Σ_r â_r φ(ŵ_rᵀ x)``, with initial weights of variance
-1. Golikov, *Towards a general theory of infinite-width limits of neural classifiers* (arXiv
-2003.05884) and *Dynamically stable infinite-width limits of neural classifiers* (arXiv 2006.06574),
-lets σ and the learning rates be powers of the width d: ``σ ∝ d^q_sigma`` and ``η̂ ∝ d^q_tilde``.
+A network with one hidden layer is ``f(x) = σ Σ_r â_r φ(ŵ_rᵀ x)``, with initial weights of variance
+1. In a deeper one, weights between hidden layers have the factor σ, too. Golikov, *Towards a
+general theory of infinite-width limits of neural classifiers* (arXiv 2003.05884) and *Dynamically
+stable infinite-width limits of neural classifiers* (arXiv 2006.06574), lets σ and the learning
+rates be powers of the width d: ``σ ∝ d^q_sigma`` and ``η̂ ∝ d^q_tilde``.
 """
 
 from __future__ import annotations
@@ -96,6 +97,10 @@ class Scaling:
     q_tilde : float, int, Fraction or pair of these
         Power of the learning rates of weights of variance 1; a pair if those of the output weights
         and of the input weights differ.
+    q_hidden : float, int or Fraction, optional
+        Power of the learning rates of weights of variance 1 between hidden layers. Default: that of
+        the output weights, with which the tangent kernels of both have one power of the width at
+        initialization.
     corrected : bool, default False
         Whether the outputs at initialization are replaced by those of ``q_sigma = −1/2``, as in the
         initialization-corrected mean-field limit (IC-MF).
@@ -124,20 +129,27 @@ class Scaling:
 
     q_sigma: Fraction
     q_tilde: tuple[Fraction, Fraction]
+    q_hidden: Fraction
     corrected: bool
 
-    def __init__(self, q_sigma: Any, q_tilde: Any, *, corrected: bool = False) -> None:
+    def __init__(
+        self, q_sigma: Any, q_tilde: Any, *, q_hidden: Any = None, corrected: bool = False
+    ) -> None:
         pair = q_tilde if isinstance(q_tilde, tuple) else (q_tilde, q_tilde)
         if len(pair) != 2:
             raise ArgumentTypeError("q_tilde", q_tilde, "a number, or a pair of numbers")
         output, inputs = pair
         object.__setattr__(self, "q_sigma", _power("q_sigma", q_sigma))
-        object.__setattr__(self, "q_tilde", (_power("q_tilde", output), _power("q_tilde", inputs)))
+        rates = (_power("q_tilde", output), _power("q_tilde", inputs))
+        object.__setattr__(self, "q_tilde", rates)
+        hidden = rates[0] if q_hidden is None else _power("q_hidden", q_hidden)
+        object.__setattr__(self, "q_hidden", hidden)
         object.__setattr__(self, "corrected", instance("corrected", corrected, bool, "a bool"))
 
     def properties(self) -> Properties:
         """Return the powers of outputs and tangent kernels, and the properties of the limit.
 
+        They are those of networks with one hidden layer, which do not depend on `q_hidden`.
         Outputs are sums of d terms of mean 0, so they grow as ``σ √d``. Tangent kernels are sums of
         d terms of one sign, so they grow as ``η̂ σ² d``. In one step a weight changes by ``η̂ σ``.
         With ``corrected``, outputs are those of ``q_sigma = −1/2``. Each power follows from the
@@ -182,6 +194,31 @@ class Scaling:
             ratio ** float(inputs),
         )
 
+    def hidden_rate(self, width: int, reference_width: int) -> float:
+        """Return the factor of the learning rate of weights between hidden layers.
+
+        Parameters
+        ----------
+        width, reference_width : int
+            d and d*; r = d/d*.
+
+        Returns
+        -------
+        float
+            ``r^(q_hidden + 2 q_sigma)``: 1/r for "ntk", 1 for "mean-field" and "default", and
+            r^(−1/2) for "sym-default" (Golikov, arXiv 2003.05884). The rate r^(−1/2) that a later
+            version of the authors' code has for NTK lets the tangent kernel of hidden weights
+            diverge as √r.
+
+        Examples
+        --------
+        >>> from bnmc.infinite_width import SCALINGS
+        >>> SCALINGS["ntk"].hidden_rate(512, 128)
+        0.25
+        """
+        power = float(self.q_hidden + 2 * self.q_sigma)
+        return float((width / reference_width) ** power)
+
 
 def as_scaling(spec: str | Scaling) -> Scaling:
     """Return the scaling of a name, or the scaling itself."""
@@ -200,11 +237,13 @@ def _yes(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-#: The scalings with names. "default" keeps the learning rates of weights of variance 1/d.
+#: The scalings with names. "default" keeps the learning rates of weights of variance 1/d. In the
+#: mean-field limit, hidden weights of variance 1 have d² derivatives of size 1/d², and move by the
+#: order of 1 at a learning rate of d².
 SCALINGS = {
     "ntk": Scaling(-_HALF, 0),
-    "mean-field": Scaling(-1, 1),
+    "mean-field": Scaling(-1, 1, q_hidden=2),
     "default": Scaling(-_HALF, (1, 0)),
     "sym-default": Scaling(-_HALF, _HALF),
-    "ic-mf": Scaling(-1, 1, corrected=True),
+    "ic-mf": Scaling(-1, 1, q_hidden=2, corrected=True),
 }

@@ -47,7 +47,7 @@ def test_networks_that_wait_do_not_run_after_an_interruption(monkeypatch):
         ran.append(1)
         time.sleep(0.01)
 
-    monkeypatch.setattr(networks, "train_shallow", slow)
+    monkeypatch.setattr(networks, "train_networks", slow)
 
     def stop(done, total):
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc._support.blas import one_blas_thread
 from bnmc._support.keys import draw_key
 from bnmc._support.progress import Progress
-from bnmc.infinite_width import ShallowTraining, train_shallow
+from bnmc.infinite_width import NetworkTraining, train_networks
 
 __all__ = ["train_ensemble"]
 
@@ -27,13 +27,13 @@ def train_ensemble(
     threads: int,
     progress: Progress,
     **options: Any,
-) -> list[ShallowTraining]:
+) -> list[NetworkTraining]:
     """Return networks that are trained one by one; results do not depend on `threads`.
 
     Parameters
     ----------
     scaling, x, steps
-        As `train_shallow` takes them.
+        As `train_networks` takes them.
     labels : (samples,) or (networks, samples) ndarray
         Labels of all networks, or of each.
     networks : int
@@ -43,11 +43,11 @@ def train_ensemble(
     progress : callable
         Called with (done, networks).
     **options
-        Further arguments of `train_shallow`.
+        Further arguments of `train_networks`.
 
     Returns
     -------
-    list of ShallowTraining
+    list of NetworkTraining
         One for each network.
     """
     # The number of children that a generator has spawned is no part of its state, so the children
@@ -55,8 +55,8 @@ def train_ensemble(
     seeds = np.random.SeedSequence(draw_key(rng)).spawn(networks)
     each = np.broadcast_to(labels, (networks, x.shape[1]))
 
-    def one(run: int) -> ShallowTraining:
-        return train_shallow(
+    def one(run: int) -> NetworkTraining:
+        return train_networks(
             scaling, x, each[run], steps, networks=1, rng=np.random.default_rng(seeds[run]),
             **options,
         )  # fmt: skip

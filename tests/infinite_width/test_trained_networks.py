@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
-from bnmc.infinite_width import SCALINGS, descent, logit_divergence, train_shallow
+from bnmc.infinite_width import SCALINGS, descent, logit_divergence, train_networks
 
 X = np.random.default_rng(5).standard_normal((3, 6)) / np.sqrt(3.0)
 Y = (X[0] > 0).astype(float)
@@ -38,7 +38,7 @@ def by_hand(name, steps, width, reference, rate, loss):
 @pytest.mark.parametrize("name", list(SCALINGS))
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
 def test_steps_written_out(name, loss):
-    run = train_shallow(
+    run = train_networks(
         name, X, Y, [0, 4], width=24, networks=1, reference_width=8, activation="tanh",
         learning_rate=0.3, loss=loss, rng=7, test=X[:, :2],
     )  # fmt: skip
@@ -53,8 +53,84 @@ def test_steps_written_out(name, loss):
         np.testing.assert_allclose(run.weight_changes[0, index], changes, rtol=1e-9)
 
 
+def deep_by_hand(name, layers, steps, width, reference, rate):
+    """Weights of a deep tanh network after steps on the squared loss, by differences of the loss.
+
+    Returns the weights from input to output, the outputs, and the derivatives of each output.
+    """
+    (child,) = np.random.default_rng(7).spawn(1)
+    shapes = [(width, 3), *[(width, width)] * (layers - 1), (1, width)]
+    normals = [child.standard_normal(shape) for shape in shapes]
+    scaling, r = SCALINGS[name], width / reference
+    q = float(scaling.q_sigma)
+    # Standard deviations of the weights are 1/sqrt(d*) at the reference width and powers of r.
+    deviations = [1.0] + [reference**-0.5 * r**q] * layers
+    weights = [s * w for s, w in zip(deviations, normals, strict=True)]
+    qa, qw = map(float, scaling.q_tilde)
+    powers = [qw] + [float(scaling.q_hidden) + 2 * q] * (layers - 1) + [qa + 2 * q]
+
+    def outputs(of):
+        x = X
+        for w in of[:-1]:
+            x = np.tanh(w @ x)
+        return (of[-1] @ x)[0]
+
+    usual = [normals[0]] + [w / np.sqrt(width) for w in normals[1:]]
+    extra = outputs(usual) - outputs(weights) if scaling.corrected else 0.0
+
+    def derivatives(of):
+        """Central differences of each output in each weight, (samples, rows, columns)."""
+        found = []
+        for w in of:
+            part = np.empty((X.shape[1], *w.shape))
+            for at in np.ndindex(w.shape):
+                kept = w[at]
+                w[at] = kept + 1e-5
+                up = outputs(of)
+                w[at] = kept - 1e-5
+                part[(slice(None), *at)] = (up - outputs(of)) / 2e-5
+                w[at] = kept
+            found.append(part)
+        return found
+
+    for _ in range(steps):
+        pull = (outputs(weights) + extra - Y) / X.shape[1]
+        moves = derivatives(weights)
+        for w, power, move in zip(weights, powers, moves, strict=True):
+            w -= rate * r**power * np.tensordot(pull, move, 1)
+    return weights, outputs(weights) + extra, derivatives(weights)
+
+
+@pytest.mark.parametrize("name", list(SCALINGS))
+@pytest.mark.parametrize("layers", [2, 3])
+def test_deep_networks_by_differences(name, layers):
+    width, reference, rate = 5, 2, 0.2
+    run = train_networks(
+        name, X, Y, [0, 3], width=width, hidden_layers=layers, networks=1, loss="squared",
+        reference_width=reference, activation="tanh", learning_rate=rate, rng=7, test=X[:, 2:4],
+    )  # fmt: skip
+    first = None
+    for index, steps in enumerate((0, 3)):
+        weights, outputs, moves = deep_by_hand(name, layers, steps, width, reference, rate)
+        first = weights if first is None else first
+        np.testing.assert_allclose(run.outputs[0, index], outputs, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(run.test_outputs[0, index], outputs[2:4], rtol=1e-7, atol=1e-9)
+        squares = [np.square(w).mean() for w in weights[::-1]]
+        np.testing.assert_allclose(run.weight_squares[0, index], squares, rtol=1e-7)
+        changes = [np.square(w - o).mean() for w, o in zip(weights, first, strict=True)]
+        np.testing.assert_allclose(run.weight_changes[0, index], changes[::-1], rtol=1e-6)
+        scaling = SCALINGS[name]
+        _, output, inputs = scaling.factors(width, reference)
+        rates = [inputs, *[scaling.hidden_rate(width, reference)] * (layers - 1), output]
+        kernels = [
+            rate * eta * np.square(move).sum(axis=(1, 2)).mean()
+            for eta, move in zip(rates, moves, strict=True)
+        ]
+        np.testing.assert_allclose(run.kernels[0, index], kernels[::-1], rtol=1e-6)
+
+
 def test_kernels_are_those_of_the_gradients():
-    run = train_shallow("ntk", X, Y, [0], width=16, networks=1, reference_width=16, rng=7,
+    run = train_networks("ntk", X, Y, [0], width=16, networks=1, reference_width=16, rng=7,
                         activation="tanh", learning_rate=0.5)  # fmt: skip
     _, a, w = by_hand("ntk", 0, 16, 16, 0.5, "squared")
     h = w @ X
@@ -67,7 +143,7 @@ def test_kernels_are_those_of_the_gradients():
 def test_a_wide_network_follows_its_kernel():
     """Outputs under the NTK scaling against descent with the kernel of infinite width."""
     width, steps, rate = 4096, 100, 0.1
-    run = train_shallow(
+    run = train_networks(
         "ntk",
         X,
         Y,
@@ -161,7 +237,8 @@ def test_divergence_written_out():
     ("change", "named"),
     [({"x": np.ones(3)}, "x"), ({"y": [0.5] * 5}, "y"), ({"y": [2.0] * 6}, "y"),
      ({"steps": [3, 1]}, "steps"), ({"steps": []}, "steps"), ({"width": 0}, "width"),
-     ({"networks": 0}, "networks"), ({"learning_rate": 0.0}, "learning_rate"),
+     ({"networks": 0}, "networks"), ({"hidden_layers": 0}, "hidden_layers"),
+     ({"learning_rate": 0.0}, "learning_rate"),
      ({"loss": "hinge"}, "loss"), ({"test": np.ones((2, 2))}, "test"),
      ({"activation": abs}, "activation")],
 )  # fmt: skip
@@ -169,7 +246,7 @@ def test_bad_input(change, named):
     arguments = {"x": X, "y": Y, "steps": [0, 1], "width": 4} | change
     x, y, steps = (arguments.pop(name) for name in ("x", "y", "steps"))
     with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
-        train_shallow("ntk", x, y, steps, **arguments)
+        train_networks("ntk", x, y, steps, **arguments)
 
 
 def test_bad_outputs_to_compare():
@@ -181,7 +258,7 @@ def test_bad_outputs_to_compare():
 
 def test_a_training_that_diverges():
     with pytest.raises(NonFiniteError, match="outputs of the training"):
-        train_shallow(
+        train_networks(
             "default", X, Y, [0, 400], width=8, networks=1, loss="squared", learning_rate=1e6,
             activation="linear", rng=0,
         )  # fmt: skip

@@ -1,0 +1,277 @@
+"""`train_networks`: networks of finite width, trained by gradient descent under a scaling.
+
+They approximate the limits of infinite width of a `Scaling`, and they are the reference with which
+`logit_divergence` compares a limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit
+
+from bnmc._support.arguments import choice, finite_array, integer, real
+from bnmc._support.array_arguments import integers, require_memory
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.slopes import require_derivative, slope_at
+from bnmc.errors import ArgumentError, NonFiniteError
+from bnmc.infinite_width.scalings import Scaling, as_scaling
+from bnmc.mean_field.float64 import FloatArray
+
+__all__ = ["NetworkTraining", "train_networks"]
+
+#: Derivative of the loss of one sample in the output f, for the label y.
+_GRADIENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
+    "cross-entropy": lambda f, y: np.asarray(expit(f)) - y,
+    "squared": lambda f, y: f - y,
+}
+
+
+@dataclass(frozen=True)
+class NetworkTraining:
+    """Networks through training; `train_networks` returns it.
+
+    Attributes
+    ----------
+    steps : (times,) ndarray of int
+        Numbers of steps at which the networks are recorded.
+    outputs : (networks, times, samples) ndarray of float64
+        Outputs for the training inputs.
+    test_outputs : (networks, times, tests) ndarray of float64, or None
+        Outputs for the test inputs.
+    kernels : (networks, times, hidden_layers + 1) ndarray of float64
+        Means over the training inputs of the diagonals of the tangent kernels of the weights of
+        each layer, times its learning rate. The first is that of the output weights, the last that
+        of the input weights.
+    weight_squares : (networks, times, hidden_layers + 1) ndarray of float64
+        Mean squares of the weights of each layer, in the same order.
+    weight_changes : (networks, times, hidden_layers + 1) ndarray of float64
+        Mean squares of their differences from the initial weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc.infinite_width import train_networks
+    >>> x = np.random.default_rng(0).standard_normal((3, 8))
+    >>> run = train_networks("ntk", x, x[0] > 0, [0, 10], width=64, networks=4, rng=0)
+    >>> run.outputs.shape, run.kernels.shape
+    ((4, 2, 8), (4, 2, 2))
+    """
+
+    steps: np.ndarray[Any, np.dtype[np.int64]]
+    outputs: FloatArray
+    test_outputs: FloatArray | None
+    kernels: FloatArray
+    weight_squares: FloatArray
+    weight_changes: FloatArray
+
+
+def train_networks(
+    scaling: str | Scaling,
+    x: ArrayLike,
+    y: ArrayLike,
+    steps: ArrayLike,
+    *,
+    width: int,
+    hidden_layers: int = 1,
+    networks: int = 10,
+    reference_width: int = 128,
+    activation: str | Activation | Callable[[Any], Any] = "leaky_relu",
+    learning_rate: float = 0.02,
+    loss: str = "cross-entropy",
+    test: ArrayLike | None = None,
+    rng: Any = None,
+) -> NetworkTraining:
+    """Train networks whose weights and learning rates follow a scaling.
+
+    Parameters
+    ----------
+    scaling : str or Scaling
+        "ntk", "mean-field", "default", "sym-default", "ic-mf", or a `Scaling`.
+    x : (features, samples) array_like
+        Training inputs. Input weights have variance 1, so columns should have length about 1.
+    y : (samples,) array_like
+        Labels, real numbers or booleans; for cross-entropy probabilities of class 1, in [0, 1].
+    steps : (times,) array_like of int
+        Numbers of steps, increasing, >= 0, at which the networks are recorded.
+    width : int
+        d >= 1, of each hidden layer.
+    hidden_layers : int, default 1
+        H >= 1.
+    networks : int, default 10
+        Number of networks.
+    reference_width : int, default 128
+        d*, the width at which all scalings are one network: weights of variance 1/d* after the
+        first hidden layer, and the learning rate `learning_rate` for all weights.
+    activation : str, Activation or callable
+        With a known derivative.
+    learning_rate : float, default 0.02
+        > 0.
+    loss : {"cross-entropy", "squared"}
+        The mean over samples of the logistic loss, or of (f − y)²/2.
+    test : (features, tests) array_like, optional
+        Test inputs.
+    rng : optional
+        Anything `numpy.random.default_rng` takes (SPEC 7).
+
+    Returns
+    -------
+    NetworkTraining
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed.
+    NonFiniteError
+        If the training diverges beyond the range of float64.
+    ResultTooLargeError
+        If a network does not fit in memory.
+
+    Notes
+    -----
+    The network is ``f = aᵀ φ(h_H)`` with ``h_1 = W_0 x`` and ``h_{k+1} = W_k φ(h_k)``. One step is
+    ``W −= η_W mean(∂ℓ ∂f/∂W)`` for the weights W of each layer. `Scaling.factors` has the factors
+    of the output weights, of their learning rate and of that of the input weights; the weights
+    between hidden layers have the factor of the output weights and the learning rate
+    `Scaling.hidden_rate`. With a corrected scaling (IC-MF) the outputs are ``f − f_0 + g_0``: f
+    minus its start, plus the start g_0 of a network with ``q_sigma = −1/2`` and the same normals.
+    The lectures add this start without subtracting f_0, which tends to 0 as the width grows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc.infinite_width import train_networks
+    >>> x = np.random.default_rng(0).standard_normal((3, 40)) / np.sqrt(3)
+    >>> run = train_networks("mean-field", x, x[0] > 0, [0, 300], width=256, rng=0)
+    >>> right = (run.outputs > 0) == (x[0] > 0)
+    >>> bool(right[:, 1].mean() > right[:, 0].mean() + 0.2)
+    True
+    """
+    chosen = as_scaling(scaling)
+    inputs = finite_array("x", x, shape=("features", "samples")).astype(np.float64)
+    given = np.asarray(y)
+    if given.dtype == np.bool_:
+        given = given.astype(np.float64)
+    labels = finite_array("y", given, shape=(inputs.shape[1],)).astype(np.float64)
+    kind = choice("loss", loss, _GRADIENTS)
+    if kind == "cross-entropy" and ((labels < 0.0) | (labels > 1.0)).any():
+        raise ArgumentError("y", float(np.abs(labels).max()), "probabilities, in [0, 1]")
+    when = _steps(steps)
+    count = integer("networks", networks, low=1)
+    d, reference = (
+        integer("width", width, low=1),
+        integer("reference_width", reference_width, low=1),
+    )
+    sigma = as_activation(activation)
+    require_derivative(sigma)
+    rate = real("learning_rate", learning_rate, above=0.0)
+    layers = integer("hidden_layers", hidden_layers, low=1)
+    tests = inputs[:, :0]
+    if test is not None:
+        tests = finite_array("test", test, shape=(len(inputs), "tests")).astype(np.float64)
+    columns = inputs.shape[1] + tests.shape[1]
+    numbers = d * (len(inputs) + 4 * layers * columns) + count * when.size * columns
+    require_memory("width", 8 * (numbers + 3 * (layers - 1) * d * d))
+    sizes = (layers, d, reference)
+    with np.errstate(over="ignore", invalid="ignore"):  # raises below
+        found = [
+            list(_trained(chosen, inputs, labels, tests, when, sizes, sigma, rate, kind, child))
+            for child in np.random.default_rng(rng).spawn(count)
+        ]
+    outputs, kernels, squares, changes = (
+        np.array([[record[part] for record in run] for run in found]) for part in range(4)
+    )
+    if not np.isfinite(outputs).all():
+        raise NonFiniteError(None, None, "outputs of the training, which diverges,")
+    samples = inputs.shape[1]
+    test_outputs = None if test is None else outputs[..., samples:]
+    return NetworkTraining(when, outputs[..., :samples], test_outputs, kernels, squares, changes)
+
+
+def _steps(steps: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
+    when = integers("steps", steps, low=0).astype(np.int64)
+    if when.ndim != 1 or when.size == 0 or (np.diff(when) <= 0).any():
+        raise ArgumentError("steps", when.tolist(), "increasing numbers of steps")
+    return when
+
+
+def _trained(
+    scaling: Scaling,
+    inputs: FloatArray,
+    labels: FloatArray,
+    tests: FloatArray,
+    steps: np.ndarray[Any, np.dtype[np.int64]],
+    sizes: tuple[int, int, int],
+    sigma: Activation,
+    rate: float,
+    loss: str,
+    rng: np.random.Generator,
+) -> Iterator[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]:
+    """Yield outputs, kernels and mean squares of weights and of their changes at each step.
+
+    `sizes` are the number of hidden layers, the width and the reference width.
+    """
+    layers, width, reference = sizes
+    factor, output_rate, input_rate = scaling.factors(width, reference)
+    hidden = [scaling.hidden_rate(width, reference)] * (layers - 1)
+    rates = [rate * one for one in (input_rate, *hidden, output_rate)]
+    normals = [rng.standard_normal((width, len(inputs)))]
+    normals += [rng.standard_normal((width, width)) for _ in hidden]
+    normals += [rng.standard_normal((1, width))]
+    weights = [normals[0], *(one * (factor / math.sqrt(width)) for one in normals[1:])]
+    first = [one.copy() for one in weights]
+    both, samples = np.hstack([inputs, tests]), inputs.shape[1]
+    shift = np.zeros(both.shape[1])
+    if scaling.corrected:
+        unscaled = [normals[0], *(one / math.sqrt(width) for one in normals[1:])]
+        shift = _outputs(unscaled, sigma, both) - _outputs(weights, sigma, both)
+    for step in range(int(steps[-1]) + 1):
+        active, outputs, deltas = _passes(weights, sigma, inputs)
+        if step in steps:
+            kernels = [
+                eta * (np.square(x).sum(axis=0) * np.square(delta).sum(axis=0)).mean()
+                for eta, x, delta in zip(rates, active, deltas, strict=True)
+            ]
+            squares = [np.square(one).mean() for one in weights]
+            changes = [np.square(one - old).mean() for one, old in zip(weights, first, strict=True)]
+            f = _outputs(weights, sigma, both) + shift
+            yield f, np.array(kernels[::-1]), np.array(squares[::-1]), np.array(changes[::-1])
+        if step == steps[-1]:
+            return
+        pull = _GRADIENTS[loss](outputs + shift[:samples], labels) / samples
+        for matrix, eta, x, delta in zip(weights, rates, active, deltas, strict=True):
+            matrix -= (delta * (eta * pull)) @ x.T
+
+
+def _outputs(weights: list[FloatArray], sigma: Activation, inputs: FloatArray) -> FloatArray:
+    """Return the outputs of a network, (samples,)."""
+    x = inputs
+    for matrix in weights[:-1]:
+        x = sigma(matrix @ x)
+    outputs: FloatArray = (weights[-1] @ x)[0]
+    return outputs
+
+
+def _passes(
+    weights: list[FloatArray], sigma: Activation, inputs: FloatArray
+) -> tuple[list[FloatArray], FloatArray, list[FloatArray]]:
+    """Return each layer's input x, the outputs, and each layer's derivative of the outputs.
+
+    The derivative in the weights of a layer is the outer product of the derivative δ in what the
+    layer returns and of its input x, sample by sample.
+    """
+    active, slopes = [inputs], []
+    for matrix in weights[:-1]:
+        h = matrix @ active[-1]
+        slopes.append(slope_at(sigma, h))
+        active.append(sigma(h))
+    outputs = weights[-1] @ active[-1]
+    deltas = [np.ones_like(outputs)]
+    for matrix, slope in zip(weights[:0:-1], slopes[::-1], strict=True):
+        deltas.append((matrix.T @ deltas[-1]) * slope)
+    return active, outputs[0], deltas[::-1]
