@@ -1,0 +1,189 @@
+"""Which tests run under coverage: those that reach lines that no other traced test reaches.
+
+Coverage makes Python code slower by a factor of two to five, and most lines are reached by many
+tests.  `untraced.txt` lists tests that run without coverage, because others reach all their lines.
+If those others change, coverage is underestimated, and the list should be written again::
+
+    .venv/bin/python tests/tracing.py FOLDER
+
+This runs all tests under coverage (an hour), and keeps in the folder which lines each one executes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+__all__ = ["LIST", "Tracing", "compilation_without_a_tracer", "listed", "others_reach", "shortened"]
+
+LIST = Path(__file__).with_name("untraced.txt")
+
+#: How many cases of a parametrized test count for coverage, in folders where further ones run the
+#: same lines.  In others some cases run kernels as plain Python, or other kernels.
+TRACED_CASES = 3
+ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matrix", "testing")
+
+#: Test files that compile loops over scalar functions, which runs no code of this package.
+SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
+
+#: Tests that take fewer seconds are not worth a line of the list.
+LEAST_SECONDS = 0.1
+
+HEAD = """\
+# Tests that run without coverage, because others reach the same lines: see tracing.py.
+"""
+
+
+def listed(text: str) -> frozenset[str]:
+    """Return the names in the text of a list: of tests, and of single cases."""
+    lines = (line.strip() for line in text.splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """Switch coverage off, in this thread and in those that start meanwhile."""
+    tracers = sys.gettrace(), threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracers[0])
+        threading.settrace(tracers[1])
+
+
+@contextmanager
+def compilation_without_a_tracer() -> Iterator[None]:
+    """Switch coverage off while Numba compiles the functions of this package.
+
+    Coverage makes the compiler slower by 60 to 75 %.  It stays on for functions that tests define,
+    except those of `SCALAR_TESTS`, for those for C, and for implementations of an overload that
+    these call, which are lambdas.  So the code of this package that runs while compiling, such as
+    the intrinsics of vectors, counts as covered.
+    """
+    from numba.core.dispatcher import Dispatcher
+
+    compiled = Dispatcher.compile
+
+    def untraced(self: Any, signature: Any) -> Any:
+        function = self.py_func
+        # Functions of doctests have no module.
+        module = str(function.__module__)
+        of_package = module.startswith("bnmc.") and function.__name__ != "<lambda>"
+        if not of_package and module.rpartition(".")[2] not in SCALAR_TESTS:
+            return compiled(self, signature)
+        # Other threads may start threads meanwhile, so `switched_off` is too much.
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return compiled(self, signature)
+        finally:
+            sys.settrace(tracer)
+
+    with mock.patch.object(Dispatcher, "compile", untraced):
+        yield
+
+
+class Tracing:
+    """A pytest plugin that switches coverage off where it only costs time.
+
+    These are listed tests, tests marked `untraced`, in the folders `ALIKE` all but the first cases
+    of parametrized tests.  If mutants.py asks what the tests execute, coverage traces all tests.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = names
+        self.cases: Counter[str] = Counter()
+        self.everything = "BNMC_TEST_SECONDS" in os.environ
+
+    def traces(self, item: pytest.Item) -> bool:
+        """Whether coverage counts this test, whose turn it is."""
+        test = item.nodeid.partition("[")[0]
+        self.cases[test] += 1
+        if self.everything:
+            return True
+        repeats = test.startswith(tuple(f"tests/{name}/" for name in ALIKE))
+        return not (
+            test in self.names
+            or item.nodeid in self.names
+            or item.get_closest_marker("untraced")
+            or (repeats and self.cases[test] > TRACED_CASES)
+        )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test; its fixtures, which other tests may share, are always traced."""
+        if self.traces(item):
+            return (yield)
+        with switched_off():
+            return (yield)
+
+
+def others_reach(
+    tests: Mapping[str, Collection[object]],
+    seconds: Mapping[str, float],
+    least: float = LEAST_SECONDS,
+) -> list[str]:
+    """Return the tests all of whose lines the remaining tests reach, the slowest ones first.
+
+    Parameters
+    ----------
+    tests : mapping
+        By name, the lines that a test executes.
+    seconds : mapping
+        By name, the time of a test.
+    least : float
+        Tests that take fewer seconds remain.
+    """
+    reached = Counter(line for lines in tests.values() for line in lines)
+    found = []
+    for name in sorted(tests, key=lambda name: (-seconds.get(name, 0.0), name)):
+        if seconds.get(name, 0.0) < least:
+            break
+        if all(reached[line] > 1 for line in tests[name]):
+            reached.subtract(tests[name])
+            found.append(name)
+    return found
+
+
+def shortened(names: Collection[str], every: Collection[str]) -> list[str]:
+    """Return names in order, where a parametrized test stands for its cases if all are named."""
+    cases = defaultdict(set)
+    for name in every:
+        cases[name.partition("[")[0]].add(name)
+    chosen = set(names)
+    whole = {name.partition("[")[0] for name in names}
+    whole = {test for test in whole if cases[test] <= chosen}
+    return sorted(whole | {name for name in chosen if name.partition("[")[0] not in whole})
+
+
+def main(folder: Path) -> None:
+    """Write the list from what `mutants.learn` kept in a folder."""
+    import mutants
+
+    learned = mutants.learn(["-m", "not slow"], folder)
+    tests = defaultdict(set)
+    for path, lines in learned.of_line.items():
+        for line, names in lines.items():
+            for name in names:
+                tests[name].add((path, line))
+    found = others_reach(tests, learned.seconds)
+    saved = sum(learned.seconds[name] for name in found)
+    names = shortened(found, learned.seconds)
+    LIST.write_text(HEAD + "".join(f"{name}\n" for name in names))
+    print(f"{len(found)} of {len(learned.seconds)} tests run untraced: {saved:.0f} of "
+          f"{sum(learned.seconds.values()):.0f} s traced")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())
