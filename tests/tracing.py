@@ -23,7 +23,7 @@ from unittest import mock
 
 import pytest
 
-__all__ = ["LIST", "Tracing", "compilation_without_a_tracer", "listed", "others_reach", "shortened"]
+__all__ = ["LIST", "Tracing", "compilation_without_a_tracer", "listed", "others_reach"]
 
 LIST = Path(__file__).with_name("untraced.txt")
 
@@ -35,8 +35,8 @@ ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matri
 #: Test files that compile loops over scalar functions, which runs no code of this package.
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
 
-#: Tests that take fewer seconds are not worth a line of the list.
-LEAST_SECONDS = 0.1
+#: Tests that take fewer seconds, all cases together, and single cases: not worth a line.
+LEAST_SECONDS, LEAST_OF_CASE = 0.3, 1.0
 
 HEAD = """\
 # Tests that run without coverage, because others reach the same lines: see tracing.py.
@@ -130,41 +130,36 @@ class Tracing:
 
 
 def others_reach(
-    tests: Mapping[str, Collection[object]],
-    seconds: Mapping[str, float],
-    least: float = LEAST_SECONDS,
+    lines: Mapping[str, Collection[object]], seconds: Mapping[str, float]
 ) -> list[str]:
-    """Return the tests all of whose lines the remaining tests reach, the slowest ones first.
+    """Return names all of whose lines the remaining names reach, in alphabetical order.
+
+    Names are those of tests.  Where some cases of a parametrized test must remain, they are those
+    of the other cases.
 
     Parameters
     ----------
-    tests : mapping
-        By name, the lines that a test executes.
+    lines : mapping
+        By name of a case, the lines that it executes.
     seconds : mapping
-        By name, the time of a test.
-    least : float
-        Tests that take fewer seconds remain.
+        By name of a case, its time.
     """
-    reached = Counter(line for lines in tests.values() for line in lines)
+    tests = defaultdict(list)
+    for name in lines:
+        tests[name.partition("[")[0]].append(name)
+    reached = Counter(line for own in lines.values() for line in own)
     found = []
-    for name in sorted(tests, key=lambda name: (-seconds.get(name, 0.0), name)):
-        if seconds.get(name, 0.0) < least:
-            break
-        if all(reached[line] > 1 for line in tests[name]):
-            reached.subtract(tests[name])
-            found.append(name)
-    return found
-
-
-def shortened(names: Collection[str], every: Collection[str]) -> list[str]:
-    """Return names in order, where a parametrized test stands for its cases if all are named."""
-    cases = defaultdict(set)
-    for name in every:
-        cases[name.partition("[")[0]].add(name)
-    chosen = set(names)
-    whole = {name.partition("[")[0] for name in names}
-    whole = {test for test in whole if cases[test] <= chosen}
-    return sorted(whole | {name for name in chosen if name.partition("[")[0] not in whole})
+    cases = {name: [name] for name in lines}
+    for parts, least in ((tests, LEAST_SECONDS), (cases, LEAST_OF_CASE)):
+        times = {name: sum(seconds.get(case, 0.0) for case in parts[name]) for name in parts}
+        for name in sorted(parts, key=lambda name: (-times[name], name)):
+            if times[name] < least or name.partition("[")[0] in found:
+                continue
+            own = Counter(line for case in parts[name] for line in lines[case])
+            if all(reached[line] > count for line, count in own.items()):
+                reached.subtract(own)
+                found.append(name)
+    return sorted(found)
 
 
 def main(folder: Path) -> None:
@@ -178,11 +173,15 @@ def main(folder: Path) -> None:
             for name in names:
                 tests[name].add((path, line))
     found = others_reach(tests, learned.seconds)
-    saved = sum(learned.seconds[name] for name in found)
-    names = shortened(found, learned.seconds)
-    LIST.write_text(HEAD + "".join(f"{name}\n" for name in names))
-    print(f"{len(found)} of {len(learned.seconds)} tests run untraced: {saved:.0f} of "
-          f"{sum(learned.seconds.values()):.0f} s traced")  # fmt: skip
+    LIST.write_text(HEAD + "".join(f"{name}\n" for name in found))
+    saved = sum(
+        seconds
+        for name, seconds in learned.seconds.items()
+        if name in found or name.partition("[")[0] in found
+    )
+    print(
+        f"{len(found)} tests run untraced: {saved:.0f} s of {sum(learned.seconds.values()):.0f} s"
+    )
 
 
 if __name__ == "__main__":
