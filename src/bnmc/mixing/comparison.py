@@ -28,7 +28,7 @@ from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
-from bnmc.mixing.symmetry import contrast, slowest_sector
+from bnmc.mixing.symmetry import contrast, slowest_component
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 
@@ -380,11 +380,11 @@ def _component(chain: Chain) -> NDArray[np.float64]:
         return D
     if chain.normalization.hides_common_part:
         try:
-            eigenvalues = MeanField(chain).fixed_point().eigenvalues
+            point = MeanField(chain).fixed_point()
         except BnmcError:
-            eigenvalues = ()
-        if eigenvalues:
-            return contrast(n, slowest_sector(eigenvalues))
+            point = None
+        if point is not None and point.rate:
+            return slowest_component(point, chain.convolution)
         if n > 2:
             return contrast(n, 0)
     D = np.zeros((n, n))
