@@ -13,11 +13,13 @@ import typer
 __all__ = [
     "Activation",
     "Batch",
+    "BiasVariance",
     "Eps",
     "Force",
     "Gain",
     "Json",
     "Norm",
+    "Order",
     "Plot",
     "ProgressFlag",
     "Seed",
@@ -48,6 +50,13 @@ Norm = Annotated[
         metavar="NAME", help="batch, batch-uncentred, layer, rms, group(8) (8 groups), or none."
     ),
 ]
+
+Order = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="norm-activation, activation-norm or pre-activation."),
+]
+
+BiasVariance = Annotated[float, typer.Option(help="Variance of the biases.")]
 
 Skip = Annotated[float, typer.Option(help="Factor of the skip connection.")]
 

@@ -19,8 +19,10 @@ def certify(
     batch: options.Batch = 10,
     activation: options.Activation = "relu",
     norm: options.Norm = "batch",
+    order: options.Order = "norm-activation",
     gain: options.Gain = 1.0,
     eps: options.Eps = 0.0,
+    bias_variance: options.BiasVariance = 0.0,
     depth: Annotated[int, typer.Option(help="The last layer of the bound.")] = 60,
     replicates: Annotated[int, typer.Option(help="Pairs of chains.")] = 1000,
     lag: Annotated[
@@ -55,13 +57,18 @@ def certify(
     Ends with status 3 and what was measured where the chain does not mix.
 
     Example: bnmc certify --width 1000 --batch 10 --depth 60 --plot certificate.png
+
+    Example: bnmc certify --norm layer --order activation-norm --batch 5
     """
     from bnmc.chain.chain import Chain
     from bnmc.mixing import tv_bound
 
     if plot is not None:
         require_destination("plot", plot, force)
-    chain = Chain(width, batch, activation, norm=norm, gain=gain, eps=eps)
+    chain = Chain(
+        width, batch, activation, norm=norm, order=order, gain=gain, eps=eps,
+        bias_variance=bias_variance,
+    )  # fmt: skip
     seed = chosen_seed(seed)
     with thread_pool(threads) as pool:
         found = tv_bound(
