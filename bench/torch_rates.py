@@ -31,7 +31,7 @@ ACTIVATIONS = {
     "gelu": torch.nn.GELU, "silu": torch.nn.SiLU, "selu": torch.nn.SELU,
 }  # fmt: skip
 BATCHES = (8, 16, 32)
-WIDTH, DEPTH, NETWORKS, CHAINS = 256, 24, 32, 100
+WIDTH, DEPTH, NETWORKS, CHAINS = 128, 24, 32, 100
 
 #: The cases whose bias is followed over the width.
 FOLLOWED = (
