@@ -316,7 +316,7 @@ UNFIT = {
         "1: affine parameters",
     ),
     "evaluation": (lambda: mlp(4, 6).eval(), "evaluation mode"),
-    "constant bias": (constant_bias, "the biases have the mean 0.1"),
+    "constant bias": (constant_bias, "a bias has the mean 0.1"),
     "one bias": (one_bias, "some layers have a bias and some have none"),
     "gain": (other_gain, "the variances of the weights differ"),
     "instance norm": (

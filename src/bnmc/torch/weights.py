@@ -94,7 +94,7 @@ def _biases(
     troubles: list[str] = []
     if abs(mean) > _FAR * spread / math.sqrt(len(values)):
         troubles.append(
-            f"the biases have the mean {mean:.3g}, those of a Chain 0; torch.nn.init.zeros_ or "
+            f"a bias has the mean {mean:.3g}, that of a Chain 0; torch.nn.init.zeros_ or "
             "reset_parameters() change them"
         )
     if len(given) < len(layers):
