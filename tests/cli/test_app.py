@@ -128,7 +128,7 @@ class TestProcess:
         assert err.splitlines()[-1] == "bnmc: interrupted"
         assert "Traceback" not in err
         # What was finished is shown and written.
-        assert "ended before its time, after layer" in out
+        assert "the run ended early, after layer" in out
         with np.load(tmp_path / "run.npz") as stored:
             assert 1 <= len(stored["layer"]) < 41
             assert len(stored["gram"][0]) == len(stored["layer"])

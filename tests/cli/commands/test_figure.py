@@ -98,7 +98,7 @@ def test_an_interrupted_figure_goes_on(run, monkeypatch):
     command = "figure", "bridging-1b", "--json"
     status, out, err = run(*command, "--store", "parts")
     assert (status, out) == (130, "")
-    assert "finished parts are in parts; the same command goes on" in err
+    assert "finished parts are in parts; the same command resumes" in err
     status, out, _ = run(*command, "--store", "parts")
     assert (status, len(calls)) == (0, 3)  # one of the two widths was there
     status, whole, _ = run(*command)
@@ -170,7 +170,7 @@ def test_full_and_progress_are_handed_on(run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "bnmc figure --list names them"),
+        ((), "bnmc figure --list prints their names"),
         (("bridging1a",), "did you mean 'bridging-1a'?"),
         (("bridging-1b", "--seed", "-1"), "seed: got -1"),
         (("bridging-1b", "--threads", "0"), "threads: got 0"),

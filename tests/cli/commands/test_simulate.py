@@ -165,7 +165,7 @@ class TestStar:
     def test_dash_where_it_is_not_known(self, run: Run, options: tuple[str, ...]) -> None:
         status, out, _ = run("simulate", *SMALL, *options)
         assert status == 0
-        assert "G*: not known (" in out
+        assert "G*: unknown (" in out
         rows = [line.split() for line in out.splitlines() if re.match(r" +\d+  ", line)]
         assert all(row[1] == "-" for row in rows)
         _, out, _ = run("simulate", *SMALL, *options, "--json")
