@@ -52,6 +52,15 @@ class BnmcError(Exception):
     -----
     If an attribute cannot be pickled, such as a lambda that was passed as an activation, another
     process receives its description instead.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> try:
+    ...     bnmc.Chain(width=0, batch=10)
+    ... except bnmc.errors.BnmcError as error:
+    ...     print(error)
+    width: got 0, allowed: an integer >= 1 and <= 9007199254740992
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -440,7 +449,14 @@ class StoreError(BnmcError, OSError):
 
 
 class StoreInUseError(StoreError):
-    """Another run is writing the store."""
+    """Another run is writing the store.
+
+    Examples
+    --------
+    >>> from bnmc.errors import StoreInUseError
+    >>> print(StoreInUseError("run.zarr"))
+    store 'run.zarr': another run is writing it
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "another run is writing it")
@@ -561,7 +577,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class PrecisionWarning(UserWarning):
-    """Results are less precise than their dtype allows; the message names them and a remedy."""
+    """Results are less precise than their dtype allows; the message names them and a remedy.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from bnmc.errors import PrecisionWarning
+    >>> warnings.simplefilter("error", PrecisionWarning)  # raise instead
+    """
 
 
 class KernelCacheWarning(UserWarning):
@@ -569,6 +592,12 @@ class KernelCacheWarning(UserWarning):
 
     The message names the folder and the reason: it cannot be written to, a file is damaged, or
     another user may have written code there. A process warns once per folder and kind of failure.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from bnmc.errors import KernelCacheWarning
+    >>> warnings.simplefilter("error", KernelCacheWarning)  # raise instead
     """
 
 
@@ -576,6 +605,17 @@ class LayoutWarning(UserWarning):
     """A matrix has more columns than rows, so its samples may be in the rows.
 
     Arrays of this package have one sample in each column.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> import bnmc
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     gram = bnmc.gram.gram(np.ones((2, 5)))
+    >>> caught[0].category.__name__
+    'LayoutWarning'
     """
 
 

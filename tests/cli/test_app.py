@@ -74,7 +74,7 @@ class TestProcess:
         arguments = ("simulate", "--depth", "1", "--chains", "2", "--input", f"{tmp_path}/x.npy")
         status, _, err = run(*arguments, "--width", "8")
         assert status == 0
-        assert "12 features and layers are 8 wide" in err
+        assert "12 features and the width is 8" in err
         assert "--width 12" in err
         for quiet in (("--width", "12"), ("--width", "8", "--first-layer")):
             assert run(*arguments, *quiet)[2] == ""

@@ -147,7 +147,7 @@ REGISTRY = {
         "beyond", "stability_atlas", "for which batch sizes the fixed point is stable"
     ),
     "rates": _Entry(
-        "beyond", "rates", "rate of forgetting against batch and width, by every estimator"
+        "beyond", "rates", "rate of mixing against batch and width, by every estimator"
     ),
     "scale": _Entry("beyond", "scale", "widths up to a million, and batches up to 512"),
     "edge-of-chaos": _Entry(

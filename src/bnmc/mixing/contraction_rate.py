@@ -235,8 +235,8 @@ def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> No
         trend = _mean_slope(np.log10(pivot[apart]))
     return NotMixing(
         f"{np.count_nonzero(apart)} of {count} pairs do not come near in {distance.shape[1]} "
-        f"layers: their distance changes by a factor of e^{exponent:.2g} a layer, the least pivot "
-        f"of their Gram matrices by 10^{trend:.2g}",
+        f"layers: their distance changes by a factor of e^{exponent:.2g} per layer, the least "
+        f"pivot of their Gram matrices by 10^{trend:.2g}",
         distance,
         exponent,
         trend,

@@ -100,7 +100,7 @@ class TestJson:
         deep = "--norm", "none", "--width", "200", "--batch", "2", "--chains", "4", "--seed", "0"
         status, out, _ = run("simulate", *deep, "--depth", "2500")
         assert status == 0
-        (layer,) = re.findall(r"from layer (\d+) on the Gram matrix is too small", out)
+        (layer,) = re.findall(r"from layer (\d+) on, the Gram matrix is too small", out)
         assert 900 < int(layer) < 1200
         _, out, _ = run("simulate", *deep, "--depth", "500")
         assert "too small" not in out

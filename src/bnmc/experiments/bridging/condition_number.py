@@ -123,7 +123,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             f"{interval(end)} at width {widths[widest]}; all n - 1 eigenvalues are in "
             f"1 ∓ √(n/d) in a share of {interval(inside[widest][0])} of the networks."
         )
-    title = "Deep layers are well-conditioned, in a window wider than the print's"
+    title = "Deep layers are well-conditioned, in a window wider than the printed one"
     data = _data(sizes, call, found)
     return Experiment(call.name, title, data, table, tuple(findings), _draw)
 

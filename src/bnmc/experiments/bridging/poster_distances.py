@@ -140,15 +140,15 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     below = all((data[f"by_{panel}"] <= data[f"theorem_by_{panel}"]).all() for panel in _PANELS)
     findings = (
         *(
-            f"{name}: the error settles at {interval(end)} (predicted: {level:.4g}); its slope in "
-            f"the width is {interval(fitted)} (theory, for large widths: -1/2)."
+            f"{name}: the error converges to {interval(end)} (predicted: {level:.4g}); its slope "
+            f"in the width is {interval(fitted)} (theory, for large widths: -1/2)."
             for name, end, level, fitted in zip(names, last, predicted, slopes, strict=True)
         ),
         "The poster's radius with the constant 1 is "
         + ("above all measured means" if below else "below some measured means")
         + f", by {min(looseness):.2g} to {max(looseness):.2g} times in deep layers.",
     )
-    title = "The error settles with depth, falls with width and rises with the batch"
+    title = "The error converges with depth, falls with the width and rises with the batch"
     return Experiment(call.name, title, data, table, findings, _draw)
 
 

@@ -137,7 +137,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             names, levels["spectral"], levels["relative"], strict=True
         )
     )
-    title = "Two inputs to one network end at one spectrum, up to 1/√width"
+    title = "Two inputs to one network converge to one spectrum, up to 1/√width"
     data = _data(sizes, call, measured, levels)
     return Experiment(call.name, title, data, table, findings, _draw)
 

@@ -133,9 +133,9 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             f"predicted: {interval(predicted)}."
             for name, first, deep, predicted, _ in table.rows
         ),
-        f"Of linear networks it is (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step, exactly.",
+        f"For linear networks it is exactly (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step.",
     )
-    title = "One layer about follows Marchenko-Pastur; the stationary spectrum is wider"
+    title = "One layer nearly follows Marchenko-Pastur; the stationary spectrum is wider"
     return Experiment(call.name, title, _data(sizes, call, found), table, findings, _draw)
 
 

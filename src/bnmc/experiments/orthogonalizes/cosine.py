@@ -136,7 +136,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         f"With batch norm the mean |cosine| at layer {layers[-1]} is {interval(normalised)}; the "
         f"plateau sqrt(4/(3 pi d)) at width {d} is {theory.plateau:.3f}.",
         f"Without it the mean |cosine| has grown from {first[1]:.2f} to "
-        f"{interval(vanilla)}, and log sin^2 is {interval(sine)}; the exact law has "
+        f"{interval(vanilla)}, and log sin^2 is {interval(sine)}; the exact value is "
         f"{theory.vanilla[-1]:.3f}.",
     )
     title = f"Cosine of two samples, linear networks of width {d}"

@@ -123,7 +123,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )  # fmt: skip
     findings = tuple(
         f"{name}, {network}, {weights} weights: at layer {layer} r is {r} and the numerical rank "
-        f"{rank}" + (f"; Theorem 14 has at least {lower:.2f} for small gamma." if
+        f"{rank}" + (f"; Theorem 14: at least {lower:.2f} for small gamma." if
                      (name, network) == ("linear", "batch norm") else ".")
         for name, network, weights, layer, r, rank in rows
     )  # fmt: skip

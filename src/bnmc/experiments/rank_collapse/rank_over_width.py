@@ -109,7 +109,7 @@ def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
     )  # fmt: skip
     findings = tuple(
         f"gamma = {gamma_name(one)}: r grows with a slope of {interval(fitted)} in the "
-        f"width, the soft rank with {interval(soft)}; the theorem has 1/2."
+        f"width, the soft rank with {interval(soft)}; the theorem states 1/2."
         for one, fitted, soft in zip(found, ranks, soft_ranks, strict=True)
     )
     return Experiment(

@@ -150,7 +150,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )
     table = Table(("network", "log sin^2 per layer", "Gaussian, in theory", "r - 1, end"), rows)
     findings = tuple(
-        f"{name}: log sin^2 between samples changes by {interval(pace)} a layer, with Gaussian "
+        f"{name}: log sin^2 between samples changes by {interval(pace)} per layer, with Gaussian "
         f"weights in theory by {theory.value:.4g}; at layer {layers[-1]} r is 1 + {rank:.1e}."
         for name, pace, theory, rank in rows
     )
