@@ -71,7 +71,7 @@ EXAMPLES = [
     ),
     (
         errors.MissingExtraError("matplotlib", "plot"),
-        "matplotlib is not installed, the extra 'plot' brings it: pip install \"bnmc[plot]\", or "
+        "matplotlib is not installed; the extra 'plot' installs it: pip install \"bnmc[plot]\", or "
         'pip install ".[plot]" in a checkout',
         (ImportError,),
     ),

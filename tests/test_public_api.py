@@ -64,7 +64,7 @@ PUBLIC = {
         "ZeroVarianceError"
     ),
     "bnmc.experiments": (
-        "Experiment Table describe names run"
+        "Experiment Table describe extras_of names run"
     ),
     "bnmc.experiments.beyond": (
         "conv edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"

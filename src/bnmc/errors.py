@@ -317,21 +317,21 @@ class SingularGramError(BnmcError, ValueError):
 
 
 class MissingExtraError(BnmcError, ImportError):
-    """An optional dependency is not installed.
+    """Optional dependencies are not installed.
 
     Parameters
     ----------
     module : str
-        Name of the missing module.
+        Name of the missing module; several are separated by ", ".
     extra : str
-        Name of the extra of bnmc that installs the module.
+        Name of the extra of bnmc that installs it; several are separated by ",".
 
     Attributes
     ----------
     module, extra : str
         The parameters, unchanged.
     command : str
-        The command that installs the extra.
+        The command that installs all of them. The message also has the command for a checkout.
 
     Examples
     --------
@@ -339,7 +339,7 @@ class MissingExtraError(BnmcError, ImportError):
     >>> raise MissingExtraError("matplotlib", "plot")
     Traceback (most recent call last):
         ...
-    bnmc.errors.MissingExtraError: matplotlib is not installed, the extra 'plot' brings it:
+    bnmc.errors.MissingExtraError: matplotlib is not installed; the extra 'plot' installs it:
     pip install "bnmc[plot]", or pip install ".[plot]" in a checkout
     """
 
@@ -347,9 +347,12 @@ class MissingExtraError(BnmcError, ImportError):
         self.module = module
         self.extra = extra
         self.command = f'pip install "bnmc[{extra}]"'
+        is_one, is_one_extra = ", " not in module, "," not in extra
         message = (
-            f"{module} is not installed, the extra {extra!r} brings it: {self.command}, or "
-            f'pip install ".[{extra}]" in a checkout'
+            f"{module} {'is' if is_one else 'are'} not installed; "
+            f"the extra{'' if is_one_extra else 's'} {extra!r} "
+            f"install{'s' if is_one_extra else ''} {'it' if is_one else 'them'}: {self.command}, "
+            f'or pip install ".[{extra}]" in a checkout'
         )
         super().__init__(message, name=module)
 

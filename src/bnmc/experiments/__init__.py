@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnmc._support.arguments import choice
+from bnmc._support.extras import require_extras
 from bnmc.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from bnmc.experiments.experiment import Experiment, Table
     from bnmc.experiments.parts import Store
 
-__all__ = ["Experiment", "Table", "describe", "names", "run"]
+__all__ = ["Experiment", "Table", "describe", "extras_of", "names", "run"]
 
 
 class _Entry(NamedTuple):
@@ -246,7 +247,7 @@ def run(
     StoreMismatchError, StoreError
         If the store holds another experiment, or cannot be read or written.
     MissingExtraError
-        If xarray is not installed.
+        If xarray is not installed, or PyTorch for an experiment that trains networks.
 
     Examples
     --------
@@ -255,15 +256,50 @@ def run(
     >>> found.data["distance"].dims  # doctest: +SKIP
     ('width',)
     """
-    entry = _entry(name)
-    module = importlib.import_module(f"bnmc.experiments.{entry.module}")
-    function: Callable[..., Experiment] = getattr(module, entry.function)
+    function = _function(name)
+    require_extras(extras_of(name))
     further: dict[str, Any] = {}
     if data is not None:
         if "data" not in inspect.signature(function).parameters:
             raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
         further["data"] = data
     return function(full=full, rng=rng, progress=progress, threads=threads, store=store, **further)
+
+
+def extras_of(name: str) -> dict[str, str]:
+    """Return the optional packages that an experiment needs, with the extra of each.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    UnknownNameError
+        If `name` is none of `names`.
+
+    Examples
+    --------
+    >>> from bnmc.experiments import extras_of
+    >>> extras_of("limits-kl"), extras_of("rank-collapse-1")
+    ({'xarray': 'xarray'}, {'xarray': 'xarray', 'torch': 'torch'})
+    """
+    has_data = "data" in inspect.signature(_function(name)).parameters
+    # The figures of `limits` that train networks do so in NumPy.
+    in_torch = has_data and _entry(name).module != "limits"
+    return {"xarray": "xarray"} | ({"torch": "torch"} if in_torch else {})
+
+
+def _function(name: str) -> Callable[..., Experiment]:
+    entry = _entry(name)
+    module = importlib.import_module(f"bnmc.experiments.{entry.module}")
+    function: Callable[..., Experiment] = getattr(module, entry.function)
+    return function
 
 
 def _entry(name: str) -> _Entry:

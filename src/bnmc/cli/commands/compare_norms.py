@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.outputs import require_destination, require_packages, save
 from bnmc.cli.report import chosen_seed, print_json, print_table, progress_report
 
 __all__ = ["compare_norms"]
@@ -49,6 +49,7 @@ def compare_norms(
     from bnmc.experiments.beyond import compared_norms
     from bnmc.experiments.parts import Call
 
+    require_packages(plot=plot, others={"xarray": "xarray"})
     if plot is not None:
         require_destination("plot", plot, force)
     sizes = compared_norms.Sizes(

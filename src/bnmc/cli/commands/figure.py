@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.outputs import require_destination, require_packages, save
 from bnmc.cli.report import print_json, print_table, progress_report
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def figure(
     experiments.describe(name)
     seed = integer("seed", seed, low=0)
     file = None if as_json in (None, STANDARD_OUTPUT) else Path(str(as_json))
+    require_packages(plot=plot, others=experiments.extras_of(name))
     for option, path in (("json", file), ("plot", plot)):
         if path is not None:
             require_destination(option, path, force)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.outputs import require_destination, require_packages, save
 from bnmc.cli.report import chosen_seed, print_json
 
 __all__ = ["inspect"]
@@ -80,6 +80,7 @@ def inspect(
     from bnmc.cli.inputs import read_states
     from bnmc.torch import measure
 
+    require_packages(plot=plot, others={"torch": "torch"})
     if plot is not None:
         require_destination("plot", plot, force)
     torch: Any = import_extra("torch", "torch")

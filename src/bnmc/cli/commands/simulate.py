@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bnmc.cli import options
-from bnmc.cli.outputs import raise_first, require_destination
+from bnmc.cli.outputs import raise_first, require_destination, require_packages
 from bnmc.cli.statuses import INTERRUPTED, OK
 
 __all__ = ["simulate"]
@@ -97,7 +97,9 @@ def simulate(
     """
     settings = dict(locals())
     from bnmc.errors import ArgumentError
+    from bnmc.simulation.export import extras_of
 
+    require_packages(plot=plot, output=output, others=extras_of(store) if store else {})
     for name, path in (("output", output), ("plot", plot)):
         if path is not None:
             require_destination(name, path, force)

@@ -112,7 +112,7 @@ def experiment(groups: tuple[Sizes, ...], call: Call) -> Experiment:
         *(
             f"At width {d} it converges to {interval(plateau)}, in theory {floor:.3g}; Corollary 3 "
             f"has {bound:.3g}, {'less' if bound < largest else 'more'} than the largest "
-            "distance there is."
+            "possible distance."
             for d, _, plateau, floor, bound in table.rows
         ),
     )
