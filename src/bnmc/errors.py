@@ -575,7 +575,9 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, partial: object) -> None:
         self.partial: Any = partial
-        done = "nothing is finished" if partial is None else "what is finished is in .partial"
+        done = (
+            "no layer is finished" if partial is None else ".partial contains the finished layers"
+        )
         super().__init__(f"interrupted; {done}")
 
 

@@ -131,7 +131,7 @@ class Chain:
     order: str
     bias_variance: float
     convolution: Convolution | None
-    #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
+    #: The normalization as a value: its NumPy form, and the part of a Gram matrix that it ignores.
     normalization: Norm = field(init=False)
 
     @explains_keywords

@@ -1,4 +1,4 @@
-"""Normalizations as values: what each does to a representation, and what it does not see.
+"""Normalizations as values: their NumPy form, and the part of a representation that they ignore.
 
 Everything that depends on the normalization of a chain asks its `Norm`.  No other module compares
 names of norms.

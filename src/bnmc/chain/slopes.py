@@ -16,7 +16,7 @@ __all__ = ["require_derivative", "slope_at", "slope_of"]
 
 
 def require_derivative(activation: Activation) -> None:
-    """Raise unless the derivative of an activation is known and is what it says.
+    """Raise unless the derivative of an activation is known and agrees with differences.
 
     Raises
     ------

@@ -3,7 +3,8 @@
 `names` lists the experiments, `describe` describes one, and `run` runs it.  They need the extra
 ``xarray``, and their pictures need the extra ``plot``.  Each experiment is also a function in
 `bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `limits`, `gradients` or `beyond`.
-Its docstring names the figure and the paper, the expected result, and the errors of the print.
+Its docstring names the figure, the paper, the expected result, and the errors of the printed
+figure.
 """
 
 # This package may import everything except the command line.  Start with `experiment.py`, the

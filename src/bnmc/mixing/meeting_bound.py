@@ -289,7 +289,7 @@ class TVBound:
         }
 
     def __str__(self) -> str:
-        """The exact bound, the bound of the distance from the law, and what it assumes."""
+        """The exact bound, the bound of the distance from the law, and its assumptions."""
         rows = [
             (
                 str(layer),

@@ -15,7 +15,7 @@ strength of the weights in x + γ W x.
 How the averages are taken
 --------------------------
 An ensemble of independent chains starts from Gaussian samples.  It goes through `burn_in` layers,
-and then through about as many layers again, some of which are measured.  Each chain gives one
+and then through about as many layers again, and measures some of these.  Each chain gives one
 average of each quantity.  Chains are independent, so the standard errors of averages over chains
 hold for any autocorrelation within a chain.  The standard error of α uses the delta method.
 

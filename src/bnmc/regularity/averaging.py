@@ -142,7 +142,7 @@ class ErgodicRun:
     def _judge(
         self, halves: list[dict[str, Float64Array]], judged: tuple[str, ...]
     ) -> tuple[dict[str, Estimate], str]:
-        """Estimate everything; say in words what is wrong with what is judged, if anything is."""
+        """Return all estimates, and the defects of the judged ones in words (empty if none)."""
         samples = {name: np.stack([half[name] for half in halves]) for name in halves[0]}
         samples["alpha"] = _ratio(samples["squares"], samples["cubes"])
         first, last = self.layers

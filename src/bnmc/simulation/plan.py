@@ -49,7 +49,7 @@ STORED_TILE_SECONDS = 2.0
 
 
 class Plan:
-    """A run: which chains, what is recorded, by what means, from which start.
+    """A run: chains, recorded functions, execution and start.
 
     Parameters
     ----------

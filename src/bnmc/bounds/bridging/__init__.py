@@ -4,7 +4,7 @@ The paper is *On bridging the gap between mean field and finite width in deep ra
 with batch normalization* (arXiv 2205.13076), with its poster. Its chain is that of
 `bnmc.Chain.bn_mlp`. G_l is the Gram matrix of layer l, and G* is the stable fixed point of the
 mean-field map. Each function carries the number of its statement and returns the printed bound. Its
-notes list the errors of the print. `gram_concentration` and `one_step_total_variation` are provable
+notes list the errors of the paper. `gram_concentration` and `one_step_total_variation` are provable
 versions of Lemmas 9 and 11. `distortion` computes γ.
 
 Arguments are keywords, real numbers or arrays, and broadcast:

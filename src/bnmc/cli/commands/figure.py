@@ -188,7 +188,7 @@ def _write(
 def _print_names() -> None:
     known = _names("")
     if sys.stdout.isatty():
-        print_table(["name", "what it shows"], [list(one) for one in known])
+        print_table(["name", "description"], [list(one) for one in known])
         return
     width = max(len(name) for name, _ in known)
     for name, description in known:

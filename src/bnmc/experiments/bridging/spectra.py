@@ -173,7 +173,8 @@ def stationary_spread(single: FloatArray, star: FixedPoint, ratio: float) -> Est
 
     Traceless symmetric matrices have two sectors: matrices P diag(v) P, P the projector orthogonal
     to the ones, and the rest.  In the sector with eigenvalue λ of the mean-field map, the
-    stationary variance is 1/(1 - λ²) times that of one layer.  The next layer forgets the trace.
+    stationary variance is 1/(1 - λ²) times that of one layer.  The next layer does not depend on
+    the trace.
 
     Parameters
     ----------

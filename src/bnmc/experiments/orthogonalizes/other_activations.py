@@ -157,7 +157,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             ),
             "mean_gram": Variable((*per, "sample_i", "sample_j"), found.means, "mean Gram matrix"),
             "alive": Variable(
-                per, found.alive, "networks that lost no sample, of which L is the mean",
+                per, found.alive, "networks that lost no sample; L is their mean",
                 "networks",
             ),
         },
