@@ -15,7 +15,7 @@ from bnmc.errors import ArgumentError, BackendError
 NONE = bnmc.Chain(20, 3, "relu", norm="none")
 ONE = bnmc.Chain(20, 1, "relu", norm="batch-uncentred")
 ALLOWED = '"batch" or "batch-uncentred"'
-REASON = "without normalization there is no invariant law"
+REASON = "without normalization no stationary law exists"
 X = np.eye(20)[:, :3]
 
 

@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 _NORMALIZING = " or ".join(f'"{name}"' for name in ROW_NORMS if not as_norm(name).is_identity)
-_REASON = "without normalization there is no invariant law"
+_REASON = "without normalization no stationary law exists"
 
 
 def require_stationary_law(chain: Chain, *, reason_as_hint: bool = True) -> None:

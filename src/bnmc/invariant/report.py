@@ -90,7 +90,7 @@ class CheckReport:
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(
             [
-                f"The invariant law of {self.chain}: {self.size} samples, {self.source}",
+                f"The stationary law of {self.chain}: {self.size} samples, {self.source}",
                 table,
                 f"{count - len(self.failures)} of {count} claims that were tested hold, at "
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",

@@ -302,8 +302,8 @@ class TVBound:
         lines = [
             str(self.lagged),
             "",
-            f"Total variation distance from the {self.law} law, at most; intervals for a horizon "
-            f"of {self.horizon} layers",
+            f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
+            f"horizon of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
             text_table(heads, rows, align=">>>"),
         ]

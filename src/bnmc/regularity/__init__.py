@@ -2,7 +2,7 @@
 
 Daneshmand, Kohler, Bach, Hofmann and Lucchi (arXiv 2003.01652) show that batch normalization keeps
 the rank of a linear network of width d at the order of √d.  Their bound rests on the regularity
-constant of the invariant law (Definition 3),
+constant of the stationary law (Definition 3),
 
     ``α = E Tr(diag(M²)²) / E Tr(M³)``,    ``M = x xᵀ / n``  (d × d, unit diagonal),
 

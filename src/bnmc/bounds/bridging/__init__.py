@@ -26,7 +26,7 @@ at 1. If the ε of ``ε ln 1/ε`` is at least 1, the statement is vacuous and th
 All functions raise `ArgumentError` or `ArgumentTypeError` for an argument that lies outside its
 range or does not broadcast, and `SingularGramError` for a singular `star`.
 
-Assumption 1 (geometric ergodicity) is that the chain has a unique invariant law μ* and ``‖μ_l −
+Assumption 1 (geometric ergodicity) is that the chain has a unique stationary law μ* and ``‖μ_l −
 μ*‖_tv <= (1−α)^l ‖μ_0 − μ*‖_tv`` "holds almost surely for all h_0". Here μ_l is the law of the
 pre-activation h_l. Every statement with an `alpha` rests on this assumption, and
 

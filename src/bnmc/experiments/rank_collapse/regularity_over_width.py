@@ -95,4 +95,4 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     ax.set(ylabel=r"regularity constant $\alpha$", ylim=(None, 1.02))
     # Between the two lines, at the right, the axes are empty, because alpha is small there.
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.72), fontsize="small")
-    ax.set_title("Regularity constant of the invariant law, batch = width:\n95 % intervals")
+    ax.set_title("Regularity constant of the stationary law, batch = width:\n95 % intervals")
