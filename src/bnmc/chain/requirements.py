@@ -48,7 +48,7 @@ def require_row_by_row(
     ----------
     chain : Chain
     instead : str
-        What to do with other chains, for the message.
+        Advice for other chains, for the message.
     without_bias : bool, default False
         Whether to raise for a bias that the norm subtracts, too.
     convolutions : bool, default False
@@ -76,7 +76,7 @@ def require_fully_connected(chain: Chain, instead: str) -> None:
     Raises
     ------
     ArgumentError
-        About `convolution`; `instead` is what to do, for the message.
+        About `convolution`; `instead` is the advice in the message.
     """
     if chain.convolution is not None:
         raise ArgumentError("convolution", chain.convolution, "None", instead)
@@ -88,7 +88,7 @@ def require_no_bias(chain: Chain, instead: str) -> None:
     Raises
     ------
     ArgumentError
-        About `bias_variance`; `instead` is what to do, for the message.
+        About `bias_variance`; `instead` is the advice in the message.
     """
     if chain.shows_bias:
         raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)

@@ -1,4 +1,4 @@
-"""The derivative of an activation, as kernels take it."""
+"""The derivative of an activation, as an argument of kernels."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def one_step_second_moment(H: ArrayLike) -> Float64Array:
 
     Examples
     --------
-    Of the identity every p is 1/d, and a matrix of rank one stays one:
+    For the identity every p is 1/d.  A matrix of rank one keeps rank one:
 
     >>> import numpy as np
     >>> from bnmc.regularity import one_step_second_moment
