@@ -66,9 +66,9 @@ def conditioning(
     Expected: the condition number falls from about 100 to near 1 within 10 to 30 layers.  The bulk
     widens as √(n/d).  Most networks have an eigenvalue outside the printed interval
     :math:`1 \mp \sqrt{n/d}`, and also outside :math:`(1 \mp \sqrt{n/d})^2` of Marchenko–Pastur,
-    because the stationary bulk is wider than both (see `fig_2`).  The print says that c depends on
-    σ alone and that the outlier is c*n.  The outlier is b*(1 + (n−1)c*); for negative c* it is the
-    smallest eigenvalue.
+    because the stationary bulk is wider than both (see `fig_2`).  The paper states that c depends
+    on σ alone and that the outlier is c*n.  The outlier is b*(1 + (n−1)c*); for negative c* it is
+    the smallest eigenvalue.
 
     Returns
     -------

@@ -67,7 +67,7 @@ def fig_1a(
     without normalization.
 
     Expected: with normalization, the root mean square error equals the root of `stationary_linear`
-    at every depth.  Without, it grows by the exact formula
+    at every depth.  Without normalization, it follows the exact formula
     :math:`E\|G_l - I\|_F^2 = n(n+2)/3 (1+2/d)^l - n(n-1)/3 (1-1/d)^l - n`.
 
     Eq. (6), "error ≈ exp(depth/width)", has the exponent of that formula, but not its scale and
@@ -75,10 +75,10 @@ def fig_1a(
     the operator norm.  In depth the bound is far above the Frobenius norm drawn here.  At
     l = d/(3n) it is at most 19 % above the mean Frobenius norm, and from n = 8 on it is below
     (`bnmc.bounds.bridging.equation_6`).  In very deep networks the mean over any finite ensemble
-    falls below the exact value, because ever fewer networks dominate it.  The text calls G* the
+    falls below the exact value, because a few networks dominate it.  The text calls G* the
     identity; with centring the fixed point is (n I − 11ᵀ)/(n−1), which is used here.  The authors'
-    notebook has another figure: relu networks with normalization, from nearly equal rows, and
-    linear networks without, from Gaussian samples, both of 70 layers.
+    notebook has another figure: 70 layers of relu networks with normalization from nearly equal
+    rows, and of linear networks without normalization from Gaussian samples.
 
     Returns
     -------

@@ -44,7 +44,7 @@ def fig_1(
 ) -> Experiment:
     r"""Fig. 1: the cosine of two samples over depth, with and without batch normalization.
 
-    The paper has width d = 32, 50 layers and 20 networks.  The network with batch normalization
+    The paper uses width d = 32, 50 layers and 20 networks.  The network with batch normalization
     starts from two nearly equal samples, e₁ and .999 e₁ + .001 e₂.  The vanilla network starts from
     the orthogonal e₁ and e₂.  Here there are 400 networks of each kind, and 20 000 with `full`.
 

@@ -39,7 +39,7 @@ def fig_2b(
 ) -> Experiment:
     r"""Fig. 2b: the orthogonality gap of deep layers against the width, slope −1/2.
 
-    The paper has batch size n = 4, widths 16 to 512, and the average of V over 500 layers and 20
+    The paper uses batch size n = 4, widths 16 to 512, and the average of V over 500 layers and 20
     networks.  Here there are 64 networks.  With `full` there are 400, and widths to 4096.
 
     Expected: the points lie on ``E V ≃ E χ_m/√m · √((n−1)(n+2)²/(4n(n+1)d))``, with m =

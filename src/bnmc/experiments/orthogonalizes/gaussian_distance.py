@@ -47,7 +47,7 @@ def wasserstein(
 ) -> Experiment:
     r"""Corollary 3: the distance of W H from a Gaussian matrix over depth, and the bounds.
 
-    The paper has the theorem and no figure.  Given H, with singular values σ_i, the squared
+    The paper contains the theorem and no figure.  Given H, with singular values σ_i, the squared
     Wasserstein-2 distance between W H and i.i.d. normal entries is ``Σ (σ_i − 1/√n)²``.  The
     picture shows its mean over H, which bounds the squared distance for the law of W H.  The batch
     size is n = 4, and the widths d are 32, 512 and a million.  The input has a spectrum with the

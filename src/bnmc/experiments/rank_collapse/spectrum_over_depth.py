@@ -52,7 +52,7 @@ def fig_3b(
 ) -> Experiment:
     r"""Fig. 3b: the ten largest eigenvalues of M over depth, from nearly equal samples.
 
-    The paper has width and batch size 50, and 100 layers of one network.  Its input is a constant
+    The paper uses width and batch size 50, and 100 layers of one network.  Its input is a constant
     matrix of about 50 plus noise of 1e-5.  Its γ is .01 with weights of standard deviation 100,
     which equals γ = 1 with weights of standard deviation 1.  Here there are 64 networks, and 500
     with `full`.
