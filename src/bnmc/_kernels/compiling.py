@@ -142,6 +142,12 @@ class Sigma:
         on disk.
     functions : dict
         The scalar function for "float32" and "float64".
+
+    Examples
+    --------
+    >>> from bnmc import kernels
+    >>> isinstance(kernels.activation("relu"), kernels.Sigma)
+    True
     """
 
     known: ClassVar[dict[str, Sigma]] = {}

@@ -69,6 +69,13 @@ class ComparisonRow:
         The estimate; None if there is none.
     note : str
         The reason why there is no estimate, or what limits it; otherwise empty.
+
+    Examples
+    --------
+    >>> from bnmc.mixing import ComparisonRow
+    >>> row = ComparisonRow("relaxation", None, "too few layers above the noise")
+    >>> row.estimate is None, row.note
+    (True, 'too few layers above the noise')
     """
 
     name: str
@@ -138,7 +145,7 @@ class Comparison(Drawn):
         )
         table = text_table(heads, [_cells(row) for row in self.rows])
         notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([f"Rate of {self.chain}, a layer", table, *notes])
+        return "\n".join([f"Rate per layer of {self.chain}", table, *notes])
 
     def _draw(self, ax: Axes) -> None:
         """Draw the rates with their intervals, and a line at the rate of the mean field."""
@@ -332,7 +339,7 @@ def _mean_field(chain: Chain) -> ComparisonRow:
     except BnmcError as error:
         return ComparisonRow("mean field", None, str(error))
     if rate >= 1.0:
-        note = f"unstable: deviations grow by a factor of {rate:.4g} a layer"
+        note = f"unstable: deviations grow by a factor of {rate:.4g} per layer"
         return ComparisonRow("mean field", None, note)
     return ComparisonRow("mean field", RateEstimate(rate, 0.0, (rate, rate), 1, "mean field"))
 

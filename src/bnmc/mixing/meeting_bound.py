@@ -292,7 +292,7 @@ class TVBound(Drawn):
         }
 
     def __str__(self) -> str:
-        """The exact bound, the bound of the distance from the law, and what it assumes."""
+        """The exact bound, the bound of the distance from the law, and its assumptions."""
         rows = [
             (
                 str(layer),
@@ -305,8 +305,8 @@ class TVBound(Drawn):
         lines = [
             str(self.lagged),
             "",
-            f"Total variation distance from the {self.law} law, at most; intervals for a horizon "
-            f"of {self.horizon} layers",
+            f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
+            f"horizon of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
             text_table(heads, rows, align=">>>"),
         ]

@@ -39,6 +39,16 @@ class Prediction:
         converge slower than exponentially.
     reasons : tuple of str
         Why there is no prediction; empty if there is one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from bnmc.torch import measure
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32)).prediction
+    >>> found.applies, sorted(found.values)
+    (True, ['backward_rate', 'mean_correlation', 'orthogonality_gap', 'rank_bound', 'scale'])
     """
 
     chain: Chain | None

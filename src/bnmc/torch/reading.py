@@ -34,6 +34,15 @@ class ModelChain:
         What the chain does not describe, in sentences. Empty if it describes all hidden layers.
     layers : tuple of str
         Names of the hidden weight layers that the chain describes.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from bnmc.torch import chain_of
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = chain_of(nn.Sequential(*blocks, nn.Linear(32, 2)), batch=8)
+    >>> found.chain.width, found.unfit, found.layers
+    (32, (), ('1.0', '2.0'))
     """
 
     chain: Chain | None
