@@ -211,7 +211,7 @@ def record_overload(function: Any, sig: Any, data: Any) -> None:
 
 def signatures_of(folder: Path) -> list[tuple[str, str, Any]]:
     """Return module, name and signature of each kernel in a folder of a wheel."""
-    found = []
+    found: list[tuple[str, str, Any]] = []
     for path in sorted(folder.glob("*.nbi")):
         module, _, name = path.stem.rpartition(".")
         files = _carried_files(folder, path.stem)

@@ -26,12 +26,12 @@ LEVELS = {"x86-64-v3": frozenset(_V3.split()), "x86-64-v4": frozenset(_V4.split(
 
 def cpu_name() -> str:
     """Return LLVM's name of the processor for which this process compiles."""
-    return str(config.CPU_NAME or llvm.get_host_cpu_name())
+    return str(getattr(config, "CPU_NAME", None) or llvm.get_host_cpu_name())
 
 
 def cpu_features() -> dict[str, bool]:
     """Return which instructions the processor has for which this process compiles."""
-    given = config.CPU_FEATURES
+    given = getattr(config, "CPU_FEATURES", None)
     if given is None:
         return dict(llvm.get_host_cpu_features())
     return {name[1:]: name[0] == "+" for name in given.split(",") if name}
