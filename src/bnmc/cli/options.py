@@ -16,6 +16,7 @@ __all__ = [
     "Eps",
     "Force",
     "Gain",
+    "Hours",
     "Json",
     "Norm",
     "Plot",
@@ -99,6 +100,11 @@ Store = Annotated[
 
 Timeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Stop then, with what is finished.")
+]
+
+Hours = Annotated[
+    float,
+    typer.Option(help="Longest duration allowed; a longer forecast raises an error."),
 ]
 
 ProgressFlag = Annotated[
