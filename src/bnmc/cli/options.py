@@ -17,6 +17,7 @@ __all__ = [
     "Eps",
     "Force",
     "Gain",
+    "Hours",
     "Json",
     "Norm",
     "Order",
@@ -120,6 +121,11 @@ Timeout = Annotated[
         metavar="SECONDS",
         help="Time limit in seconds; the report then contains the finished layers.",
     ),
+]
+
+Hours = Annotated[
+    float,
+    typer.Option(help="Longest duration allowed; a longer forecast raises an error."),
 ]
 
 ProgressFlag = Annotated[

@@ -8,8 +8,9 @@ import typer
 
 from bnmc.cli import options
 from bnmc.cli.outputs import require_destination, save
-from bnmc.cli.report import chosen_seed, print_json, progress_report
+from bnmc.cli.report import chosen_seed, print_json
 from bnmc.cli.threads import thread_pool
+from bnmc.cli.waiting import forecast, waiting
 
 __all__ = ["certify"]
 
@@ -46,6 +47,7 @@ def certify(
     ] = None,
     seed: options.Seed = None,
     threads: options.Threads = None,
+    hours: options.Hours = 1.0,
     plot: options.Plot = None,
     force: options.Force = False,
     as_json: options.Json = False,
@@ -74,11 +76,15 @@ def certify(
         bias_variance=bias_variance,
     )  # fmt: skip
     seed = chosen_seed(seed)
-    with thread_pool(threads) as pool:
+    expected = forecast(chain)
+    seconds = 0.0 if expected is None else expected.certificate(replicates, lag)
+    with (
+        thread_pool(threads) as pool,
+        waiting("certify", expected, seconds, hours, threads, progress) as report,
+    ):
         found = tv_bound(
             chain, depth, lag=lag, replicates=replicates, horizon=horizon,
-            tail_probability=tail_probability, rng=seed, executor=pool,
-            progress=progress_report(progress),
+            tail_probability=tail_probability, rng=seed, executor=pool, progress=report,
         )  # fmt: skip
     if as_json:
         print_json({"chain": repr(chain), "seed": seed, **found.to_dict()})
