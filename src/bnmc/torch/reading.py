@@ -34,6 +34,19 @@ class ModelChain:
         What the chain does not describe, in sentences. Empty if it describes all hidden layers.
     layers : tuple of str
         Names of the hidden weight layers that the chain describes.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from bnmc.torch import chain_of
+    >>> blocks = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Softmax(1)) for _ in range(3)]
+    >>> print(chain_of(nn.Sequential(*blocks, nn.Linear(8, 2)), batch=4))
+    Chain(width=8, batch=4, activation='linear', norm='layer', weights='pytorch', eps=1e-05): 2
+    hidden layers
+    does not fit: 1.2: Softmax is no part of a Chain; bnmc.Chain takes activations of your own as
+    functions
+    does not fit: 2.2: Softmax is no part of a Chain; bnmc.Chain takes activations of your own as
+    functions
     """
 
     chain: Chain | None

@@ -107,6 +107,22 @@ class Measurement:
     -----
     If an output is zero everywhere, rank, soft rank, rank bound, isometry and scale are 0, and
     `orthogonality_gap` and `mean_correlation` are NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from bnmc.torch import measure
+    >>> seed = torch.manual_seed(0)
+    >>> blocks = [nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(8)]
+    >>> model = nn.Sequential(*blocks, nn.Linear(64, 10))
+    >>> found = measure(model, torch.randn(16, 64), labels=torch.arange(16) % 10, networks=4)
+    >>> found
+    <Measurement of Sequential: 4 networks, 8 layers, 16 samples, with gradients>
+    >>> found.rank[:, -1]
+    array([16, 16, 16, 16])
+    >>> bool(1.2 < found.rate().value < 2.0)
+    True
     """
 
     model: str
