@@ -45,16 +45,10 @@ class Prediction:
     >>> import torch
     >>> from torch import nn
     >>> from bnmc.torch import measure
-    >>> blocks = [nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(3)]
-    >>> model = nn.Sequential(*blocks, nn.Linear(64, 10))
-    >>> prediction = measure(model, torch.randn(16, 64)).prediction
-    >>> prediction.applies, round(prediction.values["backward_rate"], 6)
-    (True, 1.58995)
-    >>> prediction = measure(model.eval(), torch.randn(16, 64)).prediction
-    >>> print(prediction.sentence(None))
-    no prediction: 1.1: evaluation mode, so it does not use the statistics of the batch; call
-    model.train(); 2.1: evaluation mode, so it does not use the statistics of the batch; call
-    model.train()
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32)).prediction
+    >>> found.applies, sorted(found.values)
+    (True, ['backward_rate', 'mean_correlation', 'orthogonality_gap', 'rank_bound', 'scale'])
     """
 
     chain: Chain | None

@@ -39,14 +39,10 @@ class ModelChain:
     --------
     >>> from torch import nn
     >>> from bnmc.torch import chain_of
-    >>> blocks = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Softmax(1)) for _ in range(3)]
-    >>> print(chain_of(nn.Sequential(*blocks, nn.Linear(8, 2)), batch=4))
-    Chain(width=8, batch=4, activation='linear', norm='layer', weights='pytorch', eps=1e-05): 2
-    hidden layers
-    does not fit: 1.2: Softmax is no part of a Chain; bnmc.Chain takes activations of your own as
-    functions
-    does not fit: 2.2: Softmax is no part of a Chain; bnmc.Chain takes activations of your own as
-    functions
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = chain_of(nn.Sequential(*blocks, nn.Linear(32, 2)), batch=8)
+    >>> found.chain.width, found.unfit, found.layers
+    (32, (), ('1.0', '2.0'))
     """
 
     chain: Chain | None

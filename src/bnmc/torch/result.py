@@ -113,16 +113,10 @@ class Measurement:
     >>> import torch
     >>> from torch import nn
     >>> from bnmc.torch import measure
-    >>> seed = torch.manual_seed(0)
-    >>> blocks = [nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU()) for _ in range(8)]
-    >>> model = nn.Sequential(*blocks, nn.Linear(64, 10))
-    >>> found = measure(model, torch.randn(16, 64), labels=torch.arange(16) % 10, networks=4)
-    >>> found
-    <Measurement of Sequential: 4 networks, 8 layers, 16 samples, with gradients>
-    >>> found.rank[:, -1]
-    array([16, 16, 16, 16])
-    >>> bool(1.2 < found.rate().value < 2.0)
-    True
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32))
+    >>> found.layers, found.gram.shape, found.loss is None
+    (('0', '1', '2'), (1, 3, 8, 8), True)
     """
 
     model: str
