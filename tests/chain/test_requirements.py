@@ -16,7 +16,7 @@ from bnmc.mixing.absorption import absorbing_events
 NONE = bnmc.Chain(20, 3, "relu", norm="none")
 ONE = bnmc.Chain(20, 1, "relu", norm="batch-uncentred")
 ALLOWED = '"batch", "batch-uncentred", "layer", "rms" or "group(g)"'
-REASON = "without normalization there is no invariant law"
+REASON = "without normalization no stationary law exists"
 X = np.eye(20)[:, :3]
 
 

@@ -109,7 +109,7 @@ def test_the_chains_of_the_library_pass(chain):
 
 @pytest.mark.slow
 def test_chains_of_the_library_pass_at_other_seeds():
-    """The draws of the library have the invariant law only to a tolerance: 12 seeds at alpha .05.
+    """The draws of the library have the stationary law only to a tolerance: 12 seeds at alpha .05.
 
     More than 6 alarms have probability 1e-6.
     """
@@ -261,7 +261,7 @@ def test_faults_show_in_one_step(chain, count, sigma, fault, claim):
 
 
 def near_lines(chain, count, rng):
-    """Starts that are far from the invariant law, and exchangeable: near a line each."""
+    """Starts that are far from the stationary law, and exchangeable: near a line each."""
     shape = count, chain.width, chain.batch
     lines = rng.standard_normal((*shape[:2], 1)) * rng.standard_normal((count, 1, chain.batch))
     return lines + 0.1 * rng.standard_normal(shape)
@@ -269,7 +269,7 @@ def near_lines(chain, count, rng):
 
 @pytest.mark.parametrize("ahead", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_burn_in_that_is_too_short_shows(ahead):
-    """3 layers, of the 20 that reach the invariant law for this test, from samples near a line."""
+    """3 layers, of the 20 that reach the stationary law for this test, from samples near a line."""
     rng = np.random.default_rng(8)
     chain = bnmc.Chain(100, 5, "relu")
     step = network("relu", rng)

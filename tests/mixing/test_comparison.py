@@ -92,7 +92,7 @@ def test_absorbing_states_are_noted():
 def test_a_chain_that_does_not_mix_has_a_table_that_says_so():
     found = compare(bnmc.Chain(25, 10, "linear"), rng=0, chains=5)
     notes = {row.name: row.note for row in found.rows}
-    assert "do not come near" in notes["contraction"]
+    assert "do not approach" in notes["contraction"]
     assert "lost rank" in notes["tv_bound"]
 
 

@@ -92,7 +92,7 @@ def test_a_given_batch_is_a_start():
 
 
 def test_a_chain_that_loses_rank_does_not_contract():
-    with pytest.raises(NotMixing, match="do not come near") as raised:
+    with pytest.raises(NotMixing, match="do not approach") as raised:
         contraction(bnmc.Chain(25, 10, "linear"), pairs=8, rng=0)
     # log10 of the least eigenvalue falls by 28 in 2000 layers.
     assert -0.03 < raised.value.pivot_trend < -0.007
@@ -105,7 +105,7 @@ def test_pairs_that_are_not_near_in_time(max_layers):
     if max_layers == 65:
         assert contraction(chain, pairs=4, rng=0, max_layers=max_layers).distance.shape[1] <= 65
         return
-    with pytest.raises(NotMixing, match=f"4 of 4 pairs do not come near in {max_layers} layers"):
+    with pytest.raises(NotMixing, match=f"4 of 4 pairs do not approach in {max_layers} layers"):
         contraction(chain, pairs=4, rng=0, max_layers=max_layers)
 
 

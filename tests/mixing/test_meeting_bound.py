@@ -85,7 +85,9 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     lines = str(cert).splitlines()
     assert lines[:9] == str(cert.lagged).splitlines()
     assert lines[9] == ""
-    assert lines[10].startswith("Total variation distance from the quasi-stationary law, at most")
+    assert lines[10].startswith(
+        "Upper bound of the total-variation distance from the quasi-stationary law"
+    )
     assert lines[10].endswith("horizon of 6 layers")
     rows = [line.split() for line in lines[13:20]]
     assert [int(row[0]) for row in rows] == [0, 1, 2, 4, 8, 16, 20]
@@ -121,6 +123,9 @@ def test_a_horizon_caps_the_mean_and_adds_to_the_interval():
     waited = certs[0].meeting_times - 4
     for lags, cert in zip((1, 3, 5), certs, strict=True):
         assert cert.horizon == 4 * lags
+        # A later layer is not farther from the stationary law, so no later interval ends higher.
+        assert np.all(np.diff(cert.ci[:, 1]) <= 0.0)
+        assert np.all(np.diff(cert.lagged.ci[:, 1]) <= 0.0)
         capped = np.clip(np.ceil((waited - 3) / 4), 0, lags).mean()
         np.testing.assert_allclose(
             cert.ci[3], lags * bounded_mean_interval(capped / lags, 300, 0.95), rtol=1e-9

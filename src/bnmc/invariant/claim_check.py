@@ -136,9 +136,9 @@ def check(
     `alpha`.
 
     The tests use the central limit theorem, and the draws of the library have the quasi-stationary
-    law of their certificate only within `tolerance`.  `CheckReport.assumes` says when it is the
-    stationary law.  The table shows the percentage of failing reports on correct chains
-    with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
+    law of their certificate only within `tolerance`.  `CheckReport.assumes` lists the conditions
+    under which this is the stationary law.  The table shows the percentage of failing reports on
+    correct chains with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
 
     ================================================== ======= ===== ===== =====
     chain                                              reports   5 %   1 % 0.1 %

@@ -91,6 +91,13 @@ class AbsorbingEvent:
         one of the given states was not yet absorbed.
     is_bound : bool
         Whether `probability` is an upper bound for all Gram matrices, rather than a mean.
+
+    Examples
+    --------
+    >>> from bnmc.mixing import AbsorbingEvent
+    >>> event = AbsorbingEvent("dead sample", "All outputs are 0.", 1e-5, 0.0, is_bound=True)
+    >>> round(1 / event.probability)  # layers per event, on average
+    100000
     """
 
     name: str

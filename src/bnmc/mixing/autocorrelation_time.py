@@ -200,7 +200,9 @@ def _slowest_component(run: Trajectory) -> Function:
     except BnmcError as error:
         raise ArgumentError("observable", None, allowed, f"no mean field: {error}") from None
     if not point.rate:
-        raise ArgumentError("observable", None, allowed, "the mean field forgets in one layer")
+        raise ArgumentError(
+            "observable", None, allowed, "the mean field reaches its fixed point in one layer"
+        )
     D = slowest_component(point, run.chain.convolution)
     return lambda G: np.vdot(D, G)
 

@@ -24,6 +24,7 @@ from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
+from bnmc.mixing.drawn import Drawn
 from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate, timescale
@@ -68,6 +69,13 @@ class ComparisonRow:
         The estimate; None if there is none.
     note : str
         The reason why there is no estimate, or what limits it; otherwise empty.
+
+    Examples
+    --------
+    >>> from bnmc.mixing import ComparisonRow
+    >>> row = ComparisonRow("relaxation", None, "too few layers above the noise")
+    >>> row.estimate is None, row.note
+    (True, 'too few layers above the noise')
     """
 
     name: str
@@ -76,8 +84,10 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Drawn):
     """Estimates of the rate of one chain; ``print`` shows a table.
+
+    `plot` draws the rates with their intervals, and a line at the rate of the mean field.
 
     Attributes
     ----------
@@ -135,29 +145,12 @@ class Comparison:
         )
         table = text_table(heads, [_cells(row) for row in self.rows])
         notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([f"Rate of {self.chain}, a layer", table, *notes])
+        return "\n".join([f"Rate per layer of {self.chain}", table, *notes])
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the rates with their intervals, and a line at the rate of the mean field.
+    def _draw(self, ax: Axes) -> None:
+        """Draw the rates with their intervals, and a line at the rate of the mean field."""
+        from bnmc.plot.axes import COLOURS
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot.axes import COLOURS, figure
-
-        if ax is None:
-            ax = figure()[1][0]
         names: list[str] = []
         for row in self.rows:
             if row.estimate is None:
@@ -177,7 +170,6 @@ class Comparison:
         ax.set_title(str(self.chain), fontsize="medium")
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
-        return ax
 
 
 @explains_keywords
@@ -347,7 +339,7 @@ def _mean_field(chain: Chain) -> ComparisonRow:
     except BnmcError as error:
         return ComparisonRow("mean field", None, str(error))
     if rate >= 1.0:
-        note = f"unstable: deviations grow by a factor of {rate:.4g} a layer"
+        note = f"unstable: deviations grow by a factor of {rate:.4g} per layer"
         return ComparisonRow("mean field", None, note)
     return ComparisonRow("mean field", RateEstimate(rate, 0.0, (rate, rate), 1, "mean field"))
 
