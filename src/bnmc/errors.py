@@ -23,6 +23,7 @@ __all__ = [
     "Interrupted",
     "KernelCacheWarning",
     "LayoutWarning",
+    "LinearTheoryWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
@@ -576,6 +577,13 @@ class LayoutWarning(UserWarning):
     """A matrix has more columns than rows, so its samples may be in the rows.
 
     Arrays of this package have one sample in each column.
+    """
+
+
+class LinearTheoryWarning(UserWarning):
+    """A prediction of `bnmc.mean_field.PathFluctuations` is for a width that is too small for it.
+
+    The message names the layer and the width from which on the linear theory holds.
     """
 
 
