@@ -55,7 +55,7 @@ _DOCUMENT = "document"
 
 
 class Foreign(ValueError):
-    """The content is none that an experiment keeps."""
+    """The content is not a result of an experiment."""
 
 
 def packed(value: object, identity: Mapping[str, str]) -> bytes:
@@ -66,7 +66,7 @@ def packed(value: object, identity: Mapping[str, str]) -> bytes:
     value : object
         Numbers, strings, None, tuples, lists, dicts, arrays, chains and results of this package.
     identity : mapping of str to str
-        What the result depends on; `unpacked` returns it.
+        Properties that the result depends on; `unpacked` returns them.
 
     Returns
     -------
