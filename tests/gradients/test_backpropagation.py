@@ -18,7 +18,7 @@ from bnmc.errors import (
     Interrupted,
     PartialEstimateError,
 )
-from bnmc.gradients import backpropagation, descent, parts
+from bnmc.gradients import backpropagation, descent, drawn, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
@@ -37,6 +37,9 @@ CUTS = [
     Chain(600, 3, "relu", norm="none", gain=0.1),
     Chain(600, 4, "tanh", weights="haar"),
     Chain(30, 4, "leaky_relu", norm="none", skip=0.5, gain=3.0),
+    Chain(12, 4, "relu", norm="layer", skip=0.5, order="pre-activation"),
+    Chain(12, 4, "tanh", norm="rms", bias_variance=0.1),
+    Chain(12, 4, "tanh", weights="uniform"),
 ]
 
 
@@ -54,6 +57,7 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
         same_bits(whole, run(executor=pool))
     # Five layers to a stretch, and one chain to a part.
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(drawn, "ROWS_BYTES", 1)
     monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
     same_bits(whole, run(threads=2))
 
