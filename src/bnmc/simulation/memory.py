@@ -262,7 +262,7 @@ class Request:
             # `out` is checked later.
             size = 0 if isinstance(recording.out, Mapping) and len(recording.out) else size
             return numbers + size, numbers + size
-        # Mean and squares, then the variance; with layers, copies of mean and squares, too.
+        # Mean, squares and variance; if layers remain, mean and squares once more.
         joined = 3 if "layer" in recording.reduce else 5
         return numbers + 2 * size, numbers + joined * size
 
