@@ -150,7 +150,7 @@ class TestProcess:
         assert err.splitlines()[-1] == "bnmc: interrupted"
         assert "Traceback" not in err
         # What was finished is shown and written.
-        assert "the run ended early, after layer" in out
+        assert "incomplete: the run ended after layer" in out
         with np.load(tmp_path / "run.npz") as stored:
             assert 1 <= len(stored["layer"]) < 41
             assert len(stored["gram"][0]) == len(stored["layer"])

@@ -95,7 +95,9 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     if getattr(config, "DISABLE_JIT", False):
         return function
-    dispatcher = _dispatcher(Kernel, function, {"nogil": True, **OPTIONS})
+    # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
+    options = {"nogil": True, "no_cfunc_wrapper": True, **OPTIONS}
+    dispatcher = _dispatcher(Kernel, function, options)
     dispatcher._cache = cache_of(function)
     return dispatcher
 

@@ -101,7 +101,7 @@ class FinishedRun:
         notes = [self.reference.note]
         if not run.complete:
             depth = self.settings["depth"]
-            notes.append(f"the run ended early, after layer {run.layers[-1]} of {depth}")
+            notes.append(f"incomplete: the run ended after layer {run.layers[-1]} of {depth}")
         if (lost := _first_layer_below_range(run)) is not None:
             notes.append(
                 f"from layer {lost} on, the Gram matrix is too small for float64 and the table "

@@ -23,6 +23,7 @@ from bnmc.errors import BnmcError
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
+from bnmc.mixing.drawn import Drawn
 from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate, timescale
@@ -82,8 +83,10 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Drawn):
     """Estimates of the rate of one chain; ``print`` shows a table.
+
+    `plot` draws the rates with their intervals, and a line at the rate of the mean field.
 
     Attributes
     ----------
@@ -143,27 +146,10 @@ class Comparison:
         notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
         return "\n".join([f"Rate per layer of {self.chain}", table, *notes])
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the rates with their intervals, and a line at the rate of the mean field.
+    def _draw(self, ax: Axes) -> None:
+        """Draw the rates with their intervals, and a line at the rate of the mean field."""
+        from bnmc.plot.axes import COLOURS
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot.axes import COLOURS, figure
-
-        if ax is None:
-            ax = figure()[1][0]
         names: list[str] = []
         for row in self.rows:
             if row.estimate is None:
@@ -183,7 +169,6 @@ class Comparison:
         ax.set_title(str(self.chain), fontsize="medium")
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
-        return ax
 
 
 @explains_keywords
