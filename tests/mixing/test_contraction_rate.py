@@ -126,3 +126,22 @@ def test_pairs_that_are_not_near_in_time(max_layers):
 def test_bad_input(options, error, said):
     with pytest.raises(error, match=said):
         contraction(**({"chain": bnmc.Chain(20, 3, "relu"), "rng": 0} | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation": "relu", "norm": "layer", "order": "activation-norm"},
+        pytest.param(
+            {"activation": "sin", "norm": "rms", "bias_variance": 0.05}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["layer after relu", "rms with bias"],
+)
+def test_norms_over_the_features_contract_as_the_correlation_map(options):
+    chain = bnmc.Chain(width=2000, batch=3, **options)
+    found = contraction(chain, rng=0)
+    expected = bnmc.mean_field.CorrelationMap.of(chain).phase().correlation_rate
+    # t with 31 degrees of freedom exceeds 7 with probability < 1e-7; widths change rates by 1/d.
+    assert abs(found.rate - expected) < 7.0 * found.rate_estimate.stderr + 10.0 / chain.width
+    assert found.rate_estimate.stderr < 0.02

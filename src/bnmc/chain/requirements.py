@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import ROW_NORMS, as_norm
+from bnmc.chain.norms import NORMS, ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
 __all__ = [
@@ -14,7 +14,8 @@ __all__ = [
     "require_two_samples",
 ]
 
-_NORMALIZING = " or ".join(f'"{name}"' for name in ROW_NORMS if not as_norm(name).is_identity)
+_NORMALIZING = ", ".join(f'"{name}"' for name in NORMS if not as_norm(name).is_identity)
+_NORMALIZING += ' or "group(g)"'
 _REASON = "without normalization no stationary law exists"
 
 

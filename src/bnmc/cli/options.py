@@ -13,11 +13,14 @@ import typer
 __all__ = [
     "Activation",
     "Batch",
+    "BiasVariance",
     "Eps",
     "Force",
     "Gain",
+    "Hours",
     "Json",
     "Norm",
+    "Order",
     "Plot",
     "ProgressFlag",
     "Seed",
@@ -49,6 +52,13 @@ Norm = Annotated[
         help="Normalization: batch, batch-uncentred, layer, rms, group(8) (8 groups) or none.",
     ),
 ]
+
+Order = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="norm-activation, activation-norm or pre-activation."),
+]
+
+BiasVariance = Annotated[float, typer.Option(help="Variance of the biases.")]
 
 Skip = Annotated[float, typer.Option(help="Factor of the skip connection; 0 for none.")]
 
@@ -111,6 +121,11 @@ Timeout = Annotated[
         metavar="SECONDS",
         help="Time limit in seconds; the report then contains the finished layers.",
     ),
+]
+
+Hours = Annotated[
+    float,
+    typer.Option(help="Longest duration allowed; a longer forecast raises an error."),
 ]
 
 ProgressFlag = Annotated[

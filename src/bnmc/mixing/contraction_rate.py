@@ -93,7 +93,8 @@ def contraction(
     Parameters
     ----------
     chain : Chain
-        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+        With a norm, Gaussian weights and no skip connection: then the Gram matrix of the
+        activations that W multiplies is a Markov chain, for each norm, order, bias and convolution.
     pairs : int, default 32
         Independent pairs, >= 2.
     initial, rng, level, executor, progress

@@ -367,7 +367,8 @@ def tv_bound(
     Parameters
     ----------
     chain : Chain
-        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+        With a norm, Gaussian weights and no skip connection: then the Gram matrix of the
+        activations that W multiplies is a Markov chain, for each norm, order, bias and convolution.
     depth : int
         The last layer l of the bound, >= 0.
     lag : int, optional
