@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
+import time
+from pathlib import Path
 
 import numpy as np
 
 import bnmc
-from bench.report import Cell, Floor, Report, Table
+from bench.report import RESULTS, Cell, Floor, Report, Table
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.mean_field import Fluctuations
 
@@ -24,56 +27,118 @@ SLOPE_CASES = (("linear", 10), ("relu", 10))
 # Independent chains of a run; each has one mean.
 CHAINS = 16
 
+# Ratios of an unfinished run. Its cases are not measured again.
+PARTIAL = RESULTS / "fluctuations.partial"
 
-def benchmark(*, quick: bool) -> Report:
-    """Compare the mean squares of all named activations, and fit the slope of the remainder."""
-    report = Report("fluctuations")
-    add_ratios(report, WIDTH, BATCHES[:2] if quick else BATCHES, 0.01 if quick else STDERR)
-    if not quick:
-        add_slopes(report)
+# A ratio, its standard error, the prediction, and the rate of the fixed point.
+Found = tuple[float, float, float, float]
+
+
+def benchmark(*, quick: bool, minutes: float = math.inf) -> Report:
+    """Compare the mean squares of all named activations, and fit the slope of the remainder.
+
+    After `minutes` no other case starts, and a later run continues. Its report has figures worth
+    keeping if all cases are measured.
+    """
+    batches, stderr = (BATCHES[:2], 0.01) if quick else (BATCHES, STDERR)
+    cases = [(name, n, WIDTH, stderr) for name in BUILTIN for n in batches]
+    slopes = [] if quick else [(*c, d, SLOPE_STDERR) for c in SLOPE_CASES for d in SLOPE_WIDTHS]
+    done = Done(PARTIAL)
+    end = time.monotonic() + 60.0 * minutes
+    for case in [*cases, *slopes]:
+        if case not in done and time.monotonic() < end:
+            done.add(case, measured(*case))
+    report = Report("fluctuations", measured=all(case in done for case in [*cases, *slopes]))
+    add_ratios(report, [(case, done[case]) for case in cases if case in done])
+    if report.measured and not quick:
+        add_slopes(report, done)
+    if report.measured:
+        done.discard([*cases, *slopes])
+    else:
+        print("The limit of time ended the run before its last case. The same command continues.")
     return report
 
 
-def add_ratios(report: Report, width: int, batches: tuple[int, ...], stderr: float) -> None:
+Case = tuple[str, int, int, float]
+
+
+class Done:
+    """The measured cases, and a file of them, one line each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[Case, Found] = {}
+        lines = path.read_text().splitlines() if path.exists() else []
+        for case, found in map(json.loads, lines):
+            self.found[tuple(case)] = tuple(found)
+
+    def __contains__(self, case: Case) -> bool:
+        return case in self.found
+
+    def __getitem__(self, case: Case) -> Found:
+        return self.found[case]
+
+    def add(self, case: Case, found: Found) -> None:
+        """Keep a case."""
+        self.found[case] = found
+        with self.path.open("a") as file:
+            print(json.dumps([case, found]), file=file)
+
+    def discard(self, cases: list[Case]) -> None:
+        """Remove these cases from the file."""
+        rest = [json.dumps(pair) + "\n" for pair in self.found.items() if pair[0] not in cases]
+        self.path.write_text("".join(rest))
+        if not rest:
+            self.path.unlink()
+
+
+def measured(name: str, batch: int, width: int, stderr: float) -> Found:
+    """Return the ratio of a case; NaN if its fixed point is unstable or slow."""
+    rate = bnmc.MeanField(bnmc.Chain(width, batch, name)).fixed_point().rate
+    if rate > MOST_RATE:
+        return math.nan, math.nan, math.nan, rate
+    start = time.process_time()
+    value, error, predicted = ratio(name, batch, width, stderr)
+    seconds = time.process_time() - start
+    print(f"{name:10} {batch:3} {width:6} {value:.4f} ± {error:.4f} {seconds:.0f} s", flush=True)
+    return value, error, predicted, rate
+
+
+def add_ratios(report: Report, found: list[tuple[Case, Found]]) -> None:
     """Add the ratios at one width; those of unstable or slow fixed points are left out."""
     rows: list[list[Cell]] = []
-    ratios = []
-    for name in BUILTIN:
-        for batch in batches:
-            rate = bnmc.MeanField(bnmc.Chain(width, batch, name)).fixed_point().rate
-            if rate > MOST_RATE:
-                rows.append([name, batch, rate, None, None, None])
-                continue
-            value, error, predicted = ratio(name, batch, width, stderr)
-            print(f"{name:10} {batch:3} {value:.4f} ± {error:.4f}", flush=True)
-            rows.append([name, batch, rate, predicted, value, error])
-            ratios.append((value, error))
-    title = f"E|G - G*|^2 at width {width}, norm batch, measured over predicted"
-    headers = ["activation", "batch", "rate", "predicted", "ratio", "standard error"]
+    for (name, batch, _, _), (value, error, predicted, rate) in found:
+        rest: list[Cell] = [predicted, value, error, abs(value - 1.0) / error]
+        rows.append([name, batch, rate, *(rest if math.isfinite(value) else [None] * 4)])
+    title = f"E|G - G*|^2 at width {WIDTH}, norm batch, measured over predicted"
+    headers = ["activation", "batch", "rate", "predicted", "ratio", "standard error", "off by"]
     report.tables.append(Table(title, headers, rows))
-    values, errors = np.array(ratios).T
+    kept = [one[:2] for _, one in found if math.isfinite(one[0])]
+    values, errors = np.array(kept).reshape(-1, 2).T
     off = np.abs(values - 1.0)
-    excess = float(np.max(off - 3.0 * errors))
+    excess = float(np.max(off - 3.0 * errors, initial=-math.inf))
     what = "largest |ratio - 1| less 3 standard errors"
     report.floors.append(Floor(what, excess, FLOOR, at_most=True))
-    report.samples["largest"] = float(off.max())
+    report.samples["largest"] = float(off.max(initial=0.0))
+    report.samples["beyond 1 %"] = int(np.sum(off > FLOOR))
+    report.samples["beyond 3 standard errors"] = int(np.sum(off > 3.0 * errors))
     report.samples["ratio"], report.samples["stderr"] = values.tolist(), errors.tolist()
 
 
-def add_slopes(report: Report) -> None:
+def add_slopes(report: Report, done: Done) -> None:
     """Add the remainders ratio − 1 by width, and the weighted slope of their logarithms."""
     rows: list[list[Cell]] = []
     for name, batch in SLOPE_CASES:
-        found = [ratio(name, batch, width, SLOPE_STDERR)[:2] for width in SLOPE_WIDTHS]
+        found = [done[name, batch, width, SLOPE_STDERR][:2] for width in SLOPE_WIDTHS]
         values, errors = np.array(found).T
         rest = values - 1.0
         slope, error = power(np.array(SLOPE_WIDTHS, dtype=float), rest, errors)
         for width, one, off in zip(SLOPE_WIDTHS, rest, errors, strict=True):
             rows.append([f"{name}, batch {batch}", width, float(one), float(off), None, None])
         rows.append([f"{name}, batch {batch}", None, None, None, slope, error])
-        off = abs(slope + 1.0) / error
+        away = abs(slope + 1.0) / error
         report.floors.append(
-            Floor(f"{name}: standard errors of slope from -1", off, 3.0, at_most=True)
+            Floor(f"{name}: standard errors of slope from -1", away, 3.0, at_most=True)
         )
     headers = ["chain", "width", "ratio - 1", "standard error", "slope", "its error"]
     report.tables.append(Table("Remainder of the linear theory", headers, rows))

@@ -11,11 +11,12 @@ from bnmc.chain.requirements import (
     require_two_samples,
 )
 from bnmc.errors import ArgumentError, BackendError
+from bnmc.mixing.absorption import absorbing_events
 
 NONE = bnmc.Chain(20, 3, "relu", norm="none")
 ONE = bnmc.Chain(20, 1, "relu", norm="batch-uncentred")
-ALLOWED = '"batch" or "batch-uncentred"'
-REASON = "without normalization there is no invariant law"
+ALLOWED = '"batch", "batch-uncentred", "layer", "rms" or "group(g)"'
+REASON = "without normalization no stationary law exists"
 X = np.eye(20)[:, :3]
 
 
@@ -75,14 +76,9 @@ OTHER_LAYERS = {
 }
 REFUSING = {
     "require_row_by_row": (lambda chain: require_row_by_row(chain, "elsewhere"), "elsewhere"),
-    "tv_bound": (lambda chain: bnmc.mixing.tv_bound(chain, 3), "bnmc.mixing.autocorrelation"),
-    "contraction": (bnmc.mixing.contraction, "bnmc.mixing.autocorrelation"),
-    "expectation": (lambda chain: bnmc.invariant.expectation(chain, "trace"), "autocorrelation"),
-    "sample": (lambda chain: bnmc.invariant.sample(chain, 2), "autocorrelation"),
-    "check": (bnmc.invariant.check, "samples= of your own"),
-    "check samples": (
-        lambda chain: bnmc.invariant.check(chain, samples=np.ones((200, 20, 3))),
-        "bnmc.testing.assert_same_law",
+    "absorbing events": (
+        lambda chain: absorbing_events(chain, np.ones((2, 3, 3))),
+        "no absorbing event",
     ),
     "regularity.constant": (bnmc.regularity.constant, "observable of bnmc.simulate"),
     "kernels.law": (bnmc.kernels.law, "bnmc.simulate"),
@@ -120,13 +116,36 @@ def test_a_bias_that_the_norm_subtracts_changes_nothing_but_states():
     require_row_by_row(chain, "")
     star = bnmc.MeanField(chain).fixed_point().gram
     assert np.array_equal(star, bnmc.MeanField(bnmc.Chain(20, 3, "tanh")).fixed_point().gram)
-    for call in (
-        lambda: bnmc.invariant.sample(chain, 2),
-        lambda: bnmc.invariant.check(chain, samples=np.ones((200, 20, 3))),
-        lambda: bnmc.kernels.law(chain),
-    ):
-        with pytest.raises(ArgumentError, match=r"^bias_variance: got 0\.3, allowed: 0"):
-            call()
+    with pytest.raises(ArgumentError, match=r"^bias_variance: got 0\.3, allowed: 0"):
+        bnmc.kernels.law(chain)
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [("pytorch", "more of a than its Gram matrix"), ("haar", "cannot draw the same rows")],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda chain: bnmc.mixing.tv_bound(chain, 3),
+        bnmc.mixing.contraction,
+        lambda chain: bnmc.invariant.expectation(chain, "trace"),
+        lambda chain: bnmc.invariant.sample(chain, 2),
+        bnmc.invariant.check,
+    ],
+)
+def test_pairs_of_other_laws_of_weights_are_refused_with_the_reason(call, weights, why):
+    for norm in ("batch", "layer"):
+        with pytest.raises(ArgumentError, match="^weights: got") as raised:
+            call(bnmc.Chain(20, 3, "relu", norm=norm, weights=weights))
+        assert why in raised.value.hint
+
+
+def test_no_gpu_couples_layers_that_are_not_row_by_row(monkeypatch):
+    monkeypatch.setattr("bnmc._kernels.gpu.device.why_not", lambda: None)
+    for options in OTHER_LAYERS.values():
+        with pytest.raises(BackendError, match="are coupled on the CPU: backend='cpu'"):
+            bnmc.mixing.tv_bound(bnmc.Chain(20, 3, "relu", **options), 3, backend="cuda")
 
 
 def test_biases_that_layers_see_are_refused():

@@ -309,7 +309,7 @@ def test_a_timeout_returns_the_first_chains(monkeypatch):
     assert time.monotonic() - begun < 4.0
     assert not partial.complete
     assert "interrupted" in repr(partial)
-    assert "ended before its time" in str(partial)
+    assert "incomplete: the run ended after" in str(partial)
     assert 1 <= partial.chains < 200
     whole = bnmc.backpropagate(
         TANH, 5, chains=partial.chains, rng=0, loss=lambda outputs: outputs, classes=2, timeout=60

@@ -99,7 +99,9 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     if getattr(config, "DISABLE_JIT", False):
         return function
-    dispatcher = _dispatcher(Kernel, function, {"nogil": True, **OPTIONS})
+    # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
+    options = {"nogil": True, "no_cfunc_wrapper": True, **OPTIONS}
+    dispatcher = _dispatcher(Kernel, function, options)
     dispatcher._cache = cache_of(function)
     return dispatcher
 
@@ -144,6 +146,12 @@ class Sigma:
         on disk.
     functions : dict
         The scalar function for "float32" and "float64".
+
+    Examples
+    --------
+    >>> from bnmc import kernels
+    >>> isinstance(kernels.activation("relu"), kernels.Sigma)
+    True
     """
 
     known: ClassVar[dict[str, Sigma]] = {}

@@ -41,7 +41,7 @@ def is_homogeneous(activation: Activation) -> bool:
     """Return whether σ is named and homogeneous, or a function that proves to be homogeneous.
 
     A homogeneous function that calls anything beyond Python's arithmetic, comparisons, `abs`,
-    `max`, `min` and their NumPy forms does not count, as nothing is known of what it calls.
+    `max`, `min` and their NumPy forms does not count, because the called code is unknown.
 
     Examples
     --------

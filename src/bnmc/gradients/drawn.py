@@ -35,8 +35,7 @@ class NetworkTask(Task):
     Random numbers have the precision `dtype`; all products are float64.
     """
 
-    #: What `backpropagate` calls the sampler, and the products with weights.
-    sampler: ClassVar[str]
+    #: The products with weights.
     products: ClassVar[type[DrawnWeights | ReplayedRows]]
 
     def __call__(
@@ -117,15 +116,18 @@ class NetworkTask(Task):
 class DrawnTask(NetworkTask):
     """A backward pass that draws every weight matrix, multiplies by it, and by its transpose."""
 
-    sampler = "weights"
     products = DrawnWeights
+
+    @property
+    def sampler(self) -> str:
+        """What `backpropagate` calls the sampler."""
+        return "weights"
 
 
 @dataclass(frozen=True)
 class ReplayedTask(NetworkTask):
     """A backward pass that draws the rows of `simulate`, and products given these."""
 
-    sampler = "conditional"
     products = ReplayedRows
 
 

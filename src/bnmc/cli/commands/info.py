@@ -9,7 +9,7 @@ __all__ = ["info"]
 
 
 def info(as_json: options.Json = False) -> None:
-    """Versions, threads, GPU and cache.
+    """Print versions, processors, GPU and the kernel cache.
 
     Example: bnmc info --json
     """
@@ -43,11 +43,11 @@ def info(as_json: options.Json = False) -> None:
         "kernels of the wheel": (
             "none" if in_wheel is None else f"{in_wheel.entries} for {in_wheel.level}"
         ),
-        "kernel cache": "none: no folder can be written to" if kept is None else kept.folder,
+        "kernel cache": "none: no folder is writable" if kept is None else kept.folder,
         "kernels in the cache": 0 if kept is None else kept.entries,
         "megabytes in the cache": 0.0 if kept is None else round(kept.bytes / 1e6, 1),
     }
     if as_json:
         print_json(facts)
         return
-    print_table(["what", "value"], [[name, str(value)] for name, value in facts.items()])
+    print_table(["item", "value"], [[name, str(value)] for name, value in facts.items()])

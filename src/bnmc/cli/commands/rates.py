@@ -31,11 +31,11 @@ def rates(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Estimate how fast a chain forgets, in every way there is.
+    """Estimate the rate of mixing by six methods.
 
-    The rate of the mean field is beside them.
+    The first row of the table is the rate of the mean field.
 
-    Ends with status 3 if no estimator finds a rate; the table says why of each.
+    If no method finds a rate, the exit status is 3, and the table gives the reason of each method.
 
     Example: bnmc rates --activation tanh --batch 5 --plot rates.png
     """

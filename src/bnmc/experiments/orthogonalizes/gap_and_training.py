@@ -58,8 +58,8 @@ def fig_3(
     """Fig. 3: loss and orthogonality gap while networks of several depths are trained.
 
     ReLU networks without batch normalization and without biases start from Xavier's weights with
-    gain √2, and SGD trains them.  The paper has CIFAR-10 (``data=``), width 800, batch size 500, 15
-    to 75 layers with the readout, 30 epochs, and learning rate .01; `full` has these sizes.  The
+    gain √2, and SGD trains them.  The paper uses CIFAR-10 (``data=``), width 800, batch size 500,
+    15 to 75 layers with the readout, 30 epochs, and learning rate .01; `full` has these sizes.  The
     default has 640 digits, width 48, batch size 64, 4 to 24 hidden layers, 16 epochs, and learning
     rate .03.  Grey values are scaled to [−1, 1].
 

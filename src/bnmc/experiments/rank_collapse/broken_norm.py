@@ -76,7 +76,7 @@ def fig_5(
 
     A perceptron and a convolutional network like VGG, both with batch normalization, are trained by
     SGD from PyTorch's default weights, and from uniform positive weights of the same variance.  A
-    third network has batch normalization without centring.  The paper has VGG19 on CIFAR-10
+    third network has batch normalization without centring.  The paper uses VGG19 on CIFAR-10
     (``data=``), and a perceptron in the text; `full` has the convolutions of VGG19, with one linear
     layer as classifier.  The training of this figure has no public code, so epochs and learning
     rate of `full` are those of the perceptrons.  The default has 320 digits, width 48, 12 hidden

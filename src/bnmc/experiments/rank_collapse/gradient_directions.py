@@ -52,7 +52,7 @@ def fig_10(
 
     A convolutional network like VGG is trained by SGD with batch normalization, without it, without
     it at the 100-fold learning rate, and without it on random images (uniform grey values, with the
-    labels of the images).  The paper has VGG19 on CIFAR-10 (``data=``); `full` has its
+    labels of the images).  The paper uses VGG19 on CIFAR-10 (``data=``); `full` has its
     convolutions, with one linear layer as classifier.  The training of this figure has no public
     code.  The default has nine convolutions, 320 digits, batch size 32 and 5 epochs.
 

@@ -75,9 +75,9 @@ def fig_6(
     ReLU networks are trained by SGD: without batch normalization, from PyTorch's default weights
     and after a pre-training that increases the rank layer by layer on one batch
     (`bnmc.torch.maximize_rank_`), and with batch normalization, from default and from asymmetric
-    parameters.  The paper has Fashion-MNIST (``data=``), width 128, 32 hidden layers and 15 epochs;
-    `full` has these sizes.  The default has 320 digits, width 48, 12 hidden layers, 8 epochs,
-    and 25 and 150 steps of pre-training with learning rate 1; 5 steps change nothing there.
+    parameters.  The paper uses Fashion-MNIST (``data=``), width 128, 32 hidden layers and 15
+    epochs; `full` has these sizes.  The default has 320 digits, width 48, 12 hidden layers, 8
+    epochs, and 25 and 150 steps of pre-training with learning rate 1; 5 steps change nothing there.
 
     Expected by the paper: SGD keeps the order of the initial ranks, and networks with a larger
     initial rank learn faster.

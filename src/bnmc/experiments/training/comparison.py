@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
         Learning rates; each start has its best one at each depth.
     networks : int
     scale : (float, float)
-        Factor of the grey values, and what is added to them.
+        Factor of the grey values, and the constant added to them.
     own : str
         Label of the start that is compared with the others.
     summary : str

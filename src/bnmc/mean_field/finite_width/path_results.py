@@ -28,6 +28,15 @@ class PathPrediction:
     stderr : (depth + 1,) ndarray of float64
         Their standard errors from randomized quasi-Monte Carlo. Terms of higher order in 1/width
         are not included.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> mean_field = bnmc.MeanField(bnmc.Chain(1000, 3, "tanh"))
+    >>> run = mean_field.trajectory(np.diag([1.0, 2.0, 3.0]), 4, rng=0, fluctuations=True)
+    >>> found = run.fluctuations.mean_square(1000)
+    >>> found.value.shape, bool(found.stderr.max() < 1e-3 * found.value.max())
+    ((5,), True)
     """
 
     value: FloatArray

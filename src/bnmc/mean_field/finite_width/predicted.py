@@ -6,6 +6,7 @@ import math
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.requirements import require_fully_connected
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
 from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.joint_moments import (
@@ -35,6 +36,7 @@ _AGREED = 0.3
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require_independent(chain)
+    require_fully_connected(chain, "measure the spread of a run of bnmc.simulate")
     point = fixed_point(chain, rtol)
     if not point.stable:
         raise NotMixing(

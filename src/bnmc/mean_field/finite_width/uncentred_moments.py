@@ -28,9 +28,15 @@ from bnmc.mean_field.finite_width.joint_moments import (
     JointMoments,
     nested_moments,
     nested_size,
+    pair_products,
     raw_moments,
 )
 from bnmc.mean_field.finite_width.sectors import noises
+from bnmc.mean_field.finite_width.transforms import (
+    LEAST_BATCH,
+    TRANSFORM_ORDERS,
+    transformed_pairs,
+)
 from bnmc.mean_field.fixed_point.accuracy import resolved
 from bnmc.mean_field.fixed_point.angle_average import AngleNodes, angle_nodes
 from bnmc.mean_field.fixed_point.angle_table import singular_angles
@@ -100,12 +106,13 @@ def uncentred_moments(
     """
     known = resolved(activation, batch, wider=True)
     kinks = np.unique(np.concatenate([jumps(activation, known.breaks, k) for k in range(3)]))
-    orders = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    large = batch >= LEAST_BATCH
+    orders = TRANSFORM_ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
     found: list[UncentredMoments] = []
     for more, order in enumerate(orders):
         nodes = _nodes(batch, point, kinks, known.edge, _ANGLE_ORDER + _MORE_ANGLES * more)
         size = nodes.weight.size * nested_size(batch, kinks.size, order)
-        if len(found) > 1 and size > _MORE * MOST_EVALUATIONS:
+        if len(found) > 1 and not large and size > _MORE * MOST_EVALUATIONS:
             break
         given = [
             _given_angle(activation, batch, float(angle), known.edge, known.breaks, kinks, order)
@@ -154,19 +161,23 @@ def _given_angle(
 
     m = batch - 1
     panels = subdivided(np.array([-edge, *inside(breaks), edge]), _WIDEST_PANEL)
-    rule = sphere_rule(function, m, -1.0 / m, panels, _PAIR_ORDER)
-    known = moments(rule, batch)
+    if batch >= LEAST_BATCH:
+        known, products, nested = transformed_pairs(function, batch, panels, order)
+    else:
+        rule = sphere_rule(function, m, -1.0 / m, panels, _PAIR_ORDER)
+        known = moments(rule, batch)
 
-    def centred(x: FloatArray) -> FloatArray:
-        return np.asarray(function(x) - known.mean)
+        def centred(x: FloatArray) -> FloatArray:
+            return np.asarray(function(x) - known.mean)
 
-    def centred_square(x: FloatArray) -> FloatArray:
-        return np.asarray(centred(x) ** 2)
+        def centred_square(x: FloatArray) -> FloatArray:
+            return np.asarray(centred(x) ** 2)
 
-    squares = sphere_rule(centred_square, m, -1.0 / m, panels, _PAIR_ORDER)
-    nested = np.zeros(3)
-    if batch > 2:
-        nested = nested_moments(centred, batch, inside(kinks), edge, order)
+        squares = sphere_rule(centred_square, m, -1.0 / m, panels, _PAIR_ORDER)
+        products = pair_products(rule, squares, known.mean)
+        nested = np.zeros(3)
+        if batch > 2:
+            nested = nested_moments(centred, batch, inside(kinks), edge, order)
     mean = known.mean
     own = [known.own[0] + 2.0 * mean * known.first, known.own[1] + 2.0 * mean * known.second]
     # Given x₁, x₂ has mean −x₁/(n−1).
@@ -174,7 +185,7 @@ def _given_angle(
         cross + mean * single * (1.0 - 1.0 / m)
         for cross, single in zip(known.cross, (known.first, known.second), strict=True)
     ]
-    return raw_moments(rule, squares, known, nested, batch), np.array([*own, *pair])
+    return raw_moments(known, products, nested, batch), np.array([*own, *pair])
 
 
 def _averaged(

@@ -18,6 +18,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.fixed_point.accuracy import resolved, value_errors
+from bnmc.mean_field.fixed_point.fourier import fourier_modes
 from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.uncentred import uncentred
@@ -43,12 +44,20 @@ def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
     point, worst = fixed_point_of_batch(chain.activation, n, norm)
     kinds = len(point.eigenvalues)
     if norm.hides_common_part:
-        multiplicities: tuple[int, ...] = (n - 1, n * (n - 3) // 2)
+        sectors: tuple[str, ...] = ("differences", "rest")[:kinds]
     elif kinds == 2:
-        multiplicities = (n - 1, n * (n - 1) // 2)
+        sectors = ("differences", "pairs")
     else:
-        multiplicities = (1, n - 1, n - 1, n * (n - 3) // 2)
-    found = FixedPoint(**asdict(point), batch=n, multiplicities=multiplicities[:kinds])
+        sectors = ("constants", "differences", "differences", "rest")[:kinds]
+    dimensions = {
+        "constants": 1, "differences": n - 1, "pairs": n * (n - 1) // 2, "rest": n * (n - 3) // 2
+    }  # fmt: skip
+    found = FixedPoint(
+        **asdict(point), batch=n, multiplicities=tuple(dimensions[sector] for sector in sectors)
+    )
+    if chain.convolution is not None:
+        modes = fourier_modes(chain.convolution, n, found.eigenvalues, sectors)
+        found = replace(found, modes=modes, rate=max(mode.rate for mode in modes))
     return require_accuracy(found, worst, rtol)
 
 
@@ -112,6 +121,9 @@ def _require_symmetric_fixed_point(chain: Chain) -> None:
             "bnmc.mean_field.CorrelationMap.of(chain)"
         )
         raise ArgumentError("norm", chain.norm, allowed, hint)
+    if chain.shows_bias:
+        hint = "with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory"
+        raise ArgumentError("bias_variance", chain.bias_variance, "0", hint)
     if chain.skip != 0:
         raise ArgumentError("skip", chain.skip, "0", "the fixed point is that of a chain of layers")
     if chain.eps != 0:
