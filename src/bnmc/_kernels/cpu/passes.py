@@ -394,14 +394,22 @@ def finish_panels(
 
 
 @kernel
+def add_variance(gram, variance, out):
+    """Write a Gram matrix plus a variance that all samples share."""
+    for i in range(gram.shape[0]):
+        for j in range(gram.shape[1]):
+            out[i, j] = gram[i, j] + variance
+
+
+@kernel
 def drawn_layers(
-    style, room, panel_sums, sigma, law, grams, xs, activations, first_chain, first_layer, slots,
-    record, panel, key0, key1, total, work, status, exponents, units, lift,
+    style, room, panel_sums, variance, sigma, law, grams, xs, activations, first_chain,
+    first_layer, slots, record, panel, key0, key1, total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers, each drawn given the Gram matrix of the one before.
 
-    Parameters are `style`, `room`, ``panel_sums`` of shape (panels, sums), and those of
-    `layers.conditional_layers`.
+    Parameters are `style`, `room`, ``panel_sums`` of shape (panels, sums), the variance of the bias
+    over the square of the gain, and those of `layers.conditional_layers`.
     """
     guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
     panels = panel_sums.shape[0]
@@ -413,8 +421,12 @@ def drawn_layers(
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
+            source = gram
+            if variance > 0.0:
+                source = work.covariance  # `factorise` may overwrite its argument
+                add_variance(gram, variance, source)
             least_pivot = factorise(
-                gram, law, work.covariance, work.group_means, work.diagonal, work.panel,
+                source, law, work.covariance, work.group_means, work.diagonal, work.panel,
                 work.twin, work.factor, work.regular,
             )  # fmt: skip
             event, place = RUNNING, -1
