@@ -18,7 +18,7 @@ KERNELS := $(shell find src/bnmc/_kernels -name '*.py' 2>/dev/null | sort | xarg
 NUMBA_CACHE_DIR ?= $(CURDIR)/.cache/numba/$(KERNELS)
 export NUMBA_CACHE_DIR
 
-.PHONY: help test test-slow fuzz lint docs docs-full demo bench smoke mutants clean
+.PHONY: help test test-slow fuzz lint docs docs-full demo bench wheel smoke mutants clean
 .NOTPARALLEL:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make docs-full  the same, with all figures made (minutes)"
 	@echo "make demo       bnmc demo: handwritten digits through deep random networks"
+	@echo "make wheel      the wheel for this platform, with compiled kernels (minutes), in dist"
 	@echo "make smoke      the wheel in a new environment, by the interpreter PYTHON"
 	@echo "make mutants    small faults in changed files: which ones do the tests find?"
 	@echo "make bench      benchmarks, with NumPy, PyTorch and JAX for comparison"
@@ -69,10 +70,15 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench $(ARGS)
 
+# It carries kernels for x86-64-v3 and x86-64-v4, for the versions of Python and Numba of PYTHON's
+# environment; `make ARGS=-Ckernels=none wheel` makes the wheel for all other machines.
+wheel: $(VENV)/.test
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist $(ARGS)
+
 # Each of `make smoke`, `make PYTHON=python3.13 smoke` installs the wheel in a new environment.
 smoke: $(VENV)/.test
 	rm -rf .cache/smoke
-	$(BIN)/python -m build --quiet --wheel --outdir .cache/smoke/dist
+	$(BIN)/python -m build --quiet --wheel --outdir .cache/smoke/dist $(ARGS)
 	$(PYTHON) -m venv .cache/smoke/env
 	.cache/smoke/env/bin/python -m pip install --quiet "$$(echo .cache/smoke/dist/*.whl)[cli]"
 	.cache/smoke/env/bin/python -P tests/installed.py

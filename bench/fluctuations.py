@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 
 import bnmc
 from bench.report import Cell, Floor, Report, Table
+from bench.unfinished import Cases
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.mean_field import Fluctuations
 
@@ -24,56 +26,87 @@ SLOPE_CASES = (("linear", 10), ("relu", 10))
 # Independent chains of a run; each has one mean.
 CHAINS = 16
 
+# An activation, a batch size, a width and the standard error that is asked for.
+Case = tuple[str, int, int, float]
 
-def benchmark(*, quick: bool) -> Report:
-    """Compare the mean squares of all named activations, and fit the slope of the remainder."""
-    report = Report("fluctuations")
-    add_ratios(report, WIDTH, BATCHES[:2] if quick else BATCHES, 0.01 if quick else STDERR)
-    if not quick:
-        add_slopes(report)
+# A ratio, its standard error, the prediction, and the rate of the fixed point.
+Found = tuple[float, float, float, float]
+
+
+def benchmark(*, quick: bool, minutes: float = math.inf) -> Report:
+    """Compare the mean squares of all named activations, and fit the slope of the remainder.
+
+    After `minutes` no other case starts, and the same call continues. The report has figures worth
+    keeping if all cases are measured.
+    """
+    batches, stderr = (BATCHES[:2], 0.01) if quick else (BATCHES, STDERR)
+    cases: list[Case] = [(name, n, WIDTH, stderr) for name in BUILTIN for n in batches]
+    slopes: list[Case] = [
+        (name, n, width, SLOPE_STDERR) for name, n in SLOPE_CASES for width in SLOPE_WIDTHS
+    ]
+    wanted = cases if quick else [*cases, *slopes]
+    kept = Cases("fluctuations")
+    end = time.monotonic() + 60.0 * minutes
+    found: dict[Case, Found] = {}
+    for case in wanted:
+        key = " ".join(map(str, case))
+        if key in kept or time.monotonic() < end:
+            value, error, predicted, rate = kept.row(key, lambda case=case: measured(*case))
+            found[case] = value, error, predicted, rate
+    report = Report("fluctuations", measured=len(found) == len(wanted))
+    add_ratios(report, [(case, found[case]) for case in cases if case in found])
+    if report.measured:
+        if not quick:
+            add_slopes(report, found)
+        kept.done()
+    else:
+        print(f"{len(found)} of {len(wanted)} cases are measured. The same command continues.")
     return report
 
 
-def add_ratios(report: Report, width: int, batches: tuple[int, ...], stderr: float) -> None:
+def measured(name: str, batch: int, width: int, stderr: float) -> list[Cell]:
+    """Return the ratio of a case; NaN if its fixed point is unstable or slow."""
+    rate = bnmc.MeanField(bnmc.Chain(width, batch, name)).fixed_point().rate
+    if rate > MOST_RATE:
+        return [math.nan, math.nan, math.nan, rate]
+    return [*ratio(name, batch, width, stderr), rate]
+
+
+def add_ratios(report: Report, found: list[tuple[Case, Found]]) -> None:
     """Add the ratios at one width; those of unstable or slow fixed points are left out."""
     rows: list[list[Cell]] = []
-    ratios = []
-    for name in BUILTIN:
-        for batch in batches:
-            rate = bnmc.MeanField(bnmc.Chain(width, batch, name)).fixed_point().rate
-            if rate > MOST_RATE:
-                rows.append([name, batch, rate, None, None, None])
-                continue
-            value, error, predicted = ratio(name, batch, width, stderr)
-            print(f"{name:10} {batch:3} {value:.4f} ± {error:.4f}", flush=True)
-            rows.append([name, batch, rate, predicted, value, error])
-            ratios.append((value, error))
-    title = f"E|G - G*|^2 at width {width}, norm batch, measured over predicted"
-    headers = ["activation", "batch", "rate", "predicted", "ratio", "standard error"]
+    for (name, batch, _, _), (value, error, predicted, rate) in found:
+        rest: list[Cell] = [predicted, value, error, abs(value - 1.0) / error]
+        rows.append([name, batch, rate, *(rest if math.isfinite(value) else [None] * 4)])
+    title = f"E|G - G*|^2 at width {WIDTH}, norm batch, measured over predicted"
+    headers = ["activation", "batch", "rate", "predicted", "ratio", "standard error", "off by"]
     report.tables.append(Table(title, headers, rows))
-    values, errors = np.array(ratios).T
+    kept = [one[:2] for _, one in found if math.isfinite(one[0])]
+    values, errors = np.array(kept).reshape(-1, 2).T
     off = np.abs(values - 1.0)
-    excess = float(np.max(off - 3.0 * errors))
+    excess = float(np.max(off - 3.0 * errors, initial=-math.inf))
     what = "largest |ratio - 1| less 3 standard errors"
     report.floors.append(Floor(what, excess, FLOOR, at_most=True))
-    report.samples["largest"] = float(off.max())
+    report.samples["largest"] = float(off.max(initial=0.0))
+    report.samples["beyond 1 %"] = int(np.sum(off > FLOOR))
+    report.samples["beyond 3 standard errors"] = int(np.sum(off > 3.0 * errors))
     report.samples["ratio"], report.samples["stderr"] = values.tolist(), errors.tolist()
 
 
-def add_slopes(report: Report) -> None:
+def add_slopes(report: Report, done: dict[Case, Found]) -> None:
     """Add the remainders ratio − 1 by width, and the weighted slope of their logarithms."""
     rows: list[list[Cell]] = []
     for name, batch in SLOPE_CASES:
-        found = [ratio(name, batch, width, SLOPE_STDERR)[:2] for width in SLOPE_WIDTHS]
+        found = [done[name, batch, width, SLOPE_STDERR][:2] for width in SLOPE_WIDTHS]
         values, errors = np.array(found).T
         rest = values - 1.0
         slope, error = power(np.array(SLOPE_WIDTHS, dtype=float), rest, errors)
         for width, one, off in zip(SLOPE_WIDTHS, rest, errors, strict=True):
             rows.append([f"{name}, batch {batch}", width, float(one), float(off), None, None])
         rows.append([f"{name}, batch {batch}", None, None, None, slope, error])
-        off = abs(slope + 1.0) / error
+        away = abs(slope + 1.0) / error
         report.floors.append(
-            Floor(f"{name}: standard errors of slope from -1", off, 3.0, at_most=True)
+            Floor(f"{name}: standard errors of slope from -1", away, 3.0, at_most=True)
         )
     headers = ["chain", "width", "ratio - 1", "standard error", "slope", "its error"]
     report.tables.append(Table("Remainder of the linear theory", headers, rows))

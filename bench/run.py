@@ -17,6 +17,7 @@ BENCHMARKS = {
     "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
     "conv": ("bench.convolutions", "benchmark", "Chain.conv against PyTorch drawing kernels"),
+    "norms": ("bench.norms", "benchmark", "norms over the features against batch norm"),
     "large-batches": ("bench.large_batches", "benchmark", "layers of large batches, against BLAS"),
     "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),

@@ -5,14 +5,18 @@ The program needs the extra `cli` and nothing from the source tree.
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
 import numpy as np
 
 import bnmc
+from bnmc._kernels.compile_time import compile_seconds
+from bnmc._kernels.wheel_kernels import carried
 
 
 def main() -> None:
@@ -22,6 +26,18 @@ def main() -> None:
     assert Path(sys.prefix) in Path(bnmc.__file__).parents, "this is not the installed package"
 
     chain = bnmc.Chain(width=1000, batch=5, activation="relu")
+    begun = time.process_time()
+    first = bnmc.simulate(chain, 3, rng=0)
+    seconds = time.process_time() - begun
+    if carried() is not None:
+        assert compile_seconds() == 0.0, "the kernels of the wheel are not used"
+        print(f"first run from the kernels of the wheel ({first.cpu}): {seconds:.2f} s of CPU time")
+        program = f"import bnmc; print(bnmc.simulate({chain!r}, 3, rng=0).gram.tobytes().hex())"
+        compiled = subprocess.run(
+            [sys.executable, "-c", program.replace("Chain(", "bnmc.Chain(", 1)],
+            env={**os.environ, "BNMC_KERNELS": "none"}, check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert bytes.fromhex(compiled.stdout) == first.gram.tobytes()
     theory = bnmc.MeanField(chain)
     star, expected = theory.fixed_point(), theory.fluctuations().mean_square(1000).value
     for dtype in ("float64", "float32"):

@@ -50,7 +50,7 @@ def after(step, h, layers):
 
 
 def settled(chain, step, count, rng, layers=12):
-    """States of a network that started from Gaussian ones, which are near the invariant law."""
+    """States of a network that started from Gaussian ones, which are near the stationary law."""
     return after(step, rng.standard_normal((count, chain.width, chain.batch)), layers)
 
 

@@ -4,8 +4,10 @@ The source distribution is built from this folder, and the wheel from the source
 Nothing is downloaded: a new environment finds all other packages where the tests find them.
 """
 
+import importlib
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from numba.core.caching import _CacheLocator
 
 import bnmc
@@ -49,7 +52,9 @@ def run(*command, cwd, environment=None):
 def built(tmp_path_factory):
     """Return a folder with the source distribution and the wheel."""
     folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    command = sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT
+    # Compiling the kernels of a wheel takes minutes: `make smoke` does it.
+    run(*command, cwd=folder, environment={"BNMC_KERNELS": "none"})
     return folder
 
 
@@ -69,6 +74,70 @@ def test_what_is_in_the_distributions(built):
         "tests/kernels/embedding.c",
     ):
         assert name in inside
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """Return the build backend, run from the source tree as a front end runs it."""
+    monkeypatch.syspath_prepend(ROOT / "wheels")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("BNMC_KERNELS", raising=False)
+    return importlib.import_module("backend")
+
+
+def compile_one(command, *, check):
+    """Stand for `wheels/kernels.py`: write one file."""
+    folder = Path(command[-1], "x86-64-v3")
+    folder.mkdir()
+    (folder / "one.nbc").write_text("code")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="wheels with kernels are made on Linux")
+def test_a_wheel_with_kernels(backend, monkeypatch, tmp_path):
+    monkeypatch.setattr(backend, "can_compile", lambda: True)
+    monkeypatch.setattr(subprocess, "run", compile_one)
+    name = backend.build_wheel(str(tmp_path))
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert re.fullmatch(rf"bnmc-.*-{python}-{python}-(many)?linux.*_x86_64\.whl", name)
+    with zipfile.ZipFile(tmp_path / name) as made:
+        assert "bnmc/_kernels/compiled/x86-64-v3/one.nbc" in made.namelist()
+        (info,) = [one for one in made.namelist() if one.endswith("dist-info/WHEEL")]
+        assert "Root-Is-Purelib: false" in made.read(info).decode()
+    assert any("numba" in one for one in backend.get_requires_for_build_wheel())
+    assert "BNMC_KERNELS" not in os.environ
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "machine"])
+def test_a_wheel_without_kernels(backend, monkeypatch, tmp_path, how):
+    monkeypatch.setattr(subprocess, "run", compile_one)
+    monkeypatch.setattr(backend, "can_compile", lambda: how != "machine")
+    options = {"kernels": "none"} if how == "option" else None
+    if how == "variable":
+        monkeypatch.setenv("BNMC_KERNELS", "none")
+    name = backend.build_wheel(str(tmp_path), options)
+    assert name.endswith("-py3-none-any.whl")
+    assert not [one for one in zipfile.ZipFile(tmp_path / name).namelist() if "compiled/" in one]
+
+
+def test_an_editable_installation_carries_no_kernels(backend, monkeypatch, tmp_path):
+    monkeypatch.setattr(subprocess, "run", compile_one)
+    monkeypatch.setenv("BNMC_KERNELS", "compiled")
+    parts = inspect.signature(BuildHookInterface.__init__).parameters
+    hook = importlib.import_module("hatch_hook").CompiledKernels(
+        *(str(ROOT) if name == "root" else None for name in parts if name not in ("self", "app"))
+    )
+    for version, carries in (("editable", False), ("standard", True)):
+        data = {"force_include": {}}
+        hook.initialize(version, data)
+        assert bool(data["force_include"]) == carries
+        hook.finalize(version, data, "")
+
+
+@pytest.mark.parametrize(("value", "can"), [("all", True), ("compiled", False)])
+def test_a_build_that_cannot_be(backend, monkeypatch, value, can):
+    monkeypatch.setattr(backend, "can_compile", lambda: can)
+    with pytest.raises(SystemExit, match="kernels = "):
+        backend.chosen({"kernels": value})
 
 
 def wheel_info(names):

@@ -71,7 +71,7 @@ EXAMPLES = [
     ),
     (
         errors.MissingExtraError("matplotlib", "plot"),
-        "matplotlib is not installed, the extra 'plot' brings it: pip install \"bnmc[plot]\", or "
+        "matplotlib is not installed; the extra 'plot' installs it: pip install \"bnmc[plot]\", or "
         'pip install ".[plot]" in a checkout',
         (ImportError,),
     ),
@@ -132,6 +132,7 @@ def test_examples_cover_every_public_error():
         "Interrupted",
         "KernelCacheWarning",
         "LayoutWarning",
+        "LinearTheoryWarning",
         "PrecisionWarning",
     }
 
@@ -139,9 +140,9 @@ def test_examples_cover_every_public_error():
 def test_an_interruption_is_a_keyboard_interrupt_and_nothing_else():
     stop = errors.Interrupted("what there is")
     assert (stop.partial, str(stop)) == (
-        "what there is", "interrupted; what is finished is in .partial"
+        "what there is", "interrupted; .partial contains the finished layers"
     )  # fmt: skip
-    assert str(errors.Interrupted(None)) == "interrupted; nothing is finished"
+    assert str(errors.Interrupted(None)) == "interrupted; no layer is finished"
     assert errors.Interrupted.__mro__[1] is KeyboardInterrupt
     assert not issubclass(errors.Interrupted, Exception)
 

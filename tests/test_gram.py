@@ -446,6 +446,19 @@ def test_a_layout_with_the_samples_in_the_rows_is_warned_of():
         gm.gram(np.ones((8, 3, 4, 4)))
 
 
+def test_samples_in_the_rows(recwarn):
+    a = np.random.default_rng(0).standard_normal((2, 3, 5))  # networks, samples, features
+    np.testing.assert_array_equal(gm.gram(a, samples_first=True), gm.gram(a.swapaxes(1, 2)))
+    assert gm.gram(a[0], samples_first=True).shape == (3, 3)
+    assert not recwarn
+    with pytest.warns(LayoutWarning, match="5 samples × 3 features.*omit samples_first"):
+        gm.gram(a[0].T, samples_first=True)
+    with pytest.raises(ArgumentError, match=r"\(batch, width\).*flatten images"):
+        gm.gram(np.ones((8, 3, 4, 4)), samples_first=True)
+    with pytest.raises(ArgumentTypeError, match="^samples_first: got 1"):
+        gm.gram(a[0], samples_first=1)
+
+
 def test_a_fixed_point_is_its_gram_matrix():
     star = bnmc.MeanField(bnmc.Chain(100, 4, "relu")).fixed_point()
     assert gm.distance(star, star.gram) == 0.0

@@ -58,13 +58,13 @@ PUBLIC = {
     ),
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
-        "LayoutWarning MissingExtraError NonFiniteError NotMixing PartialEstimateError "
-        "PrecisionWarning ResultTooLargeError SingularGramError StoreError StoreInUseError "
-        "StoreLockError StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError "
-        "ZeroVarianceError"
+        "LayoutWarning LinearTheoryWarning MissingExtraError NonFiniteError NotMixing "
+        "PartialEstimateError PrecisionWarning ResultTooLargeError SingularGramError StoreError "
+        "StoreInUseError StoreLockError StoreMismatchError StoreReplacedError UnknownNameError "
+        "WorkersLostError ZeroVarianceError"
     ),
     "bnmc.experiments": (
-        "Experiment Table describe names run"
+        "Experiment Table describe extras_of names run"
     ),
     "bnmc.experiments.beyond": (
         "conv edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
@@ -108,10 +108,10 @@ PUBLIC = {
     ),
     "bnmc.mean_field": (
         "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos EntryCovariance "
-        "FixedPoint Fluctuations GrowthLaw IsometryRate Limit MeanField MeanFieldTrajectory "
-        "PairTrajectory PathFluctuations PathPrediction Phase Prediction ResidualGrowth Sector "
-        "Stability Step VariancePoint atlas block_symmetric edge_of_chaos isometry_rate limit "
-        "partial_collapse plot_stability residual_growth stability"
+        "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
+        "MeanFieldTrajectory PairTrajectory PathFluctuations PathPrediction Phase Prediction "
+        "ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric edge_of_chaos "
+        "isometry_rate limit partial_collapse plot_stability residual_growth stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "
@@ -251,6 +251,23 @@ def test_functions_say_what_they_take_and_return(name):
             continue
         assert ">>> " in text, f"{name}.{one} has no example"
         assert not parameters or "Parameters\n" in text, f"{name}.{one}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_classes_have_an_example_that_starts_with_its_imports(name):
+    """An example shows a reader the attributes of a result.
+
+    `tests/conftest.py` runs the examples with nothing imported.
+    """
+    module = importlib.import_module(name)
+    for one in names_of(module):
+        value = value_of(module, one)
+        if not inspect.isclass(value):
+            continue
+        lines = [line.strip() for line in (value.__doc__ or "").splitlines()]
+        shown = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
+        assert shown, f"{name}.{one} has no example"
+        assert shown[0].startswith(("import ", "from ")), f"{name}.{one}: {shown[0]}"
 
 
 #: Packages and modules at the top that `bnmc.__all__` does not list: the modules of names that it

@@ -21,11 +21,14 @@ def one_thread():
     torch.set_rng_state(state)
 
 
-def mlp(depth, width, activation=nn.ReLU, *, norm=True, classes=10, inputs=None, dtype=None):
+def mlp(
+    depth, width, activation=nn.ReLU, *, norm=True, classes=10, inputs=None, dtype=None, bias=True
+):
     """Return `depth` layers Linear, BatchNorm1d, activation, and a readout."""
     layers = []
     for layer in range(depth):
-        layers.append(nn.Linear(inputs if inputs and layer == 0 else width, width, dtype=dtype))
+        before = inputs if inputs and layer == 0 else width
+        layers.append(nn.Linear(before, width, bias=bias, dtype=dtype))
         if norm:
             layers.append(nn.BatchNorm1d(width, dtype=dtype))
         layers.append(activation())

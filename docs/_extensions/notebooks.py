@@ -35,7 +35,7 @@ def results(outputs):
     for one in outputs:
         if one["output_type"] != "stream":  # raises KeyError for an error or another type of data
             picture = one["data"]["image/png"].strip()
-            yield f"![What the cell above draws](data:image/png;base64,{picture})"
+            yield f"![Picture drawn by the cell above](data:image/png;base64,{picture})"
 
 
 def fenced(text, language):

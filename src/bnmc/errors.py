@@ -23,6 +23,7 @@ __all__ = [
     "Interrupted",
     "KernelCacheWarning",
     "LayoutWarning",
+    "LinearTheoryWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
@@ -52,6 +53,15 @@ class BnmcError(Exception):
     -----
     If an attribute cannot be pickled, such as a lambda that was passed as an activation, another
     process receives its description instead.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> try:
+    ...     bnmc.Chain(width=0, batch=10)
+    ... except bnmc.errors.BnmcError as error:
+    ...     print(error)
+    width: got 0, allowed: an integer >= 1 and <= 9007199254740992
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -308,21 +318,21 @@ class SingularGramError(BnmcError, ValueError):
 
 
 class MissingExtraError(BnmcError, ImportError):
-    """An optional dependency is not installed.
+    """Optional dependencies are not installed.
 
     Parameters
     ----------
     module : str
-        Name of the missing module.
+        Name of the missing module; several are separated by ", ".
     extra : str
-        Name of the extra of bnmc that installs the module.
+        Name of the extra of bnmc that installs it; several are separated by ",".
 
     Attributes
     ----------
     module, extra : str
         The parameters, unchanged.
     command : str
-        The command that installs the extra.
+        The command that installs all of them. The message also has the command for a checkout.
 
     Examples
     --------
@@ -330,7 +340,7 @@ class MissingExtraError(BnmcError, ImportError):
     >>> raise MissingExtraError("matplotlib", "plot")
     Traceback (most recent call last):
         ...
-    bnmc.errors.MissingExtraError: matplotlib is not installed, the extra 'plot' brings it:
+    bnmc.errors.MissingExtraError: matplotlib is not installed; the extra 'plot' installs it:
     pip install "bnmc[plot]", or pip install ".[plot]" in a checkout
     """
 
@@ -338,9 +348,12 @@ class MissingExtraError(BnmcError, ImportError):
         self.module = module
         self.extra = extra
         self.command = f'pip install "bnmc[{extra}]"'
+        is_one, is_one_extra = ", " not in module, "," not in extra
         message = (
-            f"{module} is not installed, the extra {extra!r} brings it: {self.command}, or "
-            f'pip install ".[{extra}]" in a checkout'
+            f"{module} {'is' if is_one else 'are'} not installed; "
+            f"the extra{'' if is_one_extra else 's'} {extra!r} "
+            f"install{'s' if is_one_extra else ''} {'it' if is_one else 'them'}: {self.command}, "
+            f'or pip install ".[{extra}]" in a checkout'
         )
         super().__init__(message, name=module)
 
@@ -440,7 +453,14 @@ class StoreError(BnmcError, OSError):
 
 
 class StoreInUseError(StoreError):
-    """Another run is writing the store."""
+    """Another run is writing the store.
+
+    Examples
+    --------
+    >>> from bnmc.errors import StoreInUseError
+    >>> print(StoreInUseError("run.zarr"))
+    store 'run.zarr': another run is writing it
+    """
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "another run is writing it")
@@ -556,12 +576,21 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, partial: object) -> None:
         self.partial: Any = partial
-        done = "nothing is finished" if partial is None else "what is finished is in .partial"
+        done = (
+            "no layer is finished" if partial is None else ".partial contains the finished layers"
+        )
         super().__init__(f"interrupted; {done}")
 
 
 class PrecisionWarning(UserWarning):
-    """Results are less precise than their dtype allows; the message names them and a remedy."""
+    """Results are less precise than their dtype allows; the message names them and a remedy.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from bnmc.errors import PrecisionWarning
+    >>> warnings.simplefilter("error", PrecisionWarning)  # raise instead
+    """
 
 
 class KernelCacheWarning(UserWarning):
@@ -569,6 +598,12 @@ class KernelCacheWarning(UserWarning):
 
     The message names the folder and the reason: it cannot be written to, a file is damaged, or
     another user may have written code there. A process warns once per folder and kind of failure.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from bnmc.errors import KernelCacheWarning
+    >>> warnings.simplefilter("error", KernelCacheWarning)  # raise instead
     """
 
 
@@ -576,6 +611,37 @@ class LayoutWarning(UserWarning):
     """A matrix has more columns than rows, so its samples may be in the rows.
 
     Arrays of this package have one sample in each column.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> import bnmc
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     gram = bnmc.gram.gram(np.ones((2, 5)))
+    >>> caught[0].category.__name__
+    'LayoutWarning'
+    """
+
+
+class LinearTheoryWarning(UserWarning):
+    """A prediction of `bnmc.mean_field.PathFluctuations` is for a width that is too small for it.
+
+    The message names the layer and the width from which on the linear theory holds.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import bnmc
+    >>> import numpy as np
+    >>> mean_field = bnmc.MeanField(bnmc.Chain(10, 2, "linear", norm="none"))
+    >>> run = mean_field.trajectory(np.eye(2), 5, fluctuations=True, rng=0)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     found = run.fluctuations.mean_square(10)
+    >>> caught[0].category.__name__
+    'LinearTheoryWarning'
     """
 
 

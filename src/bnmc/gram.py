@@ -23,7 +23,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import finite_array, integer, real, result_array
+from bnmc._support.arguments import finite_array, instance, integer, real, result_array
 from bnmc._support.array_arguments import Float64Array
 from bnmc._support.linalg import SLACK, is_singular, require_regular, rounding_unit
 from bnmc.errors import ArgumentError, LayoutWarning
@@ -44,14 +44,18 @@ __all__ = [
 ]
 
 
-def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
+def gram(
+    a: ArrayLike, *, samples_first: bool = False, out: Float64Array | None = None
+) -> Float64Array:
     """Gram matrix ``aᵀ a / width`` of a representation.
 
     Parameters
     ----------
     a : (width, batch) or (networks, width, batch) array_like
-        Representations, with one sample in each column. PyTorch has samples in the rows: pass the
-        transpose. Flatten images: ``images.reshape(len(images), -1).T``.
+        Representations, with one sample in each column.
+    samples_first : bool, default False
+        Whether the samples are in the rows, as in PyTorch: `a` then has shape (batch, width) or
+        (networks, batch, width). Flatten images: ``images.reshape(len(images), -1)``.
     out : (..., batch, batch) ndarray of float64, optional
         Array for the result, which the function returns.
 
@@ -63,13 +67,15 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     Warns
     -----
     LayoutWarning
-        If there are more columns than rows. `cross_gram` of an array with itself does not warn.
+        If there are more samples than features, so the samples may be on the other axis.
+        `cross_gram` of an array with itself does not warn.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `a` is not an array of finite real numbers of that shape, its squares overflow, or `out`
-        is not a writable float64 array of the shape of the result.
+        If `a` is not an array of finite real numbers of that shape, its squares overflow,
+        `samples_first` is no bool, or `out` is not a writable float64 array of the shape of the
+        result.
 
     Examples
     --------
@@ -77,17 +83,24 @@ def gram(a: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     >>> gram([[1.0, 1.0], [1.0, -1.0]])
     array([[1., 0.],
            [0., 1.]])
+    >>> gram([[3.0, 0.0, 0.0, 4.0]], samples_first=True)  # 1 sample × 4 features
+    array([[6.25]])
     """
+    is_transposed = instance("samples_first", samples_first, bool, "True or False")
     representation = _representation("a", a)
     if representation.ndim > 3:
-        raise ArgumentError(
-            "a", representation.shape, "(width, batch) or (networks, width, batch); flatten images"
-        )
+        rows = "batch, width" if is_transposed else "width, batch"
+        allowed = f"({rows}) or (networks, {rows}); flatten images"
+        raise ArgumentError("a", representation.shape, allowed)
+    if is_transposed:
+        representation = representation.swapaxes(-1, -2)
     width, batch = representation.shape[-2:]
     if batch > width:
+        along, other = ("row", "columns") if is_transposed else ("column", "rows")
+        remedy = "omit samples_first" if is_transposed else "pass samples_first=True"
         warnings.warn(
-            f"a has {batch} columns and {width} rows: {batch} samples × {width} features, one "
-            "sample in each column; if the samples are in the rows, pass the transpose",
+            f"a has {batch} {along}s and {width} {other}: {batch} samples × {width} features, one "
+            f"sample in each {along}; if the samples are in the {other}, {remedy}",
             LayoutWarning,
             stacklevel=2,
         )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc import errors
-from bnmc._support.extras import import_extra
+from bnmc._support.extras import import_extra, require_extras
 
 
 def test_import_extra_returns_the_module():
@@ -25,3 +25,13 @@ def test_import_extra_does_not_hide_what_an_installed_module_lacks(tmp_path, mon
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency") as caught:
         import_extra("needs_more", "plot")
     assert not isinstance(caught.value, errors.MissingExtraError)
+
+
+def test_one_error_names_all_missing_extras():
+    needed = {"numpy": "plot", "no_such_module": "plot", "no_such.inner": "torch", "nor": "torch"}
+    with pytest.raises(errors.MissingExtraError) as caught:
+        require_extras(needed)
+    assert caught.value.module == "no_such_module, no_such.inner, nor"
+    assert caught.value.command == 'pip install "bnmc[plot,torch]"'
+    assert 'pip install ".[plot,torch]" in a checkout' in str(caught.value)
+    require_extras({"numpy": "plot", "scipy.linalg": "torch"})

@@ -324,7 +324,7 @@ def test_proposition_8_is_a_lower_bound_for_other_rows():
         assert rc.proposition_8(gm.eigenvalues(M), 0.5) <= rc.lemma_7(M, 0.5) + 1e-12
 
 
-# --- the invariant law: Lemmas 10 and 13, Theorem 14, Corollary 15 --------------------------
+# --- the stationary law: Lemmas 10 and 13, Theorem 14, Corollary 15 --------------------------
 
 
 def test_lemma_10_holds_for_every_matrix():

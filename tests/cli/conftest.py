@@ -10,14 +10,21 @@ from typing import Any
 import pytest
 
 from bnmc import cli
+from bnmc._support import progress as _progress
+from bnmc.cli import waiting
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command line in an empty folder and return its status and what it printed."""
+    """Run a command line in an empty folder and return its status and what it printed.
+
+    However slow the machine is, no line about the time is printed.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_progress, "PATIENT_SECONDS", 3600.0)
+    monkeypatch.setattr(waiting, "LINE_SECONDS", 3600.0)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         status = cli.main(arguments)

@@ -72,9 +72,11 @@ class TestProcess:
     ) -> None:
         np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((12, 4)))
         arguments = ("simulate", "--depth", "1", "--chains", "2", "--input", f"{tmp_path}/x.npy")
-        status, _, err = run(*arguments, "--width", "8")
+        status, out, err = run(*arguments, "--width", "8")
         assert status == 0
-        assert "12 features and layers are 8 wide" in err
+        assert "4 samples × 12 features (through a random first layer)" in out
+        assert "12 samples × 4 features" in run(*arguments, "--width", "4", "--samples-first")[1]
+        assert "12 features and the width is 8" in err
         assert "--width 12" in err
         for quiet in (("--width", "12"), ("--width", "8", "--first-layer")):
             assert run(*arguments, *quiet)[2] == ""
@@ -112,13 +114,36 @@ class TestProcess:
         assert (status, out) == (2, "")
         assert f"bnmc[{extra}]" in err
 
+    @pytest.mark.parametrize(
+        ("arguments", "modules", "extras"),
+        [
+            (("simulate", *SMALL, "--output", "x.nc"), ("h5netcdf",), "xarray,plot"),
+            (("figure", "rank-collapse-1"), ("xarray", "torch"), "xarray,torch,plot"),
+            (("figure", "limits-kl"), ("xarray",), "xarray,plot"),
+            (("inspect", "m:f", "--input", "x.npy"), ("torch",), "torch,plot"),
+            (("compare-norms",), ("xarray",), "xarray,plot"),
+        ],
+    )
+    def test_one_message_names_all_missing_extras(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: Any, modules: Any, extras: str
+    ) -> None:
+        for module in (*modules, "matplotlib"):
+            monkeypatch.setitem(sys.modules, module, None)
+        status, out, err = run(*arguments, "--plot", "x.png")
+        assert (status, out) == (2, "")
+        assert f'pip install "bnmc[{extras}]"' in err
+        assert f'pip install ".[{extras}]" in a checkout' in err
+
     def test_interrupt(self, tmp_path: Path) -> None:
         process = started(
             "simulate", "--depth", "4000000", "--every", "100000", "--chains", "64", "--progress",
             "--threads", "1", "--output", "run.npz", cwd=tmp_path,
         )  # fmt: skip
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("bnmc: layer ")  # it is at work
+        first = process.stderr.readline()
+        if first.startswith("bnmc: compiling"):  # the cache is empty
+            first = process.stderr.readline()
+        assert first.startswith("bnmc: layer ")  # it is at work
         process.send_signal(signal.SIGINT)
         try:
             out, err = process.communicate(timeout=60)
@@ -128,7 +153,7 @@ class TestProcess:
         assert err.splitlines()[-1] == "bnmc: interrupted"
         assert "Traceback" not in err
         # What was finished is shown and written.
-        assert "ended before its time, after layer" in out
+        assert "incomplete: the run ended after layer" in out
         with np.load(tmp_path / "run.npz") as stored:
             assert 1 <= len(stored["layer"]) < 41
             assert len(stored["gram"][0]) == len(stored["layer"])

@@ -29,7 +29,7 @@ class TestBench:
             assert row["speed"] == pytest.approx(speed)
         status, out, _ = run(*small)
         assert status == 0
-        assert "layers a second" in out
+        assert "layers per second" in out
         assert run("bench", "--seconds", "0")[0] == 2
 
     def test_numpy_normalises_as_the_chain_does(self):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc._support import archives
 from bnmc.chain.activations import Activation
-from bnmc.experiments import part_files
 from bnmc.experiments.beyond import estimated_rates
 from bnmc.experiments.bridging import certified_mixing, distance_over_width
 from bnmc.experiments.orthogonalizes import other_activations
@@ -143,10 +143,7 @@ def made_of(tree, document=None):
     if document is None:
         document = json.dumps({"identity": IDENTITY, "value": tree})
     found = {"document": np.frombuffer(document.encode(), np.uint8)}
-    found["digest"] = np.frombuffer(part_files._digest(found), np.uint8)
-    file = io.BytesIO()
-    np.savez(file, **found)
-    return file.getvalue()
+    return archives.archived(found)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +171,7 @@ def test_nested_documents_and_bombs_are_refused(monkeypatch):
     document = '{"identity": {}, "value": ' + '["list", [' * depth + "]]" * depth + "}"
     with pytest.raises((Foreign, Damaged)):
         unpacked(made_of(None, document=document), ())
-    monkeypatch.setattr(part_files, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(archives, "available_memory", lambda: 10_000)
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("document.npy", bytes(20_000))

@@ -92,7 +92,7 @@ def test_hidden_rows_have_no_mean_if_the_norm_centres():
     assert network.hidden(1).shape == h.shape
     np.testing.assert_allclose(network.hidden(1).mean(axis=2), 0.0, atol=1e-14)
     spread = np.sqrt(network.hidden(1).var(axis=2, keepdims=True) + 0.3)
-    np.testing.assert_allclose(network.hidden(1) / spread, network.x[1], rtol=1e-12)
+    np.testing.assert_allclose(network.hidden(1) / spread, network.x_of(1), rtol=1e-12)
 
 
 def test_layers_out_of_range_raise():

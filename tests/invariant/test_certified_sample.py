@@ -74,3 +74,15 @@ def test_the_certificate_and_the_draws_have_random_numbers_of_their_own():
     """The layer is chosen by the certificate, so draws must not depend on its pairs."""
     drawn = sample(bnmc.Chain(50, 3, "relu"), 4, tolerance=0.3, rng=0)
     assert drawn.key != drawn.certificate.key
+
+
+def test_states_have_the_covariance_of_their_bias():
+    """A bias that the norm subtracts is part of the state, too."""
+    for options in ({"norm": "batch"}, {"norm": "rms"}):
+        chain = bnmc.Chain(4000, 3, "relu", bias_variance=2.0, gain=0.5, **options)
+        gram = np.array([[[1.0, 0.5, 0.2], [0.5, 1.0, 0.1], [0.2, 0.1, 2.0]]])
+        (h,) = certified_sample.InvariantSample(chain, gram, 1, 0.1, None, 7).preactivations()
+        expected = 0.25 * gram[0] + 2.0
+        # An entry has the variance (S_ii S_jj + S_ij²)/d, and 6 standard errors 2e-9.
+        size = np.sqrt((np.outer(np.diag(expected), np.diag(expected)) + expected**2) / 4000)
+        assert (np.abs(h.T @ h / 4000 - expected) < 6.0 * size).all()

@@ -8,14 +8,17 @@ import importlib
 import math
 
 import numpy as np
+import numpy_layers
 import pytest
 from numpy_chains import after, network, normalised, row_of, settled
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import special, stats
 
 import bnmc
-from bnmc._claims.claims import uniqueness
+from bnmc._claims.claims import _is_symmetric, uniqueness
 from bnmc._claims.evidence import assessed
+from bnmc._claims.layer import Layer
+from bnmc._claims.states import next_states
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -106,7 +109,7 @@ def test_the_chains_of_the_library_pass(chain):
 
 @pytest.mark.slow
 def test_chains_of_the_library_pass_at_other_seeds():
-    """The draws of the library have the invariant law only to a tolerance: 12 seeds at alpha .05.
+    """The draws of the library have the stationary law only to a tolerance: 12 seeds at alpha .05.
 
     More than 6 alarms have probability 1e-6.
     """
@@ -258,7 +261,7 @@ def test_faults_show_in_one_step(chain, count, sigma, fault, claim):
 
 
 def near_lines(chain, count, rng):
-    """Starts that are far from the invariant law, and exchangeable: near a line each."""
+    """Starts that are far from the stationary law, and exchangeable: near a line each."""
     shape = count, chain.width, chain.batch
     lines = rng.standard_normal((*shape[:2], 1)) * rng.standard_normal((count, 1, chain.batch))
     return lines + 0.1 * rng.standard_normal(shape)
@@ -266,7 +269,7 @@ def near_lines(chain, count, rng):
 
 @pytest.mark.parametrize("ahead", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_burn_in_that_is_too_short_shows(ahead):
-    """3 layers, of the 20 that reach the invariant law for this test, from samples near a line."""
+    """3 layers, of the 20 that reach the stationary law for this test, from samples near a line."""
     rng = np.random.default_rng(8)
     chain = bnmc.Chain(100, 5, "relu")
     step = network("relu", rng)
@@ -570,3 +573,86 @@ def test_a_report_on_a_chain_that_dies_rarely_says_so():
 
 def test_a_report_on_given_samples_assumes_nothing(samples):
     assert check(RELU, samples=samples, rng=0).assumes == ()
+
+
+# ---------------------------------------------------------------- other layers
+
+
+def layers_of(chain, rng, depth=60, states=400):
+    """States of networks in NumPy, and a step of them, with drawn weights and biases."""
+    d, n = chain.width, chain.batch
+
+    def branch(h):
+        sigma = FORMULAS[chain.activation.name]
+        if chain.order == "activation-norm":
+            return numpy_layers.normalised(sigma(h), chain.norm, chain.eps)
+        return sigma(numpy_layers.normalised(h, chain.norm, chain.eps))
+
+    def step(h):
+        weights = rng.standard_normal((*h.shape[:-2], d, d)) / np.sqrt(d)
+        bias = np.sqrt(chain.bias_variance) * rng.standard_normal((*h.shape[:-2], d, 1))
+        return chain.gain * weights @ branch(h) + bias
+
+    h = rng.standard_normal((states, d, n))
+    for _ in range(depth):
+        h = step(h)
+    return h, step
+
+
+OF_LAYERS = {
+    "layer after relu": {"activation": "relu", "norm": "layer", "order": "activation-norm"},
+    "groups and bias": {
+        "activation": "sin", "norm": "group(2)", "bias_variance": 0.2, "gain": 0.8,
+    },
+    "batch with hidden bias": {"activation": "relu", "bias_variance": 0.2},
+}  # fmt: skip
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_networks_of_other_layers_pass_and_others_fail(name):
+    chain = bnmc.Chain(20, 3, **OF_LAYERS[name])
+    states, step = layers_of(chain, np.random.default_rng(31))
+    assert check(chain, samples=states, rng=32).ok
+    assert check(chain, samples=states, step=step, rng=33).ok
+    norm = "layer" if chain.norm == "group(2)" else "rms"
+    bias = 0.0 if chain.bias_variance > 0.0 else 0.3
+    other = bnmc.Chain(
+        20, 3, chain.activation, norm=norm, order=chain.order, bias_variance=bias, gain=chain.gain
+    )
+    wrong = layers_of(other, np.random.default_rng(34))[1]
+    assert not check(chain, samples=states, step=wrong, rng=35).ok
+
+
+@pytest.mark.slow
+def test_draws_of_the_library_pass_for_layer_normalization():
+    chain = bnmc.Chain(40, 3, "relu", norm="layer", order="activation-norm", bias_variance=0.05)
+    report = check(chain, size=200, tolerance=0.2, rng=36)
+    assert report.ok
+    assert "uniqueness" in " ".join(row.claim for row in report.rows)
+
+
+@pytest.mark.untraced
+def test_biases_of_pytorch_are_part_of_the_next_states():
+    chain = bnmc.Chain(6, 3, "tanh", norm="rms", weights="pytorch", bias_variance=1.0)
+    rng = np.random.default_rng(38)
+    h = rng.standard_normal((3000, 6, 3))
+    layer = Layer.of(chain, h, 0)
+    drawn = next_states(chain, layer.x, layer.a, layer.gram, rng)
+    common = drawn.mean(axis=2)
+    expected = chain.gain**2 * layer.gram.mean(axis=(1, 2))
+    error = np.square(common).mean(axis=1) - expected
+    assert abs(error.mean()) < 6.0 * error.std() / np.sqrt(3000)
+    assert np.abs(expected).mean() > 1.0
+
+
+def test_biases_of_orthogonal_weights_are_refused():
+    chain = bnmc.Chain(20, 3, "relu", weights="haar", bias_variance=0.1)
+    with pytest.raises(ArgumentError, match="^bias_variance: got 0.1, allowed: 0 for orthogonal"):
+        check(chain, samples=np.ones((200, 20, 3)))
+
+
+def test_a_skip_connection_breaks_the_symmetry_of_means_over_features():
+    for norm, symmetric in (("rms", True), ("layer", False), ("batch", True)):
+        chain = bnmc.Chain(20, 3, "tanh", norm=norm, skip=0.5)
+        assert _is_symmetric(chain) is symmetric

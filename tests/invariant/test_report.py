@@ -21,7 +21,7 @@ def samples():
 def test_a_report_is_a_table(samples):
     report = check(RELU, samples=2 * samples, rng=24)
     lines = str(report).splitlines()
-    assert lines[0] == f"The invariant law of {RELU!r}: 200 samples, given"
+    assert lines[0] == f"The stationary law of {RELU!r}: 200 samples, given"
     assert lines[1].split() == [
         "claim", "statistic", "compared", "with", "stderr", "p", "or", "interval", "adjusted",
         "verdict",

@@ -193,3 +193,23 @@ def test_the_pairs_that_choose_the_lag_are_none_of_the_replicates(monkeypatch):
     numbers = [number for first, last in seen for number in range(first, last)]
     assert min(numbers) == 50
     assert len(set(numbers)) == len(numbers) > 32
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"norm": "layer", "order": "activation-norm"}, marks=pytest.mark.slow),
+        pytest.param({"norm": "group(3)", "bias_variance": 0.05}, marks=pytest.mark.slow),
+        {"norm": "batch-uncentred", "bias_variance": 0.3},
+    ],
+    ids=["layer after", "groups with bias", "uncentred with bias"],
+)
+def test_the_mean_of_other_layers_is_that_of_long_runs(options):
+    chain = bnmc.Chain(30, 3, "sin", **options)
+    found = expectation(chain, "orthogonality_gap", replicates=200, rng=4)
+    run = bnmc.simulate(chain, 80, chains=3000, observables="orthogonality_gap", burn_in=80, rng=5)
+    values = run["orthogonality_gap"][:, -1]
+    error = math.hypot(found.stderr, values.std(ddof=1) / math.sqrt(3000))
+    # Student's t with 199 degrees of freedom exceeds 6 with probability 1e-8.
+    assert abs(found.value - values.mean()) < 6.0 * error < 0.5 * values.mean()

@@ -305,7 +305,7 @@ def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
 @pytest.mark.parametrize(
     ("chain", "options", "hint"),
     [
-        (bnmc.Chain(20, 2, "tanh"), {}, "forgets in one layer"),
+        (bnmc.Chain(20, 2, "tanh"), {}, "reaches its fixed point in one layer"),
         (bnmc.Chain(20, 3, "tanh", norm="batch-uncentred"), {}, 'norm "batch"'),
         (bnmc.Chain(20, 3, "tanh", skip=1.0), {}, "no mean field: skip"),
         (bnmc.Chain(20, 3, "tanh"), {"inputs": 2}, "without inputs="),

@@ -92,7 +92,7 @@ def test_absorbing_states_are_noted():
 def test_a_chain_that_does_not_mix_has_a_table_that_says_so():
     found = compare(bnmc.Chain(25, 10, "linear"), rng=0, chains=5)
     notes = {row.name: row.note for row in found.rows}
-    assert "do not come near" in notes["contraction"]
+    assert "do not approach" in notes["contraction"]
     assert "lost rank" in notes["tv_bound"]
 
 
@@ -169,3 +169,15 @@ def test_all_runs_have_random_numbers_of_their_own(monkeypatch):
     assert len(set(keys)) == 5
     compare(chain, rng=6, replicates=10, chains=5, pairs=2)
     assert len(set(keys)) == 10
+
+
+def test_norms_over_the_features_have_a_table():
+    chain = bnmc.Chain(500, 3, "relu", norm="layer", order="activation-norm")
+    found = compare(chain, rng=0, replicates=50)
+    expected = bnmc.mean_field.CorrelationMap.of(chain).phase().correlation_rate
+    assert found["mean field"].rate == expected
+    for name in ("contraction", "autocorrelation", "spectral"):
+        assert abs(found[name].rate - expected) < 7.0 * found[name].stderr + 10.0 / chain.width
+    assert found["tv_bound"].rate < 1.0
+    pair = compare(bnmc.Chain(100, 2, "tanh", norm="rms"), rng=0, pairs=2, replicates=2)
+    assert "at least 3 for norm='rms'" in {row.name: row.note for row in pair.rows}["spectral"]

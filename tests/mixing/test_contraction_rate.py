@@ -92,7 +92,7 @@ def test_a_given_batch_is_a_start():
 
 
 def test_a_chain_that_loses_rank_does_not_contract():
-    with pytest.raises(NotMixing, match="do not come near") as raised:
+    with pytest.raises(NotMixing, match="do not approach") as raised:
         contraction(bnmc.Chain(25, 10, "linear"), pairs=8, rng=0)
     # log10 of the least eigenvalue falls by 28 in 2000 layers.
     assert -0.03 < raised.value.pivot_trend < -0.007
@@ -105,7 +105,7 @@ def test_pairs_that_are_not_near_in_time(max_layers):
     if max_layers == 65:
         assert contraction(chain, pairs=4, rng=0, max_layers=max_layers).distance.shape[1] <= 65
         return
-    with pytest.raises(NotMixing, match=f"4 of 4 pairs do not come near in {max_layers} layers"):
+    with pytest.raises(NotMixing, match=f"4 of 4 pairs do not approach in {max_layers} layers"):
         contraction(chain, pairs=4, rng=0, max_layers=max_layers)
 
 
@@ -126,3 +126,22 @@ def test_pairs_that_are_not_near_in_time(max_layers):
 def test_bad_input(options, error, said):
     with pytest.raises(error, match=said):
         contraction(**({"chain": bnmc.Chain(20, 3, "relu"), "rng": 0} | options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation": "relu", "norm": "layer", "order": "activation-norm"},
+        pytest.param(
+            {"activation": "sin", "norm": "rms", "bias_variance": 0.05}, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["layer after relu", "rms with bias"],
+)
+def test_norms_over_the_features_contract_as_the_correlation_map(options):
+    chain = bnmc.Chain(width=2000, batch=3, **options)
+    found = contraction(chain, rng=0)
+    expected = bnmc.mean_field.CorrelationMap.of(chain).phase().correlation_rate
+    # t with 31 degrees of freedom exceeds 7 with probability < 1e-7; widths change rates by 1/d.
+    assert abs(found.rate - expected) < 7.0 * found.rate_estimate.stderr + 10.0 / chain.width
+    assert found.rate_estimate.stderr < 0.02

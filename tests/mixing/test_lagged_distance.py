@@ -34,7 +34,8 @@ def test_the_first_layer_below_a_tolerance():
 def test_it_is_a_table_and_a_dictionary():
     lines = str(lagged()).splitlines()
     assert lines[0] == (
-        "Total variation distance of layers l and l + 3, at most; 100 pairs, no assumption"
+        "Upper bound of the total-variation distance between layers l and l + 3; 100 pairs, no "
+        "assumption"
     )
     assert [line.split() for line in lines[1:]] == [
         ["layer", "bound", "95", "%", "interval"],

@@ -85,7 +85,9 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     lines = str(cert).splitlines()
     assert lines[:9] == str(cert.lagged).splitlines()
     assert lines[9] == ""
-    assert lines[10].startswith("Total variation distance from the quasi-stationary law, at most")
+    assert lines[10].startswith(
+        "Upper bound of the total-variation distance from the quasi-stationary law"
+    )
     assert lines[10].endswith("horizon of 6 layers")
     rows = [line.split() for line in lines[13:20]]
     assert [int(row[0]) for row in rows] == [0, 1, 2, 4, 8, 16, 20]
@@ -121,6 +123,9 @@ def test_a_horizon_caps_the_mean_and_adds_to_the_interval():
     waited = certs[0].meeting_times - 4
     for lags, cert in zip((1, 3, 5), certs, strict=True):
         assert cert.horizon == 4 * lags
+        # A later layer is not farther from the stationary law, so no later interval ends higher.
+        assert np.all(np.diff(cert.ci[:, 1]) <= 0.0)
+        assert np.all(np.diff(cert.lagged.ci[:, 1]) <= 0.0)
         capped = np.clip(np.ceil((waited - 3) / 4), 0, lags).mean()
         np.testing.assert_allclose(
             cert.ci[3], lags * bounded_mean_interval(capped / lags, 300, 0.95), rtol=1e-9
@@ -249,3 +254,23 @@ def test_what_has_been_met_comes_with_the_error():
 def test_bad_input(options, error, said):
     with pytest.raises(error, match=said):
         tv_bound(**({"chain": RELU, "depth": 3, "rng": 0} | options))
+
+
+@pytest.mark.slow
+@pytest.mark.untraced
+def test_the_bound_of_layer_normalization_is_above_the_distance():
+    """Histograms of the correlation of two samples, of 20,000 networks per layer."""
+    chain = bnmc.Chain(30, 2, "relu", norm="layer", order="activation-norm")
+    start = np.random.default_rng(0).standard_normal((30, 1)) @ np.ones((1, 2))
+    start[:, 1] += 0.3 * np.random.default_rng(1).standard_normal(30)
+    cert = bnmc.mixing.tv_bound(chain, 40, replicates=500, initial=start, rng=2)
+    run = bnmc.simulate(chain, 40, chains=20_000, initial=start, rng=3)
+    bins = np.linspace(-1.0, 1.0, 21)
+    shares = [np.histogram(run.gram[:, layer, 0, 1], bins)[0] / 20_000 for layer in range(41)]
+    distance = [0.5 * np.abs(one - shares[40]).sum() for one in shares]
+    # Of 20 bins, two empirical laws differ by 0.5 sqrt(20 · 2/20000) on average, and by
+    # sqrt(2 ln(1e6)/20000) more with probability 1e-6 (McDiarmid's inequality).
+    noise = 0.5 * np.sqrt(40 / 20_000) + np.sqrt(2.0 * np.log(1e6) / 20_000)
+    assert (distance <= cert.ci[:, 1] + noise).all()
+    assert distance[1] > 0.5 > cert.bound[40]
+    assert cert.absorbing_events == ()

@@ -397,7 +397,7 @@ def test_other_functions_name_their_alternative():
     for call in (
         lambda: bnmc.backpropagate(chain, 2),
         lambda: bnmc.gradients.tangent_kernel(chain, 2),
-        lambda: bnmc.MeanField(chain),
+        lambda: bnmc.MeanField(chain).fluctuations(),
         lambda: bnmc.kernels.law(chain),
         lambda: bnmc.invariant.check(chain),
         lambda: bnmc.regularity.constant(chain),

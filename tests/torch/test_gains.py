@@ -68,6 +68,32 @@ def test_gradients_of_a_cured_network_stay():
     assert norms.max() < 10.0 * norms.min()
 
 
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.inner(torch.relu(x))
+
+
+def residual():
+    return nn.Sequential(nn.Linear(8, 8), *[Residual() for _ in range(4)], nn.Linear(8, 2))
+
+
+def test_biases_of_any_law_and_circular_convolutions():
+    options = {"padding": "same", "padding_mode": "circular"}
+    convolutions = nn.Sequential(*[
+        one for _ in range(4) for one in (nn.Conv2d(6, 6, 3, **options), nn.ReLU())
+    ])  # fmt: skip
+    for model, fan_in in ((mlp(4, 6, norm=False), 6), (convolutions, 54)):
+        nn.init.ones_(model[2].bias)
+        gain_for_(model)
+        assert not model[2].bias.detach().any()
+        mean = float(model[2].weight.detach().double().square().mean())
+        assert abs(mean - 2.0 / fan_in) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("model", "target", "said"),
     [
@@ -75,6 +101,7 @@ def test_gradients_of_a_cured_network_stay():
         (mlp(4, 8, nn.GELU, norm=False), 1.0, "whose scale a gain keeps"),
         (mlp(1, 8, norm=False), 1.0, "no hidden layer"),
         (mlp(4, 8, norm=False), 0.0, "target: got 0"),
+        (residual(), 1.0, "a model without skip connections"),
         (mlp(4, 8, lambda: nn.LeakyReLU(0.3), norm=False), 1.0, "LeakyReLU is no part"),
     ],
 )
@@ -95,3 +122,18 @@ def test_a_recommendation_for_batch_normalization(monkeypatch):
     rate = bnmc.MeanField(bnmc.Chain(8, 20, "linear")).fixed_point().backward_rate
     np.testing.assert_allclose(rate, 18 / 17)
     assert f"nearest to 1: linear with batches of 20, backward rate {rate:.4g}" in caught.value.hint
+
+
+def test_a_recommendation_for_norms_over_the_features(monkeypatch):
+    """The rate of tanh is E σ′² / E σ² for inputs of variance 1."""
+    monkeypatch.setattr("bnmc.torch.gains._ACTIVATIONS", ("tanh", "relu"))
+    model = nn.Sequential(*[
+        one for _ in range(4) for one in (nn.Linear(8, 8, bias=False), nn.LayerNorm(8), nn.Tanh())
+    ])  # fmt: skip
+    with pytest.raises(ArgumentError) as caught:
+        gain_for_(model, 1.0)
+    rate = expectation(lambda x: math.cosh(x) ** -4, 1.0) / expectation(
+        lambda x: math.tanh(x) ** 2, 1.0
+    )
+    assert f"norm 'layer', whose backward rate is {rate:.4g}" in str(caught.value)
+    assert "nearest to 1: relu" in caught.value.hint

@@ -1,5 +1,7 @@
 """The prediction beside a measurement: when it applies, and that measurements agree with it."""
 
+import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from torch_models import mlp, nn, one_thread, torch  # noqa: F401
 
 import bnmc
+from bnmc.mean_field import CorrelationMap
 from bnmc.torch import chain_of, haar_
 from bnmc.torch.prediction import predicted
 from bnmc.torch.reading import ModelChain
@@ -35,7 +38,11 @@ def test_numbers_are_those_of_the_fixed_point():
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        (bnmc.Chain(10, 5, "relu", norm="none"), "without a norm"),
+        (bnmc.Chain(10, 5, "relu", norm="none"), "gain_for_ sets a gain"),
+        (bnmc.Chain(10, 5, "relu", norm="none", gain=2**0.5), "without a norm"),
+        (bnmc.Chain.resnet(10, 5, "relu", norm="layer"), "residual_growth has its law"),
+        (bnmc.Chain(10, 5, "relu", order="activation-norm"), "bnmc.backpropagate simulates"),
+        (bnmc.Chain.conv(10, 2, "relu", shape=(2, 2), kernel=(2, 2)), "bnmc.backpropagate"),
         (bnmc.Chain(10, 3, "relu"), "infinite for batches of 3"),
         (bnmc.Chain(10, 10, "relu", gain=1e-3, eps=1e-5), "ε = 1e-05 is not small"),
         (bnmc.Chain(10, 2, "abs"), "abs"),
@@ -49,6 +56,92 @@ def test_when_none_applies(chain, said):
     assert said in found.sentence(None) or said == "abs"
     many = predicted(ModelChain(None, ("a", "b", "c", "d", "e")))
     assert many.sentence(None) == "no prediction: a; b; c; and 2 more"
+
+
+PAIRS = (
+    bnmc.Chain(10, 5, "tanh", norm="layer", bias_variance=0.1, eps=1e-5),
+    bnmc.Chain(10, 5, "gelu", norm="rms", gain=1.3),
+    bnmc.Chain(10, 5, "relu", norm="group(2)", order="activation-norm", bias_variance=0.2),
+    bnmc.Chain(10, 5, "selu", norm="layer", skip=0.5, order="norm-activation"),
+    bnmc.Chain(10, 5, "tanh", norm="none", gain=1.5, bias_variance=0.05),
+)
+
+
+@pytest.mark.parametrize("chain", PAIRS, ids=str)
+def test_numbers_of_pairs(chain):
+    """The activations of one wide layer whose rows are drawn at the fixed point."""
+    found = predicted(ModelChain(chain, ()))
+    phase = CorrelationMap.of(chain).phase()
+    assert found.applies
+    assert found.values["backward_rate"] == phase.gradient_factor
+    n, width = chain.batch, 400_000
+    rng = np.random.default_rng(3)
+    own, common = rng.standard_normal((width, n)), rng.standard_normal((width, 1))
+    c = phase.correlation
+    rows = math.sqrt(phase.variance) * (math.sqrt(1.0 - c) * own + math.sqrt(c) * common)
+    norm = functools.partial(chain.normalization, eps=chain.eps)
+    first = chain.order == "norm-activation"
+    a = chain.activation(norm(rows)) if first else norm(chain.activation(rows))
+    gram = a.T @ a / width
+    expected = {
+        "rank_bound": np.trace(gram) ** 2 / (gram**2).sum(),
+        "orthogonality_gap": np.linalg.norm(gram / np.trace(gram) - np.eye(n) / n),
+        "mean_correlation": bnmc.gram.correlation(gram)[~np.eye(n, dtype=bool)].mean(),
+        "scale": math.sqrt(np.trace(gram) / n),
+    }
+    # Means of 400,000 rows have relative standard errors below 0.003; 5 of them are allowed.
+    for name, value in expected.items():
+        assert found.values[name] == pytest.approx(value, rel=0.015, abs=0.005), name
+
+
+def test_critical_networks_have_no_rank():
+    """For relu with layer norm the correlations tend to 1, but slower than exponentially."""
+    found = predicted(ModelChain(bnmc.Chain(10, 5, "relu", norm="layer"), ()))
+    assert found.values == pytest.approx({"backward_rate": 1.0, "scale": math.sqrt(0.5)})
+
+
+def with_norm(norm, width=48, depth=16):
+    layers = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), norm(width), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+@pytest.mark.parametrize(
+    "norm", ["layer", pytest.param("rms", marks=pytest.mark.slow),
+             pytest.param("group", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_rates_of_norms_over_the_features(norm):
+    """Measured rates against `bnmc.backpropagate`, as below; infinite width is within 2/width."""
+    make = {
+        "layer": lambda width: nn.LayerNorm(width, eps=1e-9),
+        "rms": lambda width: nn.RMSNorm(width, eps=1e-9),
+        "group": lambda width: nn.GroupNorm(2, width, eps=1e-9),
+    }[norm]
+    torch.manual_seed(5)
+    found = bnmc.torch.measure(
+        with_norm(make), torch.randn(4, 48), networks=16, cosines=False,
+        reset=gaussian_without_bias, loss=lambda out: (out * torch.randn(4, 10)).sum(dim=1),
+    )  # fmt: skip
+    chain = found.reading.chain
+    assert (found.reading.unfit, chain.weights, chain.bias_variance) == ((), "gaussian", 0.0)
+    run = bnmc.backpropagate(
+        dataclasses.replace(chain, gain=1.0), 16, chains=400, rng=0, observables=()
+    )  # fmt: skip
+    exact, measured = run.rate(first=3, last=11), found.rate(first=4, last=12)
+    error = math.hypot(exact.stderr / exact.value, measured.stderr / measured.value)
+    assert abs(math.log(measured.value / exact.value)) < 8.0 * error
+    assert measured.stderr < 0.1
+    predicted_rate = found.prediction.values["backward_rate"]
+    assert abs(math.log(exact.value / predicted_rate)) < 0.05
+
+
+def gaussian_without_bias(model):
+    for module in model:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.weight.shape[1]))
+            nn.init.zeros_(module.bias)
+    return model
 
 
 def default(model):

@@ -85,13 +85,204 @@ def test_laws_and_gains(law):
     assert abs(chain.gain - math.sqrt(sum(squares) / 120)) < 1e-5
 
 
+def test_default_initialization():
+    """PyTorch draws weights and biases from the uniform law on ±1/√fan_in."""
+    reading = chain_of(mlp(4, 64, norm=False), batch=8)
+    assert (reading.chain, reading.unfit) == (
+        bnmc.Chain(64, 8, "relu", norm="none", weights="pytorch"), ()
+    )  # fmt: skip
+    assert reading.chain.bias_variance == pytest.approx(1.0 / 192.0)
+    without = chain_of(mlp(4, 64, norm=False, bias=False), batch=8).chain
+    assert without == bnmc.Chain(64, 8, "relu", norm="none", weights="pytorch", bias_variance=0.0)
+
+
+def scaled(model, factor):
+    with torch.no_grad():
+        for module in model[2:-1:2]:
+            module.weight.mul_(factor)
+    return model
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+def test_other_uniform_weights(factor):
+    chain = chain_of(scaled(mlp(4, 64, norm=False), factor)).chain
+    assert chain.weights == "uniform"
+    assert chain.gain == pytest.approx(factor / math.sqrt(3.0), rel=0.02)
+    assert chain.bias_variance == pytest.approx(1.0 / 192.0, rel=0.3)
+
+
+def test_variance_of_biases():
+    """The variance is the mean square over all hidden layers, for biases of any law."""
+    model = mlp(4, 64, norm=False)
+    with torch.no_grad():
+        for module in model[2:-1:2]:
+            module.weight.normal_(std=0.125)
+            module.bias.normal_(std=0.3)
+    chain, unfit = chain_of(model)
+    squares = [float(model[index].bias.detach().double().square().sum()) for index in (2, 4, 6)]
+    assert (chain.weights, unfit) == ("gaussian", ())
+    assert chain.bias_variance == pytest.approx(sum(squares) / 192.0)
+
+
+NORMS = {
+    "layer": lambda: nn.LayerNorm(12, eps=1e-6), "rms": lambda: nn.RMSNorm(12, eps=1e-6),
+    "group(3)": lambda: nn.GroupNorm(3, 12, eps=1e-6),
+    "batch": lambda: nn.BatchNorm1d(12, eps=1e-6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("order", ["norm-activation", "activation-norm"])
+def test_norms_and_orders(norm, order):
+    layers = [nn.Linear(12, 12)]
+    for _ in range(4):
+        between = [NORMS[norm](), nn.Tanh()]
+        layers += [*(between if order == "norm-activation" else between[::-1]), nn.Linear(12, 12)]
+    reading = chain_of(nn.Sequential(*layers, nn.Tanh(), nn.Linear(12, 3)), batch=5)
+    chain = bnmc.Chain(12, 5, "tanh", norm=norm, weights="pytorch", eps=1e-6, order=order)
+    assert reading.chain == chain
+    assert len(reading.unfit) == 1  # the last hidden layer has no norm
+    assert "another width, norm, activation or skip" in reading.unfit[0]
+
+
+def test_eps_of_rms_norm():
+    """Without eps PyTorch takes the rounding unit of the input."""
+    model = nn.Sequential(*[one for _ in range(3) for one in (nn.Linear(6, 6), nn.RMSNorm(6))])
+    assert chain_of(model).chain.eps == torch.finfo(torch.float32).eps
+    assert chain_of(model.double()).chain.eps == torch.finfo(torch.float64).eps
+
+
 class Residual(nn.Module):
-    def __init__(self):
+    """Layers of `forward` with a skip connection; `forward` is called with this module."""
+
+    def __init__(self, forward):
         super().__init__()
-        self.inner = nn.Linear(6, 6)
+        self.inner, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.norm, self.formula = nn.LayerNorm(6), forward
 
     def forward(self, x):
-        return x + torch.relu(self.inner(x))
+        return self.formula(self, x)
+
+
+def residual(forward, blocks=4):
+    return nn.Sequential(
+        nn.Linear(6, 6), *[Residual(forward) for _ in range(blocks)], nn.Linear(6, 2)
+    )  # fmt: skip
+
+
+RESIDUALS = {
+    "pre-activation": (lambda own, x: x + own.inner(torch.relu(own.norm(x))), {}),
+    "sum in place": (lambda own, x: own.inner(torch.relu(own.norm(x))).add_(x), {}),
+    "activation-norm": (lambda own, x: x + own.inner(own.norm(torch.relu(x))), {}),
+    "norm-activation": (lambda own, x: own.norm(x + own.inner(torch.relu(x))), {}),
+    "none": (lambda own, x: x + own.inner(torch.relu(x)), {"norm": "none"}),
+    "linear": (lambda own, x: own.norm(x + own.inner(x)), {"activation": "linear"}),
+    "factors": (
+        lambda own, x: 0.5 * x + own.inner(torch.relu(own.norm(x))) * 2.0,
+        {"skip": 0.5, "gain": 2.0 / math.sqrt(3.0), "bias_variance": 4.0 / 18.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESIDUALS)
+def test_skip_connections(name):
+    forward, other = RESIDUALS[name]
+    reading = chain_of(residual(forward), batch=7)
+    order = name if name in bnmc.chain.chain.ORDERS else "norm-activation"
+    if name in ("sum in place", "factors"):
+        order = "pre-activation"
+    expected = {
+        "activation": "relu", "norm": "layer", "skip": 1.0, "weights": "pytorch", "order": order,
+        "eps": 0.0 if name == "none" else 1e-5, **other,
+    }  # fmt: skip
+    assert reading.unfit == ()
+    assert reading.chain == bnmc.Chain(6, 7, **expected)
+    assert len(reading.layers) == 4
+
+
+def test_factor_of_gaussian_weights_and_biases():
+    """The branch times 2 has twice the gain and four times the variance of the biases."""
+    model = residual(lambda own, x: 0.5 * x + 2.0 * own.inner(torch.relu(own.norm(x))))
+    with torch.no_grad():
+        for block in model[1:-1]:
+            block.inner.weight.normal_()
+            block.inner.bias.normal_()
+    chain, unfit = chain_of(model)
+    inner = [block.inner for block in model[1:-1]]
+    weights = torch.stack([one.weight.detach().double() for one in inner])
+    biases = torch.stack([one.bias.detach().double() for one in inner])
+    assert (chain.weights, chain.skip, unfit) == ("gaussian", 0.5, ())
+    assert chain.gain == pytest.approx(2.0 * math.sqrt(6.0 * float(weights.square().mean())))
+    assert chain.bias_variance == pytest.approx(4.0 * float(biases.square().mean()))
+
+
+def circular(kernel=3, image=nn.Conv2d, norm=nn.BatchNorm2d, depth=4, **options):
+    options = {"padding": "same", "padding_mode": "circular", **options}
+    layers = [image(3, 8, kernel, **options)]
+    for _ in range(depth):
+        layers += [norm(8), nn.ReLU(), image(8, 8, kernel, **options)]
+    return nn.Sequential(*layers, norm(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "kernel"),
+    [
+        (lambda: circular(), (5, 6), (3, 3)),
+        (lambda: circular((3, 5), padding=(1, 2)), (5, 6), (3, 5)),
+        (lambda: circular((2, 1)), (5, 6), (2, 1)),
+        (lambda: circular(1, padding_mode="zeros"), (5, 6), (1, 1)),
+        (lambda: circular(3, nn.Conv1d, nn.BatchNorm1d), (1, 30), (1, 3)),
+    ],
+)
+def test_convolutions_with_circular_padding(model, shape, kernel):
+    model = model()
+    convolution = bnmc.Convolution(shape, kernel)
+    expected = bnmc.Chain(
+        8, 4 * 30, "relu", weights="pytorch", eps=1e-5, convolution=convolution
+    )  # fmt: skip
+    reading = chain_of(model, batch=4, shape=shape)
+    assert (reading.chain, reading.unfit) == (expected, ())
+    images = torch.randn(4, 3, *(shape if isinstance(model[0], nn.Conv2d) else shape[1:]))
+    assert bnmc.torch.measure(model, images).reading == reading
+    without, unfit = chain_of(model, batch=4)
+    assert without is None
+    assert "shape=(height, width)" in unfit[0]
+
+
+def test_size_of_most_images():
+    """`measure` takes the height and width of most layers, here those after the pooling."""
+    model = circular()
+    model.insert(0, nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)))
+    found = bnmc.torch.measure(model, torch.randn(4, 3, 10, 12))
+    assert found.reading.chain.convolution == bnmc.Convolution((5, 6), (3, 3))
+
+
+def test_convolution_is_that_of_pytorch():
+    """The columns that the taps see are those of PyTorch, for even kernels too."""
+    shape, kernel = (3, 4), (2, 3)
+    layer = nn.Conv2d(5, 5, kernel, padding="same", padding_mode="circular", bias=False).double()
+    images = torch.randn(2, 5, *shape, dtype=torch.float64)
+    columns = images.transpose(0, 1).reshape(5, -1)
+    table = bnmc.Convolution(shape, kernel).neighbours(24)
+    seen = columns.numpy()[:, table].reshape(-1, 24)  # channels and taps
+    expected = layer.weight.detach().flatten(1).numpy() @ seen
+    assert (
+        abs(layer(images).detach().transpose(0, 1).reshape(5, -1).numpy() - expected).max() < 1e-12
+    )
+
+
+class Afar(nn.Module):
+    """Each layer adds the input of the layer before."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(6))
+
+    def forward(self, x):
+        x, y = self.layers[0](x), x
+        for layer in self.layers[1:-1]:
+            x, y = y + layer(torch.relu(x)), x
+        return self.layers[-1](x)
 
 
 class Branching(nn.Module):
@@ -115,41 +306,107 @@ def other_gain():
     return model
 
 
-def with_norm(norm):
-    layers = [nn.Linear(6, 6), norm, nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(6, 6), norm, nn.ReLU(), nn.Linear(6, 2))
+def constant_bias():
+    model = mlp(4, 30, norm=False)
+    with torch.no_grad():
+        for module in model[::2]:
+            module.bias.fill_(0.1)
+    return model
+
+
+def one_bias():
+    model = mlp(4, 30, norm=False)
+    with torch.no_grad():
+        model[2].bias.zero_()
+    model[2].bias = None
+    return model
+
+
+def offset(norm):
+    with torch.no_grad():
+        norm.bias.fill_(0.1)
+    return norm
+
+
+def with_norm(norm, width=6):
+    layers = [nn.Linear(width, width), norm, nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, width), norm, nn.ReLU(), nn.Linear(width, 2))
 
 
 UNFIT = {
     "trained": (trained, "4: affine parameters"),
+    "trained layer norm": (
+        lambda: with_norm(offset(nn.LayerNorm(6))),
+        "1: affine parameters",
+    ),
     "evaluation": (lambda: mlp(4, 6).eval(), "evaluation mode"),
-    "bias": (lambda: mlp(4, 6, norm=False), "2: the chain has no bias"),
+    "constant bias": (constant_bias, "a bias has the mean 0.1"),
+    "one bias": (one_bias, "some layers have a bias and some have none"),
     "gain": (other_gain, "the variances of the weights differ"),
-    "layer norm": (lambda: with_norm(nn.LayerNorm(6)), "LayerNorm is no norm of a Chain"),
-    "skip": (
-        lambda: nn.Sequential(*[Residual() for _ in range(4)], nn.Linear(6, 2)),
+    "instance norm": (
+        lambda: circular(norm=nn.InstanceNorm2d), "InstanceNorm2d is no norm of a Chain"
+    ),
+    "groups of images": (
+        lambda: circular(norm=lambda d: nn.GroupNorm(2, d)), "takes the positions"
+    ),
+    "layer norm of images": (lambda: with_norm(nn.LayerNorm((2, 6))), "LayerNorm over (2, 6)"),
+    "activation in the branch": (
+        lambda: residual(lambda own, x: x + torch.relu(own.inner(x))), "ends after a norm or"
+    ),
+    "two layers": (
+        lambda: residual(lambda own, x: x + own.other(torch.relu(own.inner(own.norm(x))))),
+        "another width, norm, activation or skip",
+    ),
+    "from afar": (Afar, "one weight layer per skip connection"),
+    "weights on both sides": (
+        lambda: residual(lambda own, x: own.other(x) + own.inner(torch.relu(x))),
+        "a branch of its own",
+    ),
+    "activation on both sides": (
+        lambda: residual(lambda own, x: torch.relu(x) + own.inner(torch.relu(x))),
+        "a branch of its own",
+    ),
+    "product": (
+        lambda: residual(lambda own, x: x * own.inner(torch.relu(x))), "it joins 2 branches"
+    ),
+    "multiple": (lambda: residual(lambda own, x: own.inner(torch.relu(x) * 2.0)), "multiples fit"),
+    "number": (
+        lambda: residual(lambda own, x: own.inner(torch.relu(x) + 2.0)), "add: this function"
+    ),
+    "alpha": (
+        lambda: residual(lambda own, x: torch.add(x, own.inner(torch.relu(x)), alpha=2.0)),
         "it joins 2 branches",
     ),
     "dropout": (
-        lambda: mlp(4, 6, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.5))), "Dropout is no part"
+        lambda: mlp(4, 6, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.5))),
+        "Dropout is no part of a Chain; set its p to 0",
     ),
-    "order": (
-        lambda: nn.Sequential(
-            *[one for _ in range(4) for one in (nn.Linear(6, 6), nn.ReLU(), nn.BatchNorm1d(6))],
-            nn.Linear(6, 2),
-        ),
-        "the norm follows the activation",
-    ),
-    "slope": (lambda: mlp(4, 6, lambda: nn.LeakyReLU(0.2)), "LeakyReLU is no part"),
-    "convolutions": (resnet, "a convolution with kernels of 3×3"),
+    "slope": (lambda: mlp(4, 6, lambda: nn.LeakyReLU(0.2)), "activations of your own"),
+    "convolutions": (resnet, "a convolution with kernels of 3×3 and padding of zeros"),
+    "padding of one axis": (lambda: circular((3, 5), padding=(1, 1)), "padding of circular"),
+    "stride": (lambda: circular(stride=2, padding=1), "with stride, dilation or groups"),
+    "groups": (lambda: circular(groups=1, dilation=2), "with stride, dilation or groups"),
     "shared": (
         lambda: nn.Sequential(*[nn.Linear(6, 6, bias=False), nn.ReLU()] * 4),
         "3 layers share its weights",
     ),
+    "two activations": (
+        lambda: mlp(4, 6, lambda: nn.Sequential(nn.ReLU(), nn.Tanh())), "several norms or"
+    ),
     "kinds": (
-        lambda: nn.Sequential(*mlp(4, 6)[:-1], *mlp(1, 6, nn.Tanh)), "12: another width, norm or"
+        lambda: nn.Sequential(*mlp(4, 6)[:-1], *mlp(1, 6, nn.Tanh)), "12: another width, norm, "
     ),
 }  # fmt: skip
+
+#: Models of which no chain can be made.
+WITHOUT = (
+    "convolutions",
+    "padding of one axis",
+    "stride",
+    "groups",
+    "instance norm",
+    "groups of images",
+)
 
 
 @pytest.mark.parametrize("what", UNFIT)
@@ -157,7 +414,7 @@ def test_what_does_not_fit(what):
     make, said = UNFIT[what]
     reading = chain_of(make())
     assert any(said in one for one in reading.unfit), reading.unfit
-    assert reading.chain is not None
+    assert (reading.chain is None) == (what in WITHOUT)
     assert "does not fit" in str(reading)
 
 
@@ -174,6 +431,8 @@ def test_models_without_a_chain():
         chain_of(3)
     with pytest.raises(ArgumentError, match="batch: got 1"):
         chain_of(mlp(4, 6), batch=1)
+    with pytest.raises(ArgumentError, match="shape"):
+        chain_of(mlp(4, 6), shape=(3, 0))
 
 
 def test_dropout_that_does_nothing_fits():

@@ -95,6 +95,8 @@ def _is_symmetric(chain: Chain) -> bool:
     """Whether rows are symmetric in sign: for symmetric weights, and with skip only if σ is odd."""
     if not chain.weight_law.is_symmetric or chain.skip == 0.0:
         return chain.weight_law.is_symmetric
+    if not chain.normalization.acts_on_rows and chain.normalization.centred:
+        return False  # the sign of a row changes the mean that is subtracted from all rows
     grid = np.linspace(0.0, 4.0, 257)
     return np.allclose(chain.activation(-grid), -chain.activation(grid), rtol=1e-12, atol=1e-12)
 

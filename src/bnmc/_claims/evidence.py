@@ -52,6 +52,13 @@ class Claim:
     count : int
         Number of statistics of the row.  The row shows the one with the least p-value, multiplied
         by their number (Bonferroni).
+
+    Examples
+    --------
+    >>> from bnmc.invariant import Claim
+    >>> claim = Claim("mean trace of G", statistic=2.02, expected=2.0, stderr=0.05)
+    >>> abs(claim.statistic - claim.expected) < 2 * claim.stderr, claim.verdict
+    (True, 'reported')
     """
 
     claim: str

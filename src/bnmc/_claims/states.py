@@ -60,13 +60,25 @@ def near_a_line(chain: Chain, generator: np.random.Generator) -> FloatArray:
 def next_states(
     chain: Chain, x: FloatArray, a: FloatArray, gram: FloatArray, generator: np.random.Generator
 ) -> FloatArray:
-    """Draw skip x + gain W a for each sample; for Gaussian weights, draw rows given G."""
+    """Draw skip x + gain W a + b for each sample.
+
+    For Gaussian weights, rows are drawn given `gram`, which contains the variance of the bias.
+    """
     if chain.is_gaussian:
         rows = generator.standard_normal(a.shape) @ semidefinite_root(gram)
     else:
         rows = np.stack([_weights(chain, generator) @ one for one in a]) / chain.width**0.5
+        if chain.bias_variance > 0.0:
+            rows += _biases(chain, generator, a.shape[:2])[..., None] / chain.gain
     states: FloatArray = chain.skip * x + chain.gain * rows
     return states
+
+
+def _biases(chain: Chain, generator: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    biases: FloatArray = generator.standard_normal(shape)
+    if chain.weight_law.uniform_bias:
+        biases = generator.uniform(-(3.0**0.5), 3.0**0.5, shape)
+    return float(np.sqrt(chain.bias_variance)) * biases
 
 
 def _weights(chain: Chain, generator: np.random.Generator) -> NDArray[np.floating[Any]]:

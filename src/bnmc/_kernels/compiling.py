@@ -25,7 +25,9 @@ from numba.extending import (
 
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import cache_of
+from bnmc._kernels.levels import cpu_features, cpu_name
 from bnmc._kernels.pipeline import InnerCompiler, WideCompiler
+from bnmc._kernels.wheel_kernels import used_folder
 
 wait_for_compilation()
 
@@ -55,12 +57,14 @@ EXPRESSIONS = ("product", "root32")
 
 @cache
 def host_cpu() -> str:
-    """Return name and features of the processor, on which compiled code depends, as one line."""
-    import llvmlite.binding as llvm
+    """Return name and features of the processor, on which compiled code depends, as one line.
 
-    features = [name for name, on in sorted(llvm.get_host_cpu_features().items()) if on]
+    If kernels come from a wheel, their level is the last part.
+    """
+    features = [name for name, on in sorted(cpu_features().items()) if on]
     digest = hashlib.sha256(",".join(features).encode()).hexdigest()[:8]
-    return f"{llvm.get_host_cpu_name()}-{digest}"
+    folder = used_folder()
+    return f"{cpu_name()}-{digest}" + ("" if folder is None else f"+{folder.name}")
 
 
 class Inner(CPUDispatcher):
@@ -95,7 +99,9 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     if getattr(config, "DISABLE_JIT", False):
         return function
-    dispatcher = _dispatcher(Kernel, function, {"nogil": True, **OPTIONS})
+    # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
+    options = {"nogil": True, "no_cfunc_wrapper": True, **OPTIONS}
+    dispatcher = _dispatcher(Kernel, function, options)
     dispatcher._cache = cache_of(function)
     return dispatcher
 
@@ -140,6 +146,12 @@ class Sigma:
         on disk.
     functions : dict
         The scalar function for "float32" and "float64".
+
+    Examples
+    --------
+    >>> from bnmc import kernels
+    >>> isinstance(kernels.activation("relu"), kernels.Sigma)
+    True
     """
 
     known: ClassVar[dict[str, Sigma]] = {}

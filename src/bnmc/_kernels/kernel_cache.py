@@ -15,6 +15,7 @@ import hashlib
 import os
 import pickle
 import stat
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,12 +31,13 @@ from numba.core.caching import (
     NullCache,
     UserProvidedCacheLocator,
 )
-from numba.core.compiler import compile_result
+from numba.core.compiler import CompileResult, compile_result
 
 from bnmc._kernels.pipeline import InnerLibrary, entry_of
+from bnmc._kernels.wheel_kernels import recorded_to, used_folder
 from bnmc.errors import KernelCacheWarning
 
-__all__ = ["Kept", "KernelCache", "cache_of", "kept_of", "source_digest"]
+__all__ = ["Kept", "KernelCache", "cache_of", "kept_of", "signatures_of", "source_digest"]
 
 #: The first bytes of every file, then the digest of its stamp and the checksum.
 MAGIC = b"bnmc kernel cache 1\n"
@@ -65,7 +67,7 @@ def cache_of(function: Any, *, inner: bool = False) -> KernelCache | Unkept:
     try:
         return InnerCache(function) if inner else KernelCache(function)
     except RuntimeError:  # no folder can be used
-        return Unkept()
+        return Unkept(function, inner)
 
 
 class Kept(NamedTuple):
@@ -114,7 +116,10 @@ class KernelCache(FunctionCache):
         return _Placed
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return compiled code of the disk, or None if there is none that can be used."""
+        """Return compiled code of the wheel or the disk, or None if none can be used."""
+        found = None if self.suffix else carried_overload(self._py_func, sig, target_context)
+        if found is not None:
+            return found
         _tell_pending()
         if not self._may_use_folder():
             return None
@@ -128,6 +133,8 @@ class KernelCache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep compiled code on the disk if possible."""
+        if not self.suffix:
+            record_overload(self._py_func, sig, data)
         if not self._may_use_folder():
             return
         try:
@@ -158,11 +165,78 @@ class InnerCache(KernelCache):
 class Unkept(NullCache):
     """A cache that keeps nothing, and says so when the first code is compiled."""
 
+    def __init__(self, function: Any, inner: bool) -> None:
+        self._function = None if inner else function
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return compiled code of the wheel, or None."""
+        if self._function is None:
+            return None
+        return carried_overload(self._function, sig, target_context)
+
     def save_overload(self, sig: Any, cres: Any) -> None:
         """Say once that the code is lost when the process ends."""
         _tell_pending()
         tried = _wanted() or "the folder of the package, and the folder of the user's caches"
         _tell(tried, "write", "no folder can be written to (NUMBA_CACHE_DIR names one)")
+
+
+# --- kernels of a wheel
+
+
+def carried_overload(function: Any, sig: Any, target_context: Any) -> Any:
+    """Return compiled code that the wheel carries for this processor, or None.
+
+    Whatever is wrong with the wheel's files, the kernel can be compiled instead.
+    """
+    folder = used_folder()
+    if folder is None or function.__closure__ is not None:
+        return None
+    target_context.refresh()
+    try:
+        found = _carried_files(folder, _carried_name(function)).load(_carried_key(function, sig))
+        return None if found is None else CompileResult._rebuild(target_context, *found)
+    except Exception:  # unpickling and linking raise many errors
+        return None
+
+
+def record_overload(function: Any, sig: Any, data: Any) -> None:
+    """Write compiled code to the folder of a wheel that is being built, if there is one."""
+    folder = recorded_to()
+    if folder is not None and function.__closure__ is None:
+        _carried_files(folder, _carried_name(function)).save(
+            _carried_key(function, sig), data._reduce()
+        )
+
+
+def signatures_of(folder: Path) -> list[tuple[str, str, Any]]:
+    """Return module, name and signature of each kernel in a folder of a wheel."""
+    found: list[tuple[str, str, Any]] = []
+    for path in sorted(folder.glob("*.nbi")):
+        module, _, name = path.stem.rpartition(".")
+        files = _carried_files(folder, path.stem)
+        found.extend((module, name, signature) for signature, _ in files.all_keys())
+    return found
+
+
+def _carried_files(folder: Path, name: str) -> _CheckedFiles:
+    """Return the files of a kernel in a folder of a wheel, which stands for a level."""
+    return _CheckedFiles(str(folder), name, (folder.name, _python(), source_digest()))
+
+
+def _carried_name(function: Any) -> str:
+    """Return the name of the files of a kernel: its module and its own name."""
+    return f"{function.__module__}.{function.__qualname__}".removeprefix("bnmc.")
+
+
+def _python() -> str:
+    """Return the version of Python, on which bytecode and pickles depend."""
+    return str(sys.implementation.cache_tag)
+
+
+def _carried_key(function: Any, sig: Any) -> tuple[Any, str]:
+    """Return the key of an entry; Numba's contains the processor and its features, too."""
+    return sig, hashlib.sha256(function.__code__.co_code).hexdigest()
 
 
 # --- folders
@@ -291,6 +365,10 @@ class _CheckedFiles(IndexDataCacheFile):
         name = self._load_index().get(key)
         found = None if name is None else self._unpickled(self._data_path(name))
         return None if found is None or found[0] != key else found[1]
+
+    def all_keys(self) -> list[Any]:
+        """Return the keys of all entries."""
+        return list(self._load_index())
 
     def _load_index(self) -> dict[Any, str]:
         found = self._unpickled(self._index_path)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
 from types import ModuleType
 
 from bnmc.errors import MissingExtraError
 
-__all__ = ["import_extra"]
+__all__ = ["import_extra", "require_extras"]
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
@@ -36,7 +39,7 @@ def import_extra(module: str, extra: str) -> ModuleType:
     >>> import_extra("no_such_module", "plot")
     Traceback (most recent call last):
         ...
-    bnmc.errors.MissingExtraError: no_such_module is not installed, the extra 'plot' brings it:
+    bnmc.errors.MissingExtraError: no_such_module is not installed; the extra 'plot' installs it:
     pip install "bnmc[plot]", or pip install ".[plot]" in a checkout
     """
     try:
@@ -45,3 +48,39 @@ def import_extra(module: str, extra: str) -> ModuleType:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise MissingExtraError(module, extra) from error
+
+
+def require_extras(needed: Mapping[str, str]) -> None:
+    """Check before any work that optional dependencies are installed, without importing them.
+
+    Parameters
+    ----------
+    needed : mapping of str to str
+        The extra of bnmc that installs a module, by the name of the module.
+
+    Raises
+    ------
+    MissingExtraError
+        If modules are not installed. One error names all of them, and one command that installs
+        all of them.
+
+    Examples
+    --------
+    >>> from bnmc._support.extras import require_extras
+    >>> require_extras({"numpy": "plot", "no_such_module": "plot", "nor_this": "torch"})
+    Traceback (most recent call last):
+        ...
+    bnmc.errors.MissingExtraError: no_such_module, nor_this are not installed; the extras
+    'plot,torch' install them: pip install "bnmc[plot,torch]", or pip install ".[plot,torch]" in a
+    checkout
+    """
+    missing = [module for module in needed if not _is_installed(module)]
+    if missing:
+        extras = dict.fromkeys(needed[module] for module in missing)
+        raise MissingExtraError(", ".join(missing), ",".join(extras))
+
+
+def _is_installed(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    return importlib.util.find_spec(module.partition(".")[0]) is not None

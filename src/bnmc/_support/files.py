@@ -207,7 +207,7 @@ def _beside(path: Path) -> Path:
 
 
 def _move(new: Path, path: Path, former: Path) -> None:
-    """Move a file or a folder to a path; what is there goes to `new`, to `former`, or away."""
+    """Move a file or a folder to a path; a former one moves to `new` or `former`, or is removed."""
     for trial in range(_MOST_TRIALS):
         try:
             if not (_is_folder(new) or _is_folder(path)):

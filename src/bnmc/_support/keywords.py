@@ -13,7 +13,7 @@ __all__ = ["explains_keywords"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Keywords elsewhere, with the argument here and what it takes.
+#: Keywords of other libraries: our argument, and the values that it takes.
 _OURS = {
     "seed": ("rng", "a seed or a generator"),
     "random_state": ("rng", "a seed or a generator"),

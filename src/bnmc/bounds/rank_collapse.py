@@ -14,19 +14,19 @@ statements have no formula. Simulations in the tests confirm them:
 - Lemma 3: vanilla linear networks collapse to rank one, with and without the residual branch, for
   Gaussian and for uniform weights. The direction of the rows of ``H/‖H‖`` converges exponentially
   fast. The direction of its columns keeps changing with every layer.
-- Lemma 4: under a unique invariant law, H and SH have the same law for every diagonal matrix S of
+- Lemma 4: under a unique stationary law, H and SH have the same law for every diagonal matrix S of
   signs.
 - Lemma 5: for weights in [−B, B] and γ <= 1/(8Bd), the rank stays at least 2.
 - Lemma 6: if the rank is one at some layer, it is one at all later layers. All ``|M_ij|`` are 1,
   and their signs do not change.
 - Lemma 10: for small γ, the regularity constant ``α = E Tr(diag(M²)²) / E Tr(M³)`` (Definition 3)
-  of the invariant law is less than one.
+  of the stationary law is less than one.
 
 Errors of the text
 ------------------
-- The chain never leaves states of rank one, and they carry an invariant law of their own. If
-  ``γBd < 1``, each such state is a fixed point, so there are infinitely many invariant laws. Hence
-  no statement that assumes a unique invariant law applies literally. They hold for the law to
+- The chain never leaves states of rank one, and they carry a stationary law of their own. If
+  ``γBd < 1``, each such state is a fixed point, so there are infinitely many stationary laws. Hence
+  no statement that assumes a unique stationary law applies literally. They hold for the law to
   which chains of full rank converge. The factor 8 in Lemma 5 is not needed.
 - If ``γBd < 1``, ``I + γW`` is invertible, so the rank never changes. That is why Lemma 5 and the
   first part of Corollary 15 hold for every input of that rank. The small eigenvalues of M still
@@ -245,7 +245,7 @@ def proposition_8(eigenvalues: ArrayLike, gamma: ArrayLike) -> Float64Array:
 
 
 def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
-    """Lemma 13: bound ``d^{3/2}/(2√(1−α))`` of ``E‖M‖_F²`` under the invariant law.
+    """Lemma 13: bound ``d^{3/2}/(2√(1−α))`` of ``E‖M‖_F²`` under the stationary law.
 
     The bound "holds for a sufficiently small" γ, if the regularity constant α is less than one. By
     invariance the change of `lemma_7` has mean zero, so ``4(1−α) E Tr M³ = d² − E‖M‖_F²`` up to
@@ -302,7 +302,7 @@ def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Arr
     32    .862  4.85      4.20
     ===== ===== ========= =====
 
-    `bnmc.bounds.rank_collapse` discusses the invariant law.
+    `bnmc.bounds.rank_collapse` discusses the stationary law.
 
     Parameters
     ----------

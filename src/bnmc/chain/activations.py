@@ -440,7 +440,7 @@ def _compiled(activation: Activation, dtype: str) -> tuple[_Apply, Sigma]:
 
 
 def _complaint(function: ScalarFunction, dtype: str) -> str:
-    """What Numba says about the function alone, without the kernel around it."""
+    """The error of Numba for the function alone, without its kernel."""
     import numba
 
     compiled: Any = numba.njit(function)
@@ -453,7 +453,7 @@ def _complaint(function: ScalarFunction, dtype: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an error that says something, without colours."""
+    """The first line of an error that is not empty, without colours."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in text.splitlines()]
     return next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)

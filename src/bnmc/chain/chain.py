@@ -80,8 +80,8 @@ class Chain:
     convolution : Convolution, optional
         W is a convolution of images; see `Chain.conv`.  Then d is the number of channels, the
         entries of W have variance 1/(d · taps), and n is the number of samples times that of the
-        pixels: column ``(s * height + y) * width + x`` is pixel (y, x) of sample s.  All that acts
-        on samples acts on such columns, such as the norm over the batch.
+        pixels: column ``(s * height + y) * width + x`` is pixel (y, x) of sample s.  Functions of
+        samples, such as the norm over the batch, act on these columns.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class Chain:
     order: str
     bias_variance: float
     convolution: Convolution | None
-    #: The normalization as a value: what it does, and what it does not see of a Gram matrix.
+    #: The normalization as a value: its NumPy form, and the part of a Gram matrix that it ignores.
     normalization: Norm = field(init=False)
 
     @explains_keywords
@@ -212,7 +212,7 @@ class Chain:
                 shown.append(f"{name}={value!r}")
         return f"Chain({', '.join(shown)})"
 
-    @property
+    @cached_property
     def covariance(self) -> CovarianceMap:
         """The map from the Gram matrix of a layer to the covariance of the rows of W a.
 
@@ -223,15 +223,15 @@ class Chain:
             return OfConvolution(self.convolution, bias)
         return WithBias(bias) if self.shows_bias else IDENTITY
 
-    @property
+    @cached_property
     def order_code(self) -> int:
-        """What kernels call the order; the first of those that have the same law."""
+        """Code of the order in kernels; the first of the orders that have the same law."""
         code = ORDERS[self.order]
         if self.normalization.is_identity or (code == NORM_IN_BRANCH and self.skip == 0.0):
             return NORM_FIRST
         return code
 
-    @property
+    @cached_property
     def shows_bias(self) -> bool:
         """Whether the law of the activations depends on a bias."""
         hidden = self.normalization.hides_common_part and self.order_code != ACTIVATION_FIRST
@@ -246,7 +246,7 @@ class Chain:
     def is_row_by_row(self) -> bool:
         """Whether N acts on each row alone, before the activation and at the state's own place.
 
-        Then rows are drawn, normalized and activated one by one.
+        If so, kernels draw, normalize and activate rows one by one.
         """
         return self.normalization.acts_on_rows and self.order_code == NORM_FIRST
 
@@ -295,8 +295,8 @@ class Chain:
     ) -> Self:
         """Return the chain of *… avoids rank collapse*: x + gamma W x, uncentred BN.
 
-        Their W has unit variance, so the gain is gamma sqrt(width).  gamma = inf removes the skip
-        connection.
+        The entries of the paper's W have variance 1, so the gain is gamma sqrt(width).  If gamma is
+        inf, the chain has no skip connection.
         """
         gamma = real("gamma", gamma, above=0.0, finite=False)
         width = integer("width", width, low=1, high=MOST_WIDTH)

@@ -1,4 +1,4 @@
-"""A chain as compiled kernels take it."""
+"""A chain as arguments of compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["law_of", "law_of_start", "raise_stopped", "sigma_of", "style_of"]
 
 
 def sigma_of(activation: Activation) -> Sigma:
-    """Return the activation as kernels take it."""
+    """Return the activation as an argument of kernels."""
     known = Sigma.known.get(activation.digest)
     if known is None:
         functions = {name: activation.scalar(name) for name in ("float32", "float64")}
@@ -23,11 +23,12 @@ def sigma_of(activation: Activation) -> Sigma:
 
 
 def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
-    """Return the chain as kernels take it, with so many batches side by side.
+    """Return the parameters of a chain for kernels, with `inputs` batches side by side.
 
-    If the chain is not row by row (`Chain.is_row_by_row`), the law tells which part of the
-    covariance of the rows of W a the norm ignores, and `style_of` tells the rest: the code of a
-    norm over the features is that of no norm, and eps is not 0 unless the norm ignores the scale.
+    If the chain is not row by row (`Chain.is_row_by_row`), the law specifies the part of the
+    covariance of the rows of W a that the norm ignores, and `style_of` specifies the rest. The code
+    of a norm over the features is then that of no norm. Unless the norm ignores the scale, eps is
+    not 0.
     """
     norm = chain.normalization
     columns = chain.batch * inputs
@@ -45,7 +46,7 @@ def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
 
 
 def style_of(chain: Chain) -> codes.Style:
-    """Return what kernels must know of the layers of a chain beside its law."""
+    """Return the parameters of layers that the law of a chain does not contain."""
     norm = chain.normalization
     return codes.Style(
         chain.order_code,
@@ -70,7 +71,7 @@ def law_of_start(law: codes.Law, order: int = codes.NORM_FIRST) -> codes.Law:
 
 
 def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
-    """Raise the error that a kernel's status of a chain stands for.
+    """Raise the error of a kernel's status.
 
     Parameters
     ----------

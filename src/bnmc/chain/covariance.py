@@ -3,7 +3,8 @@
 Given the activations a of a layer, the rows of W a are i.i.d. N(0, G) with G = aᵀa / width.  A map
 stands between G and that covariance: the identity for layers that are fully connected and have no
 bias, the sum of G and a constant for layers with a bias, and an average of shifted entries of G for
-convolutions.  Everything that draws rows, or integrates over them, asks `Chain.covariance`.
+convolutions.  Functions that draw rows or integrate over them use
+`Chain.covariance`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class CovarianceMap(Protocol):
 
     @property
     def is_identity(self) -> bool:
-        """Whether kernels may take many layers at once, as no map stands between them."""
+        """Whether one call of a kernel may make many layers, because the map is the identity."""
         ...
 
     def __call__(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -41,7 +41,7 @@ def is_homogeneous(activation: Activation) -> bool:
     """Return whether σ is named and homogeneous, or a function that proves to be homogeneous.
 
     A homogeneous function that calls anything beyond Python's arithmetic, comparisons, `abs`,
-    `max`, `min` and their NumPy forms does not count, as nothing is known of what it calls.
+    `max`, `min` and their NumPy forms does not count, because the called code is unknown.
 
     Examples
     --------
@@ -128,7 +128,7 @@ class _Multiple:
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options or ufunc not in _UFUNCS:
             raise _Undecided
-        # A number of NumPy would call this method again.
+        # A scalar of NumPy would call this method again.
         plain = (one if isinstance(one, _Multiple) else _number(one) for one in inputs)
         return _UFUNCS[ufunc](*plain)
 

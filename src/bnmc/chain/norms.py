@@ -1,7 +1,7 @@
-"""Normalizations as values: what each does to a representation, and what it does not see.
+"""Normalizations as values: their NumPy form, and the part of a representation that they ignore.
 
-Everything that depends on the normalization of a chain asks its `Norm`.  No other module compares
-names of norms.
+Code that depends on the normalization of a chain uses the attributes of its `Norm`.  No other
+module compares names of norms.
 """
 
 from __future__ import annotations

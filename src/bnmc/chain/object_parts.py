@@ -1,8 +1,8 @@
 """The parts of an object that determine its values, for digests that all processes share.
 
 An object consists of its class and its state.  A class consists of its name, its bases and its
-attributes.  The state is that of pickle, so an object says by ``__getstate__`` or ``__reduce__``
-which state matters.  Addresses and file names are no part of an object.
+attributes.  The state is that of pickle, so ``__getstate__`` or ``__reduce__`` of an object specify
+its state.  Addresses and file names are no part of an object.
 """
 
 from __future__ import annotations

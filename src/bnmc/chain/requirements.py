@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bnmc.chain.chain import Chain
-from bnmc.chain.norms import ROW_NORMS, as_norm
+from bnmc.chain.norms import NORMS, ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
 __all__ = [
@@ -14,8 +14,9 @@ __all__ = [
     "require_two_samples",
 ]
 
-_NORMALIZING = " or ".join(f'"{name}"' for name in ROW_NORMS if not as_norm(name).is_identity)
-_REASON = "without normalization there is no invariant law"
+_NORMALIZING = ", ".join(f'"{name}"' for name in NORMS if not as_norm(name).is_identity)
+_NORMALIZING += ' or "group(g)"'
+_REASON = "without normalization no stationary law exists"
 
 
 def require_stationary_law(chain: Chain, *, reason_as_hint: bool = True) -> None:
@@ -48,7 +49,7 @@ def require_row_by_row(
     ----------
     chain : Chain
     instead : str
-        What to do with other chains, for the message.
+        Advice for other chains, for the message.
     without_bias : bool, default False
         Whether to raise for a bias that the norm subtracts, too.
     convolutions : bool, default False
@@ -76,7 +77,7 @@ def require_fully_connected(chain: Chain, instead: str) -> None:
     Raises
     ------
     ArgumentError
-        About `convolution`; `instead` is what to do, for the message.
+        About `convolution`; `instead` is the advice in the message.
     """
     if chain.convolution is not None:
         raise ArgumentError("convolution", chain.convolution, "None", instead)
@@ -88,7 +89,7 @@ def require_no_bias(chain: Chain, instead: str) -> None:
     Raises
     ------
     ArgumentError
-        About `bias_variance`; `instead` is what to do, for the message.
+        About `bias_variance`; `instead` is the advice in the message.
     """
     if chain.shows_bias:
         raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)

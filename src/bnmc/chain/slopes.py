@@ -1,4 +1,4 @@
-"""The derivative of an activation, as kernels take it."""
+"""The derivative of an activation, as an argument of kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["require_derivative", "slope_at", "slope_of"]
 
 
 def require_derivative(activation: Activation) -> None:
-    """Raise unless the derivative of an activation is known and is what it says.
+    """Raise unless the derivative of an activation is known and agrees with differences.
 
     Raises
     ------

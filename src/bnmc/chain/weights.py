@@ -29,9 +29,9 @@ class WeightLaw:
     Parameters
     ----------
     name : str
-        What `Chain.weights` is, or "user" for the user's sampler.
+        `Chain.weights`, or "user" for the user's sampler.
     code : int
-        What the kernels call it; see `bnmc._kernels.scalar.codes`.
+        Code of the law in kernels; see `bnmc._kernels.scalar.codes`.
     rows_given_gram : bool
         Whether the rows of W a are i.i.d. N(0, G) given the Gram matrix G of a, so that a layer
         can be drawn without weights.
@@ -117,7 +117,7 @@ WEIGHTS = tuple(_BY_NAME)
 
 
 def weight_law(weights: str | WeightSampler) -> WeightLaw:
-    """Return the law of what `Chain` takes as `weights`.
+    """Return the law for the argument `weights` of `Chain`.
 
     Raises
     ------

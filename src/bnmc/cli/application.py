@@ -69,9 +69,9 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Deep random networks with batch normalization, as the Markov chain that they are.
+    """Deep random networks with batch normalization as Markov chains.
 
-    Every command has examples in its --help. bnmc --install-completion makes the shell complete
+    The --help of each command has examples. bnmc --install-completion makes the shell complete
     commands, options and the names of figures.
     """
     if version:

@@ -101,14 +101,16 @@ class FinishedRun:
         notes = [self.reference.note]
         if not run.complete:
             depth = self.settings["depth"]
-            notes.append(f"ended before its time, after layer {run.layers[-1]} of {depth}")
+            notes.append(f"incomplete: the run ended after layer {run.layers[-1]} of {depth}")
         if (lost := _first_layer_below_range(run)) is not None:
             notes.append(
-                f"from layer {lost} on the Gram matrix is too small for float64 and shown as 0; "
-                "bnmc.simulate keeps the scale apart, as scaled_gram and log_scale"
+                f"from layer {lost} on, the Gram matrix is too small for float64 and the table "
+                "shows 0; bnmc.simulate returns it as scaled_gram and log_scale"
             )
         if run.moments and output is not None:
-            notes.append(f"{output} has means and variances: the values would be very large")
+            notes.append(
+                f"{output} contains means and variances, because all values exceed 256 MiB"
+            )
         return notes
 
     @property
@@ -156,8 +158,8 @@ def run_ensemble(settings: dict[str, Any]) -> FinishedRun:
     seconds = time.perf_counter() - begun - compiling
     if has_first_layer and path is not None and not settings["first_layer"]:
         print(
-            f"bnmc: {source} has {x.shape[0]} features and layers are {width} wide: a random first "
-            f"layer took it there (--width {x.shape[0]} does without)",
+            f"bnmc: {source} has {x.shape[0]} features and the width is {width}, so a random first "
+            f"layer multiplies the input (--width {x.shape[0]} avoids this layer)",
             file=sys.stderr,
         )
     return FinishedRun(
@@ -192,9 +194,7 @@ def print_report(done: FinishedRun) -> None:
         return
     chains, depth = done.settings["chains"], done.settings["depth"]
     networks = "1 network" if chains == 1 else f"{chains} networks"
-    through = "as layer 0"
-    if done.has_first_layer:
-        through = "through a first layer"
+    through = "through a random first layer" if done.has_first_layer else "as layer 0"
     print(f"{done.run.chain}: {networks}, {depth} layers")
     size = f"{done.samples} samples × {done.features} features"
     print(f"input: {done.source}, {size} ({through})\n")

@@ -13,11 +13,14 @@ import typer
 __all__ = [
     "Activation",
     "Batch",
+    "BiasVariance",
     "Eps",
     "Force",
     "Gain",
+    "Hours",
     "Json",
     "Norm",
+    "Order",
     "Plot",
     "ProgressFlag",
     "Seed",
@@ -29,27 +32,35 @@ __all__ = [
     "Width",
 ]
 
-Width = Annotated[int, typer.Option(help="Neurons of a layer.")]
+Width = Annotated[int, typer.Option(help="Number of neurons per layer.")]
 
-Batch = Annotated[int, typer.Option(help="Samples of a batch.")]
+Batch = Annotated[int, typer.Option(help="Number of samples in the batch.")]
 
 Activation = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu or "
-        "silu.",
+        help="Activation: linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, "
+        "gelu or silu.",
     ),
 ]
 
 Norm = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="batch, batch-uncentred, layer, rms, group(8) (8 groups), or none."
+        metavar="NAME",
+        help="Normalization: batch, batch-uncentred, layer, rms, group(8) (8 groups) or none.",
     ),
 ]
 
-Skip = Annotated[float, typer.Option(help="Factor of the skip connection.")]
+Order = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="norm-activation, activation-norm or pre-activation."),
+]
+
+BiasVariance = Annotated[float, typer.Option(help="Variance of the biases.")]
+
+Skip = Annotated[float, typer.Option(help="Factor of the skip connection; 0 for none.")]
 
 Gain = Annotated[float, typer.Option(help="Factor of the weights.")]
 
@@ -57,7 +68,7 @@ Gain = Annotated[float, typer.Option(help="Factor of the weights.")]
 GainOfLaw = Annotated[
     float | None,
     typer.Option(
-        help="Factor of the weights. Default: 1, or 1/√3 with the weights pytorch.",
+        help="Factor of the weights. Default: 1; for --weights pytorch 1/√3.",
         show_default=False,
     ),
 ]
@@ -66,25 +77,33 @@ Weights = Annotated[
     str,
     typer.Option(
         metavar="LAW",
-        help="gaussian, uniform, rademacher, haar or pytorch (nn.Linear's default, with bias).",
+        help="Law of the weights: gaussian, uniform, rademacher, haar, or pytorch (the default of "
+        "nn.Linear, with its bias).",
     ),
 ]
 
-Eps = Annotated[float, typer.Option(help="Added to the variance; layers have 1e-5.")]
+Eps = Annotated[
+    float,
+    typer.Option(
+        help="Constant that the normalization adds to the variance; PyTorch's default is 1e-5."
+    ),
+]
 
 Seed = Annotated[
-    int | None, typer.Option(help="Repeats a run. Default: a new one, which is printed.")
+    int | None,
+    typer.Option(help="Seed of the random numbers. Default: a random seed, which is printed."),
 ]
 
 Threads = Annotated[
-    int | None, typer.Option(help="All processors unless given. Results do not depend on it.")
+    int | None,
+    typer.Option(help="Number of threads; results do not depend on it. Default: all processors."),
 ]
 
 Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw a picture: .png, .pdf, .svg.")
+    Path | None, typer.Option(metavar="FILE", help="File for the picture: .png, .pdf or .svg.")
 ]
 
-Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
 
@@ -92,20 +111,28 @@ Store = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keep what is finished in a .zarr store, and go on from there if the same command was "
-        "interrupted.",
+        help="Folder (.zarr) for finished parts. After an interruption, the same command resumes.",
     ),
 ]
 
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Stop then, with what is finished.")
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Time limit in seconds; the report then contains the finished layers.",
+    ),
+]
+
+Hours = Annotated[
+    float,
+    typer.Option(help="Longest duration allowed; a longer forecast raises an error."),
 ]
 
 ProgressFlag = Annotated[
     bool | None,
     typer.Option(
         "--progress/--no-progress",
-        help="Show progress on standard error. Default: if that is a terminal.",
+        help="Progress on standard error. Default: only if standard error is a terminal.",
         show_default=False,
     ),
 ]

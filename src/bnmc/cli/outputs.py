@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["kept_for_later", "raise_first", "require_destination", "save"]
+__all__ = ["kept_for_later", "raise_first", "require_destination", "require_packages", "save"]
 
 
 def require_destination(name: str, path: Path, force: bool) -> None:
@@ -27,6 +27,7 @@ def require_destination(name: str, path: Path, force: bool) -> None:
         If the suffix is not allowed, the folder is not writable, `path` exists and must not be
         replaced, or an extra is missing.
     """
+    from bnmc._support.extras import require_extras
     from bnmc._support.files import require_writable
     from bnmc.simulation import export
 
@@ -41,8 +42,36 @@ def require_destination(name: str, path: Path, force: bool) -> None:
         formats = [f".{suffix}" for suffix in pictures]
     require_writable(name, path, formats)
     if name == "output":
-        export.require_extras(path)
+        require_extras(export.extras_of(path))
     export.require_free(name, path, force=force)
+
+
+def require_packages(
+    *, plot: Path | None = None, output: Path | None = None, others: Mapping[str, str] | None = None
+) -> None:
+    """Check before the work that the packages are installed that a command line needs.
+
+    Parameters
+    ----------
+    plot, output : Path, optional
+        The files that the command will write: a picture and a run.
+    others : mapping of str to str, optional
+        Further modules, with the extra that installs them.
+
+    Raises
+    ------
+    MissingExtraError
+        If packages are missing. It names all of them, and one command that installs them.
+    """
+    from bnmc._support.extras import require_extras
+    from bnmc.simulation.export import extras_of
+
+    needed = dict(others or {})
+    if output is not None:
+        needed |= extras_of(output)
+    if plot is not None:
+        needed["matplotlib"] = "plot"
+    require_extras(needed)
 
 
 def save(figure: Any, path: Path) -> None:

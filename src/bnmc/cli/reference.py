@@ -45,14 +45,14 @@ def reference_of(chain: Chain, x: NDArray[np.float64]) -> Reference:
     keeps_scale = bool(np.isclose(chain.skip**2 + chain.gain**2, 1.0, rtol=1e-12, atol=0.0))
     without = chain.normalization.is_identity and not chain.shows_bias
     if without and is_linear and keeps_scale:
-        note = "G*: the Gram matrix of the input, which infinitely wide linear networks keep"
+        note = "G*: the Gram matrix of the input, which linear networks preserve at infinite width"
         return Reference(x.T @ x / len(x), note, {"kind": "input"})
     try:
         fixed = MeanField(chain).fixed_point()
     except BnmcError as error:
-        return Reference(None, f"G*: not known ({error})", {"kind": None})
+        return Reference(None, f"G*: unknown ({error})", {"kind": None})
     facts = {name: getattr(fixed, name) for name in ("b", "c", "rate", "stable")}
-    warning = "" if fixed.stable else "; it is unstable, so the network need not settle there"
+    warning = "" if fixed.stable else "; it is unstable, so networks may not converge to it"
     note = (
         f"G*: fixed point of the mean field, diagonal {fixed.b:.6g}, correlation {fixed.c:.6g}, "
         f"perturbations ×{fixed.rate:.4g} per layer{warning}"

@@ -125,7 +125,7 @@ def bounded_mean_interval(mean: ArrayLike, count: int, level: float) -> NDArray[
 
 
 def _divergence(m: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the divergence of Bernoulli(μ) from Bernoulli(m), inf where it is."""
+    """Return the divergence of Bernoulli(μ) from Bernoulli(m), which may be infinite."""
     from scipy.special import rel_entr
 
     divergence: NDArray[np.float64] = rel_entr(m, mu) + rel_entr(1.0 - m, 1.0 - mu)

@@ -3,7 +3,8 @@
 `names` lists the experiments, `describe` describes one, and `run` runs it.  They need the extra
 ``xarray``, and their pictures need the extra ``plot``.  Each experiment is also a function in
 `bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `limits`, `gradients` or `beyond`.
-Its docstring names the figure and the paper, the expected result, and the errors of the print.
+Its docstring names the figure, the paper, the expected result, and the errors of the printed
+figure.
 """
 
 # This package may import everything except the command line.  Start with `experiment.py`, the
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bnmc._support.arguments import choice
+from bnmc._support.extras import require_extras
 from bnmc.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from bnmc.experiments.experiment import Experiment, Table
     from bnmc.experiments.parts import Store
 
-__all__ = ["Experiment", "Table", "describe", "names", "run"]
+__all__ = ["Experiment", "Table", "describe", "extras_of", "names", "run"]
 
 
 class _Entry(NamedTuple):
@@ -147,7 +149,7 @@ REGISTRY = {
         "beyond", "stability_atlas", "for which batch sizes the fixed point is stable"
     ),
     "rates": _Entry(
-        "beyond", "rates", "rate of forgetting against batch and width, by every estimator"
+        "beyond", "rates", "rate of mixing against batch and width, by every estimator"
     ),
     "scale": _Entry("beyond", "scale", "widths up to a million, and batches up to 512"),
     "edge-of-chaos": _Entry(
@@ -246,7 +248,7 @@ def run(
     StoreMismatchError, StoreError
         If the store holds another experiment, or cannot be read or written.
     MissingExtraError
-        If xarray is not installed.
+        If xarray is not installed, or PyTorch for an experiment that trains networks.
 
     Examples
     --------
@@ -255,15 +257,50 @@ def run(
     >>> found.data["distance"].dims  # doctest: +SKIP
     ('width',)
     """
-    entry = _entry(name)
-    module = importlib.import_module(f"bnmc.experiments.{entry.module}")
-    function: Callable[..., Experiment] = getattr(module, entry.function)
+    function = _function(name)
+    require_extras(extras_of(name))
     further: dict[str, Any] = {}
     if data is not None:
         if "data" not in inspect.signature(function).parameters:
             raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
         further["data"] = data
     return function(full=full, rng=rng, progress=progress, threads=threads, store=store, **further)
+
+
+def extras_of(name: str) -> dict[str, str]:
+    """Return the optional packages that an experiment needs, with the extra of each.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    UnknownNameError
+        If `name` is none of `names`.
+
+    Examples
+    --------
+    >>> from bnmc.experiments import extras_of
+    >>> extras_of("limits-kl"), extras_of("rank-collapse-1")
+    ({'xarray': 'xarray'}, {'xarray': 'xarray', 'torch': 'torch'})
+    """
+    has_data = "data" in inspect.signature(_function(name)).parameters
+    # The figures of `limits` that train networks do so in NumPy.
+    in_torch = has_data and _entry(name).module != "limits"
+    return {"xarray": "xarray"} | ({"torch": "torch"} if in_torch else {})
+
+
+def _function(name: str) -> Callable[..., Experiment]:
+    entry = _entry(name)
+    module = importlib.import_module(f"bnmc.experiments.{entry.module}")
+    function: Callable[..., Experiment] = getattr(module, entry.function)
+    return function
 
 
 def _entry(name: str) -> _Entry:

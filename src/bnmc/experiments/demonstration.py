@@ -203,7 +203,7 @@ def _draw_digits(ax: Axes, found: DigitRuns) -> None:
     runs.trajectory(
         {"batch norm, linear": found.runs["linear"], "batch norm, ReLU": found.runs["relu"]}, ax=ax
     )
-    ax.set_title("Digits settle where the mean field says", loc="left", weight="bold")
+    ax.set_title("Digits converge to the fixed point of the mean field", loc="left", weight="bold")
     ax.set_ylabel("distance from the fixed point, " + runs.LABELS["distance"])
     ax.set_xlabel(
         f"layer\n{_DIGITS} digits, width {WIDTH}; mean and 90 % of {_DIGITS_NETWORKS} networks"
@@ -223,7 +223,7 @@ def _draw_comparison(ax: Axes, comparison: LinearRuns) -> None:
         label="eq. (6), ∝ exp(depth / width)",
     )  # fmt: skip
     ax.set_title(
-        "The error grows without batch norm and stays put with it", loc="left", weight="bold"
+        "The error grows without batch norm and stays constant with it", loc="left", weight="bold"
     )
     ax.set_ylabel("error of the mean field, " + runs.LABELS["distance"])
     ax.set_xlabel(

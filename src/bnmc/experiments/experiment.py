@@ -31,6 +31,14 @@ class Table:
         Names of the columns, with units if the numbers have any.
     rows : tuple of tuple
         Cells: a string, a number, an `Estimate`, or None for an empty cell.
+
+    Examples
+    --------
+    >>> from bnmc.experiments import Table
+    >>> print(Table(("width", "error"), ((100, 0.25), (400, 0.125))))
+    width  error
+    100     0.25
+    400    0.125
     """
 
     columns: tuple[str, ...]
@@ -68,6 +76,12 @@ class Experiment:
         The main numbers.
     findings : tuple of str
         Results in sentences: measured numbers, their intervals, and the theory.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> found = bnmc.experiments.run("stability-atlas")  # doctest: +SKIP
+    >>> found.table.columns[0], found.findings[0]  # doctest: +SKIP
     """
 
     name: str

@@ -7,10 +7,7 @@ written by its name and digest, and found again among the named ones and those o
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -18,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
 from bnmc._support.json import loads
-from bnmc._support.machine import available_memory
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
@@ -53,16 +50,12 @@ _RESULTS: dict[str, type] = {
 #: Kinds of dtypes of arrays: bool, integers, floats, complex numbers, text.
 _KINDS = "biufcU"
 
-#: The entry of the archive with the document, and that with its digest.
-_DOCUMENT, _DIGEST = "document", "digest"
-
-
-class Damaged(ValueError):
-    """The bytes are not those that were written."""
+#: The entry of the archive with the document.
+_DOCUMENT = "document"
 
 
 class Foreign(ValueError):
-    """The content is none that an experiment keeps."""
+    """The content is not a result of an experiment."""
 
 
 def packed(value: object, identity: Mapping[str, str]) -> bytes:
@@ -73,7 +66,7 @@ def packed(value: object, identity: Mapping[str, str]) -> bytes:
     value : object
         Numbers, strings, None, tuples, lists, dicts, arrays, chains and results of this package.
     identity : mapping of str to str
-        What the result depends on; `unpacked` returns it.
+        Properties that the result depends on; `unpacked` returns them.
 
     Returns
     -------
@@ -89,10 +82,7 @@ def packed(value: object, identity: Mapping[str, str]) -> bytes:
     tree = _written(value, arrays)
     document = json.dumps({"identity": dict(identity), "value": tree}).encode()
     arrays[_DOCUMENT] = np.frombuffer(document, np.uint8)
-    arrays[_DIGEST] = np.frombuffer(_digest(arrays), np.uint8)
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()
+    return archived(arrays)
 
 
 def unpacked(content: bytes, activations: Iterable[Activation]) -> tuple[Any, dict[str, str]]:
@@ -118,12 +108,12 @@ def unpacked(content: bytes, activations: Iterable[Activation]) -> tuple[Any, di
         If it contains anything else than results, or does not fit in memory.
     """
     try:
-        arrays = _arrays(content)
+        arrays = arrays_of(content)
         document = loads(arrays[_DOCUMENT].tobytes())
         identity, tree = dict(document["identity"]), document["value"]
-    except Foreign:
-        raise
-    except Exception as error:  # a damaged archive raises many errors
+    except TooLarge as error:
+        raise Foreign(str(error)) from error
+    except Exception as error:  # a document that is none raises many errors
         raise Damaged(str(error)) from error
     known = {activation.digest: activation for activation in activations}
     try:
@@ -132,29 +122,6 @@ def unpacked(content: bytes, activations: Iterable[Activation]) -> tuple[Any, di
         raise
     except Exception as error:  # the constructors check their arguments
         raise Foreign(f"{type(error).__name__}: {error}") from error
-
-
-def _arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an archive after a check of its size and digest."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-    if size > available_memory():
-        raise Foreign(f"its arrays have {size} bytes, more than the available memory")
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    digest = arrays.pop(_DIGEST)
-    if digest.tobytes() != _digest(arrays):
-        raise Damaged("another digest")
-    return arrays
-
-
-def _digest(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    state = hashlib.sha256()
-    for name in sorted(arrays):
-        array = arrays[name]
-        state.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        state.update(array.tobytes())
-    return state.digest()
 
 
 # --- nodes of the document: [kind, content …]

@@ -82,7 +82,7 @@ class Call:
     sources : Sources
         Made from `rng`.
     further : dict of str to str
-        What the kept parts depend on besides name, seed and sizes.
+        Further properties that the kept parts depend on, besides name, seed and sizes.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Parts:
     store : path, optional
         Folder for finished parts.
     further : mapping of str to str, optional
-        What the parts depend on besides label, seed and `full`.
+        Further properties that the parts depend on, besides label, seed and `full`.
 
     Raises
     ------

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from threading import Event
@@ -16,6 +18,7 @@ from numpy.typing import ArrayLike
 from bnmc._kernels.compiling import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, integer, precision, real
+from bnmc._support.kept_folder import as_folder
 from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_memory, available_processors
@@ -36,6 +39,7 @@ from bnmc.errors import (
 from bnmc.gradients.buffers import bytes_of_rows
 from bnmc.gradients.directions import direction_of
 from bnmc.gradients.drawn import DrawnTask, NetworkTask, ReplayedTask
+from bnmc.gradients.kept import KeptChains, kept_key
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
@@ -72,6 +76,7 @@ def backpropagate(
     dtype: str | np.dtype[Any] | type = "float64",
     threads: int | None = None,
     executor: Executor | None = None,
+    store: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Backpropagation:
@@ -122,7 +127,7 @@ def backpropagate(
         default; or orthogonal ones, with a norm over the batch before the activation or none, and
         without bias.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
         their transposes, for every law of weights: the reference, with O(width²) operations per
-        layer and sample, and all rows of a network in memory.  Its Gram matrices equal those of
+        layer and sample, and the rows of many layers in memory.  Its Gram matrices equal those of
         `simulate` up to rounding.
     backend : {"auto", "cpu"}
         Gradients have no kernels for GPUs: "cuda" raises `BackendError`.
@@ -140,6 +145,12 @@ def backpropagate(
         Number of threads; the default is the number of processors.  Results do not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that runs parts of the chains.  Results do not depend on it.
+    store : path, optional
+        Folder for finished parts of the chains.  If a run is interrupted in any way, the same call
+        continues it and returns the same bits; if the store is complete, the call returns the run.
+        If `rng` is omitted, the key is that of an existing store.  The results are in memory in any
+        case.  The store compares your own functions by code and state.  Two runs may write one
+        store at the same time, as they write the same bits.
     timeout : float, optional
         Seconds, > 0, after which the run returns the first chains, up to the first one that is not
         finished: ``run.complete`` is False.
@@ -164,7 +175,11 @@ def backpropagate(
     PartialEstimateError
         If no chain is finished within `timeout`.
     Interrupted
-        On Ctrl-C; `partial` has the finished chains.
+        On Ctrl-C; `partial` has the finished chains up to the first that is not finished.
+    StoreMismatchError
+        If the store holds another run; the message names the difference.
+    StoreError
+        If the store cannot be read or written.
 
     Notes
     -----
@@ -183,8 +198,9 @@ def backpropagate(
 
     A bias is the weight of one more row of a, which is constant; its gradient δ 1 has the squared
     norm 1ᵀδᵀδ 1, which `delta_gram` has.  For norms over the features, other orders than
-    "norm-activation", and biases, both samplers have all rows of a network in memory, and the
-    Gram matrices of "conditional" equal those of `simulate` up to rounding.
+    "norm-activation", and biases, both samplers keep the rows of a stretch of layers (32 MiB, or
+    √depth layers if these take more), and the Gram matrices of "conditional" equal those of
+    `simulate` up to rounding.
 
     If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
 
@@ -216,6 +232,7 @@ def backpropagate(
     step = min(integer("every", every, low=1), MOST_LAYERS)
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
     pool, report_to = as_executor(executor), as_progress(progress)
+    folder = as_folder(store)
     limit = math.inf if timeout is None else real("timeout", timeout, above=0.0)
     recorded_functions = as_gradient_observables(observables)
     ensemble = ensemble_of(
@@ -233,9 +250,15 @@ def backpropagate(
     chain.activation.check()
     require_derivative(chain.activation)
     start = prepare(chain, initial, ensemble.chains, ensemble.inputs)
-    task = replace(task, key=draw_key(rng))
+    stored_key = kept_key(folder) if folder is not None and rng is None else None
+    task = replace(task, key=draw_key(rng) if stored_key is None else stored_key)
     size = _chains_of_part(task, ensemble.chains, workers if pool is None else None)
-    parts = _run(task, start, ranges(ensemble.chains, size), pool, workers, limit, report_to)
+    kept = None
+    if folder is not None:
+        kept = KeptChains(folder, task, start, ensemble.chains, size)
+        size = kept.size
+    pieces = ranges(ensemble.chains, size)
+    parts = _run(task, start, pieces, pool, workers, limit, report_to, kept)
     if not parts:
         raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
     return _joined(task, parts, ensemble.chains)
@@ -293,39 +316,79 @@ def _run(
     workers: int,
     limit: float,
     progress: bool | Progress,
+    kept: KeptChains | None,
 ) -> list[Part]:
     """Run parts for at most `limit` seconds; return those up to the first that is not finished.
 
-    Ctrl-C raises with these.
+    Ctrl-C raises with these.  All finished parts are kept.
     """
-    done: dict[int, Part] = {}
+    found = _Found(kept, len(pieces))
     end = time.monotonic() + limit
     chains = pieces[-1][1]
     stop = Event() if pool is None else None
     try:
         with (
             Reporter(progress, "backpropagate", "chains") as report,
-            Workers(pool, min(workers, len(pieces))) as at_work,
+            Workers(pool, min(workers, max(1, len(found.missing)))) as at_work,
         ):
-            for number, (first, last) in enumerate(pieces):
+            for number in found.missing:
+                first, last = pieces[number]
                 at_work.submit(number, task, start.part(first, last), first, last, stop)
-            while len(done) < len(pieces) and (left := end - time.monotonic()) > 0.0:
-                done.update(at_work.finished(min(0.5, left)))
-                report(sum(len(part.log_norms) for part in done.values()), chains)
+            try:
+                if found.chains:
+                    report(found.chains, chains)
+                while found.missing and (left := end - time.monotonic()) > 0.0:
+                    found.add(at_work.finished(min(0.5, left)))
+                    report(found.chains, chains)
+            except KeyboardInterrupt:
+                found.add(at_work.finished(0.0))
+                raise
             if stop is not None:
                 # On exit the workers are waited for.
                 stop.set()
     except KeyboardInterrupt:
         if stop is not None:
             stop.set()
-        unbroken = _unbroken(done)
+        unbroken = found.unbroken()
         raise Interrupted(_joined(task, unbroken, chains) if unbroken else None) from None
-    return _unbroken(done)
+    return found.unbroken()
 
 
-def _unbroken(done: dict[int, Part]) -> list[Part]:
-    """Return the finished parts up to the first that is not finished."""
-    return [done[number] for number in itertools.takewhile(done.__contains__, itertools.count())]
+class _Found:
+    """The finished parts by number: those of a store, and those of this run, which go there."""
+
+    def __init__(self, kept: KeptChains | None, count: int) -> None:
+        self._kept, self._count = kept, count
+        self._done: dict[int, Part] = {}
+        if kept is not None:
+            found = ((number, kept.get(number)) for number in range(count))
+            self._done.update((number, part) for number, part in found if part is not None)
+        self._written = set(self._done)
+
+    @property
+    def missing(self) -> list[int]:
+        """Numbers of the parts that are not finished."""
+        return [number for number in range(self._count) if number not in self._done]
+
+    @property
+    def chains(self) -> int:
+        """Number of finished chains."""
+        return sum(len(part.log_norms) for part in self._done.values())
+
+    def add(self, finished: Iterable[tuple[int, Part | None]]) -> None:
+        """Add parts, and write to the store what is not there yet."""
+        # A part that was told to stop is None.
+        self._done.update((number, part) for number, part in finished if part is not None)
+        if self._kept is None:
+            return
+        for number in [one for one in self._done if one not in self._written]:
+            self._kept.put(number, self._done[number])
+            self._written.add(number)
+
+    def unbroken(self) -> list[Part]:
+        """Return the finished parts up to the first that is not finished."""
+        numbers = itertools.takewhile(self._done.__contains__, range(self._count))
+        return [self._done[number] for number in numbers]
 
 
 def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
@@ -342,7 +405,7 @@ def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
         dtype=task.dtype,
         cpu=host_cpu(),
         inputs=task.inputs,
-        sampler=task.sampler if isinstance(task, NetworkTask) else "conditional",
+        sampler=task.sampler,
         widened=tuple(whole.widened),
         complete=len(whole.log_norms) == chains,
     )

@@ -110,6 +110,11 @@ class Task:
         return Part.joined(done)
 
     @property
+    def sampler(self) -> str:
+        """What `backpropagate` calls the sampler."""
+        return "conditional"
+
+    @property
     def columns(self) -> int:
         """Number of samples in all input batches."""
         return self.chain.batch * (self.inputs or 1)

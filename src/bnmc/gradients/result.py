@@ -125,14 +125,14 @@ class Backpropagation:
             text_table(heads, rows, align=">>>"),
         ]
         try:
-            lines.append(f"squared norm per layer, towards the input: times {self.rate()}")
+            lines.append(f"growth of the squared norm per layer, towards the input: ×{self.rate()}")
         except (ArgumentError, PartialEstimateError) as error:
             lines.append(f"no rate: {error}")
         predicted = self.mean_field_rate()
         if predicted is not None:
-            lines.append(f"at infinite width: times {predicted:.6g}")
+            lines.append(f"the same at infinite width: ×{predicted:.6g}")
         if not self.complete:
-            lines.append("ended before its time: the other networks are not finished")
+            lines.append(f"incomplete: the run ended after {networks}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

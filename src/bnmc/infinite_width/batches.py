@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bnmc._support.blas import one_blas_thread
 from bnmc._support.progress import Progress, Reporter
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -21,17 +22,20 @@ from bnmc.chain.slopes import require_derivative
 from bnmc.errors import NonFiniteError, PartialEstimateError
 from bnmc.infinite_width.batch_integrals import Homogeneous
 from bnmc.infinite_width.batch_law import BatchLaw, batch_law, require_finite_tangents
-from bnmc.infinite_width.batch_points import Sampled, normal_points
+from bnmc.infinite_width.batch_points import Control, Sampled, normal_points
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
-__all__ = ["BatchNetwork", "batch_kernel"]
+__all__ = ["BatchNetwork", "batch_kernel", "dimensions_of", "most_points"]
 
 #: Independent replicates of the points; standard errors come from their spread.
 REPLICATES = 8
 
 # Points of a replicate: those of the first attempt, and the most.
-_FEWEST, _MOST = 1 << 11, 1 << 16
+_FEWEST, _MOST = 1 << 11, 1 << 18
+
+# Beyond 2^16 points, the most coordinates of all points of a replicate.
+_COORDINATES = 1 << 25
 
 _Key = tuple[int, int]
 
@@ -173,30 +177,47 @@ def batch_kernel(
     return _accurate(network, kernel, layer.error, rtol, "of the quadrature")
 
 
+def dimensions_of(sizes: tuple[int, ...]) -> int:
+    """Return the number of coordinates of a point for batches of these sizes."""
+    return max(1, sum(size - 1 for size in sorted(sizes)[-2:]))
+
+
+def most_points(dimensions: int) -> int:
+    """Return the largest number of points of a replicate."""
+    points = _MOST
+    while points > 1 << 16 and points * dimensions > _COORDINATES:
+        points //= 2
+    return points
+
+
 def _sampled(
     network: BatchNetwork, name: str, rtol: float, key: int, progress: bool | Progress
 ) -> FloatArray:
     """Return the mean of the kernels of all replicates, with more points until `rtol` holds."""
-    largest = sorted(network.sizes)[-2:]
-    dimensions = max(1, sum(size - 1 for size in largest))
+    dimensions = dimensions_of(network.sizes)
+    most = most_points(dimensions)
     points, rng = _FEWEST, np.random.default_rng(key)
     steps = REPLICATES * network.depth * len(network.first())
+    control = Control.of(network.activation)
     while True:
         generators = rng.spawn(REPLICATES)
         kernels = []
-        with Reporter(progress, name, "pairs of batches") as report:
+        # Matrices of a block of points are too small for several threads.
+        with Reporter(progress, name, "pairs of batches") as report, one_blas_thread():
             done = _Counter(report, steps)
             for one in generators:
-                layer = Sampled(network.activation, normal_points(dimensions, points, one))
+                normals = normal_points(dimensions, points, one)
+                layer = Sampled(network.activation, normals, control)
                 kernels.append(network.through(layer, done))
         mean = np.mean(kernels, axis=0)
         spread = np.std(kernels, axis=0, ddof=1) / np.sqrt(REPLICATES)
         norm = float(np.linalg.norm(mean))
         error = float(np.linalg.norm(spread)) / norm if norm > 0.0 else 0.0
-        if error <= rtol or 2 * points > _MOST:
+        if error <= rtol or points == most:
             what = f"with {REPLICATES} replicates of {points} points"
             return _accurate(network, mean, error, rtol, what)
-        points *= 2
+        # The error falls at best as 1/points: so far from `rtol`, twice the points are too few.
+        points = min(most, points * (4 if error > 4.0 * rtol else 2))
 
 
 def _accurate(

@@ -27,6 +27,13 @@ class Posterior:
         Mean over initializations.
     covariance : (times, points, points) ndarray of float64
         Covariance of each output; different outputs are independent.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import posterior
+    >>> law = posterior([[2.0]], [[1.0]], [3.0], [0.0, 100.0])
+    >>> law.mean[:, 0].round(6), law.covariance[:, 0, 0].round(6)
+    (array([0., 3.]), array([1., 0.]))
     """
 
     times: FloatArray

@@ -17,7 +17,12 @@ from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, PartialEstimateError
 from bnmc.infinite_width.batch_law import batch_law
-from bnmc.infinite_width.batches import BatchNetwork, batch_kernel
+from bnmc.infinite_width.batches import (
+    BatchNetwork,
+    batch_kernel,
+    dimensions_of,
+    most_points,
+)
 from bnmc.infinite_width.layers import NORMS, ORDERS, Layers
 from bnmc.infinite_width.networks import FiniteNetwork, SimulatedKernel, simulated_kernel
 from bnmc.infinite_width.tiles import TiledKernel
@@ -182,8 +187,9 @@ def nngp(
     rows. For linear, relu, leaky relu, abs and other positively homogeneous functions, V is an
     integral over one variable (one batch) or two, with a relative error below 1e-8. For other
     functions, V of one batch is that of `MeanField.trajectory`. Between batches it is estimated
-    with 8 replicates of up to 65536 randomized quasi-Monte Carlo points. The error is the standard
-    error of the kernel, with the errors of earlier layers, relative in the Frobenius norm.
+    with 8 replicates of up to 262,144 randomized quasi-Monte Carlo points (65,536 above 256
+    coordinates). The error is the standard error of the kernel, with the errors of earlier layers,
+    relative in the Frobenius norm.
 
     Without norm "batch", time is O(samples² (features + depth)), memory that of the result.
 
@@ -441,7 +447,9 @@ class _Request:
         function.check()
         largest = max(max(one) for one in sizes)
         rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
-        size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + (1 << 17) * largest)
+        dimensions = dimensions_of(tuple(size for one in sizes for size in one))
+        points = 2 * most_points(dimensions) * dimensions
+        size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + points)
         require_memory("x", size, "take smaller batches")
         homogeneous = slopes(function) is not None
         if self.name == "nngp" and not homogeneous and len(sizes) == 1 and len(sizes[0]) == 1:

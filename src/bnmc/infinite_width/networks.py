@@ -7,9 +7,8 @@ their weights, but knows no biases, no weights of the first layer and no norms o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -17,14 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.progress import Progress, Reporter
 from bnmc.chain.activations import Activation
-from bnmc.chain.slopes import require_derivative, slope_at
+from bnmc.chain.chain import ORDERS
+from bnmc.chain.network import Layer, Layers
+from bnmc.chain.norms import as_norm
+from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 
 __all__ = ["FiniteNetwork", "SimulatedKernel", "simulated_kernel"]
-
-# The gradient with respect to the argument of a norm, given that with respect to its result.
-_Back = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,89 +147,75 @@ class FiniteNetwork:
 
     def kernel(self, rng: np.random.Generator) -> FloatArray:
         """Return the kernel of one network with weights from a generator."""
-        features, samples = self.inputs.shape
+        features = len(self.inputs)
+        made = self._layers()
         layers: list[_Layer] = []
         gram = self._weighed(self.inputs.T @ self.inputs / features)
         h = self._product(rng, self.inputs, self.width)[1] if self.depth else self.inputs
         stream = h
         for layer in range(self.depth):
-            made = self._layer(h, gram)
-            stream, last = made.stream, layer == self.depth - 1
-            made.weights, product = self._product(rng, made.outputs, 1 if last else self.width)
-            layers.append(made)
-            gram = self._weighed(made.outputs.T @ made.outputs / self.width)
+            parts = [self._layer(made, h[:, at]) for at in self._groups()]
+            stream = np.concatenate([part.x for part in parts], axis=1)
+            outputs = np.concatenate([part.outputs() for part in parts], axis=1)
+            last = layer == self.depth - 1
+            weights, product = self._product(rng, outputs, 1 if last else self.width)
+            layers.append(_Layer(parts, gram, weights))
+            gram = self._weighed(outputs.T @ outputs / self.width)
             h = self.skip * stream + product
         if not self.tangent or not self.depth:
             return gram + (self.skip**2 / self.width * stream.T @ stream if self.depth else 0.0)
-        return gram + self._of_earlier_layers(layers, samples)
+        return gram + self._of_earlier_layers(layers)
 
-    def _of_earlier_layers(self, layers: list[_Layer], samples: int) -> FloatArray:
+    def _groups(self) -> list[slice]:
+        """Return the columns that one layer takes together: those of a batch, or all."""
+        return self.groups() if self.is_batched else [slice(0, self.inputs.shape[1])]
+
+    def _of_earlier_layers(self, layers: list[_Layer]) -> FloatArray:
         """Return the part of the tangent kernel of all weights but those of the output."""
+        samples, groups = self.inputs.shape[1], self._groups()
         total = np.zeros((samples, samples))
-        groups = self.groups() if self.is_batched else [slice(0, samples)]
-        # The gradient with respect to the output: of each output of a batch, or of each sample.
+        # The gradient with respect to the output, (1, functions, columns): the functions are the
+        # outputs of a batch, or the sum of all outputs, which depend on their own samples only.
         deltas = [
-            np.eye(at.stop - at.start)[:, None, :] if self.is_batched else np.ones((1, 1, samples))
+            np.eye(at.stop - at.start)[None] if self.is_batched else np.ones((1, 1, samples))
             for at in groups
         ]
         for number in reversed(range(len(layers))):
             layer, is_last = layers[number], number == len(layers) - 1
-            for place, at in enumerate(groups):
-                deltas[place] = self._down(layer, deltas[place], at, is_last)
+            for place, part in enumerate(layer.parts):
+                deltas[place] = self._down(layer, part, deltas[place], is_last)
             for b, first in enumerate(groups):
                 for c, second in enumerate(groups):
                     gram = layer.gram[first, second]
                     if self.is_batched:
-                        moved = np.tensordot(deltas[b] @ gram, deltas[c], axes=((1, 2), (1, 2)))
+                        moved = np.tensordot(deltas[b] @ gram, deltas[c], axes=((0, 2), (0, 2)))
                     else:
-                        moved = gram * (deltas[b][0].T @ deltas[c][0])
+                        moved = gram * (deltas[b][:, 0].T @ deltas[c][:, 0])
                     total[first, second] += moved
         return total
 
-    def _down(self, layer: _Layer, delta: FloatArray, at: slice, is_last: bool) -> FloatArray:
+    def _down(self, layer: _Layer, part: Layer, delta: FloatArray, is_last: bool) -> FloatArray:
         """Return the gradient with respect to h of a layer, given that of the next layer."""
-        through = np.swapaxes(np.tensordot(layer.weights, delta, axes=(0, 1)), 0, 1)
+        through: FloatArray = np.tensordot(layer.weights, delta, axes=(0, 0))
         stream = self.skip * delta
         if is_last:
             # The output is coordinate 0 of its layer.
             stream = np.zeros_like(through)
-            stream[:, :1] = self.skip * delta
-        back = layer.back(at)
-        slopes = layer.slopes[:, at]
-        if self.order == "norm-activation":
-            return back(through * slopes + stream)
-        return back(through) * slopes + stream
+            stream[:1] = self.skip * delta
+        return part.down(through, stream)
 
-    def _layer(self, h: FloatArray, gram: FloatArray) -> _Layer:
-        """Return σ(N(h)) or N(σ(h)), and the rest of what the way back needs."""
-        if self.order == "norm-activation":
-            n, size = self._normalized(h)
-            inputs, outputs, stream, normal = n, self.activation(n), n, n
-        else:
-            normal, size = self._normalized(self.activation(h))
-            inputs, outputs, stream = h, normal, h
-        slopes = slope_at(self.activation, inputs) if self.tangent else inputs
-        return _Layer(outputs, stream, slopes, normal, size, gram, self.norm)
+    def _layers(self) -> Layers:
+        """Return what all layers have in common; each batch is a part of its own."""
+        return Layers(self.activation, as_norm(self.norm), ORDERS[self.order], 0)
 
-    def _normalized(self, h: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return N(h) and the divisors, which broadcast with h."""
-        if self.norm == "none":
-            return h, np.ones((1, h.shape[1]))
-        if self.norm == "batch":
-            parts = [h[:, at] for at in self.groups()]
-            centred = np.concatenate([p - p.mean(axis=1, keepdims=True) for p in parts], axis=1)
-            sizes = [
-                np.broadcast_to(centred[:, at].std(axis=1, keepdims=True), centred[:, at].shape)
-                for at in self.groups()
-            ]
-            size = np.concatenate(sizes, axis=1)
-        else:
-            centred = h - h.mean(axis=0) if self.norm == "layer" else h
-            size = np.sqrt(np.mean(centred**2, axis=0, keepdims=True))
-        if not (size > 0.0).all():
+    def _layer(self, made: Layers, h: FloatArray) -> Layer:
+        """Return a layer of some columns, or raise."""
+        made = made._replace(batch=h.shape[1])
+        normed = made.normalise(made.argument(h))
+        if normed.spread is not None and not (normed.spread > 0.0).all():
             allowed = f'samples that norm="{self.norm}" can divide by their deviation'
             raise ArgumentError("x", "a row or a sample without variance", allowed)
-        return centred / size, size
+        return made.of(h, normed)
 
     def _product(
         self, rng: np.random.Generator, a: FloatArray, outputs: int
@@ -245,44 +230,22 @@ class FiniteNetwork:
         return np.asarray(self.weight_variance * gram + self.bias_variance)
 
 
-@dataclass
-class _Layer:
+class _Layer(NamedTuple):
     """One layer of one network.
 
     Attributes
     ----------
-    outputs, stream, slopes, normal, size : ndarray
-        What the next weights multiply; what the skip connection adds; σ′; the result of the norm,
-        and its divisors.
+    parts : list of Layer
+        Of the columns of each batch, or of all columns.
     gram : ndarray
         The products of gradients with respect to the parameters before h, for unit gradients of h.
-    norm : str
     weights : ndarray
         The next weights.
     """
 
-    outputs: FloatArray
-    stream: FloatArray
-    slopes: FloatArray
-    normal: FloatArray
-    size: FloatArray
+    parts: list[Layer]
     gram: FloatArray
-    norm: str
-    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
-
-    def back(self, at: slice) -> _Back:
-        """Return the map of gradients through the norm, for some samples."""
-        if self.norm == "none":
-            return lambda g: g
-        n, size = self.normal[:, at], self.size[:, at]
-        # Means over the features of a sample, or over the batch of a feature.
-        axis = 2 if self.norm == "batch" else 1
-
-        def through(g: FloatArray) -> FloatArray:
-            inner = g if self.norm == "rms" else g - g.mean(axis=axis, keepdims=True)
-            return np.asarray((inner - n * np.mean(g * n, axis=axis, keepdims=True)) / size)
-
-        return through
+    weights: FloatArray
 
 
 def simulated_kernel(

@@ -38,6 +38,13 @@ class Properties:
     evolution : tuple of Fraction
         Powers of the relative change of the two tangent kernels in one step. The kernel of the
         output weights depends on the input weights, and changes with these.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import SCALINGS
+    >>> found = SCALINGS["mean-field"].properties()
+    >>> found.evolving_kernels, found.finite_logits, found.logits
+    (True, False, Fraction(-1, 2))
     """
 
     logits: Fraction

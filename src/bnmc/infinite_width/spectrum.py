@@ -25,6 +25,13 @@ class Alignment(NamedTuple):
     squares : (samples,) or (samples, outputs) ndarray of float64
         ``(yᵀv_i)²``, with v_i the unit eigenvectors. They sum to ``|y|²``. If eigenvalues are
         equal, only the sum of their squares is determined.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import alignment
+    >>> found = alignment([[2.0, 0.0], [0.0, 1.0]], [3.0, 4.0])
+    >>> float(found.squares[0] / found.squares.sum())
+    0.36
     """
 
     eigenvalues: FloatArray

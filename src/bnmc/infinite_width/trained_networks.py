@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
+from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import choice, finite_array, integer, real
 from bnmc._support.array_arguments import integers, require_memory
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.slopes import require_derivative, slope_at
+from bnmc.chain.network import Layers
+from bnmc.chain.norms import as_norm
+from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import Scaling, as_scaling
 from bnmc.mean_field.float64 import FloatArray
@@ -265,13 +268,15 @@ def _passes(
     The derivative in the weights of a layer is the outer product of the derivative δ in what the
     layer returns and of its input x, sample by sample.
     """
-    active, slopes = [inputs], []
+    active, layers = [inputs], []
+    made = Layers(sigma, as_norm("none"), NORM_FIRST, inputs.shape[1])
     for matrix in weights[:-1]:
         h = matrix @ active[-1]
-        slopes.append(slope_at(sigma, h))
-        active.append(sigma(h))
+        layers.append(made.of(h, made.normalise(h)))
+        active.append(layers[-1].outputs())
     outputs = weights[-1] @ active[-1]
     deltas = [np.ones_like(outputs)]
-    for matrix, slope in zip(weights[:0:-1], slopes[::-1], strict=True):
-        deltas.append((matrix.T @ deltas[-1]) * slope)
+    for matrix, layer in zip(weights[:0:-1], layers[::-1], strict=True):
+        # One function: the sum of the outputs of all samples.
+        deltas.append(layer.down((matrix.T @ deltas[-1])[:, None])[:, 0])
     return active, outputs[0], deltas[::-1]

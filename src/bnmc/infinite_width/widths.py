@@ -39,6 +39,15 @@ class Convergence:
         Theory: −1/2 for large widths.
     limit : ndarray of float64
         Θ_∞.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc.infinite_width import convergence
+    >>> x = np.random.default_rng(0).standard_normal((4, 5))
+    >>> found = convergence(x, 1, widths=[32, 512], weight_variance=2.0, rng=0)
+    >>> found.widths, bool(found.distances[1] < found.distances[0])
+    (array([ 32, 512]), True)
     """
 
     widths: NDArray[np.int64]

@@ -19,7 +19,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import PartialEstimateError
 from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
 from bnmc.simulation.engine.pairs import require_coupling
 from bnmc.simulation.run import simulate
@@ -76,9 +76,9 @@ class InvariantSample:
         Returns
         -------
         (size, width, batch) ndarray of float64
-            Rows are N(0, gain² G) given G (of a convolution N(0, gain² C(G)), see
-            `bnmc.Convolution`), so h is within the same total-variation distance of its
-            stationary law.  Every call returns the same numbers.
+            Rows are N(0, gain² G + ``bias_variance`` 11ᵀ) given G (of a convolution with C(G) in
+            place of G, see `bnmc.Convolution`), so h is within the same total-variation distance of
+            its stationary law.  Every call returns the same numbers.
 
         Raises
         ------
@@ -87,11 +87,13 @@ class InvariantSample:
         """
         rng = np.random.default_rng([self.key & 0xFFFFFFFF, self.key >> 32])
         size, n = len(self.gram), self.chain.batch
+        # A bias that the norm subtracts is no part of the covariance.
+        hidden = 0.0 if self.chain.shows_bias else self.chain.bias_variance / self.chain.gain**2
         require_memory("size", 8 * (size + 1) * self.chain.width * n)
         out = np.empty((size, self.chain.width, n))
         for index, gram in enumerate(self.gram):
             normals = rng.standard_normal((self.chain.width, n))
-            covariance = self.chain.covariance(gram)
+            covariance = self.chain.covariance(gram) + hidden
             np.matmul(normals, self.chain.gain * semidefinite_root(covariance), out=out[index])
         return out
 
@@ -155,9 +157,6 @@ def sample(
     ((10, 4, 4), (10, 300, 4))
     """
     require_coupling(as_chain(chain))
-    if chain.bias_variance > 0.0:
-        hint = "the norm subtracts a bias, so the Gram matrices have the same law without it"
-        raise ArgumentError("bias_variance", chain.bias_variance, "0", hint)
     size = integer("size", size, low=1)
     # The state, a frame of it, a copy for the observable, and the result.
     require_memory("size", 4 * 8 * size * chain.batch**2)

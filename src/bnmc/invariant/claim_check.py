@@ -18,7 +18,7 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import (
-    require_row_by_row,
+    require_fully_connected,
     require_stationary_law,
     require_two_samples,
 )
@@ -107,7 +107,9 @@ def check(
     Notes
     -----
     With d the width, n the batch, x = N(h), a = σ(x) and G = aᵀa/d, the next state is h′ = skip x +
-    gain W a.  The table assumes gain 1 and skip 0.  Each claim has one or more rows in the report:
+    gain W a + b 1ᵀ; for other orders see `bnmc.Chain`.  The table assumes gain 1, skip 0 and no
+    bias; with a bias b, G stands for G + ``bias_variance`` 11ᵀ/gain².  Each claim has one or more
+    rows in the report:
 
     ============ ==================================================================================
     uniqueness   certified draws from two starts, the law "gaussian" and samples near a line, agree
@@ -125,7 +127,8 @@ def check(
     ============ ==================================================================================
 
     Claims that do not hold for a chain are left out: Gaussian rows for other weights, and sign
-    symmetry for user-defined weights or a skip connection with a σ that is not odd.
+    symmetry for user-defined weights and for a skip connection, unless σ is odd and no norm
+    subtracts means over the features.
 
     Each statistic is a mean of independent differences whose expectation is 0, tested by Student's
     t with Hall's (1992) correction for skewness.  If a row has several statistics, its p-value is
@@ -133,9 +136,9 @@ def check(
     `alpha`.
 
     The tests use the central limit theorem, and the draws of the library have the quasi-stationary
-    law of their certificate only within `tolerance`.  `CheckReport.assumes` says when it is the
-    stationary law.  The table shows the percentage of failing reports on correct chains
-    with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
+    law of their certificate only within `tolerance`.  `CheckReport.assumes` lists the conditions
+    under which this is the stationary law.  The table shows the percentage of failing reports on
+    correct chains with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
 
     ================================================== ======= ===== ===== =====
     chain                                              reports   5 %   1 % 0.1 %
@@ -250,7 +253,10 @@ def _require_law(chain: Chain, is_own: bool) -> None:
     if is_own:
         require_coupling(chain, "pass samples= of your own")
     require_stationary_law(chain)
-    require_row_by_row(chain, "bnmc.testing.assert_same_law tests its layers", without_bias=True)
+    require_fully_connected(chain, "bnmc.testing.assert_same_law tests its layers")
+    if chain.bias_variance > 0.0 and chain.is_orthogonal:
+        hint = "test the states without their biases"
+        raise ArgumentError("bias_variance", chain.bias_variance, "0 for orthogonal weights", hint)
     require_two_samples(chain)
     if chain.width < LEAST_WIDTH:
         raise ArgumentError("width", chain.width, f"an integer >= {LEAST_WIDTH} for this function")

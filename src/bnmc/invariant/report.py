@@ -32,6 +32,14 @@ class CheckReport:
     assumes : tuple of str
         For samples that `bnmc.invariant.sample` drew, the conditions under which their law is near
         the stationary law; empty for given samples.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=60, batch=4, activation="relu")
+    >>> report = bnmc.invariant.check(chain, size=400, tolerance=0.05, rng=0)
+    >>> report.ok, report.failures, report.size
+    (True, (), 400)
     """
 
     chain: Chain
@@ -82,7 +90,7 @@ class CheckReport:
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(
             [
-                f"The invariant law of {self.chain}: {self.size} samples, {self.source}",
+                f"The stationary law of {self.chain}: {self.size} samples, {self.source}",
                 table,
                 f"{count - len(self.failures)} of {count} claims that were tested hold, at "
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",

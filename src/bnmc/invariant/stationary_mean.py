@@ -67,17 +67,16 @@ def expectation(
         as the number of layers within which nine of ten pairs meet, and five times as many layers
         for the average.
     lag : int, optional
-        Layers by which one chain of a pair is ahead, >= 1.  By default that of the pilot
-        run, at least 1.
+        Layers by which one chain of a pair is ahead, >= 1.  Default: chosen by the pilot run.
     initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
     Returns
     -------
     Estimate
-        Student's interval over replicates; ``n`` is their number.  ``assumes`` says what has to
-        hold for the mean to be that of the stationary law: R replicates do not show wells and
-        absorbing states that are rarer than about 1/R.
+        Student's interval over replicates; ``n`` is their number.  ``assumes`` lists the
+        conditions under which the mean is that of the stationary law: R replicates do not show
+        wells and absorbing states that are rarer than about 1/R.
 
     Raises
     ------

@@ -11,7 +11,7 @@ They take these arguments:
 * a law, `law(chain)`: a named tuple of the parameters of a `bnmc.Chain`;
 * a key, ``np.uint64(run.key)`` for that of a run, and the numbers of layer and chain. Together they
   address the random numbers;
-* arrays for all results, named `out`, and for the state that goes on from layer to layer;
+* arrays for all results, named `out`, and for the state that passes from layer to layer;
 * a `workspace` for each thread. Its contents between calls have no meaning. It may serve several
   laws in turn, but is cleared when batch or inputs change. Its dtype, float32 or float64, is the
   precision of rows and weights.

@@ -52,7 +52,7 @@ from bnmc.mean_field.finite_width.results import EntryCovariance, Fluctuations, 
 from bnmc.mean_field.finite_width.sectors import Sector
 from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
 from bnmc.mean_field.fixed_point.large_batch import Limit, limit
-from bnmc.mean_field.fixed_point.results import FixedPoint
+from bnmc.mean_field.fixed_point.results import FixedPoint, FourierMode
 from bnmc.mean_field.fixed_point.stability_plot import plot_stability
 from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
 
@@ -65,6 +65,7 @@ __all__ = [
     "EntryCovariance",
     "FixedPoint",
     "Fluctuations",
+    "FourierMode",
     "GrowthLaw",
     "IsometryRate",
     "Limit",

@@ -50,17 +50,13 @@ class MeanField:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = as_chain(chain)
-        if chain.convolution is not None:
+        # Maps of norms over the features have errors of their own.
+        if chain.normalization.acts_on_rows and not chain.is_row_by_row:
             hint = (
-                f"Chain({chain.width}, {chain.batch}, …) without convolution has the same "
-                "fixed point, but other rates"
+                "bnmc.simulate measures this chain; bnmc.mean_field.CorrelationMap has other "
+                "orders for norms over the features"
             )
-            raise ArgumentError("convolution", chain.convolution, "None", hint)
-        if chain.normalization.acts_on_rows:  # maps of other norms have errors of their own
-            instead = (
-                "bnmc.mean_field.CorrelationMap has orders and biases without norm over the batch"
-            )
-            require_row_by_row(chain, instead)
+            raise ArgumentError("order", chain.order, '"norm-activation"', hint)
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
         """Fixed point of the map that all permutations of the batch preserve, and its stability.
@@ -80,11 +76,11 @@ class MeanField:
         Raises
         ------
         ArgumentError
-            If the norm is "none", skip or eps is not 0, or the batch is 1. Without normalization,
-            the fixed points depend on the gain, and for the linear chain of gain 1 every G is one.
-            Also if the activation is not finite, too rough for quadrature, or constant on the
-            sphere: then ``G*`` has rank one and no Jacobian. Under norm "batch-uncentred", also if
-            the sum of the activations over the batch is always 0.
+            If the norm is "none", skip or eps is not 0, the batch is 1, or the norm shows a bias.
+            Without normalization, the fixed points depend on the gain, and for the linear chain of
+            gain 1 every G is one. Also if the activation is not finite, too rough for quadrature,
+            or constant on the sphere: then ``G*`` has rank one and no Jacobian. Under norm
+            "batch-uncentred", also if the sum of the activations over the batch is always 0.
         PartialEstimateError
             If the error exceeds `rtol`; ``partial`` is the fixed point. For example, if σ is like
             ``|x − 0.3|^0.6``: float64 numbers near 0.3 are too coarse for the backward rate.
@@ -133,6 +129,13 @@ class MeanField:
         the entries of the Gram matrix between the batches tend to (E σ₁)² at the rate
         ``2n/(n−1)² [Γ(n/2)/Γ((n−1)/2)]² E[σ₁φ₁]²/μ``.
 
+        **Convolutions.** A convolution averages G over the shifts δ of its taps before F. It keeps
+        G*, so b, c, the backward rate and the numbers of two batches are those of the fully
+        connected chain with as many columns. On deviations of spatial frequency k the average is
+        the factor ``mean_δ exp(2πi k·δ)``, and F keeps the frequency, as shifts are permutations.
+        So `FixedPoint.modes` has the products of these factors with λ_L and λ_M, and ``rate`` is
+        their largest modulus. The factor of frequency 0 is 1.
+
         **Norm "batch-uncentred", odd σ.** φ is uniform on the whole sphere of radius √n, and
         ``G* = b I``. The eigenvalues are ``n/(2b(n−1)) E[σ₁²(φ₁²−1)]`` on diagonal Δ
         (multiplicity n−1) and ``E[σ₁σ₂φ₁φ₂]/b`` on Δ with zero diagonal (multiplicity n(n−1)/2).
@@ -180,7 +183,8 @@ class MeanField:
         Raises
         ------
         ArgumentError
-            As in `fixed_point`. Also if the weights are "haar": their noise differs.
+            As in `fixed_point`. Also if the weights are "haar", whose noise differs, and for
+            convolutions.
         NotMixing
             If the fixed point is unstable; ``partial`` is the `FixedPoint` and ``exponent`` the
             logarithm of its rate. The pivots are not known, so ``pivot_trend`` is 0.
@@ -201,10 +205,10 @@ class MeanField:
         2 × 2 numbers; see `Sector`. An eigenvector of Jᵀ with eigenvalue λ has the variance
         ``C/((1 − λ²) d)`` in its direction. C contains E σ_iσ_jσ_kσ_l, which are integrals
         over at most four angles, and five under norm "batch-uncentred" if σ is not odd. They are
-        evaluated by nested Gauss rules with panels that end at kinks of σ. The stated error is the
-        difference between two such rules. It decreases slowly if σ has kinks and n is 4, 5 or 6: to
-        about 1e-6 by four angles. By five, these cases take up to a minute with the default `rtol`,
-        others about 10 s.
+        evaluated by nested Gauss rules with panels that end at kinks of σ; for n ≥ 24, Fourier
+        transforms replace all angles but the fifth. The stated error is the difference between two
+        such rules. It decreases slowly if σ has kinks and n is 4, 5 or 6: to about 1e-6 by four
+        angles. By five, these cases take up to a minute with the default `rtol`, others about 10 s.
 
         The law of the weights does not matter to leading order if their entries are independent.
         For the linear chain with norm "batch" and ``m = n − 1``,
@@ -235,7 +239,9 @@ class MeanField:
     ) -> Step:
         """One step ``F(G) = E[σ(φ) σ(φ)ᵀ]`` of the map, with ``φ = N(w)``, ``w ~ N(0, gain² G)``.
 
-        σ is the activation and N the normalization. All norms and every eps are allowed.
+        σ is the activation and N the normalization, over the batch or none, with every eps. With
+        biases the covariance of w is gain² G plus their variance, and a convolution averages G over
+        its taps first: `bnmc.Convolution`.
 
         Parameters
         ----------
@@ -383,8 +389,9 @@ class MeanField:
         independent estimates of J_l, so S_l is unbiased. The standard errors are those of 8
         replicates. For batch size n, each point of a layer costs about n⁴ operations. The theory
         needs that G_l is far from singular, compared with its fluctuation, in the space that the
-        normalization sees. Without normalization, S_l grows with depth l, and the theory holds for
-        l much less than d; `bnmc.random_matrix.linear_covariance` is exact for linear chains.
+        normalization sees; `PathFluctuations.least_widths` judges this. Without normalization, S_l
+        grows with depth l, and the theory holds for l much less than d;
+        `bnmc.random_matrix.linear_covariance` is exact for linear chains.
 
         Examples
         --------
@@ -403,6 +410,7 @@ class MeanField:
         if not instance("fluctuations", fluctuations, bool, "True or False"):
             return trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
         require_independent(self.chain)
+        require_row_by_row(self.chain, "fluctuations=False has the path alone")
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
         path = trajectory(self.chain, G0, depth, rtol, rng, max_nodes)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array
 from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ArgumentError
 from bnmc.mixing.activation_shape import ActivationShape, activation_shape
 from bnmc.mixing.flat_pieces import FlatPieces, flat_pieces
@@ -90,6 +91,13 @@ class AbsorbingEvent:
         one of the given states was not yet absorbed.
     is_bound : bool
         Whether `probability` is an upper bound for all Gram matrices, rather than a mean.
+
+    Examples
+    --------
+    >>> from bnmc.mixing import AbsorbingEvent
+    >>> event = AbsorbingEvent("dead sample", "All outputs are 0.", 1e-5, 0.0, is_bound=True)
+    >>> round(1 / event.probability)  # layers per event, on average
+    100000
     """
 
     name: str
@@ -105,7 +113,8 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     Parameters
     ----------
     chain : Chain
-        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+        With norm "batch" or "batch-uncentred" before the activation, Gaussian weights, no skip
+        connection and no bias that the norm shows.
     grams : (states, n, n) array_like
         At least two Gram matrices of the chain, from independent replicates: the rows of the next
         layer are i.i.d. N(0, G).  States that are already absorbed are left out of the means.
@@ -180,9 +189,7 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     collinear samples: ...e-0... per layer
     """
     require_coupling(as_chain(chain))
-    if chain.convolution is not None:
-        hint = "no absorbing event of convolutions is known"
-        raise ArgumentError("convolution", chain.convolution, "None", hint)
+    require_row_by_row(chain, "no absorbing event of other layers is known")
     n = chain.batch
     covariance = finite_array("grams", grams, shape=("states", n, n)).astype(np.float64)
     if len(covariance) < 2:
@@ -219,10 +226,10 @@ def may_be_absorbed(chain: Chain) -> bool:
     Returns
     -------
     bool
-        False if the activation has no flat piece on the range of x, and for convolutions, whose
-        samples may part again at other pixels.
+        False if the activation has no flat piece on the range of x.  Also for convolutions, norms
+        over the features, other orders, and biases that the norm shows: no event is known.
     """
-    if chain.convolution is not None:
+    if chain.convolution is not None or chain.shows_bias or not chain.is_row_by_row:
         return False
     dimensions = chain.normalization.dimensions(chain.batch)
     return dimensions == 1 or len(flat_pieces(chain.activation, math.sqrt(dimensions))) > 0

@@ -17,7 +17,7 @@ from bnmc.estimate.intervals import half_width, jackknife
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
 from bnmc.mixing.series import Float64Array, Function, Series, read_scalar, standardized
 from bnmc.mixing.stretches import LEAST_STRETCHES, STRETCH_TIMES, cuts
-from bnmc.mixing.symmetry import contrast, slowest_sector
+from bnmc.mixing.symmetry import slowest_component
 from bnmc.simulation.trajectory import Trajectory
 
 __all__ = ["Autocorrelation", "autocorrelation"]
@@ -196,12 +196,14 @@ def _slowest_component(run: Trajectory) -> Function:
         hint = 'the default is for norm "batch" and a run without inputs='
         raise ArgumentError("observable", None, allowed, hint)
     try:
-        eigenvalues = MeanField(run.chain).fixed_point().eigenvalues
+        point = MeanField(run.chain).fixed_point()
     except BnmcError as error:
         raise ArgumentError("observable", None, allowed, f"no mean field: {error}") from None
-    if not eigenvalues:
-        raise ArgumentError("observable", None, allowed, "the mean field forgets in one layer")
-    D = contrast(run.chain.batch, slowest_sector(eigenvalues))
+    if not point.rate:
+        raise ArgumentError(
+            "observable", None, allowed, "the mean field reaches its fixed point in one layer"
+        )
+    D = slowest_component(point, run.chain.convolution)
     return lambda G: np.vdot(D, G)
 
 

@@ -19,15 +19,17 @@ from bnmc._support.text import text_table
 from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
-from bnmc.errors import BnmcError
+from bnmc.errors import ArgumentError, BnmcError
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
+from bnmc.mixing.drawn import Drawn
 from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
-from bnmc.mixing.symmetry import contrast, slowest_sector
+from bnmc.mixing.symmetry import contrast, slowest_component
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 
@@ -67,6 +69,13 @@ class ComparisonRow:
         The estimate; None if there is none.
     note : str
         The reason why there is no estimate, or what limits it; otherwise empty.
+
+    Examples
+    --------
+    >>> from bnmc.mixing import ComparisonRow
+    >>> row = ComparisonRow("relaxation", None, "too few layers above the noise")
+    >>> row.estimate is None, row.note
+    (True, 'too few layers above the noise')
     """
 
     name: str
@@ -75,8 +84,10 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Drawn):
     """Estimates of the rate of one chain; ``print`` shows a table.
+
+    `plot` draws the rates with their intervals, and a line at the rate of the mean field.
 
     Attributes
     ----------
@@ -134,29 +145,12 @@ class Comparison:
         )
         table = text_table(heads, [_cells(row) for row in self.rows])
         notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([f"Rate of {self.chain}, a layer", table, *notes])
+        return "\n".join([f"Rate per layer of {self.chain}", table, *notes])
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the rates with their intervals, and a line at the rate of the mean field.
+    def _draw(self, ax: Axes) -> None:
+        """Draw the rates with their intervals, and a line at the rate of the mean field."""
+        from bnmc.plot.axes import COLOURS
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot.axes import COLOURS, figure
-
-        if ax is None:
-            ax = figure()[1][0]
         names: list[str] = []
         for row in self.rows:
             if row.estimate is None:
@@ -176,7 +170,6 @@ class Comparison:
         ax.set_title(str(self.chain), fontsize="medium")
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
-        return ax
 
 
 @explains_keywords
@@ -197,7 +190,7 @@ def compare(
     Parameters
     ----------
     chain : Chain
-        With norm "batch" or "batch-uncentred" and batch >= 2. The rows of `contraction` and
+        With a norm and batch >= 2. The rows of `contraction` and
         `tv_bound` also need Gaussian weights and no skip connection.
     pairs, replicates : int, default 32 and 500
         Number of pairs of `contraction`, and of `tv_bound`.
@@ -226,7 +219,7 @@ def compare(
     -----
     ================= ==============================================================================
     mean field        modulus of the leading eigenvalue of the Jacobian at the fixed point: the rate
-                      at infinite width
+                      at infinite width; for norms over the features, that of the correlation map
     contraction       two chains under common normals, top Lyapunov exponent
     tv_bound          tail of the meeting times of coupled chains, at least the rate of the chain,
                       since a maximal coupling may fail
@@ -236,10 +229,10 @@ def compare(
     ================= ==============================================================================
 
     The component is ⟨D, G⟩ for a fixed matrix D that is orthogonal to all matrices G* that
-    permutations of the batch leave unchanged.  Its stationary mean is 0.  For norm "batch" it
-    decays by the leading eigenvalue alone.  An observable to which several modes contribute, or a
-    quadratic one, has another rate; one to which the slowest mode does not contribute has a smaller
-    rate.
+    permutations of the batch leave unchanged.  Its stationary mean is 0.  For norm "batch", and for
+    norms over the features, it decays by the leading eigenvalue alone.  An observable to which
+    several modes contribute, or a quadratic one, has another rate; one to which the slowest mode
+    does not contribute has a smaller rate.
 
     Examples
     --------
@@ -311,7 +304,10 @@ def _from_runs(
     progress: bool | Progress,
 ) -> list[ComparisonRow]:
     """Return the rows of the estimators that read a run; `memory` is the expected timescale."""
-    component = _component(chain)
+    try:
+        component = _component(chain)
+    except ArgumentError as error:
+        return [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
     observable = Observable(lambda G: np.vdot(component, G), name="component")
     burn_in = math.ceil(BURN_IN_TIMES * memory) + 5
     # The integrated time is (1 + ρ)/(1 − ρ) = coth(1/2T) for a timescale T.
@@ -339,25 +335,48 @@ def _from_runs(
 def _mean_field(chain: Chain) -> ComparisonRow:
     """Return the row of the mean field; an unstable fixed point has no rate."""
     try:
-        rate = MeanField(chain).fixed_point().rate
+        rate = _rate(chain)
     except BnmcError as error:
         return ComparisonRow("mean field", None, str(error))
     if rate >= 1.0:
-        note = f"unstable: deviations grow by a factor of {rate:.4g} a layer"
+        note = f"unstable: deviations grow by a factor of {rate:.4g} per layer"
         return ComparisonRow("mean field", None, note)
     return ComparisonRow("mean field", RateEstimate(rate, 0.0, (rate, rate), 1, "mean field"))
 
 
+def _rate(chain: Chain) -> float:
+    """Return the rate at infinite width; at least 1 if there is no stable fixed point."""
+    if chain.normalization.acts_on_rows or chain.skip != 0.0 or chain.convolution is not None:
+        return MeanField(chain).fixed_point().rate
+    phase = CorrelationMap.of(chain).phase()
+    return max(abs(phase.variance_rate), abs(phase.correlation_rate))
+
+
 def _component(chain: Chain) -> NDArray[np.float64]:
-    """Return D of unit norm such that ⟨D, G⟩ decays by the slowest eigenvalue and has mean 0."""
+    """Return D of unit norm such that ⟨D, G⟩ decays by the slowest eigenvalue and has mean 0.
+
+    Raises
+    ------
+    ArgumentError
+        If no such component is known.
+    """
     n = chain.batch
+    if not chain.normalization.acts_on_rows:
+        # The map acts on pairs of samples; the next diagonal does not depend on this one.
+        if n == 2:
+            hint = "the correlation of two samples is no component of mean 0"
+            raise ArgumentError("batch", n, f"at least 3 for norm={chain.norm!r}", hint)
+        D = np.zeros((n, n))
+        D[0, 1] = D[1, 0] = 0.5
+        D[0, 2] = D[2, 0] = -0.5
+        return D
     if chain.normalization.hides_common_part:
         try:
-            eigenvalues = MeanField(chain).fixed_point().eigenvalues
+            point = MeanField(chain).fixed_point()
         except BnmcError:
-            eigenvalues = ()
-        if eigenvalues:
-            return contrast(n, slowest_sector(eigenvalues))
+            point = None
+        if point is not None and point.rate:
+            return slowest_component(point, chain.convolution)
         if n > 2:
             return contrast(n, 0)
     D = np.zeros((n, n))

@@ -93,7 +93,8 @@ def contraction(
     Parameters
     ----------
     chain : Chain
-        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+        With a norm, Gaussian weights and no skip connection: then the Gram matrix of the
+        activations that W multiplies is a Markov chain, for each norm, order, bias and convolution.
     pairs : int, default 32
         Independent pairs, >= 2.
     initial, rng, level, executor, progress
@@ -144,7 +145,7 @@ def contraction(
     chain.activation.check()
     processors = available_processors()
     size = -(-pairs // (4 * processors))
-    # Distances and pivots of two blocks of layers or more, in five arrays.
+    # Five arrays hold distances and pivots of at least two blocks of layers.
     numbers = 10 * BLOCK_LAYERS
     require_memory_of_pairs(chain, pairs, size, processors, numbers=numbers)
     start = prepare(chain, initial, 1, None)
@@ -227,16 +228,16 @@ def _summary(
 
 
 def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
-    """Return the error for pairs that do not come near."""
+    """Return the error for pairs that do not approach each other."""
     count = len(distance)
     apart = ~(distance < NEAREST).any(axis=1)
     with np.errstate(divide="ignore"):
         exponent = _mean_slope(np.log(distance[apart]))
         trend = _mean_slope(np.log10(pivot[apart]))
     return NotMixing(
-        f"{np.count_nonzero(apart)} of {count} pairs do not come near in {distance.shape[1]} "
-        f"layers: their distance changes by a factor of e^{exponent:.2g} a layer, the least pivot "
-        f"of their Gram matrices by 10^{trend:.2g}",
+        f"{np.count_nonzero(apart)} of {count} pairs do not approach in {distance.shape[1]} "
+        f"layers: their distance changes by a factor of e^{exponent:.2g} per layer, the least "
+        f"pivot of their Gram matrices by 10^{trend:.2g}",
         distance,
         exponent,
         trend,

@@ -56,6 +56,14 @@ class ChapmanKolmogorov:
     passed : (lags,) ndarray of bool
         Whether, at this lag, every difference is at most Student's quantile times its standard
         error, at level 1 % for all multiples together (Bonferroni).
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(bnmc.Chain(200, 3, "relu"), 220, chains=40, burn_in=20, rng=0)
+    >>> test = bnmc.mixing.spectral(run, [1, 2]).chapman_kolmogorov
+    >>> test.multiples, test.passed
+    ((2, 3), array([ True,  True]))
     """
 
     multiples: tuple[int, ...]
@@ -87,6 +95,14 @@ class Spectrum(RateEstimate):
         reversibility).
     chapman_kolmogorov : ChapmanKolmogorov
         The test at each lag.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> run = bnmc.simulate(bnmc.Chain(200, 3, "relu"), 220, chains=40, burn_in=20, rng=0)
+    >>> found = bnmc.mixing.spectral(run, [1, 2])
+    >>> found.lags, found.singular_values.shape, found.method
+    (array([1, 2]), (2, 1), 'spectral, lag 1')
     """
 
     lags: NDArray[np.int64]
@@ -238,7 +254,9 @@ def _spectrum(
         reason = "the features are constant or dependent in a part of the run"
         raise _NoErrorBar(reason) from None
     if max(float(np.abs(leading[h]).max()) for h in steps) >= 1:
-        raise _NoErrorBar("features have a correlation of 1: they do not forget")
+        raise _NoErrorBar(
+            "features have a correlation of 1 over the lag, so they have no timescale"
+        )
 
     test = _chapman_kolmogorov(leading, steps)
     rates = tuple(

@@ -51,7 +51,7 @@ class LaggedDistance:
     >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
     >>> cert = bnmc.mixing.tv_bound(chain, depth=8, replicates=200, rng=0)
     >>> print(cert.lagged)
-    Total variation distance of layers l and l + 7, at most; 200 pairs, no assumption
+    Upper bound of the total-variation distance between layers l and l + 7; 200 pairs, no assumption
     layer  bound      95 % interval
         0      1        [0.9817, 1]
         1      1        [0.9817, 1]
@@ -96,7 +96,7 @@ class LaggedDistance:
             ("layer", "bound", f"{100 * self.level:g} % interval"), rows, align=">>>"
         )
         return (
-            f"Total variation distance of layers l and l + {self.lag}, at most; "
+            f"Upper bound of the total-variation distance between layers l and l + {self.lag}; "
             f"{self.replicates} pairs, no assumption\n{table}"
         )
 

@@ -21,6 +21,7 @@ from bnmc.estimate.intervals import clopper_pearson
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.assumptions import absorption_probability, assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
+from bnmc.mixing.drawn import Drawn
 from bnmc.mixing.lagged_distance import LaggedDistance, bound_text, shown_layers
 from bnmc.mixing.meetings import (
     capped_intervals,
@@ -47,8 +48,10 @@ HORIZON_LAGS = 2
 
 
 @dataclass(frozen=True)
-class TVBound:
+class TVBound(Drawn):
     r"""Upper bounds of the distance ‖μ_l − μ*‖_tv for each layer l; ``print`` shows a table.
+
+    `plot` draws the bound against the layer on a logarithmic axis, in the band of its intervals.
 
     Attributes
     ----------
@@ -289,7 +292,7 @@ class TVBound:
         }
 
     def __str__(self) -> str:
-        """The exact bound, the bound of the distance from the law, and what it assumes."""
+        """The exact bound, the bound of the distance from the law, and its assumptions."""
         rows = [
             (
                 str(layer),
@@ -302,8 +305,8 @@ class TVBound:
         lines = [
             str(self.lagged),
             "",
-            f"Total variation distance from the {self.law} law, at most; intervals for a horizon "
-            f"of {self.horizon} layers",
+            f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
+            f"horizon of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
             text_table(heads, rows, align=">>>"),
         ]
@@ -312,27 +315,10 @@ class TVBound:
         lines += [f"rate {self.rate_estimate}", ""]
         return "\n".join([*lines, *self.assumes])
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the bound against the layer on a logarithmic axis, in the band of its intervals.
+    def _draw(self, ax: Axes) -> None:
+        """Draw the bound against the layer on a logarithmic axis, in the band of its intervals."""
+        from bnmc.plot.axes import COLOURS, label_layers
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot.axes import COLOURS, figure, label_layers
-
-        if ax is None:
-            ax = figure()[1][0]
         drawn = self.bound > 0.0
         colour = COLOURS[0]
         label = f"mean, in steps of the lag of {self.lag} layers"
@@ -353,7 +339,6 @@ class TVBound:
         label_layers(ax, r"layer $\ell$")
         ax.set_ylabel(f"total variation distance from the {self.law} law, at most")
         ax.legend()
-        return ax
 
 
 @explains_keywords
@@ -382,7 +367,8 @@ def tv_bound(
     Parameters
     ----------
     chain : Chain
-        With norm "batch" or "batch-uncentred", Gaussian weights and no skip connection.
+        With a norm, Gaussian weights and no skip connection: then the Gram matrix of the
+        activations that W multiplies is a Markov chain, for each norm, order, bias and convolution.
     depth : int
         The last layer l of the bound, >= 0.
     lag : int, optional

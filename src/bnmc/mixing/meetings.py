@@ -165,13 +165,13 @@ def not_mixing(meetings: Meetings, max_layers: int, partial: object) -> NotMixin
         layer = int(np.median(meetings.degenerate[meetings.degenerate > 0]))
         reason = (
             f"{lost} of {count} pairs lost rank, half of them by layer {layer}: the least "
-            f"pivot of their Gram matrices changes by a factor of 10^{trend:.2g} a layer"
+            f"pivot of their Gram matrices changes by a factor of 10^{trend:.2g} per layer"
         )
     else:
         unmet = np.count_nonzero(meetings.layers < 0)
         reason = (
             f"{unmet} of {count} pairs had not met after {max_layers} layers; driven by "
-            f"the same normals they change their distance by e^{exponent:.2g} a layer"
+            f"the same normals they change their distance by e^{exponent:.2g} per layer"
         )
     return NotMixing(reason, partial, exponent, trend)
 

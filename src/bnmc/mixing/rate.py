@@ -41,7 +41,7 @@ class RateEstimate:
     >>> from bnmc.mixing import RateEstimate
     >>> found = RateEstimate(0.791093, 0.000123, (0.79085, 0.79133), n=64, method="coupled chains")
     >>> print(found)
-    0.79109 ± 0.00012 a layer, timescale 4.27 (coupled chains)
+    0.79109 ± 0.00012 per layer, timescale 4.27 (coupled chains)
     >>> round(found.alpha, 6), [round(end, 3) for end in found.timescale_ci]
     (0.208907, [4.262, 4.273])
     """
@@ -85,7 +85,7 @@ class RateEstimate:
     def __str__(self) -> str:
         """Rate with its error, timescale and method."""
         rate = Estimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
-        return f"{rate} a layer, timescale {self.timescale:.3g} ({self.method})"
+        return f"{rate} per layer, timescale {self.timescale:.3g} ({self.method})"
 
 
 def timescale(rate: float) -> float:

@@ -58,6 +58,17 @@ class Relaxation(RateEstimate):
         Fitted deviation at the first layer of `window`.
     window : tuple of (int, int)
         First and last layer of the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=1000, batch=4, activation="relu")
+    >>> x = np.random.default_rng(5).standard_normal((1000, 4)) + [[3.0, 0.0, 0.0, 0.0]]
+    >>> run = bnmc.simulate(chain, 20, chains=100, initial=x, rng=0)
+    >>> found = bnmc.mixing.relaxation(run, bnmc.MeanField(chain).fixed_point())
+    >>> found.n, found.window[0] < found.window[1], len(found.deviation)
+    (100, True, 21)
     """
 
     layers: NDArray[np.int64]

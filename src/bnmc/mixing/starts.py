@@ -38,6 +38,14 @@ class CrossedStart:
         Layers after the coupling began until the pair met, without absorbed pairs.
     absorbed : int
         Number of pairs of which a chain reached an absorbing state of `absorbing_events`.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=200, batch=3, activation="relu")
+    >>> start = bnmc.mixing.tv_bound(chain, depth=20, replicates=50, rng=0).crossed_starts[0]
+    >>> start.name, len(start.waiting_times), start.absorbed
+    ('the same start, one layer behind', 32, 0)
     """
 
     name: str

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bnmc.chain.convolution import Convolution
+from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mixing.series import Float64Array
 
-__all__ = ["contrast", "sector", "slowest_sector"]
+__all__ = ["contrast", "sector", "slowest_component", "slowest_sector"]
 
 
 def sector(S: Float64Array, which: int) -> Float64Array:
@@ -56,6 +58,44 @@ def contrast(n: int, which: int) -> Float64Array:
     seed[0, which] = seed[which, 0] = 1.0
     D = sector(seed, which)
     return D / np.linalg.norm(D)
+
+
+def slowest_component(point: FixedPoint, convolution: Convolution | None) -> Float64Array:
+    """Return the matrix D of unit norm that decays at the rate of a fixed point of norm "batch".
+
+    For a convolution D has one spatial frequency k: a contrast, times cos(2πk·r), is averaged over
+    shifts by r of all images.
+
+    Parameters
+    ----------
+    point : FixedPoint
+        With at least one eigenvalue.
+    convolution : Convolution or None
+        That of the chain.
+    """
+    n = point.batch
+    if convolution is None:
+        return contrast(n, slowest_sector(point.eigenvalues))
+    mode = max(point.modes, key=lambda one: one.rate)
+    value = max(mode.eigenvalues, key=abs)
+    which = int(np.argmin([abs(value - mode.factor * one) for one in point.eigenvalues]))
+    shape = convolution.shape
+    places = np.arange(n).reshape(-1, *shape)
+    largest = np.zeros((n, n))
+    for column in range(1 + which, n):
+        seed = np.zeros((n, n))
+        seed[0, column] = seed[column, 0] = 1.0
+        D = np.zeros((n, n))
+        for shift in np.ndindex(*shape):
+            moved = np.roll(places, shift, axis=(1, 2)).ravel()
+            turns = sum(
+                k * r / size for k, r, size in zip(mode.frequency, shift, shape, strict=True)
+            )
+            D += np.cos(2.0 * np.pi * turns) * seed[np.ix_(moved, moved)]
+        D = sector(D, which)
+        if np.linalg.norm(D) > np.linalg.norm(largest):
+            largest = D
+    return largest / np.linalg.norm(largest)
 
 
 def slowest_sector(eigenvalues: Sequence[complex]) -> int:

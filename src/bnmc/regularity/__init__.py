@@ -2,7 +2,7 @@
 
 Daneshmand, Kohler, Bach, Hofmann and Lucchi (arXiv 2003.01652) show that batch normalization keeps
 the rank of a linear network of width d at the order of √d.  Their bound rests on the regularity
-constant of the invariant law (Definition 3),
+constant of the stationary law (Definition 3),
 
     ``α = E Tr(diag(M²)²) / E Tr(M³)``,    ``M = x xᵀ / n``  (d × d, unit diagonal),
 
@@ -15,7 +15,7 @@ strength of the weights in x + γ W x.
 How the averages are taken
 --------------------------
 An ensemble of independent chains starts from Gaussian samples.  It goes through `burn_in` layers,
-and then through about as many layers again, some of which are measured.  Each chain gives one
+and then through about as many layers again, and measures some of these.  Each chain gives one
 average of each quantity.  Chains are independent, so the standard errors of averages over chains
 hold for any autocorrelation within a chain.  The standard error of α uses the delta method.
 
@@ -27,14 +27,14 @@ burn-in, and the ensemble goes through as many layers again.
 Linear chains with Gaussian weights and no skip connection (γ = ∞) have their own kernels, which use
 the non-zero spectrum of M alone.  A chain of width d keeps about √(2d) directions; all others
 shrink to zero exponentially fast.  The chain starts with 3√d + 8 directions, or with all if these
-are fewer.  An estimate counts only if one direction has died in every chain, so the number at the
-start has no influence.  A direction is dropped if it is below 1e-20 of the trace in all of 32
-chains.
+are fewer.  A direction is dropped if it is below 1e-20 of the trace in all of 32 chains.  An
+estimate is returned only after at least one direction was dropped in every chain, so the number of
+directions at the start has no influence.
 
-Smaller directions can grow again.  They cannot in a float64 Gram matrix of a fixed basis, which
-loses a direction at 1e-14 of the trace: at d = 8, one chain in twenty loses its fourth direction
-within 30 000 layers, and has r = 2.15 and α = .920 from then on, instead of 2.245 and .912.  There
-are stationary laws of lower rank besides that of full-rank inputs; the estimates here are those of
+Small directions that are kept can grow again.  A float64 Gram matrix of a fixed basis loses a
+direction at 1e-14 of the trace.  At d = 8 one chain in twenty would then lose its fourth direction
+within 30 000 layers, and would have r = 2.15 and α = .920 from then on, instead of 2.245 and .912.
+Stationary laws of lower rank exist besides that of full-rank inputs; the estimates are those of
 full-rank inputs.
 
 The package may import `simulation`, `bounds` and lower levels.  Read `ergodic.py` first.

@@ -1,4 +1,4 @@
-"""An ensemble on its way through the layers, until its averages are precise enough."""
+"""Ergodic averages of an ensemble, over more layers until they are precise enough."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ErgodicRun:
         raise PartialEstimateError(reason, result)
 
     def _tries(self, judged: tuple[str, ...]) -> Iterator[tuple[dict[str, Estimate], str]]:
-        """Yield estimates from more and more layers with the reason to go on, until `depth`."""
+        """Yield estimates from increasing numbers of layers, up to `depth`, with their defects."""
         with (
             Reporter(self.progress, "regularity", "layers") as report,
             ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
@@ -142,7 +142,7 @@ class ErgodicRun:
     def _judge(
         self, halves: list[dict[str, Float64Array]], judged: tuple[str, ...]
     ) -> tuple[dict[str, Estimate], str]:
-        """Estimate everything; say in words what is wrong with what is judged, if anything is."""
+        """Return all estimates, and the defects of the judged ones in words (empty if none)."""
         samples = {name: np.stack([half[name] for half in halves]) for name in halves[0]}
         samples["alpha"] = _ratio(samples["squares"], samples["cubes"])
         first, last = self.layers

@@ -87,7 +87,7 @@ class FusedEnsemble:
 
 
 class _Group:
-    """Chains side by side, one per lane, of which only the spectra are simulated."""
+    """Chains side by side, one per lane; only their spectra are simulated."""
 
     def __init__(self, chain: Chain, rank: int, number: int, key: int) -> None:
         self.chain = chain

@@ -46,7 +46,7 @@ def one_step_second_moment(H: ArrayLike) -> Float64Array:
 
     Examples
     --------
-    Of the identity every p is 1/d, and a matrix of rank one stays one:
+    For the identity every p is 1/d.  A matrix of rank one keeps rank one:
 
     >>> import numpy as np
     >>> from bnmc.regularity import one_step_second_moment
@@ -69,7 +69,7 @@ def one_step_second_moment(H: ArrayLike) -> Float64Array:
 
 
 def _shares(spectrum: Float64Array) -> Float64Array:
-    """P of `one_step_second_moment`, for squares of singular values of which the largest is 1."""
+    """P of `one_step_second_moment`, for squares of singular values with the maximum 1."""
     step = 0.4
     t = np.exp(np.arange(-44.0, 84.0, step))[:, None]
     grown = 1 + 2 * t * spectrum

@@ -1,7 +1,7 @@
 """Ensembles of chains in depth: `simulate`, its plan, its workers, its stores, its result.
 
-Data runs one way: arguments become a `Plan`, a plan becomes segments or tiles, these call the
-samplers of `engine`, and what they record goes to sinks or a store and comes out as a `Trajectory`.
+Data runs one way: arguments become a `Plan`, and a plan becomes segments or tiles. These call the
+samplers of `engine`. Recorded values go to sinks or a store, and become a `Trajectory`.
 The package may import `chain`, `gram`, `estimate`, `kernels` and lower levels.  Read `run.py`
 first, then `plan.py` and `engine/sampler.py`.
 """

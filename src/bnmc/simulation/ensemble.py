@@ -117,7 +117,7 @@ def _continued(
         if given is not None and given != kept:
             raise ArgumentError(name, given, f"{kept}, that of the state")
     if rng is not None:
-        raise ArgumentError("rng", rng, "None: a state goes on with its own random numbers")
+        raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
     if sampler not in ("auto", SAMPLERS[state.path].name):
         raise ArgumentError("sampler", sampler, SAMPLERS[state.path].name)
     return Ensemble(chain, state.path, state.chains, state.inputs, state.dtype, state.layer, state)

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import finite_array, instance
-from bnmc._support.extras import import_extra
+from bnmc._support.extras import require_extras
 from bnmc._support.files import as_path, replacing, require_writable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["OUTPUT_FORMATS", "require_extras", "require_free", "write_run"]
+__all__ = ["OUTPUT_FORMATS", "extras_of", "require_free", "write_run"]
 
 #: Suffixes of the formats.
 OUTPUT_FORMATS = (".npz", ".nc", ".zarr")
@@ -82,7 +82,7 @@ def write_run(
     path = as_path("output", path)
     require_writable("output", path, OUTPUT_FORMATS)
     require_free("output", path, force=force)
-    require_extras(path)
+    require_extras(extras_of(path))
     facts = {**run.attributes(), **(attributes or {})}
     write = {".npz": _write_npz, ".nc": _write_netcdf, ".zarr": _write_zarr}[path.suffix.lower()]
     try:
@@ -92,17 +92,20 @@ def write_run(
         raise _occupied("output", path) from error
 
 
-def require_extras(path: Path) -> None:
-    """Import the packages that the format of a file needs.
+def extras_of(path: Path) -> dict[str, str]:
+    """Return the optional packages that the format of a file needs, with their extra.
 
-    Raises
-    ------
-    MissingExtraError
-        If one is not installed.
+    Parameters
+    ----------
+    path : Path
+        A file of a run; the suffix is the format.
+
+    Returns
+    -------
+    dict of str to str
     """
     needed = {".nc": ("xarray", "h5netcdf", "h5py"), ".zarr": ("xarray", "zarr")}
-    for module in needed.get(path.suffix.lower(), ()):
-        import_extra(module, "xarray")
+    return dict.fromkeys(needed.get(path.suffix.lower(), ()), "xarray")
 
 
 def require_free(name: str, path: Path, *, force: bool) -> None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnmc._support.version import versions
+from bnmc.chain.chain import Chain
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentTypeError
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.job import Job
 from bnmc.simulation.tiles import Origin
 
-__all__ = ["Identity", "identity_of"]
+__all__ = ["Identity", "argument_digest", "chain_facts", "identity_of", "start_digest"]
 
 #: Facts about a run that its `Trajectory.attributes` contain.
 _FROM_ATTRIBUTES = (
@@ -68,27 +69,40 @@ def identity_of(job: Job, start: Origin, attributes: Mapping[str, Any]) -> Ident
     chain, recorded = job.chain, job.recorded
     first = start.layer if isinstance(start, State) else 0
     facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
+    facts |= chain_facts(chain)
     facts |= {
-        "versions": versions(),
-        "activation_digest": chain.activation.digest,
-        "weights_digest": _digest("weights", chain.weights, chain.weights),
-        "chain_digest": _digest(
-            "chain", chain, (type(chain), chain.normalization, chain.covariance)
-        ),
-        "start": _start_digest(start),
+        "start": start_digest(start),
         "first_layer": str(first),
         "depth": str(recorded.last - first),
         "burn_in": str(recorded.first - first),
         "every": str(recorded.every),
         "observables": ", ".join(
-            f"{one.name} ({_digest('observables', one, one.content)[:32]})"
+            f"{one.name} ({argument_digest('observables', one, one.content)[:32]})"
             for one in job.observables
         ),
     }
     return Identity(facts)
 
 
-def _digest(name: str, argument: object, value: object) -> str:
+def chain_facts(chain: Chain) -> dict[str, str]:
+    """Return the facts about a chain that its `repr` does not have, and the versions of packages.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a function of the chain refers to something that other processes cannot compare.
+    """
+    return {
+        "versions": versions(),
+        "activation_digest": chain.activation.digest,
+        "weights_digest": argument_digest("weights", chain.weights, chain.weights),
+        "chain_digest": argument_digest(
+            "chain", chain, (type(chain), chain.normalization, chain.covariance)
+        ),
+    }
+
+
+def argument_digest(name: str, argument: object, value: object) -> str:
     """Return the digest of a value that belongs to an argument, or raise about the argument."""
     if isinstance(value, str):
         return value
@@ -103,6 +117,7 @@ def _digest(name: str, argument: object, value: object) -> str:
         raise ArgumentTypeError(name, argument, allowed, hint) from error
 
 
-def _start_digest(start: Origin) -> str:
+def start_digest(start: Origin) -> str:
+    """Return the digest of a start."""
     named = start.arrays if isinstance(start, State) else vars(start)
     return digest_of((type(start).__name__, sorted(named.items())))

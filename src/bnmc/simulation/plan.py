@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.device_arrays import is_device_array
+from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
 from bnmc._support.keys import draw_key
 from bnmc._support.progress import Reporter
@@ -23,7 +24,7 @@ from bnmc.simulation.engine.choice import SAMPLERS
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.execution import Execution, choose_backend
-from bnmc.simulation.export import require_extras
+from bnmc.simulation.export import extras_of
 from bnmc.simulation.in_process import InProcessRun
 from bnmc.simulation.job import Job
 from bnmc.simulation.memory import Request, require_memory
@@ -48,7 +49,7 @@ STORED_TILE_SECONDS = 2.0
 
 
 class Plan:
-    """A run: which chains, what is recorded, by what means, from which start.
+    """A run: chains, recorded functions, execution and start.
 
     Parameters
     ----------
@@ -130,7 +131,7 @@ class Plan:
                 if given is not None:
                     raise ArgumentError(name, given, "None with arrays of a device")
         if self.execution.store is not None:
-            require_extras(self.execution.store)
+            require_extras(extras_of(self.execution.store))
             self.recording.require_storable()
 
     def run(self) -> Trajectory:

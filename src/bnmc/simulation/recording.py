@@ -25,7 +25,7 @@ __all__ = ["Recording", "recording_of"]
 
 @dataclass(frozen=True)
 class Recording:
-    """Which functions of which layers are recorded, and what is kept of their values.
+    """The recorded layers, the recorded functions, and the reduction of their values.
 
     Attributes
     ----------

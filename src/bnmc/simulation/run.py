@@ -146,7 +146,7 @@ def simulate(
         If the backend cannot run on this machine, or cannot run this chain; the message says why.
     Interrupted
         On Ctrl-C: a KeyboardInterrupt whose `partial` is the finished part of the run.  A step that
-        does not end within a second, or never, goes on in the background until the process ends.
+        does not end within a second continues in the background until the process ends.
     StoreMismatchError
         If the store holds another run; the message names the difference.
     StoreInUseError

@@ -66,7 +66,7 @@ def _rows(array: NDArray[Any], state: State) -> NDArray[Any]:
 
 
 def _problem_of_fields(state: State) -> str | None:
-    """Return what is wrong with the fields of a state besides the contents of its arrays."""
+    """Return the defect of the fields of a state, apart from the contents of its arrays."""
     chain, arrays, inputs = state.chain, state.arrays, state.inputs
     if type(state.key) is not int or not 0 <= state.key < 2**64:
         return "its key is no integer of 64 bits"

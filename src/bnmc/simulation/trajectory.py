@@ -160,9 +160,10 @@ class Trajectory:
         return self._over_chains(name).mean
 
     def stderr(self, name: str) -> NDArray[np.float64]:
-        """Return the standard error of that mean, as if what it is over were independent.
+        """Return the standard error of `mean`, as if the averaged values were independent.
 
-        Chains are; layers of one chain are not.  Of a single chain it is not known: NaN.
+        Chains are independent; layers of one chain are not.  For a single chain the standard error
+        is unknown: NaN.
         """
         return self._over_chains(name).stderr
 

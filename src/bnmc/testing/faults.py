@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -167,8 +167,9 @@ def _compared(
     size = math.log(_directions(states))
     fits = []
     for fault in faults:
+        grams = _grams(fault, states)
         for free in (False, True):
-            likelihood, scale = _fitted(fault, states, seen, free)
+            likelihood, scale = _fitted(grams, states, seen, free)
             # A known mistake has a larger prior probability than an arbitrary scale.
             parameters = fault.parameters + 1.5 * free + len(fault.texts)
             fits.append(_Fit(0.5 * parameters * size - likelihood, fault, scale, -likelihood))
@@ -193,15 +194,22 @@ def _pairs(
         yield from _with_eps(chain, fault, states, seen)
 
 
+def _grams(fault: Fault, states: Sequence[CallsOnState]) -> list[FloatArray]:
+    """Return the covariance of the rows of h' after each state, by a fault."""
+    activations = [fault.apply(state.layer.y[0]) for state in states]
+    return [fault.covariance(a.T @ a / len(a)) + fault.bias for a in activations]
+
+
 def _fitted(
-    fault: Fault, states: Sequence[CallsOnState], seen: Sequence[FloatArray], free: bool
+    grams: Sequence[FloatArray],
+    states: Sequence[CallsOnState],
+    seen: Sequence[FloatArray],
+    free: bool,
 ) -> tuple[float, float]:
     """Return the Gaussian log-likelihood of all rows, and the scale, which is fitted if `free`."""
     rows, ranks, traces, logs = [], [], [], []
-    for state, one in zip(states, seen, strict=True):
+    for state, gram, one in zip(states, grams, seen, strict=True):
         n = len(one)
-        a = fault.apply(state.layer.y[0])
-        gram = fault.covariance(a.T @ a / len(a)) + fault.bias
         if not (gram.any() or one.any()):
             continue  # the step returns zero, as the fault predicts
         if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
@@ -216,7 +224,7 @@ def _fitted(
         lifted = gram + ridge * np.eye(n)
         values = np.linalg.eigvals(np.linalg.solve(lifted, one + unit * ridge * np.eye(n))).real
         rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
-        rows.append(state.calls * len(a))
+        rows.append(state.calls * state.layer.y.shape[1])
         ranks.append(rank)
         traces.append(float(values.sum()) - (n - rank) * unit)
         logs.append(float(np.log(np.maximum(values, _LEAST)).sum()) - (n - rank) * math.log(unit))
@@ -382,10 +390,14 @@ def _with_eps(
             parameters=step.parameters + 1,
         )
 
+    @cache
+    def grams(log_eps: float) -> list[FloatArray]:
+        return _grams(fault(log_eps), states)
+
     for free in (False, True):
 
         def cost(log_eps: float, free: bool = free) -> float:
-            return -_fitted(fault(log_eps), states, seen, free)[0]
+            return -_fitted(grams(float(log_eps)), states, seen, free)[0]
 
         best = min(_EPSILONS, key=cost)
         bounds = best - 0.5, best + 0.5

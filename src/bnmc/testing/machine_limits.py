@@ -33,6 +33,13 @@ class Roofline:
         library's normals, and its operations at the rate of multiply-adds.
     ratio : float
         Median over rounds of ideal over measured time; 1 is the roofline.
+
+    Examples
+    --------
+    >>> from bnmc.testing import Roofline
+    >>> found = Roofline(seconds=2e-3, ideal=1e-3, ratio=0.5)
+    >>> found.ideal / found.seconds
+    0.5
     """
 
     seconds: float

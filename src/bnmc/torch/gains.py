@@ -11,11 +11,11 @@ from scipy import optimize
 from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, BnmcError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.duals.duals import Dual, dual
-from bnmc.mean_field.field import MeanField
 from bnmc.torch.hidden import weight_matrices
 from bnmc.torch.models import as_model
+from bnmc.torch.prediction import predicted
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.reading import ModelChain, chain_of
 
@@ -28,6 +28,9 @@ _LEAST, _MOST = 1e-8, 25.0
 
 # Layers through which the scale must stay within a factor of 1000, from variance 1.
 _LAYERS = 50
+
+# Sizes of the images of convolutions, which do not matter to gains.
+_IMAGES = (256, 256)
 
 # Alternatives for a normalized model.
 _ACTIVATIONS = ("linear", "tanh", "relu")
@@ -84,8 +87,12 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     torch: Any = import_extra("torch", "torch")
     inner = as_model(model)
     target = real("target", target, above=0.0)
-    reading = chain_of(inner, batch=batch)
+    reading = chain_of(inner, batch=batch, shape=_IMAGES)
     chain = _described(reading)
+    if chain.skip != 0.0:
+        allowed = "a model without skip connections"
+        hint = "bnmc.mean_field.residual_growth has the growth of residual networks"
+        raise ArgumentError("model", f"skip connections of factor {chain.skip:g}", allowed, hint)
     if not chain.normalization.is_identity:
         rate = _backward_rate(chain)
         about = "" if rate is None else f", whose backward rate is {rate:.4g}"
@@ -106,9 +113,9 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
 
 
 def _described(reading: ModelChain) -> Chain:
-    """Return the chain of a model, which may have biases and gains of any size."""
+    """Return the chain of a model, which may have any biases and gains, as these are replaced."""
     troubles = [
-        one for one in reading.unfit if "has no bias" not in one and "variances" not in one
+        one for one in reading.unfit if "a bias" not in one and "variances" not in one
     ]  # fmt: skip
     if reading.chain is None or troubles:
         allowed = "a model whose hidden layers are those of a Chain"
@@ -150,12 +157,10 @@ def _gain(duals: Dual, target: float) -> float:
 
 
 def _backward_rate(chain: Chain) -> float | None:
-    """Return the backward rate at the fixed point, or None if there is none that is stable."""
-    try:
-        point = MeanField(dataclasses.replace(chain, eps=0.0)).fixed_point()
-    except BnmcError:
-        return None
-    return point.backward_rate if point.stable and math.isfinite(point.backward_rate) else None
+    """Return the backward rate that the mean field predicts, or None if it predicts none."""
+    return predicted(ModelChain(dataclasses.replace(chain, eps=0.0), ())).values.get(
+        "backward_rate"
+    )
 
 
 def _recommendation(chain: Chain, target: float) -> str:

@@ -134,7 +134,7 @@ def measure(
                 if len({one.signature for one in passes}) > 1:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
-            reading = chain_of(inner, batch=len(data))
+            reading = chain_of(inner, batch=len(data), shape=passes[0].image_shape)
             notes = _notes(torch, inner, passes[0])
     return _result(type(inner).__name__, len(data), view, passes, reading, notes)
 
@@ -158,6 +158,7 @@ class _Pass:
         self.layouts: list[str] = []
         self.numbers: list[Numbers] = []
         self.weights: list[tuple[str, ...]] = []
+        images: Counter[tuple[int, ...]] = Counter()
         trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
         identities = {id(one): name for name, one in trained.items()}
 
@@ -166,11 +167,14 @@ class _Pass:
             self.numbers.append(found)
             self.names.append(name or type(model).__name__)
             self.layouts.append(layout(tuple(tensor.shape), second))
+            if tensor.ndim in (3, 4):
+                images[tuple(tensor.shape[2:])] += 1
             inside = [one for one in module.parameters() if one.ndim > 1 and id(one) in identities]
             self.weights.append(tuple(identities[id(one)] for one in inside))
 
         with torch.set_grad_enabled(goal is not None):
             output = forward(model, batch, chosen, visit)
+        self.image_shape = _image_shape(images)
         self.loss = 0.0
         self.norms: dict[str, float] = {}
         self.cosines: FloatArray | None = None
@@ -201,6 +205,14 @@ class _Pass:
             self.cosines = gradient_cosines(losses, trained)
         elif cosines is None:
             self.without_cosines = f"no cosines of {size:.2g} numbers; cosines=True computes them"
+
+
+def _image_shape(shapes: Counter[tuple[int, ...]]) -> tuple[int, int] | None:
+    """Return the most frequent height and width; the height of a line is 1."""
+    if not shapes:
+        return None
+    (most, _), *_ = shapes.most_common(1)
+    return (1, *most) if len(most) == 1 else (most[0], most[1])
 
 
 def _notes(torch: Any, model: Any, first: _Pass) -> tuple[str, ...]:

@@ -7,9 +7,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bnmc import gram
 from bnmc.chain.chain import Chain
 from bnmc.errors import BnmcError
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
 from bnmc.torch.reading import ModelChain
 
@@ -26,13 +30,25 @@ class Prediction:
     Attributes
     ----------
     chain : Chain or None
-        The chain with ε = 0, to which the numbers refer.
+        The chain to which the numbers refer; with ε = 0 if its norm is over the batch.
     values : dict of str to float
         At the fixed point, after many layers of infinite width: ``backward_rate``,
         ``rank_bound``, ``orthogonality_gap``, ``mean_correlation`` and ``scale`` of the
-        representations after the activation. Empty if there is no prediction.
+        representations that the weights multiply. Empty if there is no prediction. Without norm
+        over the batch it has no ranks and correlations if these depend on the input, or if they
+        converge slower than exponentially.
     reasons : tuple of str
         Why there is no prediction; empty if there is one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from bnmc.torch import measure
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32)).prediction
+    >>> found.applies, sorted(found.values)
+    (True, ['backward_rate', 'mean_correlation', 'orthogonality_gap', 'rank_bound', 'scale'])
     """
 
     chain: Chain | None
@@ -76,14 +92,19 @@ def predicted(reading: ModelChain) -> Prediction:
     if reading.chain is None or reading.unfit:
         return Prediction(None, reasons=reading.unfit)
     chain = reading.chain
-    if chain.normalization.is_identity:
-        return Prediction(None, reasons=("without a norm the mean field depends on the input",))
+    pairs = chain.normalization.is_identity or not chain.normalization.acts_on_rows
+    try:
+        return _of_pairs(chain) if pairs else _over_the_batch(chain)
+    except BnmcError as error:
+        instead = "; bnmc.backpropagate simulates the chain at its own width"
+        return Prediction(chain, reasons=(f"{error}{instead}",))
+
+
+def _over_the_batch(chain: Chain) -> Prediction:
+    """Return the prediction for a norm over the batch."""
     eps = chain.eps
     chain = dataclasses.replace(chain, eps=0.0)
-    try:
-        point = MeanField(chain).fixed_point()
-    except BnmcError as error:
-        return Prediction(chain, reasons=(str(error),))
+    point = MeanField(chain).fixed_point()
     if not point.stable:
         return Prediction(chain, reasons=(
             f"the fixed point is unstable (deviations ×{point.rate:.4g} per layer), so the Gram "
@@ -96,11 +117,43 @@ def predicted(reading: ModelChain) -> Prediction:
     if eps > _SMALL * variance:
         reason = f"ε = {eps:.3g} is not small against the variance {variance:.3g} of a neuron"
         return Prediction(chain, reasons=(reason,))
-    values = {
-        "backward_rate": point.backward_rate,
-        "rank_bound": float(gram.rank_bound(point.gram)),
-        "orthogonality_gap": float(gram.orthogonality_gap(point.gram)),
-        "mean_correlation": point.c,
-        "scale": math.sqrt(point.b),
+    return Prediction(chain, {
+        "backward_rate": point.backward_rate, **_of_gram(point.gram),
+        "mean_correlation": point.c, "scale": math.sqrt(point.b),
+    })  # fmt: skip
+
+
+def _of_pairs(chain: Chain) -> Prediction:
+    """Return the prediction for a norm over the features, or without a norm.
+
+    The activations are the pre-activations of a layer with weights of variance 1, without bias and
+    skip connection. So the map of such a layer has their mean square and their correlation.
+    """
+    phase = CorrelationMap.of(chain).phase()
+    if not 0.0 < phase.variance < math.inf:
+        reason = f"the variance of the neurons tends to {phase.variance:g} with depth"
+        instead = (
+            "bnmc.mean_field.residual_growth has its law" if chain.skip
+            else "bnmc.torch.gain_for_ sets a gain that keeps it"
+        )  # fmt: skip
+        return Prediction(chain, reasons=(f"{reason}; {instead}",))
+    if abs(phase.variance_rate) >= 1.0 - _SMALL:
+        return Prediction(chain, reasons=("without a norm the mean field depends on the input",))
+    layer = CorrelationMap(
+        chain.activation, norm=chain.normalization, order=chain.order, eps=chain.eps
+    )
+    b = layer.layer.level(phase.variance).following
+    values = {"backward_rate": phase.gradient_factor, "scale": math.sqrt(b)}
+    if phase.correlation is None or phase.name == "critical":
+        # Correlations depend on the inputs, or converge like a power of the depth.
+        return Prediction(chain, values)
+    c = float(layer(phase.correlation, variance=phase.variance))
+    matrix = b * (c + (1.0 - c) * np.eye(chain.batch))
+    return Prediction(chain, values | _of_gram(matrix) | {"mean_correlation": c})
+
+
+def _of_gram(matrix: NDArray[np.float64]) -> dict[str, float]:
+    return {
+        "rank_bound": float(gram.rank_bound(matrix)),
+        "orthogonality_gap": float(gram.orthogonality_gap(matrix)),
     }
-    return Prediction(chain, values)

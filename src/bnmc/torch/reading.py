@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import integer
 from bnmc.chain.chain import Chain
+from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
 from bnmc.torch.models import as_model, uses_batch_statistics
 from bnmc.torch.preservation import as_it_was
-from bnmc.torch.steps import Step, steps_of
+from bnmc.torch.steps import INSTEAD, Step, steps_of
+from bnmc.torch.weights import Weights, weights_of
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["ModelChain", "chain_of"]
-
-# Rows of a matrix that are tested for orthogonality.
-_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,15 @@ class ModelChain:
         What the chain does not describe, in sentences. Empty if it describes all hidden layers.
     layers : tuple of str
         Names of the hidden weight layers that the chain describes.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from bnmc.torch import chain_of
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = chain_of(nn.Sequential(*blocks, nn.Linear(32, 2)), batch=8)
+    >>> found.chain.width, found.unfit, found.layers
+    (32, (), ('1.0', '2.0'))
     """
 
     chain: Chain | None
@@ -56,16 +63,29 @@ class _Block:
 
     weight: Step
     others: tuple[Step, ...]
+    skipped: tuple[str, ...] | None = None
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """What two blocks of a chain have in common."""
         names = tuple((one.kind, one.name) for one in self.others)
-        return (*self.weight.module.weight.shape, names)
+        return (*self.weight.module.weight.shape, names, self.skipped)
+
+    def begins(self, kind: tuple[Any, ...], last: _Block) -> bool:
+        """Whether this is the last hidden layer, and ends before another one of a kind would.
+
+        A residual network may end with its last sum, or with a norm.
+        """
+        *shape, names, skipped = self.kind
+        *wanted, others, theirs = kind
+        same = shape == wanted and skipped == theirs and names == others[: len(names)]
+        return self is last and same and bool(names) and names[0][0] == "sum"
 
 
-def chain_of(model: torch.nn.Module, *, batch: int = 64) -> ModelChain:
-    """Read the chain of a model: width, activation, normalization, gain, law of the weights, ε.
+def chain_of(
+    model: torch.nn.Module, *, batch: int = 64, shape: tuple[int, int] | None = None
+) -> ModelChain:
+    """Read the chain of a model: width, activation, norm, order, skip connection, weights, biases.
 
     The hidden layers are all weight layers but the first one and the readout. If they differ, the
     chain describes the most frequent kind of layer with equal input and output width.
@@ -76,7 +96,10 @@ def chain_of(model: torch.nn.Module, *, batch: int = 64) -> ModelChain:
         Read by tracing its forward pass symbolically (`torch.fx`), so that functions such as
         ``torch.relu`` count like modules.
     batch : int, default 64
-        Batch size of the chain, which a model does not know.
+        Number of samples of a batch, which a model does not know.
+    shape : (int, int), optional
+        Height and width of the images in the hidden layers, for convolutions. The height is 1 for
+        one-dimensional convolutions. A model does not know them either; `measure` does.
 
     Returns
     -------
@@ -86,14 +109,31 @@ def chain_of(model: torch.nn.Module, *, batch: int = 64) -> ModelChain:
     Raises
     ------
     ArgumentTypeError, ArgumentError
-        If `model` is no module with initialized parameters, or `batch` is no integer >= 2.
+        If `model` is no module with initialized parameters, `batch` is no integer >= 2, or `shape`
+        is no pair of integers >= 1.
 
     Notes
     -----
-    The gain is √(width · mean W²), over all hidden weights W. The law is "haar" if W Wᵀ is a
-    multiple of the identity (as far as 64 rows tell), "rademacher" or "uniform" if the largest
-    absolute entry is near the root mean square or √3 times it, and otherwise "gaussian". The chain
-    is that of random weights: whether the weights were trained cannot be read from the model.
+    The gain is √(fan_in · mean W²), over all hidden weights W. The law is "pytorch" if the weights
+    may come from the default initialization: within ±1/√fan_in, with its variance. It is "haar" if
+    W Wᵀ is a multiple of the identity (as far as 64 rows tell), "rademacher" or "uniform" if the
+    largest absolute entry is near the root mean square or √3 times it, and otherwise "gaussian".
+    `Chain.bias_variance` is the mean square of the biases. The chain is that of random weights:
+    whether the weights were trained cannot be read from the model.
+
+    With x the output of the layer before, h = W a + b, norm N and activation σ, these layers fit:
+
+    ====================================  ================================================
+    layer                                 order of the chain
+    ====================================  ================================================
+    W, N, σ                               "norm-activation"
+    W, σ, N                               "activation-norm"
+    h ← skip h + gain W σ(N(h))           "pre-activation"
+    h ← skip h + gain W N(σ(h))           "activation-norm" with skip connection
+    x ← N(skip x + gain W σ(x))           "norm-activation" with skip connection
+    ====================================  ================================================
+
+    Convolutions fit `Chain.conv` if they have circular padding and norms over the batch.
 
     Examples
     --------
@@ -103,13 +143,14 @@ def chain_of(model: torch.nn.Module, *, batch: int = 64) -> ModelChain:
     ...     return [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()]
     >>> model = nn.Sequential(*block(128), *block(128), *block(128), nn.Linear(128, 10))
     >>> chain, unfit = chain_of(model, batch=32)
-    >>> chain.width, chain.batch, chain.activation.name, chain.norm, chain.weights, chain.eps
-    (128, 32, 'relu', 'batch', 'uniform', 1e-05)
-    >>> round(chain.gain, 2), unfit
-    (0.58, ())
+    >>> chain
+    Chain(width=128, batch=32, activation='relu', weights='pytorch', eps=1e-05)
+    >>> unfit
+    ()
     """
     inner = as_model(model)
     batch = integer("batch", batch, low=2)
+    size = None if shape is None else Convolution(shape, (1, 1)).shape
     with as_it_was(inner):
         found, troubles = steps_of(inner)
         if found is None:
@@ -118,14 +159,17 @@ def chain_of(model: torch.nn.Module, *, batch: int = 64) -> ModelChain:
         hidden = blocks[1:-1] if blocks and not blocks[-1].others else blocks[1:]
         square = [one for one in hidden if one.kind[0] == one.kind[1]]
         if not square:
-            reason = "there is no hidden layer with equal input and output width"
+            reason = (
+                "there is no hidden layer with equal input and output width between the first "
+                "weight layer and the readout"
+            )
             return ModelChain(None, (*troubles, reason))
         (kind, _), *_ = Counter(one.kind for one in square).most_common(1)
-        members = [one for one in square if one.kind == kind]
+        members = [one for one in square if one.kind == kind or one.begins(kind, hidden[-1])]
         for one in hidden:
-            if one.kind != kind:
-                troubles.append(f"{one.weight.label}: another width, norm or activation")
-        return _chain(members, batch, troubles)
+            if one not in members:
+                troubles.append(f"{one.weight.label}: another width, norm, activation or skip")
+        return _chain(members, batch, size, troubles)
 
 
 def _blocks_of(steps: Sequence[Step]) -> list[_Block]:
@@ -133,94 +177,154 @@ def _blocks_of(steps: Sequence[Step]) -> list[_Block]:
     ends = [*starts[1:], len(steps)]
     # A flattening, a dropout of probability 0 and the like change nothing.
     return [
-        _Block(steps[start], tuple(one for one in steps[start + 1 : end] if one.kind != "none"))
+        _Block(
+            steps[start],
+            tuple(one for one in steps[start + 1 : end] if one.kind != "none"),
+            _skipped(steps, start, end),
+        )
         for start, end in zip(starts, ends, strict=True)
     ]
 
 
-def _chain(members: list[_Block], batch: int, troubles: list[str]) -> ModelChain:
+def _skipped(steps: Sequence[Step], start: int, end: int) -> tuple[str, ...] | None:
+    """Return what is between the begin of the skip connection of a layer and its weights.
+
+    None if the layer has no skip connection, "elsewhere" if it begins before the layer before.
+    """
+    sums = [one for one in steps[start:end] if one.kind == "sum"]
+    if not sums:
+        return None
+    source = sums[0].source
+    before = next((k for k in reversed(range(start)) if steps[k].kind == "weight"), 0)
+    if len(sums) > 1 or not before <= source < start:
+        return ("elsewhere",)
+    return tuple(one.kind for one in steps[source + 1 : start] if one.kind != "none")
+
+
+def _chain(
+    members: list[_Block], batch: int, shape: tuple[int, int] | None, troubles: list[str]
+) -> ModelChain:
     """Return the chain of equal blocks."""
     first = members[0]
     norms = [one for one in first.others if one.kind == "norm"]
     activations = [one for one in first.others if one.kind == "activation"]
     for block in members:
-        troubles.extend(one.trouble for one in block.others if one.trouble)
-        if block.weight.trouble:
-            troubles.append(block.weight.trouble)
-    kinds = [one.kind for one in first.others]
+        troubles.extend(one.trouble for one in (block.weight, *block.others) if one.trouble)
     if len(norms) > 1 or len(activations) > 1:
-        troubles.append(f"{first.weight.label}: several norms or activations in one layer")
-    if kinds[:2] == ["activation", "norm"]:
-        troubles.append(f"{norms[0].label}: the norm follows the activation")
-    names = [one.weight.label for one in members]
+        troubles.append(
+            f"{first.weight.label}: several norms or activations in one layer; a Chain has one each"
+        )
+    names = tuple(one.weight.label for one in members)
     for name, count in Counter(names).items():
         if count > 1:
-            troubles.append(f"{name}: {count} layers share its weights")
+            troubles.append(
+                f"{name}: {count} layers share its weights; a Chain draws new weights in each layer"
+            )
+    order, skip = _order(first, troubles)
     norm = norms[0] if norms else None
-    if norm is None:
-        troubles.extend(
-            f"{one.weight.label}: the chain has no bias" for one in members if _has_bias(one)
-        )
     for block in members:
         troubles.extend(_norm_troubles(block))
-    gain, law, same = _weights(members)
-    if not same and norm is None:
-        troubles.append("the variances of the weights differ from layer to layer")
+    weights = weights_of([one.weight.module for one in members])
+    options: dict[str, Any] = {
+        "norm": norm.name if norm is not None and not norm.trouble else "none",
+        "weights": weights.law, "eps": 0.0 if norm is None else _eps(norm, weights),
+        "order": order, "skip": skip,
+    }  # fmt: skip
+    factor = next((one.gain for one in first.others if one.kind == "sum"), 1.0)
+    if not (weights.law == "pytorch" and factor == 1.0):
+        options["gain"] = weights.gain * factor
+    if weights.bias_variance is not None:
+        options["bias_variance"] = weights.bias_variance * factor**2
+    elif factor != 1.0:
+        options["bias_variance"] = factor**2 / (3.0 * first.weight.module.weight[0].numel())
+    width, columns = int(first.weight.module.weight.shape[1]), batch
     try:
-        chain = Chain(
-            int(first.weight.module.weight.shape[1]), batch,
-            activations[0].name if activations else "linear",
-            norm="none" if norm is None or norm.name != "batch" else "batch",
-            gain=gain, weights=law, eps=0.0 if norm is None else float(norm.module.eps),
-        )  # fmt: skip
+        if first.weight.module.weight.ndim > 2:
+            convolution = _convolution(first, shape, norm, troubles)
+            if convolution is None:
+                return ModelChain(None, _unique(troubles), names)
+            options["convolution"] = convolution
+            columns = batch * convolution.positions
+        name = activations[0].name if activations else "linear"
+        chain = Chain(width, columns, name, **options)
     except BnmcError as error:
-        return ModelChain(None, (*_unique(troubles), str(error)), tuple(names))
-    return ModelChain(chain, _unique(troubles), tuple(names))
+        return ModelChain(None, (*_unique(troubles), str(error)), names)
+    if chain.shows_bias:
+        troubles.extend(weights.bias_troubles)
+    if norm is None or chain.shows_bias or skip != 0.0:  # else the norm hides the scale
+        troubles.extend(weights.troubles)
+    return ModelChain(chain, _unique(troubles), names)
 
 
-def _has_bias(block: _Block) -> bool:
-    bias = block.weight.module.bias
-    return bias is not None and bool((bias != 0).any())
+def _order(block: _Block, troubles: list[str]) -> tuple[str, float]:
+    """Return the order of a layer and the factor of its skip connection; add what does not fit."""
+    kinds = [one.kind for one in block.others]
+    joined = [one for one in block.others if one.kind == "sum"]
+    steps = [one for one in kinds if one != "sum"]
+    order = "activation-norm" if steps[:2] == ["activation", "norm"] else "norm-activation"
+    if not joined:
+        return order, 0.0
+    label = joined[0].label
+    if kinds[0] != "sum":
+        troubles.append(
+            f"{label}: the skip connection ends after a norm or activation; that of a Chain ends "
+            "right after the weights, as in x + W σ(N(x))"
+        )
+        return order, 0.0
+    state = block.skipped == tuple(steps)
+    after_norm = order == "norm-activation" and block.skipped == tuple(steps[1:])
+    if not state and not (steps[:1] == ["norm"] and after_norm):
+        troubles.append(
+            f"{label}: the skip connection does not begin at the sum of the layer before, nor at "
+            f"the norm after it; a Chain has one weight layer per skip connection{INSTEAD}"
+        )
+        return order, 0.0
+    if state and steps[:1] == ["norm"]:
+        order = "pre-activation"
+    return order, joined[0].skip
+
+
+def _convolution(
+    block: _Block, shape: tuple[int, int] | None, norm: Step | None, troubles: list[str]
+) -> Convolution | None:
+    """Return the convolution of a layer, or None and why there is none."""
+    kernel = tuple(block.weight.module.kernel_size)
+    if len(kernel) > 2:
+        return None
+    if norm is not None and norm.name != "batch":
+        troubles.append(
+            f"{norm.label}: {norm.name!r} takes the positions of an image together; in a chain of "
+            "convolutions BatchNorm does"
+        )
+    if shape is None:
+        label = block.weight.label
+        troubles.append(f"{label}: a convolution needs shape=(height, width) of the images")
+        return None
+    return Convolution(shape, (1, *kernel) if len(kernel) == 1 else (kernel[0], kernel[1]))
+
+
+def _eps(norm: Step, weights: Weights) -> float:
+    """Return ε; PyTorch's RMSNorm without it takes the rounding unit of its input."""
+    eps = getattr(norm.module, "eps", 0.0)
+    return weights.precision if eps is None else float(eps)
 
 
 def _norm_troubles(block: _Block) -> Iterator[str]:
     for one in block.others:
-        if one.kind != "norm" or one.name != "batch":
+        if one.kind != "norm" or one.trouble:
             continue
-        if not uses_batch_statistics(one.module):
-            yield f"{one.label}: evaluation mode, so it does not use the statistics of the batch"
-        weight, bias = one.module.weight, one.module.bias
-        if weight is not None and not (bool((weight == 1).all()) and bool((bias == 0).all())):
-            yield f"{one.label}: affine parameters that are not 1 and 0, as after training"
-
-
-def _weights(members: list[_Block]) -> tuple[float, str, bool]:
-    """Return gain and law of the weights, and whether all layers have nearly the same variance."""
-    gains = []
-    laws: Counter[str] = Counter()
-    for block in members:
-        weight = block.weight.module.weight.detach().double().flatten(1)
-        root = math.sqrt(float(weight.square().mean()))
-        gains.append(root * math.sqrt(weight.shape[1]))
-        laws[_law(weight, root)] += 1
-    gain = math.sqrt(math.fsum(one * one for one in gains) / len(gains))
-    law = laws.most_common(1)[0][0]
-    # The root mean square of d² entries has a relative standard error of at most 1/d.
-    near = 5.0 / math.sqrt(members[0].weight.module.weight.numel())
-    return gain, law, all(abs(one - gain) <= near * gain for one in gains)
-
-
-def _law(weight: Any, root: float) -> str:
-    rows = weight[:_ROWS]
-    product = rows @ rows.T
-    product = product / product.diagonal().mean()
-    product.diagonal().sub_(1.0)
-    if float(product.abs().max()) < 1e-3:
-        return "haar"
-    peak = float(weight.abs().max()) / root if root > 0.0 else 0.0
-    if peak < 1.01:
-        return "rademacher"
-    return "uniform" if peak < 1.05 * math.sqrt(3.0) else "gaussian"
+        if one.name == "batch" and not uses_batch_statistics(one.module):
+            yield (
+                f"{one.label}: evaluation mode, so it does not use the statistics of the batch; "
+                "call model.train()"
+            )
+        weight, bias = one.module.weight, getattr(one.module, "bias", None)
+        same = weight is None or bool((weight == 1).all())
+        if not (same and (bias is None or bool((bias == 0).all()))):
+            yield (
+                f"{one.label}: affine parameters that are not 1 and 0, as after training; its "
+                "reset_parameters() sets them to 1 and 0"
+            )
 
 
 def _unique(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -107,6 +107,16 @@ class Measurement:
     -----
     If an output is zero everywhere, rank, soft rank, rank bound, isometry and scale are 0, and
     `orthogonality_gap` and `mean_correlation` are NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from bnmc.torch import measure
+    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
+    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32))
+    >>> found.layers, found.gram.shape, found.loss is None
+    (('0', '1', '2'), (1, 3, 8, 8), True)
     """
 
     model: str

@@ -12,7 +12,10 @@ from bnmc.torch.models import is_weight_layer
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Step", "activation_name", "steps_of"]
+__all__ = ["INSTEAD", "Step", "activation_name", "steps_of"]
+
+#: What to do about a model without a chain, for messages.
+INSTEAD = "; bnmc.torch.measure measures the model without a chain"
 
 #: Names of activations by functions and methods of PyTorch.
 _FUNCTIONS = {
@@ -25,10 +28,13 @@ _FUNCTIONS = {
 _NEUTRAL = ("flatten", "view", "reshape", "size", "getattr", "getitem", "contiguous", "Flatten",
             "Identity", "Unflatten")  # fmt: skip
 
-_NORMS = {"BatchNorm1d": "batch", "BatchNorm2d": "batch", "BatchNorm3d": "batch"}
+#: Functions that add two tensors.
+_SUMS = ("add", "iadd")
+
+_BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+_FEATURE_NORMS = ("LayerNorm", "RMSNorm", "GroupNorm")
 _OTHER_NORMS = (
-    "LayerNorm", "RMSNorm", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
-    "LocalResponseNorm", "SyncBatchNorm",
+    "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d", "LocalResponseNorm", "SyncBatchNorm",
 )  # fmt: skip
 
 
@@ -38,8 +44,8 @@ class Step:
 
     Parameters
     ----------
-    kind : {"weight", "norm", "activation", "none", "other"}
-        "none" changes nothing.
+    kind : {"weight", "norm", "activation", "sum", "none", "other"}
+        "none" changes nothing. "sum" adds the output of an earlier step: a skip connection.
     name : str
         Name of the activation or the norm in bnmc, or of the operation.
     label : str
@@ -47,6 +53,10 @@ class Step:
     module : torch.nn.Module or None
     trouble : str, default ""
         Why a chain does not describe the step.
+    source : int, default -1
+        The step whose output a sum adds; -1 for the input of the model.
+    skip, gain : float, default 1
+        Factors of the output of `source`, and of that of the step before the sum.
     """
 
     kind: str
@@ -54,6 +64,9 @@ class Step:
     label: str
     module: Any = None
     trouble: str = ""
+    source: int = -1
+    skip: float = 1.0
+    gain: float = 1.0
 
 
 def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
@@ -68,24 +81,71 @@ def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
         graph = fx.Tracer().trace(model)
     except Exception as error:  # forward passes with control flow raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        return None, [f"the forward pass cannot be traced ({reason})"]
-    modules = dict(model.named_modules())
-    steps: list[Step] = []
-    troubles: list[str] = []
+        instead = "specify the network by bnmc.Chain yourself"
+        return None, [f"the forward pass cannot be traced ({reason}); {instead}"]
+    walk = _Walk(dict(model.named_modules()))
     for node in graph.nodes:
-        if node.op in ("placeholder", "output", "get_attr"):
-            continue
+        walk.visit(node)
+    return walk.steps, walk.troubles
+
+
+class _Walk:
+    """The nodes of a graph, one after the other, as a sequence of steps."""
+
+    def __init__(self, modules: dict[str, Any]) -> None:
+        self.modules = modules
+        self.steps: list[Step] = []
+        self.troubles: list[str] = []
+        #: For each node the step that it is, and for multiples of a node the node and the factor.
+        self.places: dict[Any, int] = {}
+        self.multiples: dict[Any, tuple[Any, float]] = {}
+
+    def visit(self, node: Any) -> None:
+        """Add the step of a node."""
+        if node.op == "placeholder":
+            self.places[node] = -1
+            return
+        if node.op in ("output", "get_attr"):
+            return
         if node.op == "call_module":
-            steps.append(_of_module(node.target, modules[node.target]))
+            step = _of_module(node.target, self.modules[node.target])
         else:
             name = node.target if isinstance(node.target, str) else node.target.__name__
+            if name in ("mul", "imul") and (found := _multiple(node)) is not None:
+                self.multiples[node] = found
+                return
             step = _of_function(name, node)
-            steps.append(step)
         tensors = [one for one in node.all_input_nodes if not _is_shape(one)]
         if len(tensors) > 1:
-            troubles.append(f"{steps[-1].label}: it joins {len(tensors)} branches")
-            steps[-1] = Step("none", "join", steps[-1].label)
-    return steps, troubles
+            step = self._joined(step, tensors, plain=not node.kwargs)
+        elif tensors and not _is_shape(node):
+            if tensors[0] in self.multiples:
+                self.troubles.append(f"mul: multiples fit in skip connections only{INSTEAD}")
+            elif self.places.get(tensors[0], -1) != len(self.steps) - 1:
+                self.troubles.append(
+                    f"{step.label}: a branch of its own; a Chain has one branch and a skip "
+                    "connection without layers"
+                )
+        if not _is_shape(node):
+            self.places[node] = len(self.steps)
+            self.steps.append(step)
+
+    def _joined(self, step: Step, tensors: list[Any], *, plain: bool) -> Step:
+        """Return a sum with a skip connection, or note that branches join in another way."""
+        ends = [self.multiples.get(one, (one, 1.0)) for one in tensors]
+        places = [self.places.get(node, -1) for node, _ in ends]
+        last = len(self.steps) - 1
+        fits = step.name in _SUMS and plain and len(tensors) == 2 and places.count(last) == 1
+        if not fits:
+            self.troubles.append(
+                f"{step.label}: it joins {len(tensors)} branches; a Chain adds one skip connection"
+            )
+            return Step("none", "join", step.label)
+        branch = places.index(last)
+        return Step(
+            "sum", "sum", step.label, source=places[1 - branch], skip=ends[1 - branch][1],
+            gain=ends[branch][1],
+        )  # fmt: skip
 
 
 def activation_name(module: Any) -> str | None:
@@ -96,21 +156,69 @@ def activation_name(module: Any) -> str | None:
 def _of_module(label: str, module: Any) -> Step:
     kind = type(module).__name__
     if is_weight_layer(module, transposed=False):
-        trouble = ""
-        if kind != "Linear" and hasattr(module, "kernel_size"):
-            size = "×".join(map(str, module.kernel_size))
-            trouble = f"{label}: a convolution with kernels of {size} has samples at all positions"
-        return Step("weight", kind, label, module, trouble)
-    if kind in _NORMS:
-        return Step("norm", _NORMS[kind], label, module)
+        return Step("weight", kind, label, module, _of_convolution(label, module))
+    if kind in _BATCH_NORMS:
+        return Step("norm", "batch", label, module)
+    if kind in _FEATURE_NORMS:
+        return _of_feature_norm(label, kind, module)
     if kind in _OTHER_NORMS:
-        return Step("norm", kind, label, module, f"{label}: {kind} is no norm of a Chain")
+        instead = "BatchNorm, LayerNorm, RMSNorm and GroupNorm are"
+        return Step(
+            "norm", kind, label, module, f"{label}: {kind} is no norm of a Chain; {instead}"
+        )
     activation = activation_name(module)
     if activation is not None:
         return Step("activation", activation, label, module)
     if kind in _NEUTRAL or (kind.startswith("Dropout") and not (module.training and module.p > 0)):
         return Step("none", kind, label, module)
-    return Step("other", kind, label, module, f"{label}: {kind} is no part of a Chain")
+    return Step("other", kind, label, module, f"{label}: {kind} is no part of a Chain{_hint(kind)}")
+
+
+def _hint(kind: str) -> str:
+    """Return what to do about a module that is no part of a chain."""
+    if kind.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout")):
+        return "; set its p to 0"
+    torch: Any = import_extra("torch", "torch")
+    if hasattr(torch.nn.modules.activation, kind) and kind != "MultiheadAttention":
+        return "; bnmc.Chain takes activations of your own as functions"
+    return INSTEAD
+
+
+def _of_convolution(label: str, module: Any) -> str:
+    """Return why a convolution is none of `Chain.conv`, or "" if it is one or a linear layer."""
+    if not hasattr(module, "kernel_size"):
+        return ""
+    kernel = module.kernel_size
+    size = "×".join(map(str, kernel))
+    name = f"{label}: a convolution with kernels of {size}"
+    if len(kernel) > 2:
+        return f"{name} has three axes; a Chain has images"
+    if any(one != 1 for one in (*module.stride, *module.dilation, module.groups)):
+        return f"{name} with stride, dilation or groups; those of a Chain are 1"
+    if all(one == 1 for one in kernel):
+        return ""
+    same = module.padding == "same" or (
+        not isinstance(module.padding, str)
+        and all(2 * pad + 1 == one for pad, one in zip(module.padding, kernel, strict=True))
+    )
+    if same and module.padding_mode == "circular":
+        return ""
+    return (
+        f"{name} and padding of {module.padding_mode}; that of a Chain has "
+        'padding="same", padding_mode="circular"'
+    )
+
+
+def _of_feature_norm(label: str, kind: str, module: Any) -> Step:
+    """Return the step of a norm over the features of each sample."""
+    if kind == "GroupNorm":
+        return Step("norm", f"group({module.num_groups})", label, module)
+    name = "layer" if kind == "LayerNorm" else "rms"
+    trouble = ""
+    if len(module.normalized_shape) > 1:
+        shape = tuple(module.normalized_shape)
+        trouble = f"{label}: {kind} over {shape}; that of a Chain has one axis, the features"
+    return Step("norm", name, label, module, trouble)
 
 
 def _of_function(name: str, node: Any) -> Step:
@@ -124,7 +232,16 @@ def _of_function(name: str, node: Any) -> Step:
         return Step("activation", "leaky_relu", name)
     if name in _NEUTRAL:
         return Step("none", name, name)
-    return Step("other", name, name, None, f"{name}: this function is no part of a Chain")
+    trouble = f"{name}: this function is no part of a Chain{INSTEAD}"
+    return Step("other", name, name, None, trouble)
+
+
+def _multiple(node: Any) -> tuple[Any, float] | None:
+    """Return the tensor and the number of a product, or None if it is another product."""
+    numbers = [one for one in node.args if isinstance(one, (int, float))]
+    if len(node.args) != 2 or len(numbers) != 1 or len(node.all_input_nodes) != 1:
+        return None
+    return node.all_input_nodes[0], float(numbers[0])
 
 
 def _is_shape(node: Any) -> bool:

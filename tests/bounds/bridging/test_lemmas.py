@@ -142,7 +142,7 @@ def test_one_layer_is_not_close_in_total_variation():
     assert distance > 0.3
     assert bridging.lemma_5(**where) < 0.01
     assert bridging.lemma_11(**where) < bridging.equation_47(**where) < 0.1
-    # At every depth, the candidate law has at least half this distance from the invariant law.
+    # At every depth, the candidate law has at least half this distance from the stationary law.
     assert bridging.lemma_12(**where, depth=1e6, alpha=0.4) < distance / 2
     # Lemma 10 is not refuted: with the true distance it is vacuous below t = 30, n times the
     # largest observed deviation.

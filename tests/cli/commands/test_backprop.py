@@ -100,3 +100,31 @@ def test_ctrl_c_shows_the_finished_networks(run, monkeypatch):
     assert status == statuses.INTERRUPTED
     assert "interrupted" in err
     assert 1 <= json.loads(out)["chains"] <= 6
+
+
+def test_a_store_continues_an_interrupted_command(run, document_of, monkeypatch, tmp_path):
+    expected = document_of(*SMALL)
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "bnmc.cli.commands.backprop.progress_report",
+            lambda wanted, unit: stopping_after_three,
+        )
+        status, _, _ = run(*SMALL, "--store", "kept", "--threads", "1")
+    assert status == statuses.INTERRUPTED
+    assert len(list((tmp_path / "kept").glob("part-*.npz"))) >= 3
+    assert document_of(*SMALL, "--store", "kept") == expected
+    # Without a seed, the random numbers are those of the store.
+    without = SMALL[:-2]
+    found = document_of(*without, "--store", "kept")
+    assert (found.pop("seed"), found["table"]) == (None, expected["table"])
+    status, out, _ = run(*without, "--store", "kept")
+    assert (status, out.splitlines()[-1]) == (0, f"key {expected['key']} of the store")
+    status, _, err = run(*SMALL, "--store", "kept", "--dtype", "float32")
+    assert status == statuses.BAD_INPUT
+    assert "dtype = float32" in err
+
+
+def stopping_after_three(done, total):
+    if done >= 3:
+        raise KeyboardInterrupt

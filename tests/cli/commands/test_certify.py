@@ -42,6 +42,17 @@ def test_a_chain_that_does_not_mix_has_a_status_of_its_own(run):
     assert err.count("\n") == 1
 
 
+def test_norms_orders_and_biases(document_of):
+    options = {"norm": "layer", "order": "activation-norm", "bias_variance": 0.1}
+    chain = bnmc.Chain(40, 4, "relu", **options)
+    cert = bnmc.mixing.tv_bound(chain, 8, replicates=20, rng=3)
+    flags = "--norm", "layer", "--order", "activation-norm", "--bias-variance", "0.1"
+    small = "--depth", "8", "--replicates", "20", "--seed", "3"
+    found = document_of("certify", *CHAIN, *flags, *small)
+    assert found["bound"] == cert.bound.tolist()
+    assert found["chain"] == repr(chain)
+
+
 def test_threads_change_no_result(run, document_of):
     small = "--width", "60", "--batch", "4", "--depth", "12", "--replicates", "40", "--seed", "1"
     alone = document_of("certify", *small, "--threads", "1")

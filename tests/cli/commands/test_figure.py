@@ -67,7 +67,7 @@ def test_results_are_shown_even_if_the_picture_cannot_be_written(run, monkeypatc
     status, out, err = run("figure", "bridging-1b", "--plot", "a.png", "--json", "a.json")
     assert status == 2
     assert "No space left on device" in err
-    assert "Slope of the distance" in out
+    assert "slope of the distance" in out
     assert "data: a.json" in out
     with open("a.json") as file:
         assert json.load(file)["name"] == "bridging-1b"
@@ -77,12 +77,12 @@ def test_table_on_a_terminal(run, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     status, out, _ = run("figure", "--list")
     assert status == 0
-    assert "what it shows" in out
+    assert "description" in out
     assert "bridging-poster" in out
     status, out, _ = run("figure", "bridging-1b", "--no-progress")
     assert status == 0
     assert "r.m.s. distance" in out
-    assert "Slope of the distance" in out
+    assert "slope of the distance" in out
 
 
 def test_an_interrupted_figure_goes_on(run, monkeypatch):
@@ -98,7 +98,7 @@ def test_an_interrupted_figure_goes_on(run, monkeypatch):
     command = "figure", "bridging-1b", "--json"
     status, out, err = run(*command, "--store", "parts")
     assert (status, out) == (130, "")
-    assert "finished parts are in parts; the same command goes on" in err
+    assert "finished parts are in parts; the same command resumes" in err
     status, out, _ = run(*command, "--store", "parts")
     assert (status, len(calls)) == (0, 3)  # one of the two widths was there
     status, whole, _ = run(*command)
@@ -170,7 +170,7 @@ def test_full_and_progress_are_handed_on(run, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "bnmc figure --list names them"),
+        ((), "bnmc figure --list prints their names"),
         (("bridging1a",), "did you mean 'bridging-1a'?"),
         (("bridging-1b", "--seed", "-1"), "seed: got -1"),
         (("bridging-1b", "--threads", "0"), "threads: got 0"),

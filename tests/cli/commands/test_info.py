@@ -9,6 +9,7 @@ def test_info(run, document_of):
     found = document_of("info")
     assert found["bnmc"] == bnmc.__version__
     assert found["processors"] >= 1
+    assert found["kernels of the wheel"] == "none"  # the tests run in the source tree
     assert "numba " in run("info")[1]
 
 

@@ -12,7 +12,7 @@ def test_width(run, document_of):
     status, out, _ = run(*options, "--distance", "0.05")
     assert status == 0
     assert out.strip().endswith(f"at width {law.width_for(0.05)}")
-    assert f"holds from width {law.least_width} on" in run(*options, "--distance", "2")[1]
+    assert f"hold from width {law.least_width} on" in run(*options, "--distance", "2")[1]
 
 
 def test_bad_input(run):

@@ -22,6 +22,7 @@ from bnmc._kernels.cpu.blocks import (
     unpack_gram,
 )
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.passes import Room, begin_block, finish_hidden, merge_moments
 from bnmc._kernels.cpu.rows import factorise, finish_block
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
@@ -30,12 +31,14 @@ from bnmc._kernels.scalar.codes import (
     NORM_UNCENTRED,
     NOT_FINITE,
     PATIENCE,
+    RUNNING,
     SECOND_WORD,
     STREAM_COIN,
     STREAM_RESIDUAL,
     ZERO_VARIANCE,
     Draw,
     Law,
+    Style,
 )
 from bnmc._kernels.scalar.normal import uniform64
 from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, philox4x32
@@ -54,15 +57,25 @@ class Pair(NamedTuple):
     sums: np.ndarray  # as `Work.sums`: those of Z^T Z
 
 
+class Over(NamedTuple):
+    """What pairs of chains need whose layers take passes over the rows (`cpu.passes`)."""
+
+    style: Style
+    first: Room  # of the chain ahead, whose layer has one panel
+    second: Room  # of the one behind
+
+
 @kernel
 def coupled_layers(
-    sigma, law, stream, grams, met, tries, first_replicate, first_layer, layers, alone, until,
+    over, sigma, law, stream, grams, met, tries, first_replicate, first_layer, layers, alone, until,
     threshold, record, trace, key0, key1, works, pair, status,
 ):  # fmt: skip
     """Take pairs of chains through layers, until they meet.
 
     Parameters
     ----------
+    over : Over or None
+        None if the layers are row by row.
     stream : uint32
         The stream of the rows.
     grams : (replicates, 2, columns, columns) float64
@@ -134,13 +147,15 @@ def coupled_layers(
                 element = element_of_attempt(attempt, law.columns)
                 key = key_of_attempt(key1, attempt, law.columns)
                 draw = Draw(layer, draw.stream, key0, key)
-                row = draw_layer(sigma, law, element, draw, sides, works, pair.normals, squares)
+                event, row = draw_sides(
+                    over, sigma, law, element, draw, sides, works, pair.normals, squares
+                )
                 finite = True
                 if sides & AHEAD:
                     finite = unpack_gram(first.sums, law, ahead)
                 if sides & BEHIND:
                     finite = unpack_gram(second.sums, law, behind) and finite
-                if row >= 0 or not finite or squares.size == 0:
+                if event != RUNNING or not finite or squares.size == 0:
                     break
                 unpack_gram(squares, law, pair.wishart)
                 if sides == AHEAD:
@@ -156,8 +171,8 @@ def coupled_layers(
                     attempt += 1
                     if _is_residual(law, draw, number, attempt, first.regular, pair):
                         break
-            if row >= 0 or not finite:
-                status[replicate, 0] = ZERO_VARIANCE if finite else NOT_FINITE
+            if event != RUNNING or not finite:
+                status[replicate, 0] = event if finite else NOT_FINITE
                 status[replicate, 1] = layer
                 status[replicate, 2] = row
                 break
@@ -169,18 +184,46 @@ def coupled_layers(
 
 
 @kernel
-def draw_layer(sigma, law, element, draw, sides, works, normals, squares):
-    """Draw rows of one chain or both with the same normals, whose elements begin at `element`.
+def draw_sides(over, sigma, law, element, draw, sides, works, normals, squares):
+    """Draw a layer of one chain or both with the same normals, whose elements begin at `element`.
 
     The sums of each work receive the Gram matrix of the activations, times the width, and
-    `squares`, unless it has no length, that of the normals. Returns a row without variance, or -1.
+    `squares`, unless it has no length, that of the normals.  Returns the code of an event, and its
+    row or the column of a sample.
     """
-    # Rows with the covariance P G P have mean zero.
-    norm = NORM_UNCENTRED if law.norm == NORM_CENTRED else law.norm
-    rows_law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
     works[0].sums[:] = 0.0
     works[1].sums[:] = 0.0
     squares[:] = 0.0
+    # The compiler leaves out one of the two, by the type of `over`.
+    if over is None:
+        return draw_rows(sigma, law, element, draw, sides, works, normals, squares)
+    return draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
+
+
+@kernel
+def fill_side(law, rows, normals, work):
+    """Write rows with the covariance of a chain to its block, from normals."""
+    block = work.block
+    for k in range(law.columns):
+        for at in range(np.uintp(k * BLOCK), np.uintp(k * BLOCK + rows)):
+            block[at] = normals[at]
+    multiply_triangular(work.factor, law.columns, block, rows)
+
+
+@kernel
+def add_squares(law, count, rows, normals, partial, squares):
+    """Add the Gram matrix of a block of normals to `squares`, unless that has no length."""
+    if squares.size > 0:
+        clear_rows(normals, 0, law.columns, count, rows)
+        add_gram(normals, law.columns, rows, partial, squares)
+
+
+@kernel
+def draw_rows(sigma, law, element, draw, sides, works, normals, squares):
+    """Draw a layer row by row, like `draw_sides`."""
+    # Rows with the covariance P G P have mean zero.
+    norm = NORM_UNCENTRED if law.norm == NORM_CENTRED else law.norm
+    rows_law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
     nowhere = normals[:0].reshape((0, 1))
     for start in range(0, law.width, BLOCK):
         count = min(BLOCK, law.width - start)
@@ -191,20 +234,56 @@ def draw_layer(sigma, law, element, draw, sides, works, normals, squares):
                 continue
             work = works[side]
             block = work.block
-            for k in range(law.columns):
-                for at in range(np.uintp(k * BLOCK), np.uintp(k * BLOCK + rows)):
-                    block[at] = normals[at]
-            multiply_triangular(work.factor, law.columns, block, rows)
+            fill_side(law, rows, normals, work)
             degenerate = finish_block(
                 sigma, rows_law, start, count, nowhere, nowhere, block, work.means, work.scales
             )
             if degenerate >= 0:
-                return degenerate
+                return ZERO_VARIANCE, degenerate
             add_gram(block, law.columns, rows, work.partial, work.sums)
-        if squares.size > 0:
-            clear_rows(normals, 0, law.columns, count, rows)
-            add_gram(normals, law.columns, rows, works[0].partial, squares)
-    return -1
+        add_squares(law, count, rows, normals, works[0].partial, squares)
+    return RUNNING, -1
+
+
+@kernel
+def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares):
+    """Draw a layer that is not row by row, like `draw_sides`: see `cpu.passes`."""
+    style, rooms = over.style, (over.first, over.second)
+    nowhere = normals[:0].reshape((0, 1))
+    if style.groups > 0:
+        for start in range(0, law.width, BLOCK):
+            count = min(BLOCK, law.width - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            fill_normals(normals, 0, element, law.columns, start, rows, draw)
+            for side in range(2):
+                if sides & (1 << side):
+                    fill_side(law, rows, normals, works[side])
+                    begin_block(
+                        style, sigma, law, law.width, 0, start, count, nowhere, works[side],
+                        rooms[side],
+                    )  # fmt: skip
+        for side in range(2):
+            if sides & (1 << side):
+                event, place = merge_moments(style, law, law.width, works[side].block, rooms[side])
+                if event != RUNNING:
+                    return event, place
+    for start in range(0, law.width, BLOCK):
+        count = min(BLOCK, law.width - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        fill_normals(normals, 0, element, law.columns, start, rows, draw)
+        for side in range(2):
+            if not sides & (1 << side):
+                continue
+            work = works[side]
+            fill_side(law, rows, normals, work)
+            degenerate = finish_hidden(
+                style, sigma, law, start, count, nowhere, nowhere, work, rooms[side]
+            )
+            if degenerate >= 0:
+                return ZERO_VARIANCE, degenerate
+            add_gram(work.block, law.columns, rows, work.partial, work.sums)
+        add_squares(law, count, rows, normals, works[0].partial, squares)
+    return RUNNING, -1
 
 
 @kernel

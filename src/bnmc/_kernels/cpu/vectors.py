@@ -16,7 +16,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -24,13 +23,15 @@ from numba.core.datamodel import models
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import lower_builtin, register_model
 
+from bnmc._kernels.levels import cpu_features
+
 #: Bytes of a `Vector` whose lanes are added, or that are chains side by side; bits depend on them.
 WIDE_BYTES = 256
 NARROW_BYTES = 64
 
 
 #: Whether the processor has 32 registers of 64 bytes.  Others have 16 of 32 bytes, or 32 of 16.
-WIDE_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512f"))
+WIDE_REGISTERS = bool(cpu_features().get("avx512f"))
 
 #: Bytes of a `Vector` that covers a strip of rows, each worked on by itself, and of a part of a
 #: narrow vector.  Bits do not depend on these.  Four strips, or ten parts, fit in the registers

@@ -65,7 +65,15 @@ LOG_2 = 0.6931471805599453
 
 
 class Law(NamedTuple):
-    """The properties of a chain that its kernels need; `columns` is batch times inputs."""
+    """The properties of a chain that its kernels need; `columns` is batch times inputs.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> law = bnmc.kernels.law(bnmc.Chain(width=100, batch=10, activation="relu"))
+    >>> isinstance(law, bnmc.kernels.Law), int(law.width), int(law.columns)
+    (True, 100, 10)
+    """
 
     width: int
     batch: int

@@ -4,7 +4,7 @@ The paper is *On bridging the gap between mean field and finite width in deep ra
 with batch normalization* (arXiv 2205.13076), with its poster. Its chain is that of
 `bnmc.Chain.bn_mlp`. G_l is the Gram matrix of layer l, and G* is the stable fixed point of the
 mean-field map. Each function carries the number of its statement and returns the printed bound. Its
-notes list the errors of the print. `gram_concentration` and `one_step_total_variation` are provable
+notes list the errors of the paper. `gram_concentration` and `one_step_total_variation` are provable
 versions of Lemmas 9 and 11. `distortion` computes γ.
 
 Arguments are keywords, real numbers or arrays, and broadcast:
@@ -26,7 +26,7 @@ at 1. If the ε of ``ε ln 1/ε`` is at least 1, the statement is vacuous and th
 All functions raise `ArgumentError` or `ArgumentTypeError` for an argument that lies outside its
 range or does not broadcast, and `SingularGramError` for a singular `star`.
 
-Assumption 1 (geometric ergodicity) is that the chain has a unique invariant law μ* and ``‖μ_l −
+Assumption 1 (geometric ergodicity) is that the chain has a unique stationary law μ* and ``‖μ_l −
 μ*‖_tv <= (1−α)^l ‖μ_0 − μ*‖_tv`` "holds almost surely for all h_0". Here μ_l is the law of the
 pre-activation h_l. Every statement with an `alpha` rests on this assumption, and
 

@@ -18,7 +18,7 @@ observable ``"eigenvalues"`` of a run, and divide by their sum.
 
 Read `printed_bounds.py` first.
 
-Errors of the print
+Errors of the paper
 -------------------
 - Assumption A₁(α, ℓ) requires a smallest singular value ``σ_n(H_k) >= α``. The proofs use
   ``σ_n² >= α``, and with the printed assumption Theorem 1 is false. For n = 100 and infinite width,

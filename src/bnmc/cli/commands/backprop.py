@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,6 +47,14 @@ def backprop(
     ] = "auto",
     dtype: Annotated[str, typer.Option(metavar="TYPE", help="float64 or float32.")] = "float64",
     threads: options.Threads = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder for finished networks. If the command was interrupted, the same command "
+            "continues from there.",
+        ),
+    ] = None,
     timeout: options.Timeout = None,
     plot: options.Plot = None,
     force: options.Force = False,
@@ -76,12 +85,13 @@ def backprop(
     chain = Chain(
         width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
     )
-    seed = chosen_seed(seed)
+    if store is None or seed is not None:
+        seed = chosen_seed(seed)
     status = OK
     try:
         found = backpropagate(
             chain, depth, chains=chains, loss=loss, rng=seed, sampler=sampler, observables=(),
-            dtype=dtype, threads=threads, timeout=timeout,
+            dtype=dtype, threads=threads, store=store, timeout=timeout,
             progress=progress_report(progress, "network"), **_of_readout(loss, classes, batch),
         )  # fmt: skip
     except Interrupted as stop:
@@ -91,7 +101,9 @@ def backprop(
     if as_json:
         print_json({"seed": seed, **found.to_dict()})
     else:
-        print(f"{found}\nseed {seed}", flush=True)
+        # Without a seed, the random numbers are those of the store.
+        repeated_by = f"key {found.key} of the store" if seed is None else f"seed {seed}"
+        print(f"{found}\n{repeated_by}", flush=True)
     if plot is not None:
         save(found.plot().figure, plot)
     raise typer.Exit(status)

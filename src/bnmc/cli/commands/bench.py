@@ -16,14 +16,16 @@ def bench(
     width: options.Width = 1000,
     batch: options.Batch = 10,
     activation: options.Activation = "relu",
-    seconds: Annotated[float, typer.Option(help="Of each measurement; there are sixteen.")] = 0.5,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds per measurement (16 measurements).")
+    ] = 0.5,
     threads: options.Threads = None,
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """How fast this machine simulates, beside NumPy.
+    """Measure the speed of simulation on this machine.
 
-    NumPy draws the weights and multiplies.
+    The reference is NumPy, which draws the weight matrix of each layer and multiplies.
 
     Example: bnmc bench --width 4000 --batch 10
     """
@@ -39,7 +41,7 @@ def bench(
         return
     print(f"{chain}\n")
     print_table(
-        ["what", "layers a second", "normals a second", "speed"],
+        ["program", "layers per second", "normals per second", "speed / NumPy"],
         [[str(row["what"]), *(f"{value:.3g}" for value in list(row.values())[1:])] for row in rows],
     )
     print(f"\nprocessor {host_cpu()}; layers of all networks together, medians of 3 rounds")

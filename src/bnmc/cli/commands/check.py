@@ -27,21 +27,21 @@ def check(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="States of another program before normalization, in a .npy file of shape "
-            "(samples, width, batch); draws of the library unless given.",
+            help="Pre-normalization states of another program: a .npy file of shape (samples, "
+            "width, batch). Default: samples that bnmc draws.",
         ),
     ] = None,
-    size: Annotated[int, typer.Option(help="Number of draws.")] = 1000,
+    size: Annotated[int, typer.Option(help="Number of samples that bnmc draws.")] = 1000,
     alpha: Annotated[
-        float, typer.Option(help="Probability that any claim fails although all are true.")
+        float, typer.Option(help="Probability that a true claim fails, over all claims together.")
     ] = 1e-3,
     seed: options.Seed = None,
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Test what is claimed of the invariant law, claim by claim.
+    """Test the claims about the stationary law, one by one.
 
-    Ends with status 4 if a claim fails.
+    If a claim fails, the exit status is 4.
 
     Example: bnmc check --width 200 --batch 4 --activation tanh --samples states.npy
     """

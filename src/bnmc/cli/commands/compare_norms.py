@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.outputs import require_destination, require_packages, save
 from bnmc.cli.report import chosen_seed, print_json, print_table, progress_report
 
 __all__ = ["compare_norms"]
@@ -23,8 +23,8 @@ def compare_norms(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A norm as in bnmc simulate; repeat the option for several. Default: batch, "
-            "layer, rms, group(8) and none.",
+            help="Normalization as in bnmc simulate; repeat the option for several. Default: "
+            "batch, layer, rms, group(8) and none.",
             show_default=False,
         ),
     ] = None,
@@ -35,11 +35,11 @@ def compare_norms(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Rank, correlation and gradients against depth, by norm.
+    """Compare ranks and gradients of networks by their norm.
 
-    One table and one picture of soft rank, orthogonality gap, mean correlation and gradient norms,
-    beside the mean field. The samples are independent and Gaussian, and the gain keeps the variance
-    of networks without norm.
+    The table and the picture show soft rank, orthogonality gap, mean correlation and gradient norms
+    against depth, beside the mean field. The samples are independent and Gaussian. The gain is such
+    that networks without a norm keep their variance.
 
     Example: bnmc compare-norms --activation tanh --depth 50 --plot norms.png
 
@@ -49,6 +49,7 @@ def compare_norms(
     from bnmc.experiments.beyond import compared_norms
     from bnmc.experiments.parts import Call
 
+    require_packages(plot=plot, others={"xarray": "xarray"})
     if plot is not None:
         require_destination("plot", plot, force)
     sizes = compared_norms.Sizes(

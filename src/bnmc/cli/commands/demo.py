@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bnmc.cli import options
 from bnmc.cli.outputs import require_destination, save
 from bnmc.cli.report import (
     chosen_seed,
@@ -26,25 +27,25 @@ __all__ = ["demo"]
 
 
 def demo(
-    plot: Annotated[Path, typer.Option(metavar="FILE", help="The picture; it is replaced.")] = Path(
-        "bnmc-demo.png"
-    ),
-    depth: Annotated[int, typer.Option(help="Layers of the comparison.")] = 1000,
+    plot: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="File for the picture; an existing file is replaced."),
+    ] = Path("bnmc-demo.png"),
+    depth: Annotated[int, typer.Option(help="Number of layers of the comparison.")] = 1000,
     chains: Annotated[
-        int, typer.Option(help="Networks with normalization; five times as many without.")
+        int,
+        typer.Option(help="Number of networks with normalization; five times as many have none."),
     ] = 200,
-    seed: Annotated[int, typer.Option(help="Repeats a run.")] = 0,
-    threads: Annotated[int | None, typer.Option(help="All processors unless given.")] = None,
-    progress: Annotated[
-        bool | None,
-        typer.Option("--progress/--no-progress", help="Show progress on standard error."),
-    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    threads: options.Threads = None,
+    progress: options.ProgressFlag = None,
 ) -> None:
-    """Show digits settling at the mean field.
+    """Simulate handwritten digits until the fixed point.
 
-    Beside them is the error of networks with and without normalization. That is Fig. 1a of Joudaki,
-    Daneshmand and Bach, arXiv 2205.13076: linear networks of width 1000 with 5 samples that start
-    orthogonal.
+    The first table shows the distance of their Gram matrix from the fixed point of the mean field.
+    The second table is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv 2205.13076: the error of the
+    mean field with and without normalization, for linear networks of width 1000 with 5 orthogonal
+    samples.
 
     Example: bnmc demo --depth 200 --plot digits.png
     """
@@ -89,8 +90,8 @@ def _print_digits(digits: DigitRuns) -> None:
     ]
     print_table(head, rows)
     factors = ", ".join(f"{star.rate:.3f} ({name})" for name, star in stars.items())
-    print(f"\nThe mean field says that the distance shrinks by the factor {factors} a layer,")
-    print("down to the fluctuations of finite width.\n")
+    print(f"\nThe mean field predicts that the distance shrinks by the factor {factors} per layer")
+    print("until it reaches the size of the fluctuations at finite width.\n")
 
 
 def _print_comparison(comparison: LinearRuns) -> None:
@@ -134,6 +135,6 @@ def _print_comparison(comparison: LinearRuns) -> None:
     ]
     print(
         f"\nFrom layer {layers[0]} to {layers[-1]} the error grew by the factor {grown[0]:.1f} "
-        f"without normalization, {grown[1]:.1f} with it.\nWithout it, ever fewer networks carry "
-        "the mean square: a finite ensemble falls below the exact value."
+        f"without normalization and {grown[1]:.1f} with it.\nWithout normalization, a few networks "
+        "make up the mean square, so an ensemble underestimates the exact value."
     )

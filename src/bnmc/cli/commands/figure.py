@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.outputs import require_destination, require_packages, save
 from bnmc.cli.report import print_json, print_table, progress_report
 
 if TYPE_CHECKING:
@@ -54,15 +54,24 @@ def _names(incomplete: str) -> list[tuple[str, str]]:
 
 def figure(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="What to show.", autocompletion=_names)
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of the figure, as bnmc figure --list prints it.",
+            autocompletion=_names,
+        ),
     ] = None,
     show_names: Annotated[
-        bool, typer.Option("--list", help="Print what there is, and what it shows.")
+        bool, typer.Option("--list", help="Print the names of the figures, with descriptions.")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Take the sizes of the paper, not those of seconds.")
+        bool,
+        typer.Option(
+            "--full",
+            help="Use the sizes of the paper (minutes to days) instead of small ones (seconds).",
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Repeats a run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     threads: options.Threads = None,
     plot: options.Plot = None,
     as_json: Annotated[
@@ -70,32 +79,31 @@ def figure(
         typer.Option(
             "--json",
             metavar="[FILE]",
-            help="Write data, table and findings to a .json file, or print them instead of the "
-            "table.",
+            help="File (.json) for data, table and findings; without FILE, they are printed "
+            "instead of the table.",
         ),
     ] = None,
     store: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Keep finished parts in a folder, and go on from there if the same command was "
-            "interrupted.",
+            help="Folder for finished parts. After an interruption, the same command resumes.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary version), for "
-            "figures that train networks. Default: digits that bnmc includes.",
+            help="Folder with training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary "
+            "version), for figures that train networks. Default: digits that bnmc includes.",
         ),
     ] = None,
     force: options.Force = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """A figure of the papers, or one beyond them.
+    """Compute a figure of the papers, or one beyond them.
 
-    What it shows is a table, data and a picture.
+    The command prints a table and the findings. --plot draws the picture.
 
     Example: bnmc figure bridging-1a --plot error.png
 
@@ -120,10 +128,11 @@ def figure(
             print_json(dict(_names("")))
         return
     if name is None:
-        raise ArgumentError("name", None, "an experiment", "bnmc figure --list names them")
+        raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
     experiments.describe(name)
     seed = integer("seed", seed, low=0)
     file = None if as_json in (None, STANDARD_OUTPUT) else Path(str(as_json))
+    require_packages(plot=plot, others=experiments.extras_of(name))
     for option, path in (("json", file), ("plot", plot)):
         if path is not None:
             require_destination(option, path, force)
@@ -135,7 +144,7 @@ def figure(
         )
     except KeyboardInterrupt:
         if store is not None:
-            print(f"bnmc: finished parts are in {store}; the same command goes on", file=sys.stderr)
+            print(f"bnmc: finished parts are in {store}; the same command resumes", file=sys.stderr)
         raise
     seconds = round(time.perf_counter() - begun, 3)
     document = {**found.to_dict(), "seed": seed, "seconds": seconds}
@@ -179,7 +188,7 @@ def _write(
 def _print_names() -> None:
     known = _names("")
     if sys.stdout.isatty():
-        print_table(["name", "what it shows"], [list(one) for one in known])
+        print_table(["name", "description"], [list(one) for one in known])
         return
     width = max(len(name) for name, _ in known)
     for name, description in known:

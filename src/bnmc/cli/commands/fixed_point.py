@@ -21,15 +21,15 @@ def fixed_point(
     width: Annotated[
         int | None,
         typer.Option(
-            help="Neurons of a layer, for the predicted distance at finite width. Default: none is "
-            "predicted."
+            help="Number of neurons per layer, for the predicted distance at finite width. "
+            "Default: no prediction."
         ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Fixed point of infinitely wide networks.
+    """Compute the fixed point at infinite width.
 
-    Its Gram matrix, its rates and its stability.
+    The table shows the Gram matrix of the fixed point, its rates and its stability.
 
     Example: bnmc fixed-point --activation tanh --batch 64 --width 1000
     """
@@ -63,12 +63,12 @@ def fixed_point(
     if abs(found.cross_batch) < found.error:
         facts["cross_batch"] = 0.0
     print_table(
-        ["what", "value"], [[_label(name, norm), _value_text(v)] for name, v in facts.items()]
+        ["quantity", "value"], [[_label(name, norm), _value_text(v)] for name, v in facts.items()]
     )
     if not found.stable:
         print(
-            "\nThe fixed point is unstable: networks do not stay near it, and the backward rate is "
-            "that of a network that did."
+            "\nThe fixed point is unstable: networks leave its neighbourhood. The backward rate is "
+            "the one at the fixed point, so it does not describe these networks."
         )
 
 

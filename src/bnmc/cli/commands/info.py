@@ -9,7 +9,7 @@ __all__ = ["info"]
 
 
 def info(as_json: options.Json = False) -> None:
-    """Versions, threads, GPU and cache.
+    """Print versions, processors, GPU and the kernel cache.
 
     Example: bnmc info --json
     """
@@ -22,6 +22,7 @@ def info(as_json: options.Json = False) -> None:
     from bnmc._kernels.cpu.layers import conditional_layers
     from bnmc._kernels.gpu.device import why_not
     from bnmc._kernels.kernel_cache import kept_of
+    from bnmc._kernels.wheel_kernels import carried
     from bnmc._support.machine import available_processors
     from bnmc._support.version import __version__
 
@@ -32,17 +33,21 @@ def info(as_json: options.Json = False) -> None:
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     kept = kept_of(conditional_layers.py_func)
+    in_wheel = carried()
     facts = {
         **versions,
         "processor": host_cpu(),
         "processors": available_processors(),
         "threading layer": str(getattr(config, "THREADING_LAYER", "default")),
         "gpu": why_not() or "available",
-        "kernel cache": "none: no folder can be written to" if kept is None else kept.folder,
+        "kernels of the wheel": (
+            "none" if in_wheel is None else f"{in_wheel.entries} for {in_wheel.level}"
+        ),
+        "kernel cache": "none: no folder is writable" if kept is None else kept.folder,
         "kernels in the cache": 0 if kept is None else kept.entries,
         "megabytes in the cache": 0.0 if kept is None else round(kept.bytes / 1e6, 1),
     }
     if as_json:
         print_json(facts)
         return
-    print_table(["what", "value"], [[name, str(value)] for name, value in facts.items()])
+    print_table(["item", "value"], [[name, str(value)] for name, value in facts.items()])

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
+from bnmc.cli.outputs import require_destination, require_packages, save
 from bnmc.cli.report import chosen_seed, print_json
 
 __all__ = ["inspect"]
@@ -24,17 +24,20 @@ def inspect(
         str,
         typer.Argument(
             metavar="MODULE:FACTORY",
-            help="Module, and the name of a model or of a function that returns one.",
+            help="Module, and the name of a model in it or of a function that returns one.",
         ),
     ],
     batch: Annotated[
         Path,
         typer.Option(
-            "--input", metavar="FILE", help="Batch: .npy or .npz, samples on the first axis."
+            "--input",
+            metavar="FILE",
+            help="Batch in a .npy or .npz file, with samples on the first axis.",
         ),
     ],
     labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Labels: .npy or .npz, one per sample.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Labels in a .npy or .npz file, one per sample."),
     ] = None,
     loss: Annotated[
         str | None,
@@ -46,23 +49,30 @@ def inspect(
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Modules, separated by commas. Default: the blocks."),
+        typer.Option(
+            metavar="NAMES",
+            help="Names of modules to measure, separated by commas. Default: its blocks.",
+        ),
     ] = None,
-    networks: Annotated[int, typer.Option(help="Networks with new random parameters.")] = 1,
-    view: Annotated[str, typer.Option(metavar="NAME", help="Rows: sample or position.")] = "sample",
+    networks: Annotated[
+        int, typer.Option(help="Number of networks, each with new random parameters.")
+    ] = 1,
+    view: Annotated[
+        str, typer.Option(metavar="NAME", help="Rows of the representation: sample or position.")
+    ] = "sample",
     evaluate: Annotated[
-        bool, typer.Option("--eval", help="Evaluation mode, with running statistics.")
+        bool, typer.Option("--eval", help="Evaluation mode: normalization by running statistics.")
     ] = False,
     seed: options.Seed = None,
     plot: options.Plot = None,
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """Ranks and gradients in the layers of a PyTorch model.
+    """Measure ranks and gradients in a PyTorch model.
 
-    The table has one line per layer, and a verdict in words follows. The module is imported from
-    the current folder or the path of Python, so its code runs. The model is in the mode in which
-    the factory returns it, unless --eval is given.
+    The table has one line per layer, and a verdict in words follows it. The module is imported from
+    the current folder or from Python's path, so its code runs. Without --eval, the model stays in
+    the mode in which the factory returns it.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
     """
@@ -70,6 +80,7 @@ def inspect(
     from bnmc.cli.inputs import read_states
     from bnmc.torch import measure
 
+    require_packages(plot=plot, others={"torch": "torch"})
     if plot is not None:
         require_destination("plot", plot, force)
     torch: Any = import_extra("torch", "torch")

@@ -16,23 +16,26 @@ __all__ = ["phase"]
 def phase(
     activation: options.Activation = "tanh",
     weight_variance: Annotated[
-        float, typer.Option(help="Variance of the weights times the number of their inputs.")
+        float, typer.Option(help="Variance of a weight, times the number of inputs of a neuron.")
     ] = 1.0,
-    bias_variance: Annotated[float, typer.Option(help="Variance of the biases.")] = 0.0,
-    norm: Annotated[str, typer.Option(metavar="NAME", help="none, layer, rms or group.")] = "none",
+    bias_variance: Annotated[float, typer.Option(help="Variance of a bias.")] = 0.0,
+    norm: Annotated[
+        str, typer.Option(metavar="NAME", help="Normalization: none, layer, rms or group.")
+    ] = "none",
     order: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="norm-activation, activation-norm or pre-activation (residual)."
+            metavar="NAME",
+            help="Order in a layer: norm-activation, activation-norm or pre-activation (residual).",
         ),
     ] = "norm-activation",
     skip: options.Skip = 0.0,
     as_json: options.Json = False,
 ) -> None:
-    """Phase of networks without batch normalization.
+    """Compute the phase of networks without batch norm.
 
-    Ordered, critical or chaotic, with the depth scales of correlations and gradients, and the edge
-    of chaos for these biases.
+    The phase is ordered, critical or chaotic. The table also shows the depth scales of correlations
+    and gradients, and the weight variance at the edge of chaos for this bias variance.
 
     Example: bnmc phase --activation tanh --weight-variance 1.5 --bias-variance .05
     """
@@ -73,7 +76,7 @@ def phase(
         f"{bias_variance:g}: mean field\n"
     )
     rows = [[name.replace("_", " "), _value_text(value)] for name, value in facts.items()]
-    print_table(["what", "value"], rows)
+    print_table(["quantity", "value"], rows)
 
 
 def _value_text(value: Any) -> str:

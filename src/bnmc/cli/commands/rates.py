@@ -6,9 +6,10 @@ import typer
 
 from bnmc.cli import options
 from bnmc.cli.outputs import require_destination, save
-from bnmc.cli.report import chosen_seed, print_json, progress_report
+from bnmc.cli.report import chosen_seed, print_json
 from bnmc.cli.statuses import NO_ESTIMATE
 from bnmc.cli.threads import thread_pool
+from bnmc.cli.waiting import forecast, waiting
 
 __all__ = ["rates"]
 
@@ -24,16 +25,17 @@ def rates(
     eps: options.Eps = 0.0,
     seed: options.Seed = None,
     threads: options.Threads = None,
+    hours: options.Hours = 1.0,
     plot: options.Plot = None,
     force: options.Force = False,
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Estimate how fast a chain forgets, in every way there is.
+    """Estimate the rate of mixing by five methods.
 
-    The rate of the mean field is beside them.
+    The first row of the table is the rate of the mean field.
 
-    Ends with status 3 if no estimator finds a rate; the table says why of each.
+    If no method finds a rate, the exit status is 3, and the table gives the reason of each method.
 
     Example: bnmc rates --activation tanh --batch 5 --plot rates.png
     """
@@ -46,8 +48,13 @@ def rates(
         width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
     )
     seed = chosen_seed(seed)
-    with thread_pool(threads) as pool:
-        found = compare(chain, rng=seed, executor=pool, progress=progress_report(progress))
+    expected = forecast(chain)
+    seconds = 0.0 if expected is None else expected.rates()
+    with (
+        thread_pool(threads) as pool,
+        waiting("rates", expected, seconds, hours, threads, progress) as report,
+    ):
+        found = compare(chain, rng=seed, executor=pool, progress=report)
     if as_json:
         print_json({"seed": seed, **found.to_dict()})
     else:

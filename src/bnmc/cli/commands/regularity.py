@@ -16,19 +16,22 @@ __all__ = ["regularity"]
 def regularity(
     width: options.Width = 32,
     batch: Annotated[
-        int | None, typer.Option(help="Samples of a batch; as many as neurons unless given.")
+        int | None, typer.Option(help="Number of samples in the batch. Default: the width.")
     ] = None,
     activation: options.Activation = "linear",
     gamma: Annotated[
-        float, typer.Option(help="Factor of the residual branch; inf for none beside it.")
+        float, typer.Option(help="Weight scale γ in x + γWx; inf removes the skip connection.")
     ] = math.inf,
-    rtol: Annotated[float, typer.Option(help="Largest standard error, as a part of it.")] = 0.01,
+    rtol: Annotated[float, typer.Option(help="Target relative standard error.")] = 0.01,
     seed: options.Seed = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """The regularity constant of the rank-collapse paper.
+    """Estimate the regularity constant of rank collapse.
+
+    The constant is α = E Tr(diag(M²)²) / E Tr(M³) of the stationary law of M = x xᵀ / n, in
+    Definition 3 of Daneshmand et al., arXiv 2003.01652.
 
     Example: bnmc regularity --width 64 --gamma 0.1
     """

@@ -16,7 +16,10 @@ __all__ = ["stability"]
 def stability(
     activation: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="An activation; may be given several times."),
+        typer.Option(
+            metavar="NAME",
+            help="Activation; repeat the option for several. Default: relu, tanh and silu.",
+        ),
     ] = None,
     batches: Annotated[
         str, typer.Option(metavar="N,N,…", help="Batch sizes, separated by commas.")
@@ -26,7 +29,7 @@ def stability(
     force: options.Force = False,
     as_json: options.Json = False,
 ) -> None:
-    """For which batch sizes the fixed point is stable.
+    """Compute the batch sizes with a stable fixed point.
 
     Example: bnmc stability --activation silu --activation relu --batches 8,16,32,64
     """

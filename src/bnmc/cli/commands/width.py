@@ -16,8 +16,8 @@ def width(
     distance: Annotated[
         float,
         typer.Option(
-            help="Root mean square of the distance between the stationary Gram matrix and the "
-            "fixed point of the mean field, in the Frobenius norm."
+            help="Root-mean-square Frobenius distance between the stationary Gram matrix and the "
+            "fixed point of the mean field."
         ),
     ] = 0.1,
     batch: options.Batch = 10,
@@ -54,4 +54,4 @@ def width(
         f"width {found}"
     )
     if found < law.least_width:
-        print(f"The prediction is inaccurate: it holds from width {law.least_width} on.")
+        print(f"This prediction is inaccurate. Predictions hold from width {law.least_width} on.")

@@ -98,7 +98,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     findings = tuple(
         _finding(name, found.rates[:, :, k], found.theory) for k, name in enumerate(ESTIMATORS)
     )
-    title = "Rates of forgetting, by every estimator"
+    title = "Rates of mixing, by every estimator"
     return Experiment(call.name, title, _data(sizes, call, found), table, findings, _draw)
 
 
@@ -179,7 +179,7 @@ def _data(sizes: Sizes, call: Call, found: _Measured) -> xarray.Dataset:
 def _draw(data: xarray.Dataset, figure: Figure) -> None:
     names = data["activation"].values
     axes = axes_of(figure, 2, len(names), width=5.6, height=3.2)
-    label_outer(axes, axes.size, "", "factor a layer")
+    label_outer(axes, axes.size, "", "factor per layer")
     estimators = data["estimator"].values
     fixed = {
         "batch": f"d = {data.attrs['width_fixed']}", "width": f"n = {data.attrs['batch_fixed']}"
@@ -198,6 +198,6 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
             ax.set_title(f"{name}, {fixed[axis]}", loc="left", fontsize="medium")
     axes[-1, 0].set_xlabel("batch $n$")
     axes[-1, 1].set_xlabel("width $d$")
-    figure.suptitle("Rates of forgetting, with 95 % intervals")
+    figure.suptitle("Rates of mixing, with 95 % intervals")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)

@@ -116,7 +116,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             for entry in found.entries
         ),
     )
-    title = "Where the symmetric fixed point is stable"
+    title = "Batch sizes with a stable symmetric fixed point"
     data = _data(sizes, call, found)
     return Experiment(call.name, title, data, table, _findings(found), _draw)
 
@@ -194,7 +194,7 @@ def _data(sizes: Sizes, call: Call, found: _Rates) -> xarray.Dataset:
 def _draw(data: xarray.Dataset, figure: Figure) -> None:
     left, right = axes_of(figure, 2, width=6.2, height=4.8)[0]
     image = _draw_map(left, data)
-    figure.colorbar(image, ax=left, label="factor a layer", extend="min")
+    figure.colorbar(image, ax=left, label="factor per layer", extend="min")
     rate = data["rate"]
     names, batches = data["activation"].values, data["batch"].values
     shown = list(data["measured"].values)
@@ -206,7 +206,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
             estimates(right, data["measured_batch"].values, *found, colour=colour)
     right.plot([], [], "o", color="0.4", markersize=4, label=f"measured, d = {data.attrs['width']}")
     right.axhline(1.0, color="black", linewidth=0.8)
-    right.set(xscale="log", xlabel="batch $n$", ylabel="factor a layer")
+    right.set(xscale="log", xlabel="batch $n$", ylabel="factor per layer")
     plain_ticks(right.xaxis, batches)
     right.set_title("mean field and measured contraction", loc="left")
     right.legend(loc="lower right")

@@ -108,7 +108,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )  # fmt: skip
     findings = tuple(
         f"{name}: total variation at most 1/4 from layer {layer} on (95 %); contraction by "
-        f"{interval(measured)} a layer, mean field {rate:.4g}."
+        f"{interval(measured)} per layer, mean field {rate:.4g}."
         for name, rate, measured, _, layer in rows
     )
     return Experiment(
@@ -163,7 +163,7 @@ def _data(sizes: Sizes, call: Call, found: list[_Certified]) -> xarray.Dataset:
             "mean_field_rate": Variable(per, rates, "rate of the fixed point"),
             **estimated(
                 "tail", per, [one.rate_estimate for one in bounds],
-                "factor of the tail of meeting times, a layer",
+                "factor of the tail of meeting times, per layer",
             ),
             **estimated(
                 "rate", per, [one.contraction for one in found], "contraction of coupled chains"

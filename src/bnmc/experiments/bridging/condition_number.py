@@ -66,9 +66,9 @@ def conditioning(
     Expected: the condition number falls from about 100 to near 1 within 10 to 30 layers.  The bulk
     widens as √(n/d).  Most networks have an eigenvalue outside the printed interval
     :math:`1 \mp \sqrt{n/d}`, and also outside :math:`(1 \mp \sqrt{n/d})^2` of Marchenko–Pastur,
-    because the stationary bulk is wider than both (see `fig_2`).  The print says that c depends on
-    σ alone and that the outlier is c*n.  The outlier is b*(1 + (n−1)c*); for negative c* it is the
-    smallest eigenvalue.
+    because the stationary bulk is wider than both (see `fig_2`).  The paper states that c depends
+    on σ alone and that the outlier is c*n.  The outlier is b*(1 + (n−1)c*); for negative c* it is
+    the smallest eigenvalue.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             f"{interval(end)} at width {widths[widest]}; all n - 1 eigenvalues are in "
             f"1 ∓ √(n/d) in a share of {interval(inside[widest][0])} of the networks."
         )
-    title = "Deep layers are well-conditioned, in a window wider than the print's"
+    title = "Deep layers are well-conditioned, in a window wider than the printed one"
     data = _data(sizes, call, found)
     return Experiment(call.name, title, data, table, tuple(findings), _draw)
 

@@ -75,7 +75,7 @@ def fig_1b(
     --------
     >>> from bnmc.experiments import bridging
     >>> print(bridging.fig_1b().findings[0])  # doctest: +SKIP
-    Slope of the distance against width, in logs, of widths >= 4n²: -0.50...
+    Log-log slope of the distance against the width, for widths >= 4n²: -0.50...
     """
     call = Call("bridging-1b", full, rng, progress, threads, store)
     return experiment(chosen(DEFAULT, FULL, full), call)
@@ -110,13 +110,13 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )
     last = squares[-1]
     findings = (
-        f"Slope of the distance against width, in logs, of widths >= 4n²: {interval(fitted)}; "
+        f"Log-log slope of the distance against the width, for widths >= 4n²: {interval(fitted)}; "
         "theory, for large widths: -1/2.",
         f"At width {widths[-1]} the r.m.s. distance is {interval(last)}; theory, to leading order "
         f"in 1/width: {law[-1]:.4g}.",
         f"The paper's line 2n/√d is {printed[-1] / last.value:.3g} times as high.",
     )
-    title = "The distance from the fixed point falls as one over the root of the width"
+    title = "The distance from the fixed point decreases as 1/√width"
     return Experiment(call.name, title, data, table, findings, _draw)
 
 

@@ -67,7 +67,7 @@ def fig_1a(
     without normalization.
 
     Expected: with normalization, the root mean square error equals the root of `stationary_linear`
-    at every depth.  Without, it grows by the exact formula
+    at every depth.  Without normalization, it follows the exact formula
     :math:`E\|G_l - I\|_F^2 = n(n+2)/3 (1+2/d)^l - n(n-1)/3 (1-1/d)^l - n`.
 
     Eq. (6), "error ≈ exp(depth/width)", has the exponent of that formula, but not its scale and
@@ -75,10 +75,10 @@ def fig_1a(
     the operator norm.  In depth the bound is far above the Frobenius norm drawn here.  At
     l = d/(3n) it is at most 19 % above the mean Frobenius norm, and from n = 8 on it is below
     (`bnmc.bounds.bridging.equation_6`).  In very deep networks the mean over any finite ensemble
-    falls below the exact value, because ever fewer networks dominate it.  The text calls G* the
+    falls below the exact value, because a few networks dominate it.  The text calls G* the
     identity; with centring the fixed point is (n I − 11ᵀ)/(n−1), which is used here.  The authors'
-    notebook has another figure: relu networks with normalization, from nearly equal rows, and
-    linear networks without, from Gaussian samples, both of 70 layers.
+    notebook has another figure: 70 layers of relu networks with normalization from nearly equal
+    rows, and of linear networks without normalization from Gaussian samples.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     shown = [_nearest(layers, layer) for layer in (1, 10, 100, sizes.depth)]
     return Experiment(
         call.name,
-        "The error of the mean field grows without batch norm and stays put with it",
+        "The error of the mean field grows without batch norm and stays constant with it",
         _data(sizes, call, measured, theory),
         _table(measured, theory, shown),
         _findings(measured, theory, shown[2]),
@@ -224,8 +224,8 @@ def _findings(measured: _Measured, theory: _Theory, early: int) -> tuple[str, ..
     return (
         f"With batch norm the error of deep layers is {interval(measured.deep)} (r.m.s.); theory, "
         f"to leading order in 1/width: {theory.plateau:.4g}.",
-        f"Without, it is {interval(measured.rms['none'][early])} at layer {layers[early]} "
-        f"(r.m.s.); exactly: {theory.exact[early]:.4g}.",
+        f"Without batch norm it is {interval(measured.rms['none'][early])} at layer "
+        f"{layers[early]} (r.m.s.); exactly: {theory.exact[early]:.4g}.",
         f"From layer {layers[0]} to {layers[-1]} the mean error grew by the factor "
         f"{_grown(errors['none']):.3g} without batch norm and {_grown(errors['batch']):.3g} with "
         "it.",
@@ -252,7 +252,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
         band(ax, layers, one["mean"], one["band_low"], one["band_high"], colour=colour, label=label)
     _draw_theory(ax, data)
     counts = data.attrs["networks"]
-    ax.set_title("The error grows without batch norm and stays put with it", loc="left")
+    ax.set_title("The error grows without batch norm and stays constant with it", loc="left")
     ax.set_xlabel(
         f"layer\nlinear, n = {data.attrs['batch']}, d = {data.attrs['width']}; mean and 90 % of "
         f"{counts[0]} and {counts[1]} networks"

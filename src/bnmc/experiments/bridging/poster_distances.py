@@ -77,13 +77,13 @@ def poster(
 
     Expected: in (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a level.
     The level (b) falls as 1/√width and (c) rises with the batch size.  Dash-dotted lines are its
-    prediction, the mean distance of the stationary law to leading order in 1/width
+    prediction: the mean distance of the stationary law to leading order in 1/width
     (`bnmc.MeanField.fluctuations`).  Dashed lines
     are the poster's radius :math:`\kappa (1-\alpha)^{l/2} + n (d \alpha)^{-1/2} \ln^{1/2}(d/n)`
     with d the width and n the batch size.  The poster gives it as O(·), with high probability, and
     names neither constant nor probability; here the constant is 1.  It assumes α; here α is 1 −
-    rate of the fixed point.  In logs, the radius decays half as fast as deviations near the fixed
-    point do.  Far from the fixed point the mean field itself decays more slowly than its rate
+    rate of the fixed point.  The exponent of the radius is half of that of deviations near the
+    fixed point.  Far from the fixed point the mean field itself decays more slowly than its rate
     (tanh), so no κ(1−α)^{l/2} describes it from layer 0 on.
 
     Errors of the figure, by the authors' notebook: its G* is the mean over all layers, including
@@ -140,15 +140,15 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     below = all((data[f"by_{panel}"] <= data[f"theorem_by_{panel}"]).all() for panel in _PANELS)
     findings = (
         *(
-            f"{name}: the error settles at {interval(end)} (predicted: {level:.4g}); its slope in "
-            f"the width is {interval(fitted)} (theory, for large widths: -1/2)."
+            f"{name}: the error converges to {interval(end)} (predicted: {level:.4g}); its slope "
+            f"in the width is {interval(fitted)} (theory, for large widths: -1/2)."
             for name, end, level, fitted in zip(names, last, predicted, slopes, strict=True)
         ),
         "The poster's radius with the constant 1 is "
         + ("above all measured means" if below else "below some measured means")
         + f", by {min(looseness):.2g} to {max(looseness):.2g} times in deep layers.",
     )
-    title = "The error settles with depth, falls with width and rises with the batch"
+    title = "The error converges with depth, falls with the width and rises with the batch"
     return Experiment(call.name, title, data, table, findings, _draw)
 
 

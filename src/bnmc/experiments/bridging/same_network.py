@@ -1,4 +1,4 @@
-"""Corollaries 2 and 4: two inputs through one network end at the same spectrum."""
+"""Corollaries 2 and 4: two inputs through one network converge to the same spectrum."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def two_inputs(
     Expected: both differences fall to a level that does not depend on the depth.  The level falls
     as 1/√d with the width d.  The dashed line is ε = nγ‖G*^{-1/2}‖/√d of Corollary 4, with γ the
     distortion of the activation.  The corollary bounds the difference by t ε with probability
-    1 − O(t⁻²).  The line has the slope of the points, and about their size.  Corollary 4 is printed
-    without a transient part, so at layer 0 it is false.
+    1 − O(t⁻²).  The line has the slope of the points and about their size.  The printed
+    Corollary 4 lacks a transient part, so at layer 0 it is false.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             names, levels["spectral"], levels["relative"], strict=True
         )
     )
-    title = "Two inputs to one network end at one spectrum, up to 1/√width"
+    title = "Two inputs to one network converge to one spectrum, up to 1/√width"
     data = _data(sizes, call, measured, levels)
     return Experiment(call.name, title, data, table, findings, _draw)
 

@@ -133,9 +133,9 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             f"predicted: {interval(predicted)}."
             for name, first, deep, predicted, _ in table.rows
         ),
-        f"Of linear networks it is (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step, exactly.",
+        f"For linear networks it is exactly (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step.",
     )
-    title = "One layer about follows Marchenko-Pastur; the stationary spectrum is wider"
+    title = "One layer nearly follows Marchenko-Pastur; the stationary spectrum is wider"
     return Experiment(call.name, title, _data(sizes, call, found), table, findings, _draw)
 
 
@@ -173,7 +173,8 @@ def stationary_spread(single: FloatArray, star: FixedPoint, ratio: float) -> Est
 
     Traceless symmetric matrices have two sectors: matrices P diag(v) P, P the projector orthogonal
     to the ones, and the rest.  In the sector with eigenvalue λ of the mean-field map, the
-    stationary variance is 1/(1 - λ²) times that of one layer.  The next layer forgets the trace.
+    stationary variance is 1/(1 - λ²) times that of one layer.  The next layer does not depend on
+    the trace.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def fig_1(
 ) -> Experiment:
     r"""Fig. 1: the cosine of two samples over depth, with and without batch normalization.
 
-    The paper has width d = 32, 50 layers and 20 networks.  The network with batch normalization
+    The paper uses width d = 32, 50 layers and 20 networks.  The network with batch normalization
     starts from two nearly equal samples, e₁ and .999 e₁ + .001 e₂.  The vanilla network starts from
     the orthogonal e₁ and e₂.  Here there are 400 networks of each kind, and 20 000 with `full`.
 
@@ -136,7 +136,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         f"With batch norm the mean |cosine| at layer {layers[-1]} is {interval(normalised)}; the "
         f"plateau sqrt(4/(3 pi d)) at width {d} is {theory.plateau:.3f}.",
         f"Without it the mean |cosine| has grown from {first[1]:.2f} to "
-        f"{interval(vanilla)}, and log sin^2 is {interval(sine)}; the exact law has "
+        f"{interval(vanilla)}, and log sin^2 is {interval(sine)}; the exact value is "
         f"{theory.vanilla[-1]:.3f}.",
     )
     title = f"Cosine of two samples, linear networks of width {d}"

@@ -47,9 +47,9 @@ def fig_2a(
 ) -> Experiment:
     r"""Fig. 2a: the orthogonality gap over depth, from nearly collinear samples.
 
-    The paper has batch size n = 4, widths 32 and 512, 50 layers and 20 networks, and shows the mean
-    of log V.  Here there are 200 networks, and 5000 with `full`.  The input has the spectrum of the
-    authors' code: one singular value 1 and three of 1e-6.
+    The paper uses batch size n = 4, widths 32 and 512, 50 layers and 20 networks, and shows the
+    mean of log V.  Here there are 200 networks, and 5000 with `full`.  The input has the spectrum
+    of the authors' code: one singular value 1 and three of 1e-6.
 
     Expected: the gap falls by n/(n+2) = 2/3 per layer, to a plateau with
     ``E V² ≃ (n−1)(n+2)²/(4n(n+1)d)``.  The picture shows the plateaus and the chain at infinite

@@ -39,7 +39,7 @@ def fig_2b(
 ) -> Experiment:
     r"""Fig. 2b: the orthogonality gap of deep layers against the width, slope −1/2.
 
-    The paper has batch size n = 4, widths 16 to 512, and the average of V over 500 layers and 20
+    The paper uses batch size n = 4, widths 16 to 512, and the average of V over 500 layers and 20
     networks.  Here there are 64 networks.  With `full` there are 400, and widths to 4096.
 
     Expected: the points lie on ``E V ≃ E χ_m/√m · √((n−1)(n+2)²/(4n(n+1)d))``, with m =
@@ -76,13 +76,13 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )
     data = dataset(
         {
-            **estimated("gap", ("width",), stationary, "mean orthogonality gap, settled"),
+            **estimated("gap", ("width",), stationary, "mean orthogonality gap, stationary"),
             **estimated(
                 "gap_of_all_layers", ("width",), printed,
                 "mean orthogonality gap, first layers included",
             ),
             "theory": Variable(("width",), theory, "stationary mean, leading order"),
-            **estimated("slope", (), fitted, "slope of log V in log d, settled"),
+            **estimated("slope", (), fitted, "slope of log V in log d, stationary"),
             **estimated(
                 "slope_of_all_layers", (), flattened,
                 "slope of log V in log d, first layers included",
@@ -101,8 +101,8 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )
     excess = stationary[-1].value / theory[-1] - 1
     findings = (
-        f"The slope in the width is {interval(fitted)} over settled layers, in theory -1/2 up "
-        f"to terms of 1/d; over all layers, as printed, it is {interval(flattened)}.",
+        f"The slope in the width is {interval(fitted)} over stationary layers, in theory -1/2 up "
+        f"to terms of 1/d; over all layers, as in the paper, it is {interval(flattened)}.",
         f"At width {sizes.widths[-1]} the mean gap is {interval(stationary[-1])}, {excess:+.1%} "
         f"beside the theory's {theory[-1]:.4f}.",
     )

@@ -47,7 +47,7 @@ def wasserstein(
 ) -> Experiment:
     r"""Corollary 3: the distance of W H from a Gaussian matrix over depth, and the bounds.
 
-    The paper has the theorem and no figure.  Given H, with singular values σ_i, the squared
+    The paper contains the theorem and no figure.  Given H, with singular values σ_i, the squared
     Wasserstein-2 distance between W H and i.i.d. normal entries is ``Σ (σ_i − 1/√n)²``.  The
     picture shows its mean over H, which bounds the squared distance for the law of W H.  The batch
     size is n = 4, and the widths d are 32, 512 and a million.  The input has a spectrum with the
@@ -107,12 +107,12 @@ def experiment(groups: tuple[Sizes, ...], call: Call) -> Experiment:
         ),
     )
     findings = (
-        f"The distance settles with a slope of {interval(fitted)} in the width, in theory -1; the "
+        f"The stationary distance has the slope {interval(fitted)} in the width, in theory -1; the "
         "floors of the bounds have slope -1/2.",
         *(
-            f"At width {d} it settles at {interval(plateau)}, in theory {floor:.3g}; Corollary 3 "
+            f"At width {d} it converges to {interval(plateau)}, in theory {floor:.3g}; Corollary 3 "
             f"has {bound:.3g}, {'less' if bound < largest else 'more'} than the largest "
-            "distance there is."
+            "possible distance."
             for d, _, plateau, floor, bound in table.rows
         ),
     )
@@ -215,7 +215,7 @@ def _data(
             **estimated(
                 "plateau", ("width",), [one.plateau for one in found], "mean over the deeper half"
             ),
-            "largest": Variable((), 2 * (1 - 1 / math.sqrt(n)), "largest distance there is"),
+            "largest": Variable((), 2 * (1 - 1 / math.sqrt(n)), "largest possible distance"),
             **estimated("slope", (), fitted, "slope of the plateau in the width"),
         },
         {
@@ -237,13 +237,13 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     layers, largest = data.layer.values, float(data.largest)
     ax.axhline(largest, color="grey", linewidth=1)
     ax.annotate(
-        "largest distance there is", (layers[-1] / 2, largest), va="top", xytext=(0, -3),
+        "largest possible distance", (layers[-1] / 2, largest), va="top", xytext=(0, -3),
         textcoords="offset points", color="grey", fontsize="small",
     )  # fmt: skip
     for style, label in (
         ("--", "theory, leading order in $1/d$"),
         (":", "Lemma 2, $2n\\,E\\,V$"),
-        ("-.", "Corollary 3, where it says something"),
+        ("-.", "Corollary 3, where it is not vacuous"),
     ):
         ax.plot([], [], style, color="black", linewidth=1, label=label)
     ax.set_ylim(data.theory.min() / 4, 4)

@@ -72,7 +72,7 @@ def fig_7(
 
     ReLU networks of 3 × 3 convolutions are trained from Xavier's weights, from weights that make
     the patches of some images orthogonal layer by layer (`bnmc.torch.orthogonalize_`), and from
-    Xavier's weights with batch normalization.  The paper has CIFAR-10 (``data=``) and an
+    Xavier's weights with batch normalization.  The paper uses CIFAR-10 (``data=``) and an
     AlexNet-like network with 15 or 75 further convolutions of 256 channels, batch size 30, 20
     epochs and learning rate .001; `full` has these sizes, with one linear layer as classifier and
     no dropout.  The default has 384 digits, 8 channels, 4 or 14 further convolutions, batch size

@@ -49,7 +49,7 @@ def fig_4(
 
     ReLU networks of several depths are trained by SGD from Xavier's weights, from weights that make
     the representations of 3 × width images orthogonal layer by layer (`bnmc.torch.orthogonalize_`),
-    and from Xavier's weights with batch normalization.  The paper has CIFAR-10 (``data=``), width
+    and from Xavier's weights with batch normalization.  The paper uses CIFAR-10 (``data=``), width
     800, batch size 500, 15 to 75 layers with the readout, 30 epochs, learning rate .01 and 4
     networks; `full` has these sizes.  The default has 640 digits, width 48, batch size 64, 8
     epochs, 5 networks, and the better one of the learning rates .01 and .1.

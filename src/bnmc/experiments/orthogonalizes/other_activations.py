@@ -157,7 +157,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
             ),
             "mean_gram": Variable((*per, "sample_i", "sample_j"), found.means, "mean Gram matrix"),
             "alive": Variable(
-                per, found.alive, "networks that lost no sample, of which L is the mean",
+                per, found.alive, "networks that lost no sample; L is their mean",
                 "networks",
             ),
         },
@@ -177,7 +177,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         ),
     )
     findings = tuple(
-        f"{name}: L falls with a slope of {interval(fitted)} in the width; conjectured is -1/2."
+        f"{name}: L falls with a slope of {interval(fitted)} in the width; the conjecture is -1/2."
         for name, fitted in zip(names, slopes, strict=True)
     )
     title = f"Deviation of the Gram matrix from its mean against width, batch {BATCH}"

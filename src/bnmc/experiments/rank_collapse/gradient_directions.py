@@ -12,7 +12,7 @@ from bnmc.experiments.data import curve
 from bnmc.experiments.experiment import Experiment, with_parameters
 from bnmc.experiments.parts import Call, Store, chosen
 from bnmc.experiments.rank_collapse.trained_cases import Training, train_cases
-from bnmc.experiments.statistics import short_interval
+from bnmc.experiments.statistics import overlap_note, short_interval
 from bnmc.experiments.training.networks import convolutional
 from bnmc.experiments.training.runs import Case, images_of
 from bnmc.experiments.training.trainer import Plan
@@ -52,7 +52,7 @@ def fig_10(
 
     A convolutional network like VGG is trained by SGD with batch normalization, without it, without
     it at the 100-fold learning rate, and without it on random images (uniform grey values, with the
-    labels of the images).  The paper has VGG19 on CIFAR-10 (``data=``); `full` has its
+    labels of the images).  The paper uses VGG19 on CIFAR-10 (``data=``); `full` has its
     convolutions, with one linear layer as classifier.  The training of this figure has no public
     code.  The default has nine convolutions, 320 digits, batch size 32 and 5 epochs.
 
@@ -109,7 +109,9 @@ def _findings(data: xarray.Dataset) -> tuple[str, ...]:
         f"Before training the mean cosine is {short_interval(cosine[normed, 0])} with batch norm, "
         f"and 1 minus {1 - cosine[plain, 0, 0]:.2g} without.",
         f"Accuracy after training with batch norm: {short_interval(accuracy[normed, -1])}; "
-        f"without: {short_interval(accuracy[plain, -1])}; without, at the 100-fold learning rate: "
+        f"without: {short_interval(accuracy[plain, -1])}"
+        f"{overlap_note(accuracy[normed, -1], accuracy[plain, -1])}; "
+        "without, at the 100-fold learning rate: "
         f"{short_interval(accuracy[faster, -1])}.",
         f"Without batch norm the mean losses on images and on random images differ by at most "
         f"{difference:.2g} at all records.",

@@ -76,7 +76,7 @@ def fig_4(
     ReLU networks of several depths are trained by SGD: without batch normalization, from weights of
     variance 2/(fan_in + fan_out); from the same after a pre-training without labels that increases
     the rank of the last hidden layer (Algorithm 1, `bnmc.torch.maximize_rank_`); and with batch
-    normalization.  The paper has CIFAR-10 (``data=``) with grey values from 0 to 255, width 128,
+    normalization.  The paper uses CIFAR-10 (``data=``) with grey values from 0 to 255, width 128,
     batch size 64, 1000 batches of 40 steps of pre-training with learning rate .001, and then 100
     epochs; `full` has these sizes, and the better one of the learning rates .001 and .01.  The
     default has 320 digits, width 48, batch size 32, 5 batches of 40 steps with learning rate .03,

@@ -62,7 +62,7 @@ def fig_2(
 ) -> Experiment:
     r"""Fig. 2: the rank of the last layer over depth, with and without batch normalization.
 
-    The paper has width d = 32, batch size 32, Gaussian inputs, no skip connection, and 10 linear
+    The paper uses width d = 32, batch size 32, Gaussian inputs, no skip connection, and 10 linear
     and ReLU networks of up to a million layers.  By default networks have 4096 layers here.  With
     `full` they have a million, which takes a quarter of an hour on 2 cores.  Weights are Gaussian
     and uniform.  Batch normalization centres, as in the authors' code.  Each point averages the
@@ -123,7 +123,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )  # fmt: skip
     findings = tuple(
         f"{name}, {network}, {weights} weights: at layer {layer} r is {r} and the numerical rank "
-        f"{rank}" + (f"; Theorem 14 has at least {lower:.2f} for small gamma." if
+        f"{rank}" + (f"; Theorem 14: at least {lower:.2f} for small gamma." if
                      (name, network) == ("linear", "batch norm") else ".")
         for name, network, weights, layer, r, rank in rows
     )  # fmt: skip

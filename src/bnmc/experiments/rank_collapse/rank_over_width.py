@@ -45,7 +45,7 @@ def fig_3a(
 ) -> Experiment:
     r"""Fig. 3a: the rank of deep layers against the width, for several γ.
 
-    The paper has batch size n = d, widths d from 8 to 256 and γ down to .01.  It shows averages of
+    The paper uses batch size n = d, widths d from 8 to 256 and γ down to .01.  It shows averages of
     the soft rank over a million layers of one network, and the curve √d.  Here averages are over
     the stationary layers of independent networks: γ = ∞ (no skip connection) up to width 128, γ = 1
     to 32, and γ = .1 to 16.  With `full` the widths go to 256, 128 and 64, and γ = .01 is included
@@ -109,7 +109,7 @@ def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
     )  # fmt: skip
     findings = tuple(
         f"gamma = {gamma_name(one)}: r grows with a slope of {interval(fitted)} in the "
-        f"width, the soft rank with {interval(soft)}; the theorem has 1/2."
+        f"width, the soft rank with {interval(soft)}; the theorem states 1/2."
         for one, fitted, soft in zip(found, ranks, soft_ranks, strict=True)
     )
     return Experiment(

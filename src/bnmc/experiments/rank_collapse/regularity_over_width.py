@@ -75,7 +75,7 @@ def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
     findings = tuple(
         f"gamma = {gamma_name(one)}: alpha falls from {interval(one.averages[0].alpha)} at "
         f"width {one.widths[0]} to {interval(one.averages[-1].alpha)} at {one.widths[-1]}; "
-        "the paper has less than .9 for widths above 10."
+        "the paper states less than 0.9 for widths above 10."
         for one in found
     )
     title = "Regularity constant against width, batch = width"
@@ -87,7 +87,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     draw_widths(ax, data, "alpha")
     ax.axhline(1.0, color="black", linewidth=1)
     ax.annotate(
-        "largest there is (Lemma 10)", (0.98, 1.0), xycoords=("axes fraction", "data"), ha="right",
+        "largest possible (Lemma 10)", (0.98, 1.0), xycoords=("axes fraction", "data"), ha="right",
         va="top", xytext=(0, -3), textcoords="offset points", fontsize="small",
     )  # fmt: skip
     ax.axhline(0.9, color="grey", linestyle="--", linewidth=1, label="paper: below it for $d > 10$")
@@ -95,4 +95,4 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     ax.set(ylabel=r"regularity constant $\alpha$", ylim=(None, 1.02))
     # Between the two lines, at the right, the axes are empty, because alpha is small there.
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.72), fontsize="small")
-    ax.set_title("Regularity constant of the invariant law, batch = width:\n95 % intervals")
+    ax.set_title("Regularity constant of the stationary law, batch = width:\n95 % intervals")

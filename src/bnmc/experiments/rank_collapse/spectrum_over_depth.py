@@ -52,22 +52,22 @@ def fig_3b(
 ) -> Experiment:
     r"""Fig. 3b: the ten largest eigenvalues of M over depth, from nearly equal samples.
 
-    The paper has width and batch size 50, and 100 layers of one network.  Its input is a constant
+    The paper uses width and batch size 50, and 100 layers of one network.  Its input is a constant
     matrix of about 50 plus noise of 1e-5.  Its γ is .01 with weights of standard deviation 100,
     which equals γ = 1 with weights of standard deviation 1.  Here there are 64 networks, and 500
     with `full`.
 
     Expected: all eigenvalues except the largest start near 1e-13 and rise, the second within ten
-    layers; the largest falls from d.  All converge to the stationary values from Gaussian inputs
-    (strokes at the right), one after the other.
+    layers; the largest falls from d.  One after the other, all converge to the stationary values
+    from Gaussian inputs (strokes at the right).
 
     Errors of the figure: the authors' code iterates M itself in float64, and the small eigenvalues
-    of the print are rounding errors.  At layer 5 its tenth eigenvalue is 30 times too large, and at
-    layer 10 a thousand times.  Until layer 100 the rounding errors hide how slowly the directions
-    return.  The two largest eigenvalues are right.  Iterating H with the same weights gives the
-    values shown here, in float64 and in higher precision.  The authors also write ``x @ x.T`` for a
-    vector, which is a number.  So their input is constant except for the noise, and their first M
-    has no unit diagonal.
+    of the printed figure are rounding errors.  At layer 5 its tenth eigenvalue is 30 times too
+    large, and at layer 10 a thousand times.  Until layer 100 the rounding errors hide how slowly
+    the directions return.  The two largest eigenvalues are right.  Iterating H with the same
+    weights gives the values shown here, in float64 and in higher precision.  The authors also
+    write ``x @ x.T`` for a vector, which is a number.  So their input is constant except for the
+    noise, and their first M has no unit diagonal.
 
     Returns
     -------

@@ -37,7 +37,7 @@ class Training(NamedTuple):
     shown : tuple of str
         Keys of `LONG_NAMES`, one panel each, besides the accuracy.
     scale : (float, float)
-        Factor of the grey values, and what is added to them.
+        Factor of the grey values, and the constant added to them.
     """
 
     cases: Mapping[str, Case]

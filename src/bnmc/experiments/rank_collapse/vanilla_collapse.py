@@ -59,9 +59,10 @@ def lemma_3(
 ) -> Experiment:
     r"""Lemma 3: vanilla linear networks collapse to rank one, with and without a skip connection.
 
-    The paper has the statement and no figure.  Here width and batch size are 16, and the input is
-    the identity.  A layer multiplies by W, or by ``I + γ W`` with γ = 1/4, which gives both terms
-    the same norm.  Weights are Gaussian and uniform.  There are 200 networks, and 1000 with `full`.
+    The paper contains the statement and no figure.  Here width and batch size are 16, and the input
+    is the identity.  A layer multiplies by W, or by ``I + γ W`` with γ = 1/4, which gives both
+    terms the same norm.  Weights are Gaussian and uniform.  There are 200 networks, and 1000 with
+    `full`.
 
     Expected: the angle of two samples shrinks, per layer, by twice the gap of the two largest
     Lyapunov exponents λ₁ and λ₂.  With Gaussian weights and orthogonal inputs, ``E log sin² =
@@ -150,7 +151,7 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
     )
     table = Table(("network", "log sin^2 per layer", "Gaussian, in theory", "r - 1, end"), rows)
     findings = tuple(
-        f"{name}: log sin^2 between samples changes by {interval(pace)} a layer, with Gaussian "
+        f"{name}: log sin^2 between samples changes by {interval(pace)} per layer, with Gaussian "
         f"weights in theory by {theory.value:.4g}; at layer {layers[-1]} r is 1 + {rank:.1e}."
         for name, pace, theory, rank in rows
     )

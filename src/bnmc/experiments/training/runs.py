@@ -85,7 +85,7 @@ def trained(
     networks : int
         Networks of each case, >= 2.  They differ in weights and in the order of the images.
     scale : (float, float)
-        Factor of the grey values, and what is added to them.
+        Factor of the grey values, and the constant added to them.
 
     Returns
     -------

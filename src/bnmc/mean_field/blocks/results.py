@@ -52,6 +52,13 @@ class BlockFixedPoint:
     -----
     The Gram matrices of a wide finite network fluctuate about a stable fixed point, with a variance
     of order 1/width. Samples that coincide do so exactly, at every width.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import block_symmetric
+    >>> outlier, saddle = block_symmetric("relu", 64)
+    >>> outlier.sizes, outlier.batch, outlier.gram.shape, outlier.stable, saddle.stable
+    ((1, 63), 64, (64, 64), True, False)
     """
 
     activation: str

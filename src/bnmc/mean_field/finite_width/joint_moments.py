@@ -9,7 +9,8 @@ next coordinate is
 
 where the angle β on [−π/2, π/2] has a density proportional to cos(β)^(N−3).  So an expectation over
 four coordinates is a nested integral over four angles, three angles for n = 5, and two for n = 4.
-`bnmc.mean_field.quadrature.sphere` has expectations over one and two coordinates, to rounding.
+`bnmc.mean_field.quadrature.sphere` has expectations over one and two coordinates, to rounding.  For
+large batches, `bnmc.mean_field.finite_width.transforms` replaces the nested integral.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ from functools import lru_cache
 import numpy as np
 
 from bnmc.chain.activations import Activation
+from bnmc.mean_field.finite_width.transforms import (
+    LEAST_BATCH,
+    TRANSFORM_ORDERS,
+    transformed_moments,
+)
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.candidates import panels_of
 from bnmc.mean_field.quadrature.growth import range_of
@@ -37,6 +43,7 @@ __all__ = [
     "nested_moments",
     "nested_size",
     "odd_moments",
+    "pair_products",
     "raw_moments",
 ]
 
@@ -130,10 +137,9 @@ def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joi
 
     squares = sphere_rule(centred_square, m, -1.0 / m, breaks, _PAIR_ORDER)
     kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
-    fine, coarse = _agreeing(centred, batch, kinks, edge, known.variance)
-    return raw_moments(rule, squares, known, fine, batch), raw_moments(
-        rule, squares, known, coarse, batch
-    )
+    fine, coarse = _agreeing(centred, batch, kinks, breaks, known.variance)
+    products = pair_products(rule, squares, known.mean)
+    return raw_moments(known, products, fine, batch), raw_moments(known, products, coarse, batch)
 
 
 def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
@@ -168,19 +174,28 @@ def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joint
     return found[0], found[1]
 
 
+def pair_products(rule: SphereRule, squares: SphereRule, mean: float) -> FloatArray:
+    """Return E σ̃₁³, E σ̃₁⁴, E σ̃₁²σ̃₂, E σ̃₁³σ̃₂ and E σ̃₁²σ̃₂² by rules for σ and σ̃².
+
+    Here σ̃ = σ − E σ.
+    """
+    value, other = rule.value - mean, rule.given[0] - mean
+    means = [rule.mean(value**3), rule.mean(value**4)]
+    means += [rule.mean(value**2 * other), rule.mean(value**3 * other)]
+    return np.array([*means, squares.mean(squares.value * squares.given[0])])
+
+
 def raw_moments(
-    rule: SphereRule, squares: SphereRule, known: Moments, nested: FloatArray, batch: int
+    known: Moments, products: FloatArray, nested: FloatArray, batch: int
 ) -> JointMoments:
     """Return the moments of σ from those of σ̃ = σ − E σ.
 
-    `nested` has E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄.
+    `products` are those of `pair_products`, and `nested` has E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and
+    E σ̃₁σ̃₂σ̃₃σ̃₄.
     """
     mu = known.mean
-    value, other = rule.value - mu, rule.given[0] - mu
     t2, t11 = known.variance, known.covariance
-    t3, t4 = rule.mean(value**3), rule.mean(value**4)
-    t21, t31 = rule.mean(value**2 * other), rule.mean(value**3 * other)
-    t22 = squares.mean(squares.value * squares.given[0])
+    t3, t4, t21, t31, t22 = products.tolist()
     t111, t211, t1111 = nested.tolist()
     e = known.inverse_batch
     # Given x₁, x₂ has mean −x₁/(n−1), so E σ̃₂(x₁²−1) is that of σ̃₁ with a factor −1/(n−1).
@@ -201,7 +216,7 @@ def raw_moments(
 
 
 def _agreeing(
-    function: Function, batch: int, kinks: FloatArray, edge: float, variance: float
+    function: Function, batch: int, kinks: FloatArray, breaks: FloatArray, variance: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return the three nested moments of σ̃ by the first rule that agrees with the one before it.
 
@@ -212,16 +227,24 @@ def _agreeing(
     """
     if batch < 3:
         return np.zeros(3), np.zeros(3)
-    first, *finer = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
-    fine = nested_moments(function, batch, kinks, edge, first)
+    large = batch >= LEAST_BATCH
+    orders = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    first, *finer = TRANSFORM_ORDERS if large else orders
+
+    def by_rule(order: int) -> FloatArray:
+        if large:
+            return transformed_moments(function, batch, breaks, order)
+        return nested_moments(function, batch, kinks, float(breaks[-1]), order)
+
+    fine = by_rule(first)
     coarse = np.full(3, math.inf)
     agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
     allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
     for order in finer:
         known = bool(np.all(np.isfinite(coarse)))
-        if known and nested_size(batch, kinks.size, order) > MOST_EVALUATIONS:
+        if known and not large and nested_size(batch, kinks.size, order) > MOST_EVALUATIONS:
             break
-        fine, coarse = nested_moments(function, batch, kinks, edge, order), fine
+        fine, coarse = by_rule(order), fine
         if np.all(np.abs(fine - coarse) <= allowed):
             break
     return fine, coarse

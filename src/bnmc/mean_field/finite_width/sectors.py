@@ -61,6 +61,13 @@ class Sector:
         J: the Jacobian of the mean-field map at the fixed point.
     variance : (k, k) ndarray
         S: stationary covariance, times the width, to leading order in 1/width.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> law = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fluctuations()
+    >>> [(sector.name, sector.multiplicity) for sector in law.sectors]
+    [('trivial', 1), ('standard', 9), ('pairs', 35)]
     """
 
     name: str

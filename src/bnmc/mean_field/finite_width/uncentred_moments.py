@@ -28,9 +28,15 @@ from bnmc.mean_field.finite_width.joint_moments import (
     JointMoments,
     nested_moments,
     nested_size,
+    pair_products,
     raw_moments,
 )
 from bnmc.mean_field.finite_width.sectors import noises
+from bnmc.mean_field.finite_width.transforms import (
+    LEAST_BATCH,
+    TRANSFORM_ORDERS,
+    transformed_pairs,
+)
 from bnmc.mean_field.fixed_point.accuracy import resolved
 from bnmc.mean_field.fixed_point.angle_average import AngleNodes, angle_nodes
 from bnmc.mean_field.fixed_point.angle_table import singular_angles
@@ -51,6 +57,9 @@ _ANGLE_ORDER, _MORE_ANGLES, _WIDEST_ANGLE = 7, 1, 3.0
 
 # Nodes per angle of the nested rules, if σ is smooth, and per panel of an angle, if σ has kinks.
 _SMOOTH_ORDERS, _PANEL_ORDERS = (8, 12, 17, 24, 34), (8, 12, 17, 24)
+
+# For batches up to this, the nested rules have at most one angle.
+_FEW = 3
 
 # Evaluations of the activation by the rules of all angles, in units of those that one nested rule
 # is allowed.
@@ -91,7 +100,9 @@ def uncentred_moments(
     point : SymmetricFixedPoint
         The fixed point, with c < 1.
     rtol : float
-        Two rules agree if the noise differs by at most this, relative to its trace in each sector.
+        Two rules agree if the noise differs by at most this, relative to its trace in each sector,
+        and so do the Jacobians. For large batches and up to 3 samples, `rtol` is multiplied by
+        1 − rate².
 
     Raises
     ------
@@ -100,19 +111,25 @@ def uncentred_moments(
     """
     known = resolved(activation, batch, wider=True)
     kinks = np.unique(np.concatenate([jumps(activation, known.breaks, k) for k in range(3)]))
-    orders = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    large = batch >= LEAST_BATCH
+    orders = TRANSFORM_ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
+    # milliseconds, the rules are as accurate as that requires.
+    cheap = large or batch <= _FEW
+    agreed = rtol * (1.0 - point.rate**2) if cheap else rtol
     found: list[UncentredMoments] = []
     for more, order in enumerate(orders):
-        nodes = _nodes(batch, point, kinks, known.edge, _ANGLE_ORDER + _MORE_ANGLES * more)
+        per_panel = order if cheap else _ANGLE_ORDER + _MORE_ANGLES * more
+        nodes = _nodes(batch, point, kinks, known.edge, per_panel)
         size = nodes.weight.size * nested_size(batch, kinks.size, order)
-        if len(found) > 1 and size > _MORE * MOST_EVALUATIONS:
+        if len(found) > 1 and not large and size > _MORE * MOST_EVALUATIONS:
             break
         given = [
             _given_angle(activation, batch, float(angle), known.edge, known.breaks, kinks, order)
             for angle in nodes.angle
         ]
         found.append(_averaged(given, nodes, batch, point))
-        if len(found) > 1 and _difference(found[-1], found[-2], batch) <= rtol:
+        if len(found) > 1 and _difference(found[-1], found[-2], batch) <= agreed:
             break
     return found[-1], found[-2]
 
@@ -154,19 +171,23 @@ def _given_angle(
 
     m = batch - 1
     panels = subdivided(np.array([-edge, *inside(breaks), edge]), _WIDEST_PANEL)
-    rule = sphere_rule(function, m, -1.0 / m, panels, _PAIR_ORDER)
-    known = moments(rule, batch)
+    if batch >= LEAST_BATCH:
+        known, products, nested = transformed_pairs(function, batch, panels, order)
+    else:
+        rule = sphere_rule(function, m, -1.0 / m, panels, _PAIR_ORDER)
+        known = moments(rule, batch)
 
-    def centred(x: FloatArray) -> FloatArray:
-        return np.asarray(function(x) - known.mean)
+        def centred(x: FloatArray) -> FloatArray:
+            return np.asarray(function(x) - known.mean)
 
-    def centred_square(x: FloatArray) -> FloatArray:
-        return np.asarray(centred(x) ** 2)
+        def centred_square(x: FloatArray) -> FloatArray:
+            return np.asarray(centred(x) ** 2)
 
-    squares = sphere_rule(centred_square, m, -1.0 / m, panels, _PAIR_ORDER)
-    nested = np.zeros(3)
-    if batch > 2:
-        nested = nested_moments(centred, batch, inside(kinks), edge, order)
+        squares = sphere_rule(centred_square, m, -1.0 / m, panels, _PAIR_ORDER)
+        products = pair_products(rule, squares, known.mean)
+        nested = np.zeros(3)
+        if batch > 2:
+            nested = nested_moments(centred, batch, inside(kinks), edge, order)
     mean = known.mean
     own = [known.own[0] + 2.0 * mean * known.first, known.own[1] + 2.0 * mean * known.second]
     # Given x₁, x₂ has mean −x₁/(n−1).
@@ -174,7 +195,7 @@ def _given_angle(
         cross + mean * single * (1.0 - 1.0 / m)
         for cross, single in zip(known.cross, (known.first, known.second), strict=True)
     ]
-    return raw_moments(rule, squares, known, nested, batch), np.array([*own, *pair])
+    return raw_moments(known, products, nested, batch), np.array([*own, *pair])
 
 
 def _averaged(
@@ -235,6 +256,9 @@ def _covariance(nodes: AngleNodes, first: FloatArray, second: FloatArray) -> flo
 
 
 def _difference(first: UncentredMoments, second: UncentredMoments, batch: int) -> float:
-    """Return the largest difference of the noise in a sector, relative to its trace."""
-    pairs = zip(noises(first.joint, batch), noises(second.joint, batch), strict=True)
-    return max(float(np.abs(a - b).max() / np.trace(a)) for a, b in pairs)
+    """Return the largest difference of the Jacobians, and of the noise relative to its trace."""
+    noise = zip(noises(first.joint, batch), noises(second.joint, batch), strict=True)
+    found = [float(np.abs(a - b).max() / np.trace(a)) for a, b in noise]
+    found += [float(np.abs(first.trivial - second.trivial).max())]
+    found += [float(np.abs(first.standard - second.standard).max())]
+    return max(found)

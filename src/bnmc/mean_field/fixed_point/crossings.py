@@ -51,6 +51,13 @@ class Crossing:
         side.
     value : float
         That eigenvalue at `batch`.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import stability
+    >>> (crossing,) = stability("silu", [8, 16, 32, 64]).crossings
+    >>> crossing.batch, crossing.stable, round(crossing.value, 4)
+    (26, False, 1.0007)
     """
 
     batch: int

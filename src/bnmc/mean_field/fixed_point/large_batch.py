@@ -29,6 +29,13 @@ class Limit(SymmetricFixedPoint):
     b, c, eigenvalues, rate, backward_rate, cross_batch, cross_batch_rate, error
         As in `FixedPoint`. Under norm "batch-uncentred" the eigenvalues include the one of
         multiplicity 1, on the matrix of ones.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import limit
+    >>> tanh = limit("tanh")
+    >>> round(tanh.b, 6), round(tanh.c, 6), round(tanh.rate, 6)
+    (0.394294, 0.0, 0.93047)
     """
 
 

@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["FixedPoint", "SymmetricFixedPoint"]
+__all__ = ["FixedPoint", "FourierMode", "SymmetricFixedPoint"]
 
 # The error of derivatives of the activation, and so of the backward rate, is at least this.
 _KNOWN_RATE = 1e-12
@@ -51,6 +51,48 @@ class SymmetricFixedPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FourierMode:
+    """Deviations of one spatial frequency from the fixed point of a convolutional chain.
+
+    They are the symmetric matrices Δ whose entry for pixel p of sample s and pixel p + r of sample
+    t is a function of (s, t, r) times exp(2πi k·p) for the frequency k, and their real parts.
+    `FixedPoint.modes` has one mode for each pair of frequencies k and −k.
+
+    Attributes
+    ----------
+    frequency : (int, int)
+        Whole waves over the height and the width of an image.
+    factor : float or complex
+        The mean of exp(2πi k·δ) over the taps δ of the kernel, with k·δ in parts of the image: what
+        the average over taps multiplies Δ by.  Real for kernels of odd sizes.
+    eigenvalues : tuple of float or complex
+        `factor` times those `FixedPoint.eigenvalues` whose sectors have this frequency.
+    multiplicities : tuple of int
+        Their real multiplicities, of k and −k together.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain.conv(64, 2, "relu", shape=(1, 4), kernel=(1, 3))
+    >>> for mode in bnmc.MeanField(chain).fixed_point().modes:
+    ...     print(mode.frequency, round(mode.factor, 4), round(mode.rate, 4))
+    (0, 0) 1.0 0.7436
+    (0, 1) 0.3333 0.2479
+    (0, 2) -0.3333 0.2479
+    """
+
+    frequency: tuple[int, ...]
+    factor: complex
+    eigenvalues: tuple[complex, ...]
+    multiplicities: tuple[int, ...]
+
+    @property
+    def rate(self) -> float:
+        """Largest modulus of the eigenvalues: the factor per layer; 0 if there are none."""
+        return max(map(abs, self.eigenvalues), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FixedPoint(SymmetricFixedPoint):
     """The permutation-symmetric fixed point ``G* = b ((1−c) I + c 11ᵀ)`` of the mean-field map.
 
@@ -74,8 +116,8 @@ class FixedPoint(SymmetricFixedPoint):
     multiplicities : tuple of int
         Their multiplicities.
     rate : float
-        Largest modulus of the eigenvalues: asymptotically, a small deviation from ``G*`` shrinks by
-        this factor per layer. 0 if there are no eigenvalues.
+        Largest modulus of the eigenvalues, or of those of `modes`: asymptotically, a small
+        deviation from ``G*`` shrinks by this factor per layer. 0 if there are no eigenvalues.
     backward_rate : float
         Per layer of backpropagation, the expected squared gradient norm grows by this factor.
         ``inf`` if the expectation diverges: for small n, or if the activation has a jump.
@@ -89,6 +131,10 @@ class FixedPoint(SymmetricFixedPoint):
         relative for larger ones. It includes the difference to a coarser quadrature, the tails of
         the integrals, the deviation of σ from polynomials on panels, and rounding.
         `MeanField.fixed_point` states its assumption. The true error is usually much smaller.
+    modes : tuple of FourierMode
+        Of a convolutional chain: the eigenvalues of a layer by spatial frequency. `eigenvalues` and
+        `multiplicities` are then those of the fully connected chain with as many columns. Empty for
+        other chains.
 
     Examples
     --------
@@ -102,6 +148,7 @@ class FixedPoint(SymmetricFixedPoint):
 
     batch: int
     multiplicities: tuple[int, ...]
+    modes: tuple[FourierMode, ...] = ()
 
     def __array__(
         self, dtype: DTypeLike | None = None, copy: bool | None = None

@@ -18,6 +18,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.fixed_point.accuracy import resolved, value_errors
+from bnmc.mean_field.fixed_point.fourier import fourier_modes
 from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.uncentred import uncentred
@@ -25,7 +26,13 @@ from bnmc.mean_field.quadrature.growth import InfiniteMomentError
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
 
-__all__ = ["SYMMETRIC_NORMS", "fixed_point", "fixed_point_of_batch", "require_accuracy"]
+__all__ = [
+    "SYMMETRIC_NORMS",
+    "fixed_point",
+    "fixed_point_and_errors",
+    "fixed_point_of_batch",
+    "require_accuracy",
+]
 
 #: The names of the norms whose mean-field map has a symmetric fixed point.
 SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
@@ -38,18 +45,35 @@ _ORDER, _COARSE_ORDER = 32, 20
 
 def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
     """Return the fixed point; see `MeanField.fixed_point` for the arguments and errors."""
+    found, errors = fixed_point_and_errors(chain)
+    return require_accuracy(found, _worst(errors), rtol)
+
+
+def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
+    """Return the fixed point, whatever its error, and the errors of its numbers by name.
+
+    The errors are absolute for numbers below 1, relative for larger ones.
+    """
     _require_symmetric_fixed_point(chain)
     n, norm = chain.batch, chain.normalization
-    point, worst = fixed_point_of_batch(chain.activation, n, norm)
+    point, errors = _of_batch(chain.activation, n, norm)
     kinds = len(point.eigenvalues)
     if norm.hides_common_part:
-        multiplicities: tuple[int, ...] = (n - 1, n * (n - 3) // 2)
+        sectors: tuple[str, ...] = ("differences", "rest")[:kinds]
     elif kinds == 2:
-        multiplicities = (n - 1, n * (n - 1) // 2)
+        sectors = ("differences", "pairs")
     else:
-        multiplicities = (1, n - 1, n - 1, n * (n - 3) // 2)
-    found = FixedPoint(**asdict(point), batch=n, multiplicities=multiplicities[:kinds])
-    return require_accuracy(found, worst, rtol)
+        sectors = ("constants", "differences", "differences", "rest")[:kinds]
+    dimensions = {
+        "constants": 1, "differences": n - 1, "pairs": n * (n - 1) // 2, "rest": n * (n - 3) // 2
+    }  # fmt: skip
+    found = FixedPoint(
+        **asdict(point), batch=n, multiplicities=tuple(dimensions[sector] for sector in sectors)
+    )
+    if chain.convolution is not None:
+        modes = fourier_modes(chain.convolution, n, found.eigenvalues, sectors)
+        found = replace(found, modes=modes, rate=max(mode.rate for mode in modes))
+    return found, errors
 
 
 def fixed_point_of_batch(
@@ -71,6 +95,19 @@ def fixed_point_of_batch(
     ArgumentError
         If the activation has no such fixed point, or quadrature cannot resolve it.
     """
+    point, errors = _of_batch(activation, batch, norm)
+    return point, _worst(errors)
+
+
+def _worst(errors: dict[str, float]) -> str:
+    """Return the name of the largest error; NaN counts as largest."""
+    return max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
+
+
+def _of_batch(
+    activation: Activation, batch: float, norm: Norm
+) -> tuple[SymmetricFixedPoint, dict[str, float]]:
+    """Return the fixed point, and the errors of its numbers by name."""
     allowed = "a function that quadrature resolves"
     try:
         fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
@@ -84,9 +121,9 @@ def fixed_point_of_batch(
     pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
     errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
     errors |= {name: errors[name] + bound for name, bound in bounds.items()}
-    worst = max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
-    total = fine.error + errors[worst]
-    return replace(fine, error=total if total <= math.inf else math.inf), worst
+    errors = {name: value + fine.error for name, value in errors.items()}
+    total = errors[_worst(errors)]
+    return replace(fine, error=total if total <= math.inf else math.inf), errors
 
 
 def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:
@@ -112,6 +149,9 @@ def _require_symmetric_fixed_point(chain: Chain) -> None:
             "bnmc.mean_field.CorrelationMap.of(chain)"
         )
         raise ArgumentError("norm", chain.norm, allowed, hint)
+    if chain.shows_bias:
+        hint = "with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory"
+        raise ArgumentError("bias_variance", chain.bias_variance, "0", hint)
     if chain.skip != 0:
         raise ArgumentError("skip", chain.skip, "0", "the fixed point is that of a chain of layers")
     if chain.eps != 0:

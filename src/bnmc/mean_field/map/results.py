@@ -53,6 +53,13 @@ class Step(MapResult):
     key : int or None
         The 64-bit key of the random shifts: ``rng=numpy.random.default_rng(seed)`` draws it.  None
         if `method` is "homogeneous".
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> step = bnmc.MeanField(bnmc.Chain(1000, 3, "relu")).step(np.diag([1.0, 2.0, 3.0]))
+    >>> step.method, step.gram.shape, np.asarray(step) is step.gram
+    ('homogeneous', (3, 3), True)
     """
 
 

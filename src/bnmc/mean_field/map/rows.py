@@ -1,7 +1,8 @@
 """The law of a row of the hidden representation, given the Gram matrix of the layer before.
 
-A row of h = gain · W a has one entry per sample.  Given the Gram matrix G = aᵀa/width of the layer
-before, it is normal with mean 0 and covariance gain² G at infinite width.  `_row_covariance` is the
+A row of h = gain · W a + b has one entry per sample.  Given the Gram matrix G = aᵀa/width of the
+layer before, it is normal with mean 0 and covariance gain² G + ``bias_variance`` 11ᵀ at infinite
+width, with the average C(G) over taps in place of G for a convolution.  `_row_covariance` is the
 only function that goes from G to that covariance.
 """
 
@@ -72,7 +73,7 @@ def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> 
     Parameters
     ----------
     chain : Chain
-        Its batch size, gain, normalization and eps are used.
+        Its batch size, gain, bias, convolution, normalization and eps are used.
     gram : ndarray of shape (batch, batch)
         The Gram matrix G of the layer before.
     rounding : float
@@ -126,11 +127,15 @@ class _Covariance:
 
 
 def _row_covariance(chain: Chain, gram: FloatArray) -> _Covariance | None:
-    """Return the covariance of a row of h given the Gram matrix G: gain² G; None if it is 0."""
-    largest = float(np.abs(gram).max())
+    """Return the covariance of a row of h given the Gram matrix G; None if it is 0.
+
+    It is gain² G, or gain² C(G) plus the variance of a bias; see `Chain.covariance`.
+    """
+    covariance = chain.covariance(gram)
+    largest = float(np.abs(covariance).max())
     if largest == 0.0:
         return None
-    return _Covariance(gram / largest, (largest, chain.gain, chain.gain))
+    return _Covariance(covariance / largest, (largest, chain.gain, chain.gain))
 
 
 def _seen_basis(norm: Norm, batch: int) -> FloatArray:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory, pairs, rows
+from bnmc._kernels.cpu import memory, pairs, passes, rows
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of
-from bnmc.chain.requirements import require_row_by_row, require_stationary_law, require_two_samples
+from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of, style_of
+from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation, write_gram
 from bnmc.errors import ArgumentError
 
@@ -69,17 +69,19 @@ class Meetings:
 def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
     """Raise if the coupling is not defined for a chain, and name the alternative."""
     require_stationary_law(chain)
-    require_row_by_row(chain, instead, convolutions=True)
     if chain.skip != 0.0:
         raise ArgumentError(
             "skip", chain.skip, "0",
             f"with a skip connection the Gram matrix is no state; {instead}",
         )  # fmt: skip
     if not chain.is_gaussian:
-        raise ArgumentError(
-            "weights", chain.weights, '"gaussian"',
-            f"rows given the Gram matrix have a density then; {instead}",
-        )  # fmt: skip
+        why = (
+            "with orthogonal weights the rows W a have the Gram matrix of a exactly, so chains "
+            "with different Gram matrices cannot draw the same rows"
+            if chain.is_orthogonal
+            else "for other laws, rows W a depend on more of a than its Gram matrix"
+        )
+        raise ArgumentError("weights", chain.weights, '"gaussian"', f"{why}; {instead}")
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
     require_two_samples(chain)
@@ -137,8 +139,20 @@ class Pairs:
             normals=memory.aligned_zeros(self._works[0].block.shape, np.float64),
             sums=np.zeros_like(self._works[0].sums),
         )
+        self._over = None if chain.is_row_by_row else self._passes()
         self._allocate()
         self._begin(start, start if behind is None else behind)
+
+    def _passes(self) -> pairs.Over:
+        """Return what kernels need to take passes over the rows of a layer."""
+        style = style_of(self.chain)
+        ahead, behind = (
+            passes.room(
+                self.chain.width, self.chain.batch, 1, style.groups, np.float64, keeps_rows=False
+            )
+            for _ in range(2)
+        )
+        return pairs.Over(style, ahead, behind)
 
     def _allocate(self) -> None:
         """Make the Gram matrices of all pairs."""
@@ -148,7 +162,7 @@ class Pairs:
         self, ahead: Covariance | Representation, behind: Covariance | Representation
     ) -> None:
         """Draw layer 0 of the chains behind, then that of the chains ahead."""
-        law = law_of_start(self._law)
+        law = law_of_start(self._law, self.chain.order_code)
         for start, stream in ((behind, codes.STREAM_START), (ahead, codes.STREAM_ROWS)):
             if isinstance(start, Representation):
                 matrix = np.zeros(self.grams.shape[2:])
@@ -231,9 +245,9 @@ class Pairs:
         record: NDArray[np.float64],
     ) -> None:
         pairs.coupled_layers(
-            rows.activation(self._sigma, "float64"), law, stream, self.grams, self.met, self.tries,
-            self.first, first_layer, layers, self.lag, until, self.threshold, record, trace,
-            *self._key, self._works, self._pair, self.status,
+            self._over, rows.activation(self._sigma, "float64"), law, stream, self.grams,
+            self.met, self.tries, self.first, first_layer, layers, self.lag, until,
+            self.threshold, record, trace, *self._key, self._works, self._pair, self.status,
         )  # fmt: skip
 
     @property

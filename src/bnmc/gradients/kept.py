@@ -1,0 +1,175 @@
+"""Finished parts of a backward pass, kept in a folder, so that an interrupted run can continue.
+
+The folder has a header, which identifies the run, and one archive of arrays per finished part.  The
+bits of a chain depend on nothing but the run, so two processes that write one folder at the same
+time write the same bits, and each file appears complete or not at all: no lock is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.compiling import host_cpu
+from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
+from bnmc._support.blas import blas_kernel
+from bnmc._support.json import loads
+from bnmc._support.kept_folder import KeptFolder, header_of
+from bnmc._support.version import __version__
+from bnmc.chain.start import Covariance, Representation
+from bnmc.errors import StoreError
+from bnmc.gradients.drawn import NetworkTask
+from bnmc.gradients.parts import Part, Task
+from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
+
+__all__ = ["KeptChains", "kept_key"]
+
+#: File that identifies the run.
+HEADER = "gradients.json"
+
+_VALUES = "value_"
+
+
+def kept_key(folder: Path) -> int | None:
+    """Return the key of the run in a folder, or None if there is none.
+
+    Raises
+    ------
+    StoreError
+        If the header is damaged, or cannot be read.
+    """
+    header = header_of(folder, HEADER)
+    if header is None:
+        return None
+    try:
+        return int(header["key"])
+    except (KeyError, ValueError):
+        raise StoreError(str(folder), f"{HEADER} is damaged") from None
+
+
+class KeptChains(KeptFolder):
+    """The folder of a run.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it does not exist.
+    task : Task
+    start : Covariance or Representation
+        Of all chains.
+    chains : int
+    size : int
+        Chains of a part, for a new folder.
+
+    Attributes
+    ----------
+    size : int
+        Chains of a part in this folder.
+
+    Raises
+    ------
+    ArgumentError
+        If the folder holds other files.
+    ArgumentTypeError
+        If a function of the run cannot be compared with that of another process.
+    StoreMismatchError
+        If it holds another run; the error names a difference.
+    StoreError
+        If it cannot be read or written.
+    """
+
+    def __init__(
+        self, folder: Path, task: Task, start: Covariance | Representation, chains: int, size: int
+    ) -> None:
+        identity = _identity(task, start, chains)
+        earlier = "an earlier call of backpropagate"
+        super().__init__(folder, HEADER, identity, earlier, {"part": str(size)})
+        self._task, self._chains = task, chains
+        stored = self.stored.get("part", "")
+        self.size = int(stored) if stored.isdecimal() else 0
+        if not 1 <= self.size <= chains:
+            raise StoreError(str(folder), f"{HEADER} is damaged")
+
+    def get(self, number: int) -> Part | None:
+        """Return a finished part, or None if its file is missing or damaged.
+
+        Raises
+        ------
+        StoreMismatchError
+            If the file is that of another run or part.
+        StoreError
+            If the file cannot be read, or does not fit in memory.
+        """
+        content = self.read(number)
+        if content is None:
+            return None
+        try:
+            arrays = arrays_of(content)
+            identity = dict(loads(arrays.pop("identity").tobytes()))
+            self.require_part(number, identity)
+            return self._part(number, arrays)
+        except TooLarge as error:
+            raise StoreError(str(self.folder), f"{self.file(number).name}: {error}") from error
+        except (Damaged, KeyError, TypeError):
+            return None
+
+    def put(self, number: int, part: Part) -> None:
+        """Write a finished part.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+        identity = json.dumps(self.identity_of(number)).encode()
+        arrays: dict[str, NDArray[Any]] = {
+            "identity": np.frombuffer(identity, np.uint8),
+            "log_norms": part.log_norms,
+            "log_scale": part.log_scale,
+            "widened": np.asarray(part.widened, np.int64),
+        }
+        arrays |= {_VALUES + name: values for name, values in part.values.items()}
+        self.write(number, archived(arrays))
+
+    def _part(self, number: int, arrays: dict[str, NDArray[Any]]) -> Part:
+        """Return a part, or raise `Damaged` if its arrays are not those of this run."""
+        task, first = self._task, number * self.size
+        count = min(self.size, self._chains - first)
+        slots = task.recorded.count
+        shapes: dict[str, tuple[int, ...]]
+        shapes = {"log_norms": (count, task.depth), "log_scale": (count, slots)}
+        for one in task.observables:
+            shapes[_VALUES + one.name] = (count, slots, *one.shape_of(task.columns))
+        for name, shape in shapes.items():
+            if arrays[name].shape != shape or arrays[name].dtype != np.float64:
+                raise Damaged(f"{name} has another shape or dtype")
+        values = {one.name: arrays[_VALUES + one.name] for one in task.observables}
+        widened = [int(chain) for chain in arrays["widened"]]
+        return Part(first, arrays["log_norms"], values, arrays["log_scale"], widened)
+
+
+def _identity(task: Task, start: Covariance | Representation, chains: int) -> dict[str, str]:
+    """Return everything that determines the values of a run."""
+    chain = task.chain
+    facts = {
+        "bnmc_version": __version__, "cpu": host_cpu(), "chain": repr(chain), "key": str(task.key),
+        "sampler": task.sampler, "dtype": task.dtype, "chains": str(chains),
+        "inputs": str(task.inputs), "depth": str(task.depth), "every": str(task.recorded.every),
+    }  # fmt: skip
+    if isinstance(task, NetworkTask):
+        facts["blas"] = blas_kernel()
+    derivative = chain.activation.derivative
+    direction = task.direction
+    return facts | chain_facts(chain) | {
+        "derivative_digest": "built in" if derivative is None else derivative.digest,
+        "start": start_digest(start),
+        "loss": f"{direction.name} ({argument_digest('loss', direction.name, direction)[:32]})",
+        "observables": ", ".join(
+            f"{one.name} ({argument_digest('observables', one.name, one)[:32]})"
+            for one in task.observables
+        ),
+    }  # fmt: skip

@@ -1,0 +1,117 @@
+"""The law of weights and biases of layers, read from their numbers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bnmc._support.extras import import_extra
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Weights", "weights_of"]
+
+# Rows of a matrix that are tested for orthogonality.
+_ROWS = 64
+
+# Deviations above this number of standard errors are none of chance.
+_FAR = 5.0
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a chain has about the weights and biases of its layers.
+
+    Parameters
+    ----------
+    law : str
+        `Chain.weights`.
+    gain : float
+        √(fan_in · mean W²).
+    bias_variance : float or None
+        Mean square of the biases; None for those of PyTorch's default initialization.
+    precision : float
+        Rounding unit of the weights.
+    troubles, bias_troubles : tuple of str
+        What does not fit about the weights, if there is no norm, and about biases that a norm does
+        not subtract.
+    """
+
+    law: str
+    gain: float
+    bias_variance: float | None
+    precision: float
+    troubles: tuple[str, ...]
+    bias_troubles: tuple[str, ...]
+
+
+def weights_of(layers: Sequence[Any]) -> Weights:
+    """Return the law of the weights and biases of linear layers or convolutions of one shape."""
+    torch: Any = import_extra("torch", "torch")
+    matrices = [one.weight.detach().double().flatten(1) for one in layers]
+    fan_in, count = matrices[0].shape[1], matrices[0].numel()
+    roots = [math.sqrt(float(one.square().mean())) for one in matrices]
+    gains = [one * math.sqrt(fan_in) for one in roots]
+    gain = math.sqrt(math.fsum(one * one for one in gains) / len(gains))
+    # The root mean square of d² entries has a relative standard error of at most 1/d.
+    near = _FAR / math.sqrt(count)
+    troubles = () if all(abs(one - gain) <= near * gain for one in gains) else (
+        "the variances of the weights differ from layer to layer; bnmc.torch.gain_for_ makes them "
+        "equal",
+    )  # fmt: skip
+    laws = Counter(map(_law, matrices, roots))
+    law = laws.most_common(1)[0][0]
+    precision = float(torch.finfo(layers[0].weight.dtype).eps)
+    bound = (1.0 + 4.0 * precision) / math.sqrt(fan_in)
+    variance, default, bias_troubles = _biases(layers, fan_in, bound)
+    inside = all(float(one.abs().max()) <= bound for one in matrices)
+    # The square of a uniform number has the relative standard deviation 2/√5.
+    expected = all(abs(3.0 * one * one - 1.0) <= 2.0 * near for one in gains)
+    if law == "uniform" and inside and expected:
+        law, gain = "pytorch", 1.0 / math.sqrt(3.0)
+    else:
+        default = False
+    return Weights(law, gain, None if default else variance, precision, troubles, bias_troubles)
+
+
+def _biases(
+    layers: Sequence[Any], fan_in: int, bound: float
+) -> tuple[float, bool, tuple[str, ...]]:
+    """Return the mean square of all biases, whether they may be PyTorch's, and what is wrong."""
+    torch: Any = import_extra("torch", "torch")
+    given = [one.bias.detach().double() for one in layers if one.bias is not None]
+    if not given:
+        return 0.0, False, ()
+    values: torch.Tensor = torch.cat(given)
+    square = float(values.square().mean()) * len(given) / len(layers)
+    if square == 0.0:
+        return 0.0, False, ()
+    mean, spread = float(values.mean()), float(values.std(correction=0))
+    troubles: list[str] = []
+    if abs(mean) > _FAR * spread / math.sqrt(len(values)):
+        troubles.append(
+            f"a bias has the mean {mean:.3g}, that of a Chain 0; torch.nn.init.zeros_ or "
+            "reset_parameters() change them"
+        )
+    if len(given) < len(layers):
+        troubles.append("some layers have a bias and some have none; a Chain has equal layers")
+    inside = float(values.abs().max()) <= bound
+    near = abs(3.0 * fan_in * square - 1.0) <= _FAR / math.sqrt(len(values))
+    return square, inside and near and len(given) == len(layers), tuple(troubles)
+
+
+def _law(weight: torch.Tensor, root: float) -> str:
+    rows = weight[:_ROWS]
+    product = rows @ rows.T
+    product = product / product.diagonal().mean()
+    product.diagonal().sub_(1.0)
+    if float(product.abs().max()) < 1e-3:
+        return "haar"
+    peak = float(weight.abs().max()) / root if root > 0.0 else 0.0
+    if peak < 1.01:
+        return "rademacher"
+    return "uniform" if peak < 1.05 * math.sqrt(3.0) else "gaussian"

@@ -1,0 +1,176 @@
+"""Kernels that a wheel carries: used for the right Numba, sources and processor, else compiled.
+
+The folder of a wheel is made here of one small kernel, `copy_numbers`.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba.core import config
+
+import bnmc
+from bnmc._kernels import compiling, kernel_cache, levels, wheel_kernels
+from bnmc._kernels.cpu.scaling import copy_numbers
+from bnmc._kernels.scalar.activations import BUILTIN
+
+LEVEL = "x86-64-v3"
+V3, V4 = levels.LEVELS.values()
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """Return the folder of a wheel with one kernel for this processor, whatever it is."""
+    monkeypatch.setattr(wheel_kernels, "FOLDER", tmp_path / "compiled")
+    monkeypatch.setattr(wheel_kernels, "this_level", lambda: LEVEL)
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "builder"))
+    monkeypatch.delenv("BNMC_KERNELS", raising=False)
+    forget()
+    with wheel_kernels.recording(tmp_path / "compiled" / LEVEL):
+        assert used() == (0, 1)
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "user"))
+    forget()
+    yield tmp_path / "compiled" / LEVEL
+    forget()
+
+
+def forget():
+    wheel_kernels.used_folder.cache_clear()
+    compiling.host_cpu.cache_clear()
+
+
+def used():
+    """Run the kernel in a new dispatcher; return how often it was loaded and compiled."""
+    kernel = compiling.kernel(copy_numbers.py_func)
+    numbers, out = np.arange(5.0), np.zeros(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(numbers, out)
+    assert out.tolist() == numbers.tolist()
+    return sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())
+
+
+def test_a_kernel_of_the_wheel_is_loaded(wheel, tmp_path):
+    assert used() == (1, 0)
+    assert not list(tmp_path.glob("user/**/*.nb[ci]"))
+    assert wheel_kernels.carried() == (LEVEL, 1, next(wheel.glob("*.nbc")).stat().st_size)
+    assert compiling.host_cpu().endswith(f"+{LEVEL}")
+
+
+def test_the_builder_finds_its_signatures(wheel):
+    (found,) = kernel_cache.signatures_of(wheel)
+    assert found[:2] == ("_kernels.cpu.scaling", "copy_numbers")
+    assert [str(one) for one in found[2]] == ["array(float64, 1d, C)"] * 2
+
+
+def test_it_is_loaded_where_no_folder_can_be_written(wheel, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "KernelCache", refuse)
+    assert used() == (1, 0)
+
+
+def refuse(function):
+    raise RuntimeError("no folder")
+
+
+def another_level(wheel, monkeypatch):
+    wheel.rename(wheel.with_name("x86-64-v4"))
+    monkeypatch.setattr(wheel_kernels, "this_level", lambda: "x86-64-v4")
+
+
+def damage(wheel, monkeypatch):
+    path = next(wheel.glob("*.nbc"))
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+
+MISMATCHES = {
+    "numba": lambda wheel, patch: patch.setattr(numba, "__version__", "0.0"),
+    "sources": lambda wheel, patch: patch.setattr(kernel_cache, "source_digest", lambda: "other"),
+    "python": lambda wheel, patch: patch.setattr(kernel_cache, "_python", lambda: "cpython-399"),
+    "level": another_level,
+    "no level": lambda wheel, patch: patch.setattr(wheel_kernels, "this_level", lambda: None),
+    "damage": damage,
+    "by choice": lambda wheel, patch: patch.setenv("BNMC_KERNELS", "none"),
+    "an editable installation": lambda wheel, patch: patch.setattr(
+        wheel_kernels, "FOLDER", wheel / "none"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_any_mismatch_compiles_in_silence(wheel, monkeypatch, what):
+    MISMATCHES[what](wheel, monkeypatch)
+    forget()
+    assert used() == (0, 1)
+
+
+# --- levels
+
+
+def test_the_level_of_a_processor():
+    everything = dict.fromkeys(V4 | {"avx512vnni"}, True)
+    assert levels.level_of(everything) == "x86-64-v4"
+    assert levels.level_of({**everything, "avx512vl": False}) == "x86-64-v3"
+    assert levels.level_of({**everything, "fma": False}) is None
+    assert levels.level_of({"neon": True}) is None
+
+
+@pytest.mark.parametrize("level", levels.LEVELS)
+def test_a_process_may_compile_for_a_level(level, monkeypatch):
+    monkeypatch.setattr(config, "CPU_NAME", level)
+    monkeypatch.setattr(config, "CPU_FEATURES", levels.feature_text(level))
+    assert levels.this_level() == level == levels.cpu_name()
+    assert {name for name, on in levels.cpu_features().items() if on} == levels.LEVELS[level]
+
+
+ACTIVATE = """
+import numpy as np
+from bnmc import Activation
+values = np.linspace(-9.0, 9.0, 101)
+for name in {names}:
+    print(Activation.named(name)(values).tobytes().hex())
+"""
+
+SIMULATE = """
+import bnmc
+for dtype in "float64", "float32":
+    print(bnmc.simulate(bnmc.Chain(100, 5, "tanh"), 20, rng=0, dtype=dtype).gram.tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(ACTIVATE.format(names=["tanh"]), id="tanh"),
+        pytest.param(
+            ACTIVATE.format(names=list(BUILTIN)), marks=pytest.mark.slow, id="activations"
+        ),
+        pytest.param(SIMULATE, marks=pytest.mark.slow, id="simulate"),
+    ],
+)
+def test_bits_of_the_level_are_those_of_this_processor(program, tmp_path):
+    """Code for the level of this processor and code for the processor itself."""
+    level = levels.level_of(levels.cpu_features())
+    if level is None:
+        pytest.skip("this processor has no level for which wheels carry kernels")
+    target = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": levels.feature_text(level)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
+    printed = []
+    for environment in ({"NUMBA_CACHE_DIR": config.CACHE_DIR}, target):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={
+                **inherited, "NUMBA_CACHE_DIR": str(tmp_path),
+                "PYTHONPATH": os.pathsep.join([str(Path(bnmc.__file__).parents[1]), *sys.path]),
+                **{name: value for name, value in environment.items() if value},
+            },
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert len(printed[0]) > 1000

@@ -1,0 +1,269 @@
+"""Stores of `backpropagate`: interrupted runs continue with the same bits, and nothing is lost."""
+
+import json
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc import Chain
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    Interrupted,
+    PartialEstimateError,
+    StoreError,
+    StoreMismatchError,
+)
+from bnmc.gradients import backpropagation
+from bnmc.gradients.parts import Task
+
+TANH = Chain(20, 4, "tanh")
+X = np.random.default_rng(0).standard_normal((20, 4))
+ALL = ("delta_gram", "gram", "hidden_delta")
+
+
+def cube(outputs):
+    return outputs**3
+
+
+RUNS = {
+    "kernels": (TANH, {}),
+    "float32 with a readout": (TANH, {"dtype": "float32", "loss": cube, "classes": 3}),
+    "layer norm": (Chain(20, 4, "relu", norm="layer"), {}),
+    "weights": (Chain(20, 4, "tanh", weights="uniform"), {"every": 2}),
+}
+
+
+def run(store=None, chain=TANH, depth=6, **options):
+    settings = {"chains": 5, "rng": 3, "threads": 1, "observables": ALL, **options}
+    return bnmc.backpropagate(chain, depth, store=store, **settings)
+
+
+def same(one, other):
+    assert one.key == other.key
+    assert one.widened == other.widened
+    assert one.log_gradient_norm.tobytes() == other.log_gradient_norm.tobytes()
+    assert one.log_scale.tobytes() == other.log_scale.tobytes()
+    for name, values in one.observables.items():
+        assert values.tobytes() == other[name].tobytes()
+
+
+def stopping_after(count):
+    def interrupt(done, total):
+        if done >= count:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+@pytest.fixture(autouse=True)
+def _one_chain_per_part(monkeypatch):
+    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "gradients"
+
+
+def counted():
+    """Count the parts that are made."""
+    made, call = [], Task.__call__
+
+    def counting(self, start, first, last, stop=None):
+        made.append(first)
+        return call(self, start, first, last, stop)
+
+    return made, mock.patch.object(Task, "__call__", counting)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_interrupted_run_continues_with_the_same_bits(name, path):
+    chain, options = RUNS[name]
+    expected = run(chain=chain, **options)
+    with pytest.raises(Interrupted) as caught:
+        run(path, chain, progress=stopping_after(2), **options)
+    kept = list(path.glob("part-*.npz"))
+    assert 2 <= len(kept) < 5
+    assert caught.value.partial.chains == len(kept)
+    # Another number of threads cuts the chains into other parts; the store keeps its own.
+    same(run(path, chain, **{**options, "threads": 3}), expected)
+    assert len(list(path.glob("part-*.npz"))) == 5
+
+
+def test_finished_parts_are_not_made_again(path):
+    with pytest.raises(Interrupted):
+        run(path, progress=stopping_after(2))
+    before = len(list(path.glob("part-*.npz")))
+    made, counting = counted()
+    seen = []
+    with counting:
+        expected = run(path, progress=lambda done, total: seen.append((done, total)))
+        assert made == list(range(before, 5))
+        assert seen[0] == (before, 5)
+        made.clear()
+        same(run(path), expected)
+        assert made == []
+
+
+def test_a_finished_part_that_ctrl_c_overtakes_is_kept(path, monkeypatch):
+    """Ctrl-C arrives before the part enters the store: the run writes it on its way out."""
+    first = iter([KeyboardInterrupt])
+    put = backpropagation.KeptChains.put
+
+    def interrupted(self, number, part):
+        for error in first:
+            raise error
+        put(self, number, part)
+
+    monkeypatch.setattr(backpropagation.KeptChains, "put", interrupted)
+    with pytest.raises(Interrupted) as caught:
+        run(path)
+    assert caught.value.partial.chains >= 1
+    assert (path / "part-0000.npz").exists()
+
+
+def test_a_timeout_keeps_what_is_finished(path):
+    def slow(outputs):
+        import time
+
+        time.sleep(0.15)
+        return outputs
+
+    with pytest.raises(PartialEstimateError, match="timeout"):
+        run(path, loss=slow, classes=2, timeout=1e-9)
+    partial = run(path, loss=slow, classes=2, timeout=0.4)
+    assert not partial.complete
+    whole = run(path, loss=slow, classes=2)
+    assert whole.complete
+    same(whole, run(loss=lambda outputs: outputs, classes=2))
+
+
+def test_without_a_seed_the_store_has_the_key(path):
+    first = run(path, rng=None)
+    same(run(path, rng=None), first)
+    with pytest.raises(StoreMismatchError, match="key"):
+        run(path, rng=3)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"depth": 7}, "depth = 7"),
+        ({"chains": 6}, "chains = 6"),
+        ({"every": 2}, "every = 2"),
+        ({"rng": 4}, "key = "),
+        ({"dtype": "float32"}, "dtype = float32"),
+        ({"sampler": "weights"}, "sampler = weights"),
+        ({"inputs": 1, "initial": X[None]}, "inputs = 1"),
+        ({"initial": X}, "start = "),
+        ({"observables": ("gram",)}, "observables = "),
+        ({"loss": "squared", "labels": [0, 1, 0, 1]}, "loss = squared"),
+        ({"loss": np.ones((20, 4))}, "loss = given"),
+        ({"loss": cube, "classes": 2}, "loss = function"),
+        ({"chain": Chain(20, 4, "relu")}, "chain = "),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_a_store_of_another_run_raises(other, named, path):
+    run(path, timeout=60)
+    with pytest.raises(StoreMismatchError, match=named):
+        run(path, **other)
+
+
+def with_derivative(derivative):
+    return Chain(20, 4, bnmc.Activation(abs, name="own", derivative=derivative))
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        [{"loss": np.ones((20, 4))}, {"loss": np.full((20, 4), 2.0)}],
+        [{"loss": cube, "classes": 2}, {"loss": lambda f: 2 * f, "classes": 2}],
+        [{"loss": "squared", "labels": [0, 1, 0, 1]}, {"loss": "squared", "labels": [0, 1, 1, 1]}],
+        [{"observables": {"t": lambda *m: m[0][..., 0, 0]}},
+         {"observables": {"t": lambda *m: m[1][..., 0, 0]}}],
+        pytest.param(
+            [{"chain": with_derivative(lambda x: 1.0)}, {"chain": with_derivative(lambda x: 2.0)}],
+            marks=pytest.mark.slow,  # compiles two sets of kernels
+        ),
+    ],
+    ids=["rows", "functions", "labels", "observables", "derivatives"],
+)  # fmt: skip
+def test_arguments_of_one_name_are_told_apart(pair, path, monkeypatch):
+    monkeypatch.setattr(bnmc.Activation, "check_derivative", lambda self: None)
+    run(path, **pair[0])
+    with pytest.raises(StoreMismatchError):
+        run(path, **pair[1])
+
+
+def test_damaged_and_missing_parts_are_made_again(path):
+    expected = run(path)
+    files = sorted(path.glob("part-*.npz"))
+    files[0].unlink()
+    files[1].write_bytes(b"")
+    content = bytearray(files[2].read_bytes())
+    content[content.index(expected.log_gradient_norm[2].tobytes()) + 5] ^= 4
+    files[2].write_bytes(content)
+    files[3].write_bytes(files[3].read_bytes()[:-1])
+    made, counting = counted()
+    with counting:
+        same(run(path), expected)
+    assert made == [0, 1, 2, 3]
+
+
+def test_parts_of_another_run_or_number_raise(path, tmp_path):
+    run(path)
+    run(tmp_path / "other", rng=4)
+    file = path / "part-0001.npz"
+    for source, said in (("other/part-0001.npz", "key = "), ("gradients/part-0002.npz", "part = ")):
+        file.write_bytes((tmp_path / source).read_bytes())
+        with pytest.raises(StoreMismatchError, match=said):
+            run(path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"key": "x"}', '{"part": "3"}'])
+def test_a_damaged_header_raises(content, path):
+    path.mkdir()
+    (path / "gradients.json").write_text(content)
+    with pytest.raises(StoreError):
+        run(path, rng=None)
+
+
+@pytest.mark.parametrize("size", ["0", "6", "-1", "x"])
+def test_a_damaged_size_of_parts_raises(size, path):
+    run(path)
+    header = path / "gradients.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "part": size}))
+    with pytest.raises(StoreError, match="damaged"):
+        run(path)
+
+
+def test_what_is_no_store(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ArgumentError, match="a new or empty folder"):
+            run(place)
+    with pytest.raises(ArgumentTypeError, match="store"):
+        run(3)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_full_disk_is_an_error_and_loses_no_part(path, monkeypatch):
+    write = Path.write_bytes
+
+    def full(self, content):
+        if "part-0002" in self.name:
+            raise OSError(28, "No space left on device")
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        run(path)
+    assert {"part-0000.npz", "part-0001.npz"} <= {file.name for file in path.iterdir()}
+    assert not list(path.glob(".*"))
+    monkeypatch.undo()
+    same(run(path), run())

@@ -1,0 +1,101 @@
+"""Moments by transforms, against nested rules, rules for two coordinates, and closed forms."""
+
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from bnmc.chain.activations import as_activation
+from bnmc.mean_field.finite_width import uncentred_moments
+from bnmc.mean_field.finite_width.joint_moments import nested_moments, pair_products
+from bnmc.mean_field.finite_width.transforms import transformed_moments, transformed_pairs
+from bnmc.mean_field.quadrature.moments import moments
+from bnmc.mean_field.quadrature.panels import subdivided
+from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
+
+
+def flat(values):
+    return np.hstack([np.ravel(value) for value in astuple(values)])
+
+
+def panels_of(kink, edge):
+    return subdivided(np.array([-edge, kink, edge]), 1.0)
+
+
+@pytest.mark.parametrize(("n", "name", "nested_error"), [(24, "sin", 1e-10), (64, "relu", 5e-9)])
+def test_nested_rules(n, name, nested_error):
+    """σ is not symmetric, so no moment is 0. The nested rules have 18 nodes per panel of an angle.
+
+    If σ has a kink, the integral over a later angle is not smooth, and the nested rule less exact.
+    """
+    activation, m = as_activation(name), n - 1
+    edge, kink = reach(m), -1.0 / 3.0
+
+    def function(x):
+        return np.asarray(activation(0.3 + 0.9 * x))
+
+    panels = panels_of(kink, edge)
+    rule = sphere_rule(function, m, -1.0 / m, panels, 32)
+    known = moments(rule, n)
+
+    def centred(x):
+        return function(x) - known.mean
+
+    squares = sphere_rule(lambda x: centred(x) ** 2, m, -1.0 / m, panels, 32)
+    kinks = np.array([kink]) if name == "relu" else np.empty(0)
+    nested = nested_moments(centred, n, kinks, edge, 18)
+    expected = pair_products(rule, squares, known.mean)
+    for order, tolerance in ((16, 1e-11), (20, 1e-12)):
+        found, products, rest = transformed_pairs(function, n, panels, order)
+        assert flat(found) == pytest.approx(flat(known), rel=0, abs=tolerance)
+        assert products == pytest.approx(expected, rel=0, abs=tolerance)
+        assert rest == pytest.approx(nested, rel=0, abs=nested_error)
+        assert transformed_moments(centred, n, panels, order) == pytest.approx(rest, abs=1e-14)
+    assert np.abs(flat(known)).min() > 1e-5
+    assert np.abs(nested).min() > 1e-5
+
+
+@pytest.mark.parametrize("n", [24, 100, 1000, 10_000])
+def test_quadratic_function(n):
+    """σ = x²: power sums of the sphere are constants.
+
+    With p = Σx_i⁴ and so on, E (x₁²−1)(x₂²−1) = −E (x₁²−1)²/(n−1), since Σ(x_i² − 1) = 0, and the
+    triple is 2/((n−1)(n−2)) times E (x₁²−1)³ for the same reason.
+    """
+    m, edge = n - 1, reach(n - 1)
+    panels = panels_of(0.0, edge)
+    known, products, nested = transformed_pairs(lambda x: x * x, n, panels, 20)
+    # x₁² is n − 1 times a Beta variable with parameters ½ and (m − 1)/2.
+    second, third, fourth = (
+        m**k * np.prod([(0.5 + i) / (0.5 * m + i) for i in range(k)]) for k in (2, 3, 4)
+    )
+    variance, skew = second - 1.0, third - 3.0 * second + 2.0
+    kurt = fourth - 4.0 * third + 6.0 * second - 3.0
+    assert known.mean == pytest.approx(1.0, rel=1e-12)
+    assert known.variance == pytest.approx(variance, rel=1e-11)
+    assert known.covariance == pytest.approx(-variance / m, rel=1e-9)
+    assert products[:2] == pytest.approx([skew, kurt], rel=1e-10)
+    assert products[2] == pytest.approx(-skew / m, rel=1e-9)
+    assert products[3] == pytest.approx(-kurt / m, rel=1e-9)
+    assert nested[0] == pytest.approx(2.0 * skew / (m * (n - 2.0)), rel=1e-8)
+    triple = -(products[3] + products[4]) / (n - 2.0)
+    assert nested[1] == pytest.approx(triple, rel=1e-8)
+    assert nested[2] == pytest.approx(-3.0 * triple / (n - 3.0), rel=1e-8)
+
+
+def test_given_angle(monkeypatch):
+    """All moments given ψ under a norm that does not centre, by both methods."""
+    activation, n, angle = as_activation("relu"), 24, 0.4
+    edge = reach(n - 1)
+    kinks = np.zeros(1)
+    breaks = np.array([-edge, 0.0, edge])
+
+    def found(order):
+        joint, jacobian = uncentred_moments._given_angle(
+            activation, n, angle, edge, breaks, kinks, order
+        )
+        return np.concatenate([flat(joint), jacobian])
+
+    transformed = found(20)
+    monkeypatch.setattr(uncentred_moments, "LEAST_BATCH", 10**9)
+    assert transformed == pytest.approx(found(16), rel=1e-9, abs=1e-10)

@@ -1,0 +1,145 @@
+"""The modes of convolutions at the symmetric fixed point, beside a Jacobian by differences."""
+
+import numpy as np
+import numpy_convolutions
+import pytest
+
+import bnmc
+from bnmc.errors import ArgumentError
+from bnmc.mean_field import MeanField
+from bnmc.mixing.symmetry import slowest_component
+
+CHAINS = [
+    bnmc.Chain.conv(64, 1, "relu", shape=(2, 3), kernel=(2, 3)),
+    bnmc.Chain.conv(64, 2, "relu", shape=(1, 4), kernel=(1, 3)),
+    bnmc.Chain.conv(64, 2, "linear", shape=(2, 2), kernel=(1, 2), norm="batch-uncentred"),
+    bnmc.Chain.conv(64, 1, "relu", shape=(1, 4), kernel=(1, 2), norm="batch-uncentred"),
+]
+CASES = [*CHAINS[:3], pytest.param(CHAINS[3], marks=pytest.mark.slow)]
+
+
+def jacobian(chain, point):
+    """The Jacobian of a layer on symmetric matrices, by central differences of F(C(G))."""
+    n, step = chain.batch, 1e-5
+    upper = np.triu_indices(n)
+    plain = MeanField(bnmc.Chain(chain.width, n, chain.activation, norm=chain.norm))
+    shape, kernel = chain.convolution.shape, chain.convolution.kernel
+    columns = []
+    for i, j in zip(*upper, strict=True):
+        change = np.zeros((n, n))
+        change[i, j] = change[j, i] = step
+        both = [
+            np.asarray(plain.step(numpy_convolutions.covariance(point.gram + sign, shape, kernel)))
+            for sign in (change, -change)
+        ]
+        columns.append(((both[0] - both[1]) / (2.0 * step))[upper])
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("chain", CASES, ids=repr)
+def test_modes_are_the_eigenvalues_of_the_layer(chain):
+    point = MeanField(chain).fixed_point()
+    known = [
+        one
+        for mode in point.modes
+        for value, count in zip(mode.eigenvalues, mode.multiplicities, strict=True)
+        for one in [value] * (count // 2) + [np.conj(value)] * (count - count // 2)
+    ]
+    found = np.linalg.eigvals(jacobian(chain, point))
+    # All other deviations vanish in one layer.
+    known = np.concatenate([known, np.zeros(len(found) - len(known))])
+    assert len(known) == len(found)
+    for value in known:
+        nearest = np.argmin(np.abs(found - value))
+        # A double zero of differences with an error of 1e-10 is known to its root.
+        assert abs(found[nearest] - value) < 2e-5
+        found = np.delete(found, nearest)
+    assert point.rate == max(mode.rate for mode in point.modes)
+
+
+@pytest.mark.parametrize("chain", CASES, ids=repr)
+def test_modes_make_up_the_sectors(chain):
+    point = MeanField(chain).fixed_point()
+    plain = MeanField(bnmc.Chain(chain.width, chain.batch, chain.activation, norm=chain.norm))
+    fully = plain.fixed_point()
+    assert (point.b, point.c, point.eigenvalues) == (fully.b, fully.c, fully.eigenvalues)
+    total = sum(sum(mode.multiplicities) for mode in point.modes)
+    assert total == sum(point.multiplicities) == sum(fully.multiplicities)
+    assert fully.modes == ()
+    assert point.modes[0].factor == 1.0
+    np.testing.assert_array_equal(np.asarray(point), np.asarray(fully))
+
+
+def test_one_image_has_no_constant_differences():
+    """Of one image, differences of pixels have no frequency 0, so they decay faster."""
+    one = MeanField(bnmc.Chain.conv(64, 1, "relu", shape=(1, 3), kernel=(1, 3))).fixed_point()
+    assert one.modes[0].eigenvalues == ()
+    assert one.rate < 1e-15  # all pixels of three are averaged in one layer
+    assert max(map(abs, one.eigenvalues)) > 0.1
+
+
+def test_steps_average_over_taps_and_add_the_bias():
+    chain = bnmc.Chain.conv(64, 2, "relu", shape=(1, 3), kernel=(1, 2), norm="batch-uncentred")
+    x = np.random.default_rng(0).standard_normal((12, 6))
+    gram = x.T @ x / 12
+    averaged = numpy_convolutions.covariance(gram, (1, 3), (1, 2))
+    plain = MeanField(bnmc.Chain(64, 6, "relu", norm="batch-uncentred"))
+    expected = np.asarray(plain.step(averaged))
+    np.testing.assert_allclose(MeanField(chain).step(gram), expected, rtol=1e-12)
+    biased = bnmc.Chain(64, 6, "relu", norm="batch-uncentred", bias_variance=0.5, gain=2.0)
+    expected = np.asarray(plain.step(gram + 0.5 / 4.0))
+    np.testing.assert_allclose(MeanField(biased).step(gram), expected, rtol=1e-12)
+    path = MeanField(biased).trajectory(gram, 3).gram
+    np.testing.assert_allclose(path[1], expected, rtol=1e-12)
+    np.testing.assert_allclose(path[2], plain.step(path[1] + 0.125), rtol=1e-12)
+
+
+def test_wide_networks_follow_the_path():
+    chain = bnmc.Chain(
+        4000, 4, "tanh", norm="none", gain=1.2, bias_variance=0.2,
+        convolution=bnmc.Convolution(shape=(1, 4), kernel=(1, 3)),
+    )  # fmt: skip
+    x = np.random.default_rng(1).standard_normal((4000, 4)) * [1.0, 2.0, 0.5, 1.0]
+    run = bnmc.simulate(chain, 3, chains=8, initial=x, rng=2)
+    expected = MeanField(chain).trajectory(run.gram[0, 0], 3, rng=3).gram
+    # An entry spreads by less than 2/sqrt(4000) in a layer, and networks of width d have means
+    # that differ by O(1/d): the bound is 6 standard errors of three layers.
+    assert np.abs(run.gram.mean(axis=0) - expected).max() < 6 * 3 * 2 / np.sqrt(8 * 4000)
+
+
+def test_the_slowest_component_is_a_mode():
+    for chain in CHAINS[:2]:
+        point = MeanField(chain).fixed_point()
+        D = slowest_component(point, chain.convolution)
+        averaged = chain.convolution.covariance(D)
+        mode = max(point.modes, key=lambda one: one.rate)
+        assert np.linalg.norm(averaged) == pytest.approx(abs(mode.factor), rel=1e-12)
+        assert np.linalg.norm(D) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("chain", "call", "said"),
+    [
+        (CHAINS[1], lambda field: field.fluctuations(), "^convolution: .*bnmc.simulate"),
+        (
+            CHAINS[1], lambda field: field.trajectory(np.eye(8), 2, fluctuations=True),
+            "^convolution: .*fluctuations=False",
+        ),
+        (
+            bnmc.Chain(20, 3, norm="batch-uncentred", bias_variance=0.1),
+            lambda field: field.fixed_point(), "^bias_variance: got 0.1, allowed: 0 .*trajectory",
+        ),
+        (
+            bnmc.Chain(20, 3, norm="batch-uncentred", bias_variance=0.1),
+            lambda field: field.trajectory(np.eye(3), 2, fluctuations=True),
+            "^bias_variance: got 0.1, allowed: 0 .*fluctuations=False",
+        ),
+        (
+            bnmc.Chain(20, 3, order="activation-norm"), lambda field: field.fixed_point(),
+            "^order: got 'activation-norm', .*bnmc.simulate",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_refused_with_an_alternative(chain, call, said):
+    with pytest.raises(ArgumentError, match=said):
+        call(MeanField(chain))

@@ -1,0 +1,105 @@
+"""Coverage leaves out only tests whose lines others reach, and its list names tests that exist."""
+
+import ast
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import tracing
+from tracing import LIST, Tracing, listed, others_reach
+
+ROOT = Path(__file__).parents[1]
+
+
+def missing(names, root):
+    """Return those of the names whose file has no such test, nor such an example."""
+    found = []
+    for name in names:
+        file, _, test = name.partition("[")[0].partition("::")
+        path = root / file
+        if not path.is_file():
+            found.append(name)
+        elif file.startswith("tests/"):
+            defined = {node.name for node in ast.walk(ast.parse(path.read_text()))
+                       if isinstance(node, ast.FunctionDef)}  # fmt: skip
+            if test.rpartition("::")[2] not in defined:
+                found.append(name)
+    return found
+
+
+def test_listed_tests_exist_and_others_are_found(tmp_path):
+    assert missing(sorted(listed(LIST.read_text())), ROOT) == []
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_one.py").write_text("def test_a(x):\n    pass\n")
+    names = ["tests/test_one.py::test_a[3]", "tests/test_one.py::test_b", "tests/test_two.py::test"]
+    assert missing(names, tmp_path) == names[1:]
+
+
+def test_a_test_is_left_out_only_if_others_reach_its_lines():
+    lines = {"slow": {1, 2}, "alone": {2, 9}, "fast": {1}, "twin": {3}, "other": {3}}
+    seconds = {"slow": 5.0, "alone": 4.0, "fast": 0.01, "twin": 2.0, "other": 1.0}
+    # Of twins the faster one counts; a fast test is not worth leaving out.
+    assert others_reach(lines, seconds) == ["slow", "twin"]
+    assert others_reach({**lines, "other": {4}}, seconds) == ["slow"]
+    assert others_reach(lines, dict.fromkeys(lines, 0.2)) == []
+
+
+def test_a_name_stands_for_all_cases_unless_one_must_remain():
+    lines = {"a[1]": {1}, "a[2]": {1}, "b[1]": {1}, "b[2]": {1, 2}, "c": {1}}
+    seconds = {"a[1]": 0.2, "a[2]": 0.2, "b[1]": 3.0, "b[2]": 3.0, "c": 0.1}
+    assert others_reach(lines, seconds) == ["a", "b[1]"]
+    assert listed("# a\n\n a \nb[2]\n") == {"a", "b[2]"}
+
+
+def item(nodeid, *marks):
+    return SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: name in marks or None)
+
+
+def test_what_coverage_counts(monkeypatch):
+    monkeypatch.delenv("BNMC_TEST_SECONDS", raising=False)
+    items = [
+        *(item(f"tests/chain/test_a.py::test_b[{case}]") for case in range(5)),
+        *(item(f"tests/cli/test_a.py::test_b[{case}]") for case in range(5)),
+        item("tests/cli/test_c.py::test_c"),
+        item("tests/cli/test_c.py::test_d", "untraced"),
+    ]
+    names = {"tests/cli/test_a.py::test_b[1]", "tests/cli/test_c.py::test_c"}
+    plugin = Tracing(names)
+    counted = [1, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0]
+    assert [plugin.traces(one) for one in items] == [bool(one) for one in counted]
+    monkeypatch.setenv("BNMC_TEST_SECONDS", "file")
+    plugin = Tracing(names)
+    assert all(plugin.traces(one) for one in items)
+
+
+def test_a_listed_test_runs_without_a_tracer():
+    def tracer(frame, event, argument):
+        return None
+
+    seen = []
+    before = sys.gettrace()
+    for name in ("a", "b"):
+        hook = Tracing({"a"}).pytest_runtest_call(item(name))
+        sys.settrace(tracer)
+        try:
+            next(hook)
+            seen.append(sys.gettrace())
+            with pytest.raises(StopIteration):
+                hook.send(None)
+            seen.append(sys.gettrace())
+        finally:
+            sys.settrace(before)
+    assert seen == [None, tracer, tracer, tracer]
+
+
+def test_the_list_is_written_from_what_tests_execute(monkeypatch, tmp_path, capsys):
+    of_line = {"one.py": {1: ["x[1]", "x[2]", "y"], 2: ["y"]}}
+    learned = SimpleNamespace(of_line=of_line, seconds={"x[1]": 2.0, "x[2]": 1.0, "y": 3.0})
+    import mutants
+
+    monkeypatch.setattr(mutants, "learn", lambda where, folder: learned)
+    monkeypatch.setattr(tracing, "LIST", tmp_path / "list.txt")
+    tracing.main(tmp_path)
+    assert (tmp_path / "list.txt").read_text() == tracing.HEAD + "x\n"
+    assert capsys.readouterr().out == "1 tests run without coverage: 3 s of 6 s\n"
