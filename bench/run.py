@@ -19,6 +19,7 @@ BENCHMARKS = {
     "conv": ("bench.convolutions", "benchmark", "Chain.conv against PyTorch drawing kernels"),
     "large-batches": ("bench.large_batches", "benchmark", "layers of large batches, against BLAS"),
     "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
+    "gradients-cpu": ("bench.gradients", "processor_time", "backpropagate: processor time"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
     "fluctuations": ("bench.fluctuations", "benchmark", "fluctuations: measured over predicted"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
