@@ -263,10 +263,10 @@ class Request:
         kept *= 1 if "chain" in recording.reduce else chains
         size = 8 * kept * recording.per_value
         if not recording.reduce:
-            # What `out` is, is checked later.
+            # `out` is checked later.
             size = 0 if isinstance(recording.out, Mapping) and len(recording.out) else size
             return numbers + size, numbers + size
-        # Mean and squares; then the variance, and if layers remain, mean and squares once more.
+        # Mean, squares and variance; if layers remain, mean and squares once more.
         joined = 3 if "layer" in recording.reduce else 5
         return numbers + 2 * size, numbers + joined * size
 
