@@ -2,9 +2,9 @@
 
 All candidates are `simulate` with the conditional sampler, relu and one thread, without recorded
 layers between.  Runs have 200 layers: samples of layer normalization before relu become equal, and
-after thousands of layers float32 chains would continue in float64.  They take turns.  The clock
-counts the time of the processor in this process, which other programs on the machine change less
-than the time on the wall.
+after thousands of layers float32 chains would continue in float64.  The candidates take turns.  The
+clock counts the time of the processor in this process, which other programs on the machine change
+less than the time on the wall.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHAINS = {
     "rms": {"norm": "rms"},
     "group(8)": {"norm": "group(8)"},
     "layer after the activation": {"norm": "layer", "order": "activation-norm"},
-    "batch after the activation": {"norm": "batch", "order": "activation-norm"},
+    "rms, bias": {"norm": "rms", "bias_variance": 0.1},
     "uncentred batch": {"norm": "batch-uncentred"},
     "uncentred batch, bias": {"norm": "batch-uncentred", "bias_variance": 0.1},
 }
