@@ -140,7 +140,7 @@ def _relative_square(seen: FloatArray, rows: Rows) -> float:
         return 0.0
     trace = _packed(np.eye(m)) / math.sqrt(m)
     kept = float(trace @ seen @ trace) if rows.damping == 0.0 else 0.0
-    return (float(np.trace(seen)) - kept) / m**2
+    return float((np.trace(seen) - kept) / m**2)
 
 
 def _estimates(
