@@ -56,17 +56,21 @@ class Timings:
 
 
 def interleave(
-    candidates: Sequence[Candidate], *, rounds: int, seconds: float
+    candidates: Sequence[Candidate],
+    *,
+    rounds: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timings]:
-    """Time the candidates round robin; each call is made to last about `seconds`."""
-    prepared = {item.name: _calibrate(item, seconds) for item in candidates}
+    """Time the candidates round robin; each call is made to last about `seconds` of a clock."""
+    prepared = {item.name: _calibrate(item, seconds, clock) for item in candidates}
     if len(prepared) != len(candidates):
         raise ValueError("two candidates have the same name")
     samples: dict[str, list[float]] = {name: [] for name in prepared}
     for _ in range(rounds):
         for name, (run, work) in prepared.items():
             _settle(run)
-            samples[name].append(_clock(run) / work)
+            samples[name].append(_clock(run, clock) / work)
     return {name: Timings(tuple(values)) for name, values in samples.items()}
 
 
@@ -100,13 +104,15 @@ def repeating(run: Run) -> Callable[[int], Run]:
     return partial(repeated, run)
 
 
-def _calibrate(candidate: Candidate, seconds: float) -> tuple[Run, float]:
+def _calibrate(
+    candidate: Candidate, seconds: float, clock: Callable[[], float]
+) -> tuple[Run, float]:
     """A warmed-up call of about the wanted length, and its work."""
     size = 2
     while True:
         run = candidate.make(size)
         run()  # compiles, where the candidate does
-        elapsed = _clock(run)
+        elapsed = _clock(run, clock)
         # A call of a third of the wanted length is long enough to extrapolate from, once.
         if elapsed >= seconds / 3:
             break
@@ -121,7 +127,7 @@ def _settle(run: Run) -> None:
         run()
 
 
-def _clock(run: Run) -> float:
-    start = time.perf_counter()
+def _clock(run: Run, clock: Callable[[], float]) -> float:
+    start = clock()
     run()
-    return time.perf_counter() - start
+    return clock() - start

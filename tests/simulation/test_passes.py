@@ -289,8 +289,9 @@ def test_unit_samples_have_unit_size():
         {"norm": "group(5)", "skip": 0.5, "bias_variance": 0.1},
         {"norm": "layer", "order": "activation-norm"},
         {"norm": "batch", "order": "activation-norm", "skip": 0.5, "eps": 0.1},
+        {"norm": "batch-uncentred", "bias_variance": 0.1},
     ],
-    ids=["groups", "layer after", "batch after"],
+    ids=["groups", "layer after", "batch after", "uncentred with bias"],
 )
 def test_bits_do_not_depend_on_the_division_of_a_run(monkeypatch, sampler, options):
     chain = bnmc.Chain(5000 if sampler == "conditional" else 1300, 3, "tanh", **options)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import factor, layers, memory, numbers, orthogonal, passes, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
+from bnmc.chain.covariance import WithBias
 from bnmc.simulation.engine.passes import Passes
 from bnmc.simulation.engine.rows import RowSampler, Share
 from bnmc.simulation.engine.sampler import FloatArray
@@ -49,9 +50,19 @@ class ConditionalSampler(RowSampler):
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         record = frames.gram[first:last], frames.units[first:last]
-        if self.chain.covariance.is_identity:
-            self._draw(self._kernel, self.law, first, last, layer, slots, *record, self.lift)
+        covariance, kernel = self.chain.covariance, self._kernel
+        if isinstance(covariance, WithBias) and self.passes is not None:
+            kernel = partial(self.passes.drawn, variance=covariance.variance)
+        elif not covariance.is_identity:
+            self._advance_singly(first, last, layer, slots, frames)
             return
+        self._draw(kernel, self.law, first, last, layer, slots, *record, self.lift)
+
+    def _advance_singly(
+        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+    ) -> None:
+        """Take chains through layers, whose Gram matrices are mapped between kernels."""
+        record = frames.gram[first:last], frames.units[first:last]
         for step in range(len(slots)):
             self.grams[first:last] = self.chain.covariance(self.grams[first:last])
             self._draw(

@@ -53,9 +53,12 @@ class Passes:
         found: passes.Room = getattr(self._buffers, dtype.name)
         return found
 
-    def drawn(self, dtype: np.dtype[Any]) -> Callable[..., None]:
-        """Return the kernel that draws layers, as `layers.conditional_layers` does."""
-        return self._layers(passes.drawn_layers, dtype)
+    def drawn(self, dtype: np.dtype[Any], variance: float = 0.0) -> Callable[..., None]:
+        """Return the kernel that draws layers, as `layers.conditional_layers` does.
+
+        `variance`, that of the bias over the square of the gain, is added to Gram matrices.
+        """
+        return partial(self._layers(passes.drawn_layers, dtype), variance)
 
     def multiplied(self, dtype: np.dtype[Any]) -> Callable[..., None]:
         """Return the kernel that multiplies by weights, as `layers.weighted_layers` does."""

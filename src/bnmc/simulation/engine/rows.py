@@ -50,9 +50,9 @@ class RowSampler(ScaledSampler):
         self.xs = memory.aligned_zeros(of_x, self.dtype)
         of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
         self.activations = memory.aligned_zeros(of_a, self.dtype)
-        #: The passes over the rows of a layer, unless the layers are row by row.
+        #: The passes over the rows of a layer, unless the layers are row by row without bias.
         self.passes: Passes | None = None
-        if not chain.is_row_by_row or (self.keeps_a and chain.shows_bias):
+        if not chain.is_row_by_row or chain.shows_bias:
             self.passes = Passes(chain, self.columns, self.panel, self.panels, keeps_a=self.keeps_a)
         self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
 
@@ -159,6 +159,8 @@ class RowSampler(ScaledSampler):
             units, lift,
         )  # fmt: skip
         del work
+        if not status[:, 0].any():
+            return
         for index in (first + np.flatnonzero(status[:, 0] == codes.UNRESOLVED)).tolist():
             self.widen(index)
             one = slice(index - first, index - first + 1)
