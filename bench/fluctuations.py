@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from pathlib import Path
 
 import numpy as np
 
 import bnmc
-from bench.report import RESULTS, Cell, Floor, Report, Table
+from bench.report import Cell, Floor, Report, Table
+from bench.unfinished import Cases
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.mean_field import Fluctuations
 
@@ -27,8 +26,8 @@ SLOPE_CASES = (("linear", 10), ("relu", 10))
 # Independent chains of a run; each has one mean.
 CHAINS = 16
 
-# Ratios of an unfinished run. Its cases are not measured again.
-PARTIAL = RESULTS / "fluctuations.partial"
+# An activation, a batch size, a width and the standard error that is asked for.
+Case = tuple[str, int, int, float]
 
 # A ratio, its standard error, the prediction, and the rate of the fixed point.
 Found = tuple[float, float, float, float]
@@ -37,71 +36,40 @@ Found = tuple[float, float, float, float]
 def benchmark(*, quick: bool, minutes: float = math.inf) -> Report:
     """Compare the mean squares of all named activations, and fit the slope of the remainder.
 
-    After `minutes` no other case starts, and a later run continues. Its report has figures worth
+    After `minutes` no other case starts, and the same call continues. The report has figures worth
     keeping if all cases are measured.
     """
     batches, stderr = (BATCHES[:2], 0.01) if quick else (BATCHES, STDERR)
-    cases = [(name, n, WIDTH, stderr) for name in BUILTIN for n in batches]
-    slopes = [] if quick else [(*c, d, SLOPE_STDERR) for c in SLOPE_CASES for d in SLOPE_WIDTHS]
-    done = Done(PARTIAL)
+    cases: list[Case] = [(name, n, WIDTH, stderr) for name in BUILTIN for n in batches]
+    slopes: list[Case] = [
+        (name, n, width, SLOPE_STDERR) for name, n in SLOPE_CASES for width in SLOPE_WIDTHS
+    ]
+    wanted = cases if quick else [*cases, *slopes]
+    kept = Cases("fluctuations")
     end = time.monotonic() + 60.0 * minutes
-    for case in [*cases, *slopes]:
-        if case not in done and time.monotonic() < end:
-            done.add(case, measured(*case))
-    report = Report("fluctuations", measured=all(case in done for case in [*cases, *slopes]))
-    add_ratios(report, [(case, done[case]) for case in cases if case in done])
-    if report.measured and not quick:
-        add_slopes(report, done)
+    found: dict[Case, Found] = {}
+    for case in wanted:
+        key = " ".join(map(str, case))
+        if key in kept or time.monotonic() < end:
+            value, error, predicted, rate = kept.row(key, lambda case=case: measured(*case))
+            found[case] = value, error, predicted, rate
+    report = Report("fluctuations", measured=len(found) == len(wanted))
+    add_ratios(report, [(case, found[case]) for case in cases if case in found])
     if report.measured:
-        done.discard([*cases, *slopes])
+        if not quick:
+            add_slopes(report, found)
+        kept.done()
     else:
-        print("The limit of time ended the run before its last case. The same command continues.")
+        print(f"{len(found)} of {len(wanted)} cases are measured. The same command continues.")
     return report
 
 
-Case = tuple[str, int, int, float]
-
-
-class Done:
-    """The measured cases, and a file of them, one line each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.found: dict[Case, Found] = {}
-        lines = path.read_text().splitlines() if path.exists() else []
-        for case, found in map(json.loads, lines):
-            self.found[tuple(case)] = tuple(found)
-
-    def __contains__(self, case: Case) -> bool:
-        return case in self.found
-
-    def __getitem__(self, case: Case) -> Found:
-        return self.found[case]
-
-    def add(self, case: Case, found: Found) -> None:
-        """Keep a case."""
-        self.found[case] = found
-        with self.path.open("a") as file:
-            print(json.dumps([case, found]), file=file)
-
-    def discard(self, cases: list[Case]) -> None:
-        """Remove these cases from the file."""
-        rest = [json.dumps(pair) + "\n" for pair in self.found.items() if pair[0] not in cases]
-        self.path.write_text("".join(rest))
-        if not rest:
-            self.path.unlink()
-
-
-def measured(name: str, batch: int, width: int, stderr: float) -> Found:
+def measured(name: str, batch: int, width: int, stderr: float) -> list[Cell]:
     """Return the ratio of a case; NaN if its fixed point is unstable or slow."""
     rate = bnmc.MeanField(bnmc.Chain(width, batch, name)).fixed_point().rate
     if rate > MOST_RATE:
-        return math.nan, math.nan, math.nan, rate
-    start = time.process_time()
-    value, error, predicted = ratio(name, batch, width, stderr)
-    seconds = time.process_time() - start
-    print(f"{name:10} {batch:3} {width:6} {value:.4f} ± {error:.4f} {seconds:.0f} s", flush=True)
-    return value, error, predicted, rate
+        return [math.nan, math.nan, math.nan, rate]
+    return [*ratio(name, batch, width, stderr), rate]
 
 
 def add_ratios(report: Report, found: list[tuple[Case, Found]]) -> None:
@@ -125,7 +93,7 @@ def add_ratios(report: Report, found: list[tuple[Case, Found]]) -> None:
     report.samples["ratio"], report.samples["stderr"] = values.tolist(), errors.tolist()
 
 
-def add_slopes(report: Report, done: Done) -> None:
+def add_slopes(report: Report, done: dict[Case, Found]) -> None:
     """Add the remainders ratio − 1 by width, and the weighted slope of their logarithms."""
     rows: list[list[Cell]] = []
     for name, batch in SLOPE_CASES:

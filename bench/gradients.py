@@ -8,6 +8,7 @@ width) in each layer, differentiates through networks of `LAYERS` layers, and ta
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -114,30 +115,81 @@ def add_speed(report: Report, quick: bool) -> None:
     report.tables.append(Table(title, headers[: 5 if has_torch else 3], rows))
 
 
-def _options(layers: int) -> dict[str, Any]:
+def processor_time(*, quick: bool) -> Report:
+    """Processor time of one thread, in turns: what other programs do hardly changes it."""
+    report = Report("gradients-cpu")
+    has_torch = importlib.util.find_spec("torch") is not None
+    rows: list[list[Cell]] = []
+    for (width, batch), least in SHAPES.items():
+        layers = max(4, int((3e5 if quick else 3e6) / (width * batch * (1 + batch / 30))))
+        runs = {
+            "forward": (forward(width, batch, 1).make(layers), 4 * layers),
+            "backpropagate": (backward(width, batch, 1).make(layers), 4 * layers),
+        }
+        if has_torch:
+            # A network of width 4000 takes seconds, half of it for the weights.
+            count = 4 if width >= 4000 else LAYERS
+            runs["PyTorch"] = (torch_network(width, batch, count, threads=1), count)
+        times = _in_turns(runs, 3 if quick else 5)
+        passes = float(np.median(times["backpropagate"] / times["forward"]))
+        microseconds = {name: 1e6 * float(np.median(one)) for name, one in times.items()}
+        row: list[Cell] = [
+            f"({width}, {batch})", microseconds["forward"], microseconds["backpropagate"], passes
+        ]  # fmt: skip
+        report.floors.append(
+            Floor(f"({width}, {batch}): forward passes", passes, PASSES, at_most=True)
+        )
+        if has_torch:
+            ratio = float(np.median(times["PyTorch"] / times["backpropagate"]))
+            row += [microseconds["PyTorch"], ratio]
+            report.floors.append(Floor(f"({width}, {batch}): x PyTorch", ratio, least))
+        rows.append(row)
+        report.samples[f"({width}, {batch})"] = {name: list(one) for name, one in times.items()}
+    headers = ["width, batch", "forward us", "both us", "forward passes", "PyTorch us", "x PyTorch"]
+    title = "Processor time of a layer, forward, and forward and backward, float32, one thread"
+    report.tables.append(Table(title, headers[: 6 if has_torch else 4], rows))
+    return report
+
+
+def _in_turns(runs: dict[str, tuple[Run, int]], rounds: int) -> dict[str, Any]:
+    """Return the processor seconds of a unit of work of each run, one per round."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for run, _ in runs.values():
+        run()
+    for _ in range(rounds):
+        for name, (run, units) in runs.items():
+            begun = time.process_time()
+            run()
+            found[name].append((time.process_time() - begun) / units)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def _options(layers: int, threads: int) -> dict[str, Any]:
     return {
-        "depth": layers, "chains": 4 * THREADS, "dtype": "float32", "threads": THREADS, "rng": 0
+        "depth": layers, "chains": 4 * threads, "dtype": "float32", "threads": threads, "rng": 0
     }  # fmt: skip
 
 
-def forward(width: int, batch: int) -> Candidate:
+def forward(width: int, batch: int, threads: int = THREADS) -> Candidate:
     """The forward pass of an ensemble; the unit is one layer of one chain."""
     chain = bnmc.Chain(width, batch, "relu")
 
     def make(layers: int) -> Run:
-        return lambda: bnmc.simulate(chain, sampler="conditional", every=layers, **_options(layers))
+        return lambda: bnmc.simulate(
+            chain, sampler="conditional", every=layers, **_options(layers, threads)
+        )
 
-    return Candidate("forward", make, units=4 * THREADS)
+    return Candidate("forward", make, units=4 * threads)
 
 
-def backward(width: int, batch: int) -> Candidate:
+def backward(width: int, batch: int, threads: int = THREADS) -> Candidate:
     """Forward and backward pass of the same ensemble."""
     chain = bnmc.Chain(width, batch, "relu")
 
     def make(layers: int) -> Run:
-        return lambda: bnmc.backpropagate(chain, observables=(), **_options(layers))
+        return lambda: bnmc.backpropagate(chain, observables=(), **_options(layers, threads))
 
-    return Candidate("backpropagate", make, units=4 * THREADS)
+    return Candidate("backpropagate", make, units=4 * threads)
 
 
 def autograd(width: int, batch: int) -> Candidate:
@@ -145,10 +197,12 @@ def autograd(width: int, batch: int) -> Candidate:
     return Candidate("PyTorch", repeating(torch_network(width, batch)), units=LAYERS)
 
 
-def torch_network(width: int, batch: int, layers: int = LAYERS) -> Callable[[], list[float]]:
+def torch_network(
+    width: int, batch: int, layers: int = LAYERS, threads: int = THREADS
+) -> Callable[[], list[float]]:
     """Return a call that draws a network and returns the gradient norms of its weights."""
     torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(threads)
     scale = width**-0.5
 
     def run() -> list[float]:

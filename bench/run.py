@@ -20,6 +20,7 @@ BENCHMARKS = {
     "norms": ("bench.norms", "benchmark", "norms over the features against batch norm"),
     "large-batches": ("bench.large_batches", "benchmark", "layers of large batches, against BLAS"),
     "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
+    "gradients-cpu": ("bench.gradients", "processor_time", "backpropagate: processor time"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
     "fluctuations": ("bench.fluctuations", "benchmark", "fluctuations: measured over predicted"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),

@@ -34,6 +34,10 @@ class Cases:
                     continue
                 self._rows[case] = row
 
+    def __contains__(self, case: str) -> bool:
+        """Return whether the row of a case is kept."""
+        return case in self._rows
+
     def row(self, case: str, make: Callable[[], list[Cell]]) -> list[Cell]:
         """Return the kept row of a case, or make, keep and print it."""
         if case not in self._rows:

@@ -75,3 +75,31 @@ def test_the_emulator_counts_instructions_of_warps(monkeypatch):
     # The first warp goes round 31 times, the second one 63 times.  Threads that have left the loop
     # wait for the others, because these have a lower address.
     assert list(issued) == [2, 2, 2, 2, 94, 94, 94, 2, 2, 2, 2]
+
+
+@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
+def test_finished_cases_are_kept(tmp_path, monkeypatch, capsys):
+    """A line that a killed run left half written is made again, and so are other cases."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    cases = importlib.import_module("bench.unfinished").Cases
+    made = []
+
+    def row(case):
+        return lambda: made.append(case) or [case, 0.1, None]
+
+    first = cases("x", tmp_path)
+    for case in ("a", "b"):
+        first.row(case, row(case))
+    file = tmp_path / "x.jsonl"
+    file.write_text(file.read_text()[:-4])
+    second = cases("x", tmp_path)
+    assert [second.row(case, row(case))[0] for case in ("a", "b", "c")] == ["a", "b", "c"]
+    assert made == ["a", "b", "b", "c"]
+    third = cases("x", tmp_path)
+    assert [third.row(case, row(case)) for case in made[1:]] == [
+        [case, 0.1, None] for case in made[1:]
+    ]
+    assert made == ["a", "b", "b", "c"]
+    third.done()
+    assert not file.exists()
+    assert capsys.readouterr().out.splitlines()[0] == "a a 0.1 None"

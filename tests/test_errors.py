@@ -132,6 +132,7 @@ def test_examples_cover_every_public_error():
         "Interrupted",
         "KernelCacheWarning",
         "LayoutWarning",
+        "LinearTheoryWarning",
         "PrecisionWarning",
     }
 

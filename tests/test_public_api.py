@@ -58,10 +58,10 @@ PUBLIC = {
     ),
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
-        "LayoutWarning MissingExtraError NonFiniteError NotMixing PartialEstimateError "
-        "PrecisionWarning ResultTooLargeError SingularGramError StoreError StoreInUseError "
-        "StoreLockError StoreMismatchError StoreReplacedError UnknownNameError WorkersLostError "
-        "ZeroVarianceError"
+        "LayoutWarning LinearTheoryWarning MissingExtraError NonFiniteError NotMixing "
+        "PartialEstimateError PrecisionWarning ResultTooLargeError SingularGramError StoreError "
+        "StoreInUseError StoreLockError StoreMismatchError StoreReplacedError UnknownNameError "
+        "WorkersLostError ZeroVarianceError"
     ),
     "bnmc.experiments": (
         "Experiment Table describe extras_of names run"

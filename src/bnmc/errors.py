@@ -23,6 +23,7 @@ __all__ = [
     "Interrupted",
     "KernelCacheWarning",
     "LayoutWarning",
+    "LinearTheoryWarning",
     "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
@@ -621,6 +622,26 @@ class LayoutWarning(UserWarning):
     ...     gram = bnmc.gram.gram(np.ones((2, 5)))
     >>> caught[0].category.__name__
     'LayoutWarning'
+    """
+
+
+class LinearTheoryWarning(UserWarning):
+    """A prediction of `bnmc.mean_field.PathFluctuations` is for a width that is too small for it.
+
+    The message names the layer and the width from which on the linear theory holds.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import bnmc
+    >>> import numpy as np
+    >>> mean_field = bnmc.MeanField(bnmc.Chain(10, 2, "linear", norm="none"))
+    >>> run = mean_field.trajectory(np.eye(2), 5, fluctuations=True, rng=0)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     found = run.fluctuations.mean_square(10)
+    >>> caught[0].category.__name__
+    'LinearTheoryWarning'
     """
 
 

@@ -15,8 +15,9 @@ from numba import types
 
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MULTIPLIED, Spec
-from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE
+from bnmc._kernels.gpu.passes import cover_kernel, unfold_kernel
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_CENTRED, NORM_NONE
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 
@@ -32,6 +33,10 @@ FEW = {
     "layers-2-float32": ("layers", 2, "float32", DRAWN, (80,)),
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
     "rows-2-float32-weights": ("rows", 2, "float32", MULTIPLIED, (90,)),
+    "moments-2-float32": ("moments", 2, "float32", DRAWN, (90,)),
+    "finish-2-float64": ("finish", 2, "float64", KEPT, (80,)),
+    "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
+    "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (90,)),
 }
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
@@ -45,6 +50,10 @@ KERNELS = {
     "rows-10-float32": ("rows", 10, "float32", DRAWN, BOTH),
     "rows-16-float32-weights": ("rows", 16, "float32", MULTIPLIED, BOTH),
     "rows-10-float32-given": ("rows", 10, "float32", GIVEN, BOTH),
+    "moments-10-float32": ("moments", 10, "float32", DRAWN, BOTH),
+    "moments-10-float32-weights": ("moments", 10, "float32", MULTIPLIED, (90,)),
+    "finish-10-float32": ("finish", 10, "float32", DRAWN, BOTH),
+    "finish-10-float32-kept": ("finish", 10, "float32", KEPT, (90,)),
 }
 #: What the table of the benchmark has besides.
 MORE = {
@@ -53,6 +62,12 @@ MORE = {
     "rows-64-float32": ("rows", 64, "float32", DRAWN, (90,)),
     "rows-16-float64-weights": ("rows", 16, "float64", MULTIPLIED, (90,)),
     "rows-64-float32-weights": ("rows", 64, "float32", MULTIPLIED, (90,)),
+    "moments-10-float64": ("moments", 10, "float64", DRAWN, (90,)),
+    "moments-64-float32": ("moments", 64, "float32", DRAWN, (90,)),
+    "moments-16-float64-weights": ("moments", 16, "float64", MULTIPLIED, (90,)),
+    "finish-10-float64": ("finish", 10, "float64", DRAWN, (90,)),
+    "finish-64-float32": ("finish", 64, "float32", DRAWN, (90,)),
+    "finish-16-float32-weights": ("finish", 16, "float32", MULTIPLIED, (90,)),
 }
 
 
@@ -80,23 +95,45 @@ def signature(kernel, dtype):
         return types.void(grams, *recorded)
     if kernel == "rescale":
         return types.void(grams, array(number, 3), array(number, 4), status, whole, whole)
+    if kernel == "cover":
+        return types.void(grams, array(whole, 2), double, grams)
+    if kernel == "unfold":
+        return types.void(array(number, 4), whole, whole, array(whole, 2), array(number, 3))
+    # The Gram matrices or covariances, x, activations, what weights of several taps multiply.
+    rows = (grams, array(number, 3), array(number, 4), array(number, 3))
+    of_passes = (
+        status, whole, whole, double, double, double, double, double, whole, whole, whole, word,
+        word,
+    )  # fmt: skip
+    arrived = array(types.int32, 1)
+    if kernel == "moments":
+        return types.void(*rows, record, grams, grams, arrived, *of_passes)
+    if kernel == "finish":
+        return types.void(grams, *rows, grams, grams, grams, arrived, *recorded, whole, *of_passes)
     if kernel == "layers":
         slots = array(whole, 1)
         return types.void(
             grams, array(number, 3), *recorded, slots, status, *law, whole, whole, word, word
         )
     return types.void(
-        grams, array(number, 3), array(number, 4), array(number, 3), array(double, 3),
-        array(types.int32, 1), *recorded, whole, status, *law, whole, whole, whole, word, word,
+        *rows, array(double, 3), arrived, *recorded, whole, status, *law, whole, whole, whole, word,
+        word,
     )  # fmt: skip
 
 
-def spec_of(columns, dtype, source, scaled):
-    """Centred relu chains of one batch, or chains without norm whose scale is split off."""
-    sigma = sigma_of(Activation.named("relu"))
+def spec_of(kernel, columns, dtype, source, scaled):
+    """Centred relu chains of one batch, or chains without norm whose scale is split off.
+
+    Passes are those of a norm over the features after the activation, with a skip connection and,
+    if weights are multiplied, a bias.
+    """
+    sigma, passing = sigma_of(Activation.named("relu")), None
+    if kernel in ("moments", "finish"):
+        bias = NORMAL_BIAS * (source == MULTIPLIED)
+        passing = Passing(ACTIVATION_FIRST, NORM_NONE, True, True, bias)
     return Spec(
-        columns, columns, NORM_NONE if scaled else NORM_CENTRED, False, source == MULTIPLIED, dtype,
-        sigma.digest, source, scaled=scaled,
+        columns, columns, NORM_NONE if scaled or passing else NORM_CENTRED, passing is not None,
+        source in (MULTIPLIED, KEPT), dtype, sigma.digest, source, scaled=scaled, passing=passing,
     )  # fmt: skip
 
 
@@ -104,7 +141,7 @@ def compile_all(folder, wanted):
     """Write the PTX of kernels to files."""
     for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
         compiled = kernels_of(
-            spec_of(columns, dtype, source, "rescale" in name or "scaled" in name)
+            spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
         )
         for capability in capabilities:
             cc = divmod(capability, 10)
@@ -113,7 +150,8 @@ def compile_all(folder, wanted):
             with mock.patch.object(
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
-                function = getattr(compiled, kernel)
+                alone = {"cover": cover_kernel, "unfold": unfold_kernel}
+                function = alone[kernel]() if kernel in alone else getattr(compiled, kernel)
                 ptx, _ = cuda.compile_ptx(function.py_func, signature(kernel, dtype), cc=cc)
             registers = function.targetoptions["max_registers"]
             heading = f"// registers {registers}, threads {compiled.shape.threads}, "

@@ -32,8 +32,8 @@ def ptx(request, tmp_path_factory):
 
 def test_every_kernel_compiles(ptx):
     files = sorted(path.name for path in ptx.iterdir())
-    every = {"couple", "layers", "observe", "renew", "rescale", "rows"}
-    assert {name.split("-")[0] for name in files} == every
+    every = {"couple", "layers", "observe", "renew", "rescale", "rows", "moments", "finish"}
+    assert {name.split("-")[0] for name in files} - {"cover", "unfold"} == every
     for name in files:
         text = (ptx / name).read_text()
         # No function is called: all of `core` is part of the kernel.

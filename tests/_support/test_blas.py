@@ -73,5 +73,13 @@ def test_one_thread_of_blas():
     with blas.one_blas_thread():
         assert threads() == {1}
     assert threads() == before
+    # Two threads leave in the order in which they came.
+    first, second = blas.one_blas_thread(), blas.one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert threads() == {1}
+    second.__exit__(None, None, None)
+    assert threads() == before
     with mock.patch.object(blas, "find_spec", return_value=None), blas.one_blas_thread():
         assert threads() == before

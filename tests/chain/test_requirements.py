@@ -86,8 +86,14 @@ REFUSING = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSING)
-@pytest.mark.parametrize("argument", OTHER_LAYERS)
+#: The map of the mean field has biases; its fixed point has none.
+KNOWN = {("bias_variance", "mean field, map"), ("bias_variance", "mean field, path")}
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [(one, name) for one in OTHER_LAYERS for name in REFUSING if (one, name) not in KNOWN],
+)
 def test_layers_that_a_function_does_not_know_are_refused(argument, name):
     call, instead = REFUSING[name]
     chain = bnmc.Chain(20, 3, "relu", **OTHER_LAYERS[argument])

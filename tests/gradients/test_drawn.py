@@ -1,5 +1,7 @@
 """The backward pass with drawn weights: gradients of these weights, and of PyTorch's autograd."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from numpy_gradients import Networks
@@ -8,7 +10,7 @@ from scipy import special
 import bnmc
 from bnmc import Chain
 from bnmc.errors import ArgumentError, Interrupted, NonFiniteError, ResultTooLargeError
-from bnmc.gradients import backpropagation
+from bnmc.gradients import backpropagation, drawn
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 
@@ -153,6 +155,23 @@ def test_scales_beyond_float64_are_split_off():
     assert np.isfinite(tiny.log_gradient_norm).all()
     zero = bnmc.backpropagate(chain, 4, chains=2, rng=0, sampler="weights", loss=0.0 * loss)
     assert (zero.log_gradient_norm == -np.inf).all()
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [Chain(60, 4, "relu", norm="layer"), Chain(60, 4, "tanh", norm="rms", bias_variance=0.1)],
+    ids=str,
+)
+def test_memory_grows_as_the_root_of_the_depth(chain, monkeypatch):
+    """A layer has rows of 60 x 4 x 8 = 1,920 bytes, of which a stretch keeps three or four."""
+    monkeypatch.setattr(drawn, "ROWS_BYTES", 1)
+    bnmc.backpropagate(chain, 2, rng=0, observables=())
+    tracemalloc.start()
+    bnmc.backpropagate(chain, 400, rng=0, observables=(), threads=1)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Twenty layers and twenty ends of stretches; all rows would take 400 x 3 x 1,920 bytes.
+    assert most < 400 * 1_920
 
 
 def test_what_does_not_work_raises():

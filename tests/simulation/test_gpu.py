@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from gpu_runs import assert_equal_to_rounding, both
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import own, philox
@@ -60,26 +61,6 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 def simulator():
     with fast_simulator() if device.SIMULATED else nullcontext():
         yield
-
-
-def both(chain, depth, **options):
-    """Runs on the CPU and on the GPU."""
-    options = {"rng": 11, **options}
-    return [simulate(chain, depth, backend=backend, **options) for backend in ("cpu", "cuda")]
-
-
-def assert_equal_to_rounding(a, b, layers=1):
-    """Entries of G are means of products: of d terms, after a factor of n x n and a row's norm.
-
-    Each step is off by at most as many roundings as it has terms, relative to entries of order one.
-    The condition of the factors, here at most 100, multiplies them, once, where the chain
-    contracts.
-    """
-    n, d = a.chain.batch * (a.inputs or 1), a.chain.width
-    unit = 2.0**-23 if a.dtype == "float32" else 2.0**-52
-    # Rounding of random sign adds up like the square root.
-    terms = np.sqrt(d) + 3 * n + 20
-    assert np.abs(a.gram - b.gram).max() <= 100 * unit * terms * layers
 
 
 def test_words_are_those_of_the_cpu():
@@ -839,8 +820,9 @@ def as_host_array():
 
 
 @DTYPES
-def test_a_start_by_dlpack(as_host_array, dtype):
-    chain = Chain(16, 2, "relu")
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_a_start_by_dlpack(as_host_array, dtype, norm):
+    chain = Chain(16, 2, "relu", norm=norm)
     x = np.random.default_rng(3).standard_normal((2, 16, 2)).astype(dtype)
     given = ByDLPack(x)
     a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)

@@ -72,6 +72,7 @@ BAD = {
     "layers": ({"layers": ["1"]}, ArgumentError, "layers: got '1'"),
     "no layers": ({"layers": []}, ArgumentError, "layers"),
     "batches": ({"batches": []}, ArgumentError, "batches"),
+    "empty batch": ({"batches": [X[:0]]}, ArgumentError, "at least 2 samples"),
     "batches 3": ({"batches": 3}, ArgumentTypeError, "batches: got 3"),
     "one layer": ({"model": mlp(0, 4)}, ArgumentError, "a readout"),
     "too far": ({"steps": 9, "learning_rate": 1e38}, NonFiniteError, "rank loss"),

@@ -200,6 +200,22 @@ def test_skip_connections(name):
     assert len(reading.layers) == 4
 
 
+def test_factor_of_gaussian_weights_and_biases():
+    """The branch times 2 has twice the gain and four times the variance of the biases."""
+    model = residual(lambda own, x: 0.5 * x + 2.0 * own.inner(torch.relu(own.norm(x))))
+    with torch.no_grad():
+        for block in model[1:-1]:
+            block.inner.weight.normal_()
+            block.inner.bias.normal_()
+    chain, unfit = chain_of(model)
+    inner = [block.inner for block in model[1:-1]]
+    weights = torch.stack([one.weight.detach().double() for one in inner])
+    biases = torch.stack([one.bias.detach().double() for one in inner])
+    assert (chain.weights, chain.skip, unfit) == ("gaussian", 0.5, ())
+    assert chain.gain == pytest.approx(2.0 * math.sqrt(6.0 * float(weights.square().mean())))
+    assert chain.bias_variance == pytest.approx(4.0 * float(biases.square().mean()))
+
+
 def circular(kernel=3, image=nn.Conv2d, norm=nn.BatchNorm2d, depth=4, **options):
     options = {"padding": "same", "padding_mode": "circular", **options}
     layers = [image(3, 8, kernel, **options)]
@@ -231,6 +247,14 @@ def test_convolutions_with_circular_padding(model, shape, kernel):
     without, unfit = chain_of(model, batch=4)
     assert without is None
     assert "shape=(height, width)" in unfit[0]
+
+
+def test_size_of_most_images():
+    """`measure` takes the height and width of most layers, here those after the pooling."""
+    model = circular()
+    model.insert(0, nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)))
+    found = bnmc.torch.measure(model, torch.randn(4, 3, 10, 12))
+    assert found.reading.chain.convolution == bnmc.Convolution((5, 6), (3, 3))
 
 
 def test_convolution_is_that_of_pytorch():
@@ -359,6 +383,7 @@ UNFIT = {
     ),
     "slope": (lambda: mlp(4, 6, lambda: nn.LeakyReLU(0.2)), "activations of your own"),
     "convolutions": (resnet, "a convolution with kernels of 3×3 and padding of zeros"),
+    "padding of one axis": (lambda: circular((3, 5), padding=(1, 1)), "padding of circular"),
     "stride": (lambda: circular(stride=2, padding=1), "with stride, dilation or groups"),
     "groups": (lambda: circular(groups=1, dilation=2), "with stride, dilation or groups"),
     "shared": (
@@ -374,7 +399,14 @@ UNFIT = {
 }  # fmt: skip
 
 #: Models of which no chain can be made.
-WITHOUT = ("convolutions", "stride", "groups", "instance norm", "groups of images")
+WITHOUT = (
+    "convolutions",
+    "padding of one axis",
+    "stride",
+    "groups",
+    "instance norm",
+    "groups of images",
+)
 
 
 @pytest.mark.parametrize("what", UNFIT)

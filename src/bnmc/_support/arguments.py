@@ -97,6 +97,8 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
     >>> integer("width", np.int64(3), low=1)
     3
     """
+    if type(value) is int and (low is None or value >= low) and (high is None or value <= high):
+        return value
     allowed = f"an integer{_interval(low, high)}"
     scalar = _unwrapped(value)
     if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Integral):

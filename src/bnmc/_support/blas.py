@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -39,15 +40,39 @@ def blas_kernel() -> str:
     return f"{blas.get('name', 'unknown')} {blas.get('version', 'unknown')}"
 
 
+class _Limit:
+    """One thread for the BLAS of the process, from the first that asks for it to the last."""
+
+    def __init__(self) -> None:
+        self._guard, self._users = threading.Lock(), 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if self._users == 0:
+                self._limits = import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users == 0:
+                self._limits.restore_original_limits()
+
+
+_LIMIT = _Limit()
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
     """Let products of small matrices take one thread, if the package threadpoolctl is installed.
 
     If other programs use the processors, threads of a small product wait for each other much longer
-    than they compute: ten times as long on two busy processors.
+    than they compute: ten times as long on two busy processors.  Several threads may be in this
+    context; the last that leaves it restores the number of threads.
     """
     if find_spec("threadpoolctl") is None:
         yield
         return
-    with import_module("threadpoolctl").threadpool_limits(1, user_api="blas"):
+    with _LIMIT:
         yield

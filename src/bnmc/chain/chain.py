@@ -212,7 +212,7 @@ class Chain:
                 shown.append(f"{name}={value!r}")
         return f"Chain({', '.join(shown)})"
 
-    @property
+    @cached_property
     def covariance(self) -> CovarianceMap:
         """The map from the Gram matrix of a layer to the covariance of the rows of W a.
 
@@ -223,7 +223,7 @@ class Chain:
             return OfConvolution(self.convolution, bias)
         return WithBias(bias) if self.shows_bias else IDENTITY
 
-    @property
+    @cached_property
     def order_code(self) -> int:
         """Code of the order in kernels; the first of the orders that have the same law."""
         code = ORDERS[self.order]
@@ -231,7 +231,7 @@ class Chain:
             return NORM_FIRST
         return code
 
-    @property
+    @cached_property
     def shows_bias(self) -> bool:
         """Whether the law of the activations depends on a bias."""
         hidden = self.normalization.hides_common_part and self.order_code != ACTIVATION_FIRST

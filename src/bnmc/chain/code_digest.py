@@ -179,7 +179,7 @@ class _Digest:
         self._by_version = by_version
         self._state = hashlib.sha256()
         self._seen: dict[tuple[int, int], int] = {}
-        # An address is that of one value as long as the value lives.
+        # `_seen` holds addresses: they stay unique while the values are alive.
         self._kept: list[object] = []
 
     def hexdigest(self) -> str:

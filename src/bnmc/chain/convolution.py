@@ -101,7 +101,7 @@ class Convolution:
         from bnmc._kernels.cpu.convolving import average_shifts  # Numba takes long to import
 
         stack = np.ascontiguousarray(gram, np.float64).reshape(-1, *gram.shape[-2:])
-        # One axis after the other, since a kernel is all pairs of its rows and columns.
+        # Sum over one axis after the other: the taps are all pairs of a row and a column.
         for kernel in ((self.kernel[0], 1), (1, self.kernel[1])):
             if kernel != (1, 1):
                 out = np.empty_like(stack)

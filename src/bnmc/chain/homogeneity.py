@@ -128,7 +128,7 @@ class _Multiple:
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options or ufunc not in _UFUNCS:
             raise _Undecided
-        # A number of NumPy would call this method again.
+        # A scalar of NumPy would call this method again.
         plain = (one if isinstance(one, _Multiple) else _number(one) for one in inputs)
         return _UFUNCS[ufunc](*plain)
 

@@ -106,7 +106,7 @@ def _read(name: str, path: Path, array: str | None, formats: Collection[str]) ->
     """Read an array of a file, the argument `name`, or raise an error about that argument."""
     suffix = choice(f"{name} (by its suffix)", path.suffix.lower(), formats)
     if array is not None and suffix != ".npz":
-        raise ArgumentError("array", array, "nothing, as only an .npz file has named arrays")
+        raise ArgumentError("array", array, "no array, because only .npz files have named arrays")
     if path.exists() and not path.is_file():
         raise ArgumentError(name, str(path), "a regular file")
     with path.open("rb"):
@@ -119,7 +119,7 @@ def _read(name: str, path: Path, array: str | None, formats: Collection[str]) ->
         raise
     except Exception as error:  # the readers raise many types for damaged files
         reason = str(error) or type(error).__name__
-        raise ArgumentError(name, str(path), f"a sound {suffix} file", reason) from error
+        raise ArgumentError(name, str(path), f"an undamaged {suffix} file", reason) from error
 
 
 def _read_npy(name: str, path: Path, array: str | None) -> NDArray[Any]:

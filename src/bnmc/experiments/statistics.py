@@ -17,6 +17,7 @@ __all__ = [
     "banded",
     "interval",
     "mean_of_band",
+    "overlap_note",
     "proportion",
     "rate_as_estimate",
     "rms",
@@ -112,6 +113,15 @@ def interval(found: Estimate) -> str:
         size = max(abs(low), abs(high))
         digits = min(max(math.ceil(math.log10(size / (high - low))) + 2, 2), 6)
     return f"{found.value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
+
+
+def overlap_note(own: NDArray[np.float64], other: NDArray[np.float64]) -> str:
+    """Return what follows two means of `banded`, each of shape (3,), whose intervals overlap.
+
+    Then the experiment does not decide which of the two is larger.
+    """
+    overlap = not (own[2] < other[1] or own[1] > other[2])
+    return " (undecided: the intervals overlap)" if overlap else ""
 
 
 def short_interval(band: NDArray[np.float64]) -> str:

@@ -127,7 +127,7 @@ def backpropagate(
         default; or orthogonal ones, with a norm over the batch before the activation or none, and
         without bias.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
         their transposes, for every law of weights: the reference, with O(width²) operations per
-        layer and sample, and all rows of a network in memory.  Its Gram matrices equal those of
+        layer and sample, and the rows of many layers in memory.  Its Gram matrices equal those of
         `simulate` up to rounding.
     backend : {"auto", "cpu"}
         Gradients have no kernels for GPUs: "cuda" raises `BackendError`.
@@ -198,8 +198,9 @@ def backpropagate(
 
     A bias is the weight of one more row of a, which is constant; its gradient δ 1 has the squared
     norm 1ᵀδᵀδ 1, which `delta_gram` has.  For norms over the features, other orders than
-    "norm-activation", and biases, both samplers have all rows of a network in memory, and the
-    Gram matrices of "conditional" equal those of `simulate` up to rounding.
+    "norm-activation", and biases, both samplers keep the rows of a stretch of layers (32 MiB, or
+    √depth layers if these take more), and the Gram matrices of "conditional" equal those of
+    `simulate` up to rounding.
 
     If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
 
@@ -359,9 +360,9 @@ class _Found:
     def __init__(self, kept: KeptChains | None, count: int) -> None:
         self._kept, self._count = kept, count
         self._done: dict[int, Part] = {}
-        for number in range(count) if kept is not None else ():
-            if (part := kept.get(number)) is not None:
-                self._done[number] = part
+        if kept is not None:
+            found = ((number, kept.get(number)) for number in range(count))
+            self._done.update((number, part) for number, part in found if part is not None)
         self._written = set(self._done)
 
     @property

@@ -1,4 +1,7 @@
-"""The backward pass of networks whose rows are all in memory, one network at a time.
+"""The backward pass of networks with the rows of a stretch of layers, one network at a time.
+
+The forward pass keeps the layers at the ends of stretches; going back, each stretch is made again
+from its counters.
 
 `DrawnTask` draws weights: the reference, and the way of other laws of weights.  `ReplayedTask`
 makes none, for the layers that the kernels of `descent.py` do not know: norms over the features,
@@ -15,6 +18,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.blas import one_blas_thread
+from bnmc.chain.network import Layer
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import GivenRows, Readout
@@ -27,10 +32,16 @@ __all__ = ["DrawnTask", "NetworkTask", "ReplayedTask"]
 
 Float64Array = NDArray[np.float64]
 
+#: Bytes that the rows of a stretch of layers may take.
+ROWS_BYTES = 1 << 25
+
+#: Arrays of width × columns that a layer keeps: h, N(h) and normals, and some that NumPy makes.
+LAYER_ROWS = 4
+
 
 @dataclass(frozen=True)
 class NetworkTask(Task):
-    """A backward pass with all layers of a network in memory.
+    """A backward pass with the rows of a stretch of layers in memory.
 
     Random numbers have the precision `dtype`; all products are float64.
     """
@@ -43,42 +54,82 @@ class NetworkTask(Task):
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
         done = []
-        for number in range(first, last):
-            if stop is not None and stop.is_set():
-                return None
-            done.append(self._one(start.part(number - first, number - first + 1), number))
+        with one_blas_thread():
+            for number in range(first, last):
+                part = self._one(
+                    start.part(number - first, number - first + 1), number, stop or Event()
+                )
+                if part is None:
+                    return None
+                done.append(part)
         return Part.joined(done)
 
     def bytes_of_network(self) -> int:
         """Return the bytes of one network, about."""
-        width, columns = self.chain.width, self.columns
-        # Representations, their norms or normals of all layers; and a weight matrix.
-        rows = 8 * width * columns * (3 * self.depth + 10)
-        return rows + 24 * width**2 * (self.products is DrawnWeights)
+        width, columns, layers = self.chain.width, self.columns, self._stretch()
+        # Rows of a stretch: representations, their norms, and normals; rows at the ends of
+        # stretches; what a layer needs; and a weight matrix.
+        rows = LAYER_ROWS * layers + 2 * (self.depth // layers) + 10
+        matrices = 4 * columns**2 * layers
+        return 8 * (width * columns * rows + matrices) + 24 * width**2 * (
+            self.products is DrawnWeights
+        )
 
-    def _one(self, start: Covariance | Representation, number: int) -> Part:
-        """Take one chain forward and back."""
-        chain, depth = self.chain, self.depth
+    def _stretch(self) -> int:
+        """Return the layers of a stretch: as many as `ROWS_BYTES` hold, or √depth if more.
+
+        The layers at the ends of stretches are kept, so √depth layers need the least memory.
+        """
+        size = 8 * LAYER_ROWS * self.chain.width * self.columns
+        return max(1, min(self.depth, max(ROWS_BYTES // size, math.isqrt(self.depth))))
+
+    def _network(self, start: Float64Array | Layer, begin: int, last: int, number: int) -> Network:
+        """Return the rows of the layers of a stretch."""
+        weights = self.products(self.chain, self.inputs, self.dtype, self.key, number, number + 1)
+        return Network(self.chain, self.inputs or 1, start, weights, last, number, begin)
+
+    def _one(self, start: Covariance | Representation, number: int, stop: Event) -> Part | None:
+        """Take one chain forward and back; return None if told to stop."""
+        depth, size = self.depth, self._stretch()
         of_run = self.inputs, self.dtype, self.key, number, number + 1
-        network = Network(
-            chain, self.inputs or 1, first_rows(chain, start, *of_run),
-            self.products(chain, *of_run), depth, number,
-        )  # fmt: skip
-        grams = np.concatenate([network.gram(layer) for layer in range(depth + 1)])
-        states = np.zeros((depth, 3, self.columns, self.columns))
-        scales = np.zeros(depth)
+        begin: Float64Array | Layer = first_rows(self.chain, start, *of_run)
+        begins: list[Float64Array | Layer] = []
+        network = None
+        for first in range(0, depth, size):
+            if stop.is_set():
+                return None
+            network = None  # before the rows of the next stretch are made
+            network = self._network(begin, first, min(first + size, depth), number)
+            begins.append(begin)
+            begin = network.layer(min(first + size, depth))
+        assert network is not None
         delta, scale = self._top(network, number)
-        for layer in range(depth, 0, -1):
-            if layer < depth:
-                delta, more = _scaled(network.down(layer + 1, delta))
-                scale += more
-            if not np.isfinite(delta).all():
-                raise NonFiniteError(number, layer, "gradient")
-            scales[layer - 1] = scale
-            # The place between is that of products with normals, which there are none of.
-            states[layer - 1, 0] = delta[0].T @ delta[0] / chain.width
-            states[layer - 1, 2] = network.hidden(layer)[0].T @ delta[0] / chain.width
-        return self._part(number, grams, states, scales)
+        part = self._empty(number)
+        for first in reversed(range(0, depth, size)):
+            last = min(first + size, depth)
+            begin = begins.pop()
+            if stop.is_set():
+                return None
+            if last < depth:
+                network = None
+                network = self._network(begin, first, last, number)
+            grams = np.concatenate([network.gram(layer) for layer in range(first, last + 1)])
+            states = np.zeros((last - first, 3, self.columns, self.columns))
+            scales = np.zeros(last - first)
+            for layer in range(last, first, -1):
+                if not np.isfinite(delta).all():
+                    raise NonFiniteError(number, layer, "gradient")
+                index = layer - first - 1
+                scales[index] = scale
+                # The place between is that of products with normals, which there are none of.
+                states[index, 0] = delta[0].T @ delta[0] / self.chain.width
+                if self.wants_hidden:
+                    states[index, 2] = network.hidden(layer)[0].T @ delta[0] / self.chain.width
+                if layer > 1:
+                    delta, more = _scaled(network.down(layer, delta))
+                    scale += more
+            self._record(part, first, grams, states, scales)
+        return part
 
     def _top(self, network: Network, number: int) -> tuple[Float64Array, int]:
         """Return δ of the last layer, (1, width, columns), in units of 2**exponent."""
@@ -96,20 +147,46 @@ class NetworkTask(Task):
         delta, more = _scaled(network.through_activation(self.depth, (gradient @ readout).T[None]))
         return delta, exponent + more
 
-    def _part(
-        self, number: int, grams: Float64Array, states: Float64Array, scales: Float64Array
-    ) -> Part:
-        """Return the results of one chain, from its Gram matrices and the states of layers."""
+    def _empty(self, number: int) -> Part:
+        """Return the results of one chain, of which nothing is recorded yet."""
+        slots = self.recorded.count
+        values = {
+            one.name: np.zeros((1, slots, *one.shape_of(self.columns))) for one in self.observables
+        }
+        return Part(number, np.zeros((1, self.depth)), values, np.zeros((1, slots)), [])
+
+    def _record(
+        self, part: Part, first: int, grams: Float64Array, states: Float64Array,
+        scales: Float64Array,
+    ) -> None:  # fmt: skip
+        """Record gradient norms and observables of a stretch of layers.
+
+        Parameters
+        ----------
+        part : Part
+            Of one chain.
+        first : int
+            The layer before the first one.
+        grams : (layers + 1, columns, columns) ndarray
+            Of layers `first`, ….
+        states : (layers, 3, columns, columns) ndarray
+        scales : (layers,) ndarray
+        """
+        count = len(states)
         products = np.einsum("lij,lij->l", states[:, 0], grams[:-1])
         factor = 2.0 * math.log(abs(self.chain.gain) * self.chain.width)
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
-        logs += math.log(2.0) * scales
-        slots = self.recorded.slots(np.arange(1, self.depth + 1))
+        part.log_norms[0, first : first + count] = logs + math.log(2.0) * scales
+        slots = self.recorded.slots(np.arange(first + 1, first + count + 1))
         due = np.flatnonzero(slots >= 0)
+        if due.size == 0:
+            return
+        to = slots[due] + self.recorded.before(first + 1)
+        part.log_scale[0, to] = math.log(2.0) * scales[due]
         view = GradientView(self.chain, grams[None, due + 1], states[None, due])
-        values = {one.name: one.evaluate(view) for one in self.observables}
-        return Part(number, logs[None], values, math.log(2.0) * scales[None, due], [])
+        for one in self.observables:
+            part.values[one.name][:, to] = one.evaluate(view)
 
 
 @dataclass(frozen=True)

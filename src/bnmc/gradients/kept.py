@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
+from bnmc._support.blas import blas_kernel
 from bnmc._support.json import loads
 from bnmc._support.kept_folder import KeptFolder, header_of
 from bnmc._support.version import __version__
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import StoreError
+from bnmc.gradients.drawn import NetworkTask
 from bnmc.gradients.parts import Part, Task
 from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
 
@@ -138,6 +140,7 @@ class KeptChains(KeptFolder):
         task, first = self._task, number * self.size
         count = min(self.size, self._chains - first)
         slots = task.recorded.count
+        shapes: dict[str, tuple[int, ...]]
         shapes = {"log_norms": (count, task.depth), "log_scale": (count, slots)}
         for one in task.observables:
             shapes[_VALUES + one.name] = (count, slots, *one.shape_of(task.columns))
@@ -157,6 +160,8 @@ def _identity(task: Task, start: Covariance | Representation, chains: int) -> di
         "sampler": task.sampler, "dtype": task.dtype, "chains": str(chains),
         "inputs": str(task.inputs), "depth": str(task.depth), "every": str(task.recorded.every),
     }  # fmt: skip
+    if isinstance(task, NetworkTask):
+        facts["blas"] = blas_kernel()
     derivative = chain.activation.derivative
     direction = task.direction
     return facts | chain_facts(chain) | {

@@ -1,4 +1,4 @@
-"""Forward and backward passes in NumPy, of networks whose rows are all in memory.
+"""Forward and backward passes in NumPy, of networks with the rows of many layers in memory.
 
 `Network` computes the forward pass and the backward pass of an ensemble, for every norm, order and
 bias.  The classes of `products.py` multiply by the weights and by their transposes.  Arrays have
@@ -58,38 +58,53 @@ def _with_skip(chain: Chain) -> Chain:
 
 
 class Network:
-    """Some networks with all their layers.
+    """Some networks with the rows of successive layers.
 
     Parameters
     ----------
     chain : Chain
     inputs : int
-    x : (networks, width, columns) ndarray
-        Layer 0: what a skip connection keeps.
+    start : (networks, width, columns) ndarray or Layer
+        Layer 0: what a skip connection keeps; or layer `begin` of such a network.
     weights : Weights
-    depth : int
+    last : int
+        The last layer.
     first : int
         Number of the first network, for errors.
-
+    begin : int, default 0
+        The first layer.
     """
 
     def __init__(
-        self, chain: Chain, inputs: int, x: Float64Array, weights: Weights, depth: int, first: int
+        self,
+        chain: Chain,
+        inputs: int,
+        start: Float64Array | Layer,
+        weights: Weights,
+        last: int,
+        first: int,
+        begin: int = 0,
     ) -> None:
-        self.chain, self.inputs, self.weights, self.depth = chain, inputs, weights, depth
+        self.chain, self.inputs, self.weights = chain, inputs, weights
         self._first = first
         self._made = Layers(
             chain.activation, chain.normalization, chain.order_code, chain.batch, chain.eps
         )
-        # A norm before the state has been applied to that of layer 0.
-        is_first = chain.order_code == NORM_FIRST
-        normed = Normalised(x, None, None) if is_first else self._normalised(x, 0)
-        self._layers = [Layer(self._made, x, normed)]
-        for layer in range(1, depth + 1):
+        if not isinstance(start, Layer):
+            # A norm before the state has been applied to that of layer 0.
+            is_first = chain.order_code == NORM_FIRST
+            normed = Normalised(start, None, None) if is_first else self._normalised(start, 0)
+            start = Layer(self._made, start, normed)
+        self._layers = {begin: start}
+        for layer in range(begin + 1, last + 1):
             h = chain.skip * self.x_of(layer - 1)
             h += chain.gain * weights.times(layer, self.activations(layer - 1))
-            self._layers.append(Layer(self._made, h, self._normalised(h, layer)))
+            self._layers[layer] = Layer(self._made, h, self._normalised(h, layer))
             self._require_range(layer)
+
+    def layer(self, number: int) -> Layer:
+        """Return a layer, with which another network may start."""
+        return self._layers[number]
 
     def x_of(self, layer: int) -> Float64Array:
         """Return what a skip connection keeps of a layer."""

@@ -1,14 +1,14 @@
 """Kernels of infinitely wide networks: the Gaussian process, the tangent kernel, and training.
 
 `nngp` and `ntk` compute the covariance K of the outputs of a random network of infinite width, and
-its tangent kernel Θ, also with batch normalization, or simulate them at finite width; `convergence`
-measures the distance between both.  `descent` trains the network by gradient descent, which is a
-differential equation in the space of functions with the kernel Θ.  `posterior` is the law of the
-trained outputs of an ensemble of networks.  `alignment` and `complexity` relate a kernel to labels.
-`dual` returns the dual activations, the Gaussian integrals of which all kernels consist.  A
-`Scaling` says how weights and learning rates depend on the width, and so which limit networks have;
-`train_networks` trains networks of finite width under a scaling, and `logit_divergence` compares
-them.
+its tangent kernel Θ, also with batch normalization, or simulate them at finite width.
+`convergence` measures the distance between the kernels of finite and infinite width.  `descent`
+trains the network by gradient descent, which is a differential equation in the space of functions
+with the kernel Θ.  `posterior` is the law of the trained outputs of an ensemble of networks.
+`alignment` and `complexity` relate a kernel to labels.  `dual` returns the dual activations: the
+Gaussian integrals in the kernels.  A `Scaling` specifies how weights and learning rates depend on
+the width, which determines the limit of the networks; `train_networks` trains networks of finite
+width under a scaling, and `logit_divergence` compares them.
 
 The sources are Jacot, Gabriel and Hongler, *Neural tangent kernel* (arXiv 1806.07572); Lee et al.,
 *Wide neural networks of any depth evolve as linear models under gradient descent* (arXiv

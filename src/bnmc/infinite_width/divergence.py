@@ -1,4 +1,4 @@
-"""`logit_divergence`: how far the outputs of a limit are from those of finite networks."""
+"""`logit_divergence`: the distance of the outputs of a limit from those of finite networks."""
 
 from __future__ import annotations
 

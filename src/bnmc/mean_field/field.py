@@ -205,10 +205,10 @@ class MeanField:
         2 × 2 numbers; see `Sector`. An eigenvector of Jᵀ with eigenvalue λ has the variance
         ``C/((1 − λ²) d)`` in its direction. C contains E σ_iσ_jσ_kσ_l, which are integrals
         over at most four angles, and five under norm "batch-uncentred" if σ is not odd. They are
-        evaluated by nested Gauss rules with panels that end at kinks of σ. The stated error is the
-        difference between two such rules. It decreases slowly if σ has kinks and n is 4, 5 or 6: to
-        about 1e-6 by four angles. By five, these cases take up to a minute with the default `rtol`,
-        others about 10 s.
+        evaluated by nested Gauss rules with panels that end at kinks of σ; for n ≥ 24, Fourier
+        transforms replace all angles but the fifth. The stated error is the difference between two
+        such rules. It decreases slowly if σ has kinks and n is 4, 5 or 6: to about 1e-6 by four
+        angles. By five, these cases take up to a minute with the default `rtol`, others about 10 s.
 
         The law of the weights does not matter to leading order if their entries are independent.
         For the linear chain with norm "batch" and ``m = n − 1``,
@@ -389,8 +389,9 @@ class MeanField:
         independent estimates of J_l, so S_l is unbiased. The standard errors are those of 8
         replicates. For batch size n, each point of a layer costs about n⁴ operations. The theory
         needs that G_l is far from singular, compared with its fluctuation, in the space that the
-        normalization sees. Without normalization, S_l grows with depth l, and the theory holds for
-        l much less than d; `bnmc.random_matrix.linear_covariance` is exact for linear chains.
+        normalization sees; `PathFluctuations.least_widths` judges this. Without normalization, S_l
+        grows with depth l, and the theory holds for l much less than d;
+        `bnmc.random_matrix.linear_covariance` is exact for linear chains.
 
         Examples
         --------

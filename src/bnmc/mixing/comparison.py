@@ -362,7 +362,7 @@ def _component(chain: Chain) -> NDArray[np.float64]:
     """
     n = chain.batch
     if not chain.normalization.acts_on_rows:
-        # The map acts on pairs of samples; the diagonal forgets its past in one layer.
+        # The map acts on pairs of samples; the next diagonal does not depend on this one.
         if n == 2:
             hint = "the correlation of two samples is no component of mean 0"
             raise ArgumentError("batch", n, f"at least 3 for norm={chain.norm!r}", hint)

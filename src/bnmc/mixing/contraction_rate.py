@@ -145,7 +145,7 @@ def contraction(
     chain.activation.check()
     processors = available_processors()
     size = -(-pairs // (4 * processors))
-    # Distances and pivots of two blocks of layers or more, in five arrays.
+    # Five arrays hold distances and pivots of at least two blocks of layers.
     numbers = 10 * BLOCK_LAYERS
     require_memory_of_pairs(chain, pairs, size, processors, numbers=numbers)
     start = prepare(chain, initial, 1, None)

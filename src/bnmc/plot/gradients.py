@@ -104,7 +104,7 @@ def gradient_norms(
         predicted = mean[middle] - 0.5 * math.log(rate) * (layers - middle)
         ax.plot(
             layers, predicted, "--", color="black", linewidth=1.0,
-            label=f"infinite width: squares times {rate:.4g} per layer, towards the input",
+            label=f"infinite width: squared norm ×{rate:.4g} per layer, towards the input",
         )  # fmt: skip
     label_layers(ax, r"layer $\ell$")
     ax.set_ylabel(r"$\ln\, \|\partial L / \partial W_\ell\|_F$")

@@ -32,12 +32,6 @@ OF_PYTHON = "a function that samples weights is Python, which runs on the CPU al
 #: Why no GPU takes chains with orthogonal weights.
 OF_HAAR = "chains with orthogonal weights are made on the CPU: backend='cpu'"
 
-#: Why no GPU takes chains whose layers are not row by row.
-OF_PASSES = (
-    "convolutions, norms over the features, biases and orders other than 'norm-activation' are "
-    "made on the CPU: backend='cpu'"
-)
-
 
 @dataclass(frozen=True)
 class Execution:
@@ -103,11 +97,18 @@ def choose_backend(wanted: str, ensemble: Ensemble, depth: int, threads: int) ->
     if wanted == "auto" and SIMULATED:
         return "cpu"
     reason = why_not() or refusal
-    if reason is None:
-        return "cuda"
     if wanted == "cuda":
-        raise BackendError("cuda", reason)
-    return "cpu"
+        if reason is not None:
+            raise BackendError("cuda", reason)
+        return "cuda"
+    return "cuda" if reason is None and _fits(ensemble) else "cpu"
+
+
+def _fits(ensemble: Ensemble) -> bool:
+    """Return whether a GPU has room for the Gram matrices of these chains."""
+    from bnmc.simulation.engine.gpu.samplers import fits
+
+    return fits(ensemble.chain, ensemble.columns, ensemble.path, ensemble.dtype)
 
 
 def _refusal(ensemble: Ensemble) -> str | None:
@@ -116,6 +117,4 @@ def _refusal(ensemble: Ensemble) -> str | None:
         return OF_PYTHON
     if ensemble.chain.is_orthogonal:
         return OF_HAAR
-    if not (ensemble.chain.is_row_by_row and ensemble.chain.covariance.is_identity):
-        return OF_PASSES
     return OF_FACTORS if ensemble.path == "factor" else None

@@ -208,7 +208,7 @@ class Pool:
 
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._executor is not None
-        # After Ctrl-C nobody waits for the end of a long layer.
+        # Ctrl-C does not wait for the end of a long layer.
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             abandon(self._executor)
         else:

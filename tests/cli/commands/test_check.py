@@ -22,6 +22,6 @@ def test_check(run, document_of, tmp_path):
     (tmp_path / "torn.npy").write_bytes((tmp_path / "good.npy").read_bytes()[:300])
     status, _, err = run(*arguments, "--samples", "torn.npy")
     assert status == 2
-    assert "samples: got 'torn.npy', allowed: a sound .npy file" in err
+    assert "samples: got 'torn.npy', allowed: an undamaged .npy file" in err
     assert run(*arguments, "--samples", "missing.npy")[0] == 2
     np.testing.assert_array_equal(read_states("good.npy"), good)

@@ -113,7 +113,7 @@ class TestJson:
             )
             assert status == 2
             assert "output: got" in err
-            assert "another path than that of the store" in err
+            assert "a path other than that of the store" in err
             assert not Path("z.zarr").exists()
 
     def test_results_are_shown_even_if_they_cannot_be_written(

@@ -1,12 +1,19 @@
 """Fluctuations along a path: against closed forms, the stationary law, and simulated chains."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy import stats
 
 import bnmc
 from bnmc.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    LinearTheoryWarning,
+    PartialEstimateError,
+)
 from bnmc.mean_field import MeanField, PathFluctuations
 from bnmc.random_matrix import linear_covariance
 
@@ -98,6 +105,81 @@ def test_coverage_and_mean_square(options, activation):
     off = np.abs(square.mean(axis=0) - predicted.value)
     assert np.all(off <= error + 0.02 * predicted.value)
     assert np.all(predicted.value[0] == 0.0)
+
+
+def test_least_widths_without_normalization():
+    """Linear chains: S_l = l S_1, so r_l = l (m+1)/m, and layer l has (l−1)/l of it from before.
+
+    Relative to G, one layer makes Δ = W − I with W the Gram matrix of standard normal rows, and
+    E‖Δ‖² = m(m+1)/d.
+    """
+    law = along(Chain(width=10, batch=3, activation="linear", norm="none"), START, 6)
+    expected = np.zeros(7)
+    for layer in range(1, 6):
+        rho = np.sqrt(layer / (layer + 1))
+        expected[layer + 1] = rho * (expected[layer] + layer * 4 / 3)
+    # The standard error of a trace is at most 3 % of it.
+    assert law.nonlinearity == pytest.approx(expected, rel=0.1, abs=1e-12)
+    assert law.least_widths.tolist()[:2] == [1, 1]
+    assert law.least_widths[6] == law.holds_from == np.ceil(10 * law.nonlinearity[6])
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu"])
+def test_least_widths_of_deep_layers(activation):
+    """Those of the stationary law, with ρ in place of the rate."""
+    chain = Chain(width=10, batch=4, activation=activation)
+    found = along(chain, np.diag([1.0, 2.0, 3.0, 4.0]), 16)
+    law = MeanField(chain).fluctuations()
+    sectors = law.sectors
+    carried = sum(
+        s.multiplicity * np.trace(s.jacobian @ s.variance @ s.jacobian.T) for s in sectors
+    )
+    total = sum(s.multiplicity * np.trace(s.variance) for s in sectors)
+    rho, r = np.sqrt(carried / total), law._relative_square
+    # Standard errors are 5 %, and rate¹⁶ < 1e-3.
+    assert found.nonlinearity[-1] == pytest.approx(rho * r / (1 - rho), rel=0.2)
+    assert found.least_widths[-1] <= 1.2 * law.least_width
+
+
+def test_the_linear_theory_holds_from_least_width():
+    """Linear chains, whose exact covariance at finite width is known: within 10 % from there on.
+
+    At a fifth of the width, the difference exceeds 10 %.
+    """
+    depth = 6
+    law = along(
+        Chain(width=10, batch=3, activation="linear", norm="none"),
+        START,
+        depth,
+        fluctuation_rtol=0.02,
+    )
+
+    def excess(width):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            predicted = law.mean_square(width)
+        exact = np.einsum("ijij", linear_covariance(START, width, depth))
+        assert predicted.stderr[depth] < 0.02 * predicted.value[depth]
+        return exact / predicted.value[depth] - 1
+
+    assert abs(excess(law.holds_from)) < 0.1
+    assert excess(law.holds_from // 5) > 0.1
+
+
+def test_warning_below_the_least_width():
+    law = along(Chain(10, 3, "linear", norm="none"), START, 5)
+    least = law.least_widths
+    for call in (law.mean_square, law.band):
+        with pytest.warns(LinearTheoryWarning, match=f"layer 5 holds from width {least[5]}"):
+            call(int(least[5]) - 1)
+    with pytest.warns(LinearTheoryWarning, match=f"layer 4 holds from width {least[4]}"):
+        law.covariance(4, int(least[4]) - 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for width in (1, law.holds_from):
+            law.mean_square(width)
+            law.band(width)
+        law.covariance(4, int(least[4]))
 
 
 def test_jumps_have_a_jacobian():

@@ -145,3 +145,12 @@ def test_autocorrelation_time_of_a_long_run():
     low, high = found.time.ci
     assert 0.99 * low < expected < 1.01 * high
     assert high / low < 2
+
+
+@pytest.mark.slow
+def test_two_samples_under_selu():
+    """The rate between two batches is known to 2e-5 only, but no part of the law of G."""
+    law = fluctuations("selu", 2, norm="batch-uncentred")
+    found = law.mean_square(1)
+    assert law.point_error < 1e-8 < law.fixed_point.error
+    assert found.stderr < 1e-5 * found.value

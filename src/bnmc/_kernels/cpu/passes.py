@@ -60,14 +60,11 @@ from bnmc._kernels.scalar.codes import (
     Draw,
     Law,
 )
+from bnmc._kernels.scalar.moments import is_flat, merged_mean, squares_between, variance_of
 
 #: Most bytes of the rows of a layer that are kept from the first pass to the second.  Rows that do
 #: not fit in a cache of the processor are drawn again.
 KEPT_BYTES = 1 << 21
-
-#: A standard deviation below so many units in the last place of the mean is zero: that is the
-#: rounding error of the sum of a block.
-ROUNDING_UNITS = 64.0
 
 
 class Room(NamedTuple):
@@ -167,10 +164,9 @@ def add_moments(style, law, panel, number, start, count, block, scratch, moments
         for i in range(law.columns):
             mean, squares = moments_of(block, i * BLOCK + row, length, scratch)
             if before > 0:
-                difference = mean - segment[0, i]
-                mean = segment[0, i] + difference * length / (before + length)
-                weight = before * (length / (before + length))
-                squares += segment[1, i] + difference * difference * weight
+                between = squares_between(segment[0, i], before, mean, length)
+                mean = merged_mean(segment[0, i], before, mean, length)
+                squares += segment[1, i] + between
             segment[0, i] = mean
             segment[1, i] = squares
         row = end
@@ -191,17 +187,14 @@ def merge_moments(style, law, panel, block, room):
             for number in range(begin // panel, (end - 1) // panel + 1):
                 length = min((number + 1) * panel, end) - max(number * panel, begin)
                 segment = room.moments[number + group]
-                difference = segment[0, i] - mean
-                mean += difference * length / (count + length)
-                weight = count * (length / (count + length))
-                squares += segment[1, i] + difference * difference * weight
+                between = squares_between(mean, count, segment[0, i], length)
+                mean = merged_mean(mean, count, segment[0, i], length)
+                squares += segment[1, i] + between
                 count += length
-            variance = squares / size
-            if not style.centred:
-                variance += mean * mean
+            variance = variance_of(mean, squares, size, style.centred)
             if not np.isfinite(variance):
                 return NOT_FINITE, i
-            if style.eps == 0.0 and not variance > (ROUNDING_UNITS * unit * mean) ** 2:
+            if style.eps == 0.0 and is_flat(variance, mean, unit):
                 return FLAT_SAMPLE, i
             room.shift[group, i] = mean if style.centred else 0.0
             room.scale[group, i] = 1.0 / np.sqrt(variance + style.eps)

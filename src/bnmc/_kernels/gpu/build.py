@@ -12,9 +12,10 @@ from bnmc._kernels.gpu.gram import gram_functions, record_function
 from bnmc._kernels.gpu.layers import layers_kernel, rows_kernel
 from bnmc._kernels.gpu.multiplying import multiply_function
 from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
+from bnmc._kernels.gpu.passes import finish_kernel, moments_kernel
 from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
 from bnmc._kernels.gpu.rows import row_functions
-from bnmc._kernels.gpu.shape import DRAWN, Shape, Spec, shape_of
+from bnmc._kernels.gpu.shape import DRAWN, KEPT, Shape, Spec, shape_of
 from bnmc._kernels.gpu.state import observe_kernel, rescale_kernel, unit_functions
 from bnmc._kernels.gpu.sums import sum_functions
 from bnmc._kernels.scalar.codes import NORM_NONE
@@ -34,6 +35,9 @@ class Kernels(NamedTuple):
     #: None unless the scale is split off.
     rescale: Any
     renew: Any
+    #: None unless layers are made in passes over their rows; then all others but `observe` are.
+    moments: Any = None
+    finish: Any = None
 
 
 @cache
@@ -45,6 +49,14 @@ def kernels_of(spec: Spec) -> Kernels:
     record_layer = record_function(shape, block, gram)
     sums = sum_functions(shape, block, gram)
     factorise = factor_function(shape, block, gram)
+    if spec.passing is not None:
+        moments = None
+        if spec.needs_moments and spec.source != KEPT:
+            moments = moments_kernel(shape, block, gram, factorise)
+        return Kernels(
+            shape, None, None, None, observe_kernel(shape, block, gram, record_layer), None, None,
+            moments, finish_kernel(shape, block, gram, sums, record_layer, factorise),
+        )  # fmt: skip
     rows = row_functions(shape, block)
     drawing = drawing_functions(shape, block, rows, sums)
     multiply_tile = multiply_function(shape, block)

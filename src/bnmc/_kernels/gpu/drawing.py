@@ -182,12 +182,7 @@ def _draw_alone_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> 
 
 
 def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Any:
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, draw_normals = block.thread, normals_of(shape)
-    quads, groups, chunk, accumulators = shape.quads, shape.groups, shape.chunk, shape.accumulators
-    padded, stride = shape.padded, shape.stride
-    at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
-    finish_tile, add_tile = rows.finish_tile, sums.add_tile
+    finish_tile, add_tile, draw_tile = rows.finish_tile, sums.add_tile, tile_function(shape, block)
 
     @cuda.jit(device=True)
     def add_drawn(
@@ -196,6 +191,17 @@ def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) 
         draw_tile(first_row, element, layer, stream, k0, k1)
         finish_tile(first_row, width, skip, eps, x, kept)
         add_tile()
+
+    return add_drawn
+
+
+def tile_function(shape: Shape, block: Block) -> Any:
+    """Return the device function `draw_tile`."""
+    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
+    thread, draw_normals = block.thread, normals_of(shape)
+    quads, groups, chunk, accumulators = shape.quads, shape.groups, shape.chunk, shape.accumulators
+    padded, stride = shape.padded, shape.stride
+    at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
 
     @cuda.jit(device=True)
     def draw_tile(first_row, element, layer, stream, k0, k1):
@@ -239,4 +245,4 @@ def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) 
                     numbers[u32(at + j * quads)] = acc[4 * c + j]
         cuda.syncthreads()
 
-    return add_drawn
+    return draw_tile

@@ -94,6 +94,7 @@ def rows_kernel(
     clear_sums, add_tile, _, merge_ranges, finish_sums = sums
     prepare, add_drawn = drawing
     copy_tile, finish_tile = tile.copy_tile, tile.finish_tile
+    is_last = last_function(shape)
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
     @kernel(most_registers(shape))
@@ -159,18 +160,8 @@ def rows_kernel(
                 sums[chain, index, entry] = doubles[u32(at_totals + entry)]
             if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
                 cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        cuda.threadfence()
-        cuda.syncthreads()
-        if t == 0:
-            whole[u32(at_flags)] = cuda.atomic.add(arrived, chain, 1)
-        cuda.syncthreads()
-        if whole[u32(at_flags)] != parts - 1:
+        if not is_last(arrived, chain, parts):
             return
-        cuda.threadfence()
-        cuda.syncthreads()
-        if t == 0:
-            arrived[chain] = 0
-            whole[u32(at_flags)] = NOT_STOPPED
         merge_ranges(sums, chain, ranges)
         finish_sums(width)
         store_gram(grams[chain])
@@ -180,3 +171,29 @@ def rows_kernel(
             record_layer(record, values, kinds, stars, chain, slot)
 
     return rows
+
+
+def last_function(shape: Shape) -> Any:
+    """Return the device function that finds the last of several blocks of a chain."""
+    at_flags = shape.at.flags
+
+    @cuda.jit(device=True)
+    def is_last(arrived, chain, parts):
+        """Whether all `parts` blocks have written their results, which this one may then read."""
+        whole = cuda.shared.array(0, int64)
+        t = cuda.threadIdx.x
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            whole[u32(at_flags)] = cuda.atomic.add(arrived, chain, 1)
+        cuda.syncthreads()
+        if whole[u32(at_flags)] != parts - 1:
+            return False
+        cuda.threadfence()
+        cuda.syncthreads()
+        if t == 0:
+            arrived[chain] = 0
+            whole[u32(at_flags)] = NOT_STOPPED
+        return True
+
+    return is_last

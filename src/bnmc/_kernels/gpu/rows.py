@@ -66,14 +66,12 @@ def row_functions(shape: Shape, block: Block) -> Rows:
 
 
 def _finish_row_function(shape: Shape) -> Any:
-    spec, batch, norm, skipped = shape.spec, shape.spec.batch, shape.spec.norm, shape.spec.skipped
-    number, kept_rows, at_flags = spec.number, spec.kept, shape.at.flags
+    spec, batch, skipped = shape.spec, shape.spec.batch, shape.spec.skipped
+    number, kept_rows = spec.number, spec.kept
     # Rows drawn with the covariance P G P are centred already.  With a skip connection the mean is
     # subtracted nevertheless, since rounding errors would add up over layers.
     subtracted = spec.centred and (skipped or spec.source != DRAWN)
-    unit = 2.0**-23 if spec.single else 2.0**-52
-    rounding = number((batch * unit) ** 2)
-    inverse_root = inverse_root32 if spec.single else inverse_root64
+    measure_row = measure_function(shape, spec.norm, subtracted)
     sigma = device_function(Sigma.known[spec.digest].functions[spec.dtype])
 
     @cuda.jit(device=True)
@@ -82,10 +80,37 @@ def _finish_row_function(shape: Shape) -> Any:
 
         A row from `width` on is padding, which may have no variance.
         """
-        whole = cuda.shared.array(0, int64)
         if skipped:
             for i in range(batch):
                 values[u32(at + i * step)] += number(skip) * x[h * batch + i, row]
+        mean, scale = measure_row(values, at, step, row, width, eps)
+        for i in range(batch):
+            value = number((values[u32(at + i * step)] - mean) * scale)
+            if skipped:
+                x[h * batch + i, row] = value
+            value = number(sigma(value))
+            values[u32(at + i * step)] = value
+            if kept_rows:
+                kept[row, h * batch + i] = value
+
+    return finish_row
+
+
+def measure_function(shape: Shape, norm: int, subtracted: bool) -> Any:
+    """Return the device function `measure_row` of a norm over the batch, or of none.
+
+    subtracted : bool
+        Whether the mean of a row is subtracted; not so if it is zero.
+    """
+    spec, batch, at_flags = shape.spec, shape.spec.batch, shape.at.flags
+    number, unit = spec.number, 2.0**-23 if spec.single else 2.0**-52
+    rounding = number((batch * unit) ** 2)
+    inverse_root = inverse_root32 if spec.single else inverse_root64
+
+    @cuda.jit(device=True)
+    def measure_row(values, at, step, row, width, eps):
+        """Return what the norm subtracts from a row, and its scale; note a row without variance."""
+        whole = cuda.shared.array(0, int64)
         mean, scale = number(0.0), number(1.0)
         if subtracted:
             for i in range(batch):
@@ -101,13 +126,6 @@ def _finish_row_function(shape: Shape) -> Any:
             if not variance > rounding * (mean * mean) and eps == 0.0 and row < width:
                 cuda.atomic.min(whole, at_flags, row)
             scale = inverse_root(number(variance + number(eps)))
-        for i in range(batch):
-            value = number((values[u32(at + i * step)] - mean) * scale)
-            if skipped:
-                x[h * batch + i, row] = value
-            value = number(sigma(value))
-            values[u32(at + i * step)] = value
-            if kept_rows:
-                kept[row, h * batch + i] = value
+        return mean, scale
 
-    return finish_row
+    return measure_row

@@ -27,8 +27,12 @@ from numba import float32, float64
 from bnmc._kernels.gpu.device import SIMULATED
 from bnmc._kernels.scalar.codes import GAUSSIAN, NORM_CENTRED
 
-# Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, or given.
-DRAWN, MULTIPLIED, GIVEN = 0, 1, 2
+# Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, given, or
+# kept by the first of two passes.
+DRAWN, MULTIPLIED, GIVEN, KEPT = 0, 1, 2, 3
+
+# Laws of biases.
+NO_BIAS, NORMAL_BIAS, UNIFORM_BIAS = 0, 1, 2
 
 #: Largest number of threads of a block; small in the simulator, whose threads are Python threads.
 MOST_THREADS = 16 if SIMULATED else 256
@@ -55,6 +59,17 @@ MOST_PARTS = 32
 u32 = np.uintp
 
 
+class Passing(NamedTuple):
+    """The properties of layers that are not plain, for which kernels are compiled; see `passes`."""
+
+    order: int
+    norm: int  # over the batch
+    over_features: bool  # whether there is a norm over the features
+    centred: bool  # whether that norm subtracts the mean
+    bias: int = NO_BIAS  # of rows that weights are multiplied for
+    is_convolved: bool = False  # whether these weights are those of several taps
+
+
 class Spec(NamedTuple):
     """The properties of chains for which kernels are compiled."""
 
@@ -68,6 +83,7 @@ class Spec(NamedTuple):
     source: int = DRAWN
     weights: int = GAUSSIAN
     scaled: bool = False  # whether the scale of each sample is split off
+    passing: Passing | None = None  # for layers in passes over their rows
 
     @property
     def rows_of_gram(self) -> int:
@@ -83,6 +99,11 @@ class Spec(NamedTuple):
     def centred(self) -> bool:
         """Whether the norm subtracts the mean of a batch."""
         return self.norm == NORM_CENTRED
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether a pass over the rows sums the moments of the samples."""
+        return self.passing is not None and self.passing.over_features
 
     @property
     def single(self) -> bool:
@@ -111,6 +132,7 @@ class Places(NamedTuple):
     grand: int
     units: int  # exponents of the samples, whole numbers
     partial: int  # shares of sums
+    moments: int  # shares of moments, two numbers a thread
     # int64
     flags: int  # the first row without variance, or another reason to stop
     twin: int
@@ -209,7 +231,7 @@ class Shape:
     @property
     def whole_rows(self) -> bool:
         """Whether a thread draws whole rows, so that no other thread needs them."""
-        return self.spec.source == DRAWN and self.groups == 1
+        return _has_whole_rows(self.spec, self.groups)
 
     @property
     def shares(self) -> int:
@@ -266,7 +288,7 @@ def shape_of(spec: Spec) -> Shape:
         quads = max(16, MOST_THREADS // groups // 16 * 16)
         threads = quads * groups
     # Sums of whole rows are in the order of the lower triangle, which is that of classes of one.
-    whole_rows = spec.source == DRAWN and groups == 1
+    whole_rows = _has_whole_rows(spec, groups)
     classes = n if whole_rows else -(-n // MOST_EDGE[spec.dtype])
     edge = -(-n // classes)
     squares = _squares(classes)
@@ -279,6 +301,10 @@ def shape_of(spec: Spec) -> Shape:
     # The threads of a warp read columns of all classes, so these begin in different banks.
     stride = 4 * quads + max(1, 128 // np.dtype(spec.dtype).itemsize // classes % 32)
     return Shape(spec, threads, quads, groups, chunk, stride, classes, edge, splits, per_entry)
+
+
+def _has_whole_rows(spec: Spec, groups: int) -> bool:
+    return spec.source == DRAWN and groups == 1 and spec.passing is None
 
 
 def _squares(classes: int) -> int:
@@ -318,6 +344,9 @@ def _places_of(shape: Shape) -> Places:
     partial = totals
     if shape.per_entry > 1:
         partial, flags = flags, flags + shape.per_entry * shape.entries
+    moments = flags
+    if spec.needs_moments:
+        flags += 2 * shape.threads
     twin = flags + 1
     zero = twin + n
     words = _up((zero + 1) * 8, VECTOR) // 4
@@ -339,6 +368,6 @@ def _places_of(shape: Shape) -> Places:
         numbers = max(numbers + 4 * shape.per_round * shape.share_line, shared)
     end = tile64 * 8 + -(-max(numbers * size, n * (n + 1) * 8) // 8) * 8
     return Places(
-        totals, diagonal, column, means, grand, units, partial, flags, twin, zero, words, factor,
-        tile, tile, multiplied, shares, tile64, end,
+        totals, diagonal, column, means, grand, units, partial, moments, flags, twin, zero, words,
+        factor, tile, tile, multiplied, shares, tile64, end,
     )  # fmt: skip

@@ -31,7 +31,7 @@ def rates(
     as_json: options.Json = False,
     progress: options.ProgressFlag = None,
 ) -> None:
-    """Estimate the rate of mixing by six methods.
+    """Estimate the rate of mixing by five methods.
 
     The first row of the table is the rate of the mean field.
 

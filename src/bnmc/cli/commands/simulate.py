@@ -104,7 +104,7 @@ def simulate(
         if path is not None:
             require_destination(name, path, force)
     if output is not None and store is not None and output.resolve() == store.resolve():
-        raise ArgumentError("output", str(output), "another path than that of the store")
+        raise ArgumentError("output", str(output), "a path other than that of the store")
     from bnmc.cli.ensemble import print_report, run_ensemble, write_files
 
     done = run_ensemble(settings)

@@ -130,13 +130,19 @@ def _findings(data: xarray.Dataset, changes: NDArray[np.float64]) -> tuple[str, 
     depths, epochs = data.depth.values, data.epoch.values
     most = np.sqrt(1 - 1 / data.attrs["batch"])
     fell = [str(depth) for depth, one in zip(depths, changes, strict=True) if one[2] < 0]
+    rose = [str(depth) for depth, one in zip(depths, changes, strict=True) if one[1] > 0]
+    rest = [str(depth) for depth in depths if str(depth) not in (*fell, *rose)]
+    others = (f"; it rises at {', '.join(rose)}" if rose else "") + (
+        f"; undecided at {', '.join(rest)}" if rest else ""
+    )
     return (
         f"Before training the gap is {short_interval(gap[0, 0])} at {depths[0]} hidden layers and "
         f"{short_interval(gap[-1, 0])} at {depths[-1]}; at most it is {most:.3g}.",
         f"After {epochs[-1]:.0f} epochs the loss is {short_interval(loss[0, -1])} at {depths[0]} "
         f"hidden layers and {short_interval(loss[-1, -1])} at {depths[-1]}.",
         f"In the first {epochs[1]:.0f} epochs the gap falls, with a 95 % interval of the change "
-        f"below 0, at these numbers of hidden layers: {', '.join(fell) or 'none'}.",
+        f"below 0, at these numbers of hidden layers: {', '.join(fell) or 'none'}"
+        f"{others}.",
         f"After {epochs[-1]:.0f} epochs the gap is {short_interval(gap[0, -1])} at {depths[0]} "
         f"hidden layers and {short_interval(gap[-1, -1])} at {depths[-1]}.",
     )

@@ -12,7 +12,7 @@ from bnmc.experiments.data import curve
 from bnmc.experiments.experiment import Experiment, with_parameters
 from bnmc.experiments.parts import Call, Store, chosen
 from bnmc.experiments.rank_collapse.trained_cases import Training, train_cases
-from bnmc.experiments.statistics import short_interval
+from bnmc.experiments.statistics import overlap_note, short_interval
 from bnmc.experiments.training.networks import convolutional, mlp
 from bnmc.experiments.training.runs import Case, images_of
 from bnmc.experiments.training.trainer import Plan
@@ -145,11 +145,13 @@ def _findings(data: xarray.Dataset) -> tuple[str, ...]:
             f"{rank[usual, 0, 0]:.3g} to {rank[positive, 0, 0]:.3g}, r from "
             f"{bound[usual, 0, 0]:.3g} to {bound[positive, 0, 0]:.3g}, and the accuracy after it "
             f"from {short_interval(accuracy[usual, -1])} to "
-            f"{short_interval(accuracy[positive, -1])}."
+            f"{short_interval(accuracy[positive, -1])}"
+            f"{overlap_note(accuracy[usual, -1], accuracy[positive, -1])}."
         )
         found.append(
             f"{kind.capitalize()}: without centring the rank is {rank[uncentred, 0, 0]:.3g}, r "
             f"{bound[uncentred, 0, 0]:.3g}, and the accuracy "
-            f"{short_interval(accuracy[uncentred, -1])}."
+            f"{short_interval(accuracy[uncentred, -1])}"
+            f"{overlap_note(accuracy[usual, -1], accuracy[uncentred, -1])}."
         )
     return tuple(found)

@@ -12,7 +12,7 @@ from bnmc.experiments.data import curve
 from bnmc.experiments.experiment import Experiment, with_parameters
 from bnmc.experiments.parts import Call, Store, chosen
 from bnmc.experiments.rank_collapse.trained_cases import Training, train_cases
-from bnmc.experiments.statistics import short_interval
+from bnmc.experiments.statistics import overlap_note, short_interval
 from bnmc.experiments.training.networks import convolutional
 from bnmc.experiments.training.runs import Case, images_of
 from bnmc.experiments.training.trainer import Plan
@@ -109,7 +109,9 @@ def _findings(data: xarray.Dataset) -> tuple[str, ...]:
         f"Before training the mean cosine is {short_interval(cosine[normed, 0])} with batch norm, "
         f"and 1 minus {1 - cosine[plain, 0, 0]:.2g} without.",
         f"Accuracy after training with batch norm: {short_interval(accuracy[normed, -1])}; "
-        f"without: {short_interval(accuracy[plain, -1])}; without, at the 100-fold learning rate: "
+        f"without: {short_interval(accuracy[plain, -1])}"
+        f"{overlap_note(accuracy[normed, -1], accuracy[plain, -1])}; "
+        "without, at the 100-fold learning rate: "
         f"{short_interval(accuracy[faster, -1])}.",
         f"Without batch norm the mean losses on images and on random images differ by at most "
         f"{difference:.2g} at all records.",

@@ -160,6 +160,11 @@ def _findings(bands: dict[str, NDArray[np.float64]], sizes: Sizes) -> tuple[str,
     rank, accuracy = bands["rank"], bands["accuracy"]
     least = float(rank[1, :, 0].min())
     above = np.count_nonzero(accuracy[1, :, 1] > accuracy[0, :, 2])
+    below = np.count_nonzero(accuracy[1, :, 2] < accuracy[0, :, 1])
+    undecided = len(depths) - above - below
+    others = (f", at {below} below" if below else "") + (
+        f", at {undecided} undecided" if undecided else ""
+    )
     found = [
         f"Before training the rank, at most {min(sizes.batch, sizes.width)}, goes from "
         f"{rank[0, 0, 0]:.3g} at {_layers(depths[0])} to {rank[0, -1, 0]:.3g} at "
@@ -168,11 +173,17 @@ def _findings(bands: dict[str, NDArray[np.float64]], sizes: Sizes) -> tuple[str,
         f"{short_interval(accuracy[0, -1])} without batch norm and "
         f"{short_interval(accuracy[1, -1])} with it; chance is {CHANCE}.",
         f"At {above} of {len(depths)} depths the interval of the accuracy with batch norm is above "
-        "that without.",
+        f"that without{others}.",
     ]
-    failed = np.flatnonzero(accuracy[0, :, 0] < 2 * CHANCE)
+    failed = np.flatnonzero(accuracy[0, :, 2] < 2 * CHANCE)
     if not failed.size:
-        return (*found, "Without batch norm the networks learn at each of these depths.")
+        unclear = np.flatnonzero(accuracy[0, :, 1] < 2 * CHANCE)
+        if unclear.size:
+            where = ", ".join(_layers(depths[one]) for one in unclear)
+            end = f"Whether the networks learn without batch norm is undecided at {where}."
+        else:
+            end = "Without batch norm the networks learn at each of these depths."
+        return (*found, end)
     first = int(failed[0])
     bound = float(bands["rank_bound"][0, first, 0])
     found.append(

@@ -13,7 +13,7 @@ from bnmc.experiments.experiment import Experiment, with_parameters
 from bnmc.experiments.parts import Call, Store, chosen
 from bnmc.experiments.rank_collapse.broken_norm import broken
 from bnmc.experiments.rank_collapse.trained_cases import Training, train_cases
-from bnmc.experiments.statistics import short_interval
+from bnmc.experiments.statistics import overlap_note, short_interval
 from bnmc.experiments.training.networks import mlp
 from bnmc.experiments.training.runs import Case, images_of
 from bnmc.experiments.training.trainer import Plan
@@ -150,8 +150,10 @@ def _findings(data: xarray.Dataset) -> tuple[str, ...]:
             found.append(
                 f"{label[0].upper()}{label[1:]}: r before training is "
                 f"{short_interval(bound[row, 0])}, without pre-training "
-                f"{short_interval(bound[plain, 0])}; the accuracy after it is "
-                f"{short_interval(accuracy[row, -1])} and {short_interval(accuracy[plain, -1])}."
+                f"{short_interval(bound[plain, 0])}{overlap_note(bound[row, 0], bound[plain, 0])}; "
+                f"the accuracy after it is {short_interval(accuracy[row, -1])} and "
+                f"{short_interval(accuracy[plain, -1])}"
+                f"{overlap_note(accuracy[row, -1], accuracy[plain, -1])}."
             )
     return tuple(found)
 

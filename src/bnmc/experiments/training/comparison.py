@@ -119,8 +119,9 @@ def _findings(data: xarray.Dataset) -> tuple[str, ...]:
                 f"{_verdict(loss[own, column, -1], loss[row, column, -1])} at {depth}"
                 for column, depth in enumerate(depths)
             )
+            note = " (undecided: the intervals overlap)" if "undecided" in words else ""
             found.append(
-                f"Final loss with {name} beside that with {start}, by {depth_name}: {words}."
+                f"Final loss with {name} beside that with {start}, by {depth_name}: {words}{note}."
             )
     growth = gradient[own, -1, 0, 0] / gradient[own, 0, 0, 0]
     found.append(
@@ -135,12 +136,12 @@ def _short(data: xarray.Dataset) -> str:
 
 
 def _verdict(own: NDArray[np.float64], other: NDArray[np.float64]) -> str:
-    """Return a word for two means with their ends: smaller, larger, or no difference seen."""
+    """Return a word for two means with their ends: smaller, larger, or undecided."""
     if not np.isfinite([*own, *other]).all():
         return "diverged" if not np.isfinite(own).all() else "smaller (the other diverged)"
     if own[2] < other[1]:
         return "smaller"
-    return "larger" if own[1] > other[2] else "equal within the intervals"
+    return "larger" if own[1] > other[2] else "undecided"
 
 
 def _draw(data: xarray.Dataset, figure: Figure) -> None:

@@ -13,6 +13,15 @@ covariance with σσᵀ and less variance; r is the rank of R.
 The expectations are means over scrambled Sobol points, new ones in each layer.  J_l S_l J_lᵀ uses
 two independent estimates of J_l, one on either side, so S_l has no bias.  Independent replicates of
 the whole path give standard errors.
+
+The linear theory neglects the change of J_l over a fluctuation.  Let r_l = E‖A‖²/m² be the squared
+relative fluctuation at width 1, with A of size m × m (without its trace, if the length of the row
+does not matter), and ρ_l² the part of the trace of S_l that J_{l−1} S_{l−1} J_{l−1}ᵀ has.  The
+errors of all earlier layers are about
+
+    x_{l+1} = ρ_{l+1} (x_l + r_l),    x_0 = 0,
+
+relative to S_l and at width 1.  At stationarity x = ρ r/(1 − ρ).
 """
 
 from __future__ import annotations
@@ -62,20 +71,34 @@ def path_fluctuations(
     """
     exponent = _FIRST
     while True:
-        replicates = [
-            _replicate(chain, grams, np.random.SeedSequence((key, exponent, r)), exponent)
-            for r in range(REPLICATES)
-        ]
+        replicates, squares, carried = zip(
+            *[
+                _replicate(chain, grams, np.random.SeedSequence((key, exponent, r)), exponent)
+                for r in range(REPLICATES)
+            ],
+            strict=True,
+        )
+        traces = np.trace(replicates, axis1=2, axis2=3)
         found = PathFluctuations(
             layers=np.arange(len(grams)),
             gram=grams,
             covariances=np.mean(replicates, axis=0),
-            stderr=_standard_error(np.trace(replicates, axis1=2, axis2=3)),
+            stderr=_standard_error(traces),
+            nonlinearity=_nonlinearity(*(np.mean(x, axis=0) for x in (squares, carried, traces))),
             points=2 * REPLICATES << exponent,
         )
         if found.error <= rtol or 1 << (exponent + _MORE) > most:
             return found
         exponent += _MORE
+
+
+def _nonlinearity(squares: FloatArray, carried: FloatArray, traces: FloatArray) -> FloatArray:
+    """Return x_l of each layer from r_l and the traces of J_{l−1} S_{l−1} J_{l−1}ᵀ and of S_l."""
+    found = np.zeros(len(traces))
+    for layer in np.flatnonzero(traces[1:] > 0.0):
+        share = math.sqrt(max(carried[layer + 1] / traces[layer + 1], 0.0))
+        found[layer + 1] = share * (found[layer] + max(squares[layer], 0.0))
+    return found
 
 
 def _standard_error(traces: FloatArray) -> FloatArray:
@@ -84,11 +107,15 @@ def _standard_error(traces: FloatArray) -> FloatArray:
 
 def _replicate(
     chain: Chain, grams: FloatArray, seed: np.random.SeedSequence, exponent: int
-) -> FloatArray:
-    """Return S_l of one replicate, shape (depth + 1, p, p) with p = n(n+1)/2."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return S_l of one replicate, shape (depth + 1, p, p) with p = n(n+1)/2.
+
+    Also r_l, and the traces of J_{l−1} S_{l−1} J_{l−1}ᵀ, each of shape (depth + 1,).
+    """
     n = grams.shape[1]
     p = n * (n + 1) // 2
     found = np.zeros((len(grams), p, p))
+    squares, traces = np.zeros((2, len(grams)))
     seeds = seed.spawn(2 * (len(grams) - 1))
     for layer in range(len(grams) - 1):
         rows = gaussian_rows(chain, grams[layer])
@@ -101,7 +128,19 @@ def _replicate(
         seen = whitened @ found[layer] @ whitened.T
         carried = halves[0][1] @ seen @ halves[1][1].T
         found[layer + 1] = 0.5 * (carried + carried.T) + noise
-    return found
+        squares[layer] = _relative_square(seen, rows)
+        traces[layer + 1] = np.trace(carried)
+    return found, squares, traces
+
+
+def _relative_square(seen: FloatArray, rows: Rows) -> float:
+    """Return E‖A‖²/m² from the covariance of A, without its trace if only the direction counts."""
+    m = rows.vectors.shape[1]
+    if m == 0:
+        return 0.0
+    trace = _packed(np.eye(m)) / math.sqrt(m)
+    kept = float(trace @ seen @ trace) if rows.damping == 0.0 else 0.0
+    return float((np.trace(seen) - kept) / m**2)
 
 
 def _estimates(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,11 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer, real
+from bnmc.errors import LinearTheoryWarning
 from bnmc.mean_field.finite_width.gradient import gradient_at
 from bnmc.mean_field.finite_width.norms import norm_quantile
 from bnmc.mean_field.float64 import FloatArray
 
 __all__ = ["PathFluctuations", "PathPrediction"]
+
+# A layer's least width is this times the width at which the neglected terms are as large as S.
+_LINEAR = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +52,9 @@ class PathPrediction:
 class PathFluctuations:
     """Fluctuations of the Gram matrices of one input around the mean field, to leading order.
 
-    `MeanField.trajectory` returns it, with the formulas, as `MeanFieldTrajectory.fluctuations`.
+    `MeanField.trajectory` returns it, with the formulas, as `MeanFieldTrajectory.fluctuations`. If
+    a width is below `least_widths`, its methods issue a `bnmc.errors.LinearTheoryWarning`. Width 1
+    is the unit of S_l, and issues none.
 
     Attributes
     ----------
@@ -61,6 +68,9 @@ class PathFluctuations:
         the diagonal times √2.
     stderr : (depth + 1,) ndarray of float64
         Standard errors of the traces of S_l.
+    nonlinearity : (depth + 1,) ndarray of float64
+        About the relative error of S_l that the linear theory makes at width 1; it is proportional
+        to 1/width. See `least_widths`.
     points : int
         Number of evaluations of a row per layer.
 
@@ -75,13 +85,58 @@ class PathFluctuations:
     >>> low, high = run.fluctuations.band(1000)
     >>> bool(np.all(low**2 <= found.value)), bool(np.all(found.value <= high**2))
     (True, True)
+    >>> run.fluctuations.least_widths[:2].tolist(), run.fluctuations.holds_from < 1000
+    ([1, 1], True)
     """
 
     layers: NDArray[np.int64]
     gram: FloatArray
     covariances: FloatArray
     stderr: FloatArray
+    nonlinearity: FloatArray
     points: int
+
+    @property
+    def least_widths(self) -> NDArray[np.int64]:
+        """Width per layer from which on the linear theory holds, within several per cent.
+
+        The linear theory neglects the change of the Jacobian over a fluctuation. In the space that
+        the normalization sees at layer l, of dimension m, let Δ be ``G^(−½) (G_l − G) G^(−½)`` with
+        ``G = F^l(G_0)``, without its trace if the normalization does not see the scale. Let
+        ``r_l = E‖Δ‖²/m²`` at width 1, and ρ_l² the part of the trace of S_l that layer l − 1
+        passes on. The neglected terms of all layers, relative to S_l, are about x_l/width with
+
+            x_{l+1} = ρ_{l+1} (x_l + r_l),    x_0 = 0.
+
+        The least width is 10 x_l, or 1. So it is 1 for layers 0 and 1, where the theory is exact.
+        The criterion is a heuristic. At stationarity, it is that of `Fluctuations.least_width` with
+        ρ in place of the rate.
+
+        Returns
+        -------
+        (depth + 1,) ndarray of int64
+        """
+        widths = np.ceil(np.maximum(_LINEAR * self.nonlinearity, 1.0))
+        return np.asarray(np.minimum(widths, 2.0**62).astype(np.int64))
+
+    @property
+    def holds_from(self) -> int:
+        """Width from which on the linear theory holds in all layers: the largest least width."""
+        return int(self.least_widths.max())
+
+    def _checked(self, width: int, layer: int | None = None) -> int:
+        """Return the width; warn if the linear theory does not hold there."""
+        width = integer("width", width, low=1)
+        least = self.least_widths
+        worst = int(least.argmax()) if layer is None else layer
+        if 1 < width < least[worst]:
+            warnings.warn(
+                f"the linear theory of layer {worst} holds from width {least[worst]} on, but width "
+                f"is {width}: simulate, or use fewer layers (least_widths)",
+                LinearTheoryWarning,
+                stacklevel=3,
+            )
+        return width
 
     @property
     def error(self) -> float:
@@ -98,7 +153,7 @@ class PathFluctuations:
         width : int
             Width d, >= 1.
         """
-        width = integer("width", width, low=1)
+        width = self._checked(width)
         traces = np.trace(self.covariances, axis1=1, axis2=2)
         return PathPrediction(traces / width, self.stderr / width)
 
@@ -113,7 +168,7 @@ class PathFluctuations:
             Width d, >= 1.
         """
         layer = integer("layer", layer, low=0, high=len(self.layers) - 1)
-        width = integer("width", width, low=1)
+        width = self._checked(width, layer)
         n = self.gram.shape[1]
         i, j = np.triu_indices(n)
         size = np.where(i == j, 1.0, math.sqrt(0.5))
@@ -147,7 +202,7 @@ class PathFluctuations:
         (2, depth + 1) ndarray of float64
             Lower and upper end per layer.
         """
-        width = integer("width", width, low=1)
+        width = self._checked(width)
         level = real("level", level, above=0.0, below=1.0)
         tails = 0.5 * (1.0 - level), 0.5 * (1.0 + level)
         if observable is None:

@@ -24,10 +24,13 @@ from bnmc.mean_field.finite_width.sectors import (
 )
 from bnmc.mean_field.finite_width.uncentred_moments import uncentred_moments
 from bnmc.mean_field.fixed_point.results import FixedPoint
-from bnmc.mean_field.fixed_point.symmetric import fixed_point
+from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
 __all__ = ["fluctuations", "require_independent"]
+
+# Numbers of the fixed point that are not part of the law of G.
+_ELSEWHERE = ("backward_rate", "cross_batch", "cross_batch_rate")
 
 # Rules for the joint moments agree to this, in units of the relative error that is asked for.
 _AGREED = 0.3
@@ -37,7 +40,14 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require_independent(chain)
     require_fully_connected(chain, "measure the spread of a run of bnmc.simulate")
-    point = fixed_point(chain, rtol)
+    point, errors = fixed_point_and_errors(chain)
+    used = {name: error for name, error in errors.items() if name not in _ELSEWHERE}
+    worst = max(used, key=lambda name: (not used[name] <= math.inf, used[name]))
+    if not used[worst] <= rtol:
+        raise PartialEstimateError(
+            f"fixed point known to {used[worst]:.1e} only, rtol is {rtol:.1e} (worst is {worst})",
+            point,
+        )
     if not point.stable:
         raise NotMixing(
             f"the fixed point is unstable: small deviations grow by {point.rate:.6g} per layer, so "
@@ -59,6 +69,7 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
         sectors=fine,
         centred=centres,
         coarse=coarse,
+        point_error=used[worst],
         mean_shift=mean_bias(chain.activation, point, fine, centres) if known else None,
     )
     distance = found.mean_square(1)

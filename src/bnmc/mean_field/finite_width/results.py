@@ -120,6 +120,8 @@ class Fluctuations:
         Whether the normalization subtracts the mean of the batch.
     coarse : tuple of Sector
         The sectors by a coarser quadrature, from which the numerical errors are estimated.
+    point_error : float
+        Bound of the errors of b, c and the eigenvalues at the fixed point.
     mean_shift : tuple of float or None
         The diagonal and the other entries of E G − G*, for width 1; None if they are not known.
 
@@ -135,6 +137,7 @@ class Fluctuations:
     sectors: _Sectors
     centred: bool
     coarse: _Sectors = field(repr=False)
+    point_error: float = field(repr=False)
     mean_shift: tuple[float, float] | None = None
 
     @property
@@ -390,7 +393,7 @@ class Fluctuations:
     def _relative_error(self) -> float:
         """Relative error of S from that of the fixed point."""
         point = self.fixed_point
-        return point.error * (4.0 + 2.0 / (1.0 - point.rate**2))
+        return self.point_error * (4.0 + 2.0 / (1.0 - point.rate**2))
 
     @property
     def _has_outlier(self) -> bool:

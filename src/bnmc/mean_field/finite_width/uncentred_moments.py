@@ -58,6 +58,9 @@ _ANGLE_ORDER, _MORE_ANGLES, _WIDEST_ANGLE = 7, 1, 3.0
 # Nodes per angle of the nested rules, if σ is smooth, and per panel of an angle, if σ has kinks.
 _SMOOTH_ORDERS, _PANEL_ORDERS = (8, 12, 17, 24, 34), (8, 12, 17, 24)
 
+# For batches up to this, the nested rules have at most one angle.
+_FEW = 3
+
 # Evaluations of the activation by the rules of all angles, in units of those that one nested rule
 # is allowed.
 _MORE = 20.0
@@ -97,7 +100,9 @@ def uncentred_moments(
     point : SymmetricFixedPoint
         The fixed point, with c < 1.
     rtol : float
-        Two rules agree if the noise differs by at most this, relative to its trace in each sector.
+        Two rules agree if the noise differs by at most this, relative to its trace in each sector,
+        and so do the Jacobians. For large batches and up to 3 samples, `rtol` is multiplied by
+        1 − rate².
 
     Raises
     ------
@@ -108,9 +113,14 @@ def uncentred_moments(
     kinks = np.unique(np.concatenate([jumps(activation, known.breaks, k) for k in range(3)]))
     large = batch >= LEAST_BATCH
     orders = TRANSFORM_ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
+    # milliseconds, the rules are as accurate as that requires.
+    cheap = large or batch <= _FEW
+    agreed = rtol * (1.0 - point.rate**2) if cheap else rtol
     found: list[UncentredMoments] = []
     for more, order in enumerate(orders):
-        nodes = _nodes(batch, point, kinks, known.edge, _ANGLE_ORDER + _MORE_ANGLES * more)
+        per_panel = order if cheap else _ANGLE_ORDER + _MORE_ANGLES * more
+        nodes = _nodes(batch, point, kinks, known.edge, per_panel)
         size = nodes.weight.size * nested_size(batch, kinks.size, order)
         if len(found) > 1 and not large and size > _MORE * MOST_EVALUATIONS:
             break
@@ -119,7 +129,7 @@ def uncentred_moments(
             for angle in nodes.angle
         ]
         found.append(_averaged(given, nodes, batch, point))
-        if len(found) > 1 and _difference(found[-1], found[-2], batch) <= rtol:
+        if len(found) > 1 and _difference(found[-1], found[-2], batch) <= agreed:
             break
     return found[-1], found[-2]
 
@@ -246,6 +256,9 @@ def _covariance(nodes: AngleNodes, first: FloatArray, second: FloatArray) -> flo
 
 
 def _difference(first: UncentredMoments, second: UncentredMoments, batch: int) -> float:
-    """Return the largest difference of the noise in a sector, relative to its trace."""
-    pairs = zip(noises(first.joint, batch), noises(second.joint, batch), strict=True)
-    return max(float(np.abs(a - b).max() / np.trace(a)) for a, b in pairs)
+    """Return the largest difference of the Jacobians, and of the noise relative to its trace."""
+    noise = zip(noises(first.joint, batch), noises(second.joint, batch), strict=True)
+    found = [float(np.abs(a - b).max() / np.trace(a)) for a, b in noise]
+    found += [float(np.abs(first.trivial - second.trivial).max())]
+    found += [float(np.abs(first.standard - second.standard).max())]
+    return max(found)

@@ -26,7 +26,13 @@ from bnmc.mean_field.quadrature.growth import InfiniteMomentError
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
 
-__all__ = ["SYMMETRIC_NORMS", "fixed_point", "fixed_point_of_batch", "require_accuracy"]
+__all__ = [
+    "SYMMETRIC_NORMS",
+    "fixed_point",
+    "fixed_point_and_errors",
+    "fixed_point_of_batch",
+    "require_accuracy",
+]
 
 #: The names of the norms whose mean-field map has a symmetric fixed point.
 SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
@@ -39,9 +45,18 @@ _ORDER, _COARSE_ORDER = 32, 20
 
 def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
     """Return the fixed point; see `MeanField.fixed_point` for the arguments and errors."""
+    found, errors = fixed_point_and_errors(chain)
+    return require_accuracy(found, _worst(errors), rtol)
+
+
+def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
+    """Return the fixed point, whatever its error, and the errors of its numbers by name.
+
+    The errors are absolute for numbers below 1, relative for larger ones.
+    """
     _require_symmetric_fixed_point(chain)
     n, norm = chain.batch, chain.normalization
-    point, worst = fixed_point_of_batch(chain.activation, n, norm)
+    point, errors = _of_batch(chain.activation, n, norm)
     kinds = len(point.eigenvalues)
     if norm.hides_common_part:
         sectors: tuple[str, ...] = ("differences", "rest")[:kinds]
@@ -58,7 +73,7 @@ def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
     if chain.convolution is not None:
         modes = fourier_modes(chain.convolution, n, found.eigenvalues, sectors)
         found = replace(found, modes=modes, rate=max(mode.rate for mode in modes))
-    return require_accuracy(found, worst, rtol)
+    return found, errors
 
 
 def fixed_point_of_batch(
@@ -80,6 +95,19 @@ def fixed_point_of_batch(
     ArgumentError
         If the activation has no such fixed point, or quadrature cannot resolve it.
     """
+    point, errors = _of_batch(activation, batch, norm)
+    return point, _worst(errors)
+
+
+def _worst(errors: dict[str, float]) -> str:
+    """Return the name of the largest error; NaN counts as largest."""
+    return max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
+
+
+def _of_batch(
+    activation: Activation, batch: float, norm: Norm
+) -> tuple[SymmetricFixedPoint, dict[str, float]]:
+    """Return the fixed point, and the errors of its numbers by name."""
     allowed = "a function that quadrature resolves"
     try:
         fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
@@ -93,9 +121,9 @@ def fixed_point_of_batch(
     pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
     errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
     errors |= {name: errors[name] + bound for name, bound in bounds.items()}
-    worst = max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
-    total = fine.error + errors[worst]
-    return replace(fine, error=total if total <= math.inf else math.inf), worst
+    errors = {name: value + fine.error for name, value in errors.items()}
+    total = errors[_worst(errors)]
+    return replace(fine, error=total if total <= math.inf else math.inf), errors
 
 
 def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:

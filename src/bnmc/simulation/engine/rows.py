@@ -159,6 +159,8 @@ class RowSampler(ScaledSampler):
             units, lift,
         )  # fmt: skip
         del work
+        if not status[:, 0].any():
+            return
         for index in (first + np.flatnonzero(status[:, 0] == codes.UNRESOLVED)).tolist():
             self.widen(index)
             one = slice(index - first, index - first + 1)

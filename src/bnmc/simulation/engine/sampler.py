@@ -165,8 +165,8 @@ class Sampler:
 
     def check(self, status: NDArray[np.int64], first: int) -> None:
         """Raise the error of the first chain that a kernel stopped."""
-        stopped = np.flatnonzero(status[:, 0])
-        if stopped.size:
+        if status[:, 0].any():
+            stopped = np.flatnonzero(status[:, 0])
             what, layer, row = (int(v) for v in status[stopped[0]])
             chain = self.offset + first + int(stopped[0])
             raise_stopped(what, chain, layer, row)

@@ -25,22 +25,38 @@ from bnmc._kernels.gpu.device import (
     ready,
     shared_memory,
 )
-from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec
-from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED
+from bnmc._kernels.gpu.shape import (
+    DRAWN,
+    GIVEN,
+    KEPT,
+    MOST_RANGES,
+    MULTIPLIED,
+    Spec,
+    shape_of,
+)
+from bnmc._kernels.gpu.stops import (
+    NOT_STOPPED,
+    STEP_BITS,
+    STOPPED_FLAT,
+    STOPPED_NOT_FINITE,
+    STOPPED_UNRESOLVED,
+)
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of_start
+from bnmc.chain.compiled import law_of, law_of_start
+from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
+from bnmc.simulation.engine.gpu.passing import Address, Arrays, GpuPasses
 from bnmc.simulation.engine.precision import in_range
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, Measure, State
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["GpuConditionalSampler", "GpuSampler", "GpuWeightsSampler"]
+__all__ = ["GpuConditionalSampler", "GpuSampler", "GpuWeightsSampler", "fits"]
 
 #: Part of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
@@ -68,7 +84,7 @@ class _Target(NamedTuple):
 
 
 class GpuSampler(ScaledSampler):
-    """Base class of the samplers on one GPU, which make layers row by row."""
+    """Base class of the samplers on one GPU."""
 
     divisible = False
     frame_factor = 16
@@ -77,7 +93,11 @@ class GpuSampler(ScaledSampler):
     def _allocate(self) -> None:
         super()._allocate()
         chain, chains = self.chain, self.chains
-        self.kernels = self._kernels(self.source, self.dtype.name)
+        #: The passes over the rows of a layer, unless the layers are plain.
+        self.passes: GpuPasses | None = None
+        if GpuPasses.are_needed(chain):
+            self.passes = GpuPasses(chain, self.columns)
+        self.kernels = self._kernels(self.law, self.source, self.dtype.name)
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
         of_x = (chains, self.columns, stride) if self.skipped else (1, 1, 1)
@@ -175,12 +195,12 @@ class GpuSampler(ScaledSampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
-        if isinstance(start, DeviceRows) and self.is_scaled:
-            # Their scale is split off on the host.
+        if isinstance(start, DeviceRows) and (self.is_scaled or self.passes is not None):
+            # The host splits off their scale, and makes layers 0 that are not plain.
             start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
-            law = law_of_start(self.law)
+            law = law_of_start(self.law, self.chain.order_code)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
             self._rows(GIVEN, self.law, 0, self.chains, 0, start.array)
@@ -298,18 +318,14 @@ class GpuSampler(ScaledSampler):
             raise NonFiniteError(chain, 0, f"{self.dtype} representation")
         to.copy_to_device(values)
 
-    def _kernels(self, source: int, dtype: str, kept: bool = False) -> Kernels:
-        spec = Spec(
-            self.columns, self.chain.batch, self.law.norm, self.skipped,
-            kept or self.keeps_a, dtype, self.sigma.digest, source,
-            self.chain.weight_law.code if source == MULTIPLIED else 0, self.is_scaled,
-        )  # fmt: skip
-        kernels = kernels_of(spec)
+    def _kernels(self, law: codes.Law, source: int, dtype: str, kept: bool = False) -> Kernels:
+        spec = _spec_of(self.chain, self.columns, law.norm, source, dtype)
+        kernels = kernels_of(spec._replace(digest=self.sigma.digest, kept=kept or self.keeps_a))
         if kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda",
                 f"{self.columns} columns in {dtype} need {kernels.shape.bytes} bytes of shared "
-                f"memory, the device has {shared_memory()}",
+                f"memory, the device has {shared_memory()}: backend='cpu'",
             )
         return kernels
 
@@ -422,6 +438,9 @@ class GpuSampler(ScaledSampler):
         most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
             most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
+        if self.passes is not None:
+            own = self.passes.bytes_of_chain(shape)
+            most = min(most, int(SHARE_OF_MEMORY * free_memory() / own))
         return max(1, most)
 
     def _size_of_buffers(self, numbers: int) -> int:
@@ -447,12 +466,30 @@ class GpuSampler(ScaledSampler):
         target: _Target, dtype: str, kept: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start the kernels; return their status array, and arrays that must live as long."""
-        kernels = self._kernels(self.source if not kept else DRAWN, dtype, kept)
+        source = self.source if not kept else DRAWN
+        if self.passes is not None:
+            return self._by_passes(
+                self.passes, law, first, last, layer, slots, target, source, dtype
+            )
+        kernels = self._kernels(law, source, dtype, kept)
         tiles = kernels.shape.tiles(self.chain.width)
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
         if kernels.layers is None or parts > 1 or tiles > MOST_RANGES:
             return self._by_rows(kernels, law, first, last, layer, slots, target, parts, dtype)
         return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
+
+    def _by_passes(
+        self, passes: GpuPasses, law: codes.Law, first: int, last: int, layer: int,
+        slots: NDArray[np.int64], target: _Target, source: int, dtype: str,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Start the kernels of layers that are not plain."""
+        kept = self.activations[first:last] if self.keeps_a else self._nothing(4, dtype)
+        arrays = Arrays(self.grams[first:last], self._x(first, last, dtype), kept, target)
+        blocks = -(-BLOCKS_OF_PROCESSOR * processors() // (last - first))
+        return passes.start(
+            lambda source: self._kernels(law, source, dtype), source, arrays, law,
+            Address(self.offset + first, layer, *self.key_words), slots, blocks, self.stream,
+        )  # fmt: skip
 
     def _by_chain(
         self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
@@ -506,7 +543,7 @@ class GpuSampler(ScaledSampler):
         self, source: int, law: codes.Law, first: int, last: int, layer: int, given: Any
     ) -> None:
         """Make layer 0 from given rows."""
-        kernels = self._kernels(source, self.dtype.name)
+        kernels = self._kernels(law, source, self.dtype.name)
         most = self._most_of_chunk(0, kernels)
         for a in range(first, last, most):
             b = min(last, a + most)
@@ -536,6 +573,8 @@ class GpuSampler(ScaledSampler):
             chain = self.offset + first + int(stopped[0])
             if row == STOPPED_NOT_FINITE:
                 raise NonFiniteError(chain, at, "Gram matrix")
+            if row >= STOPPED_FLAT:
+                raise ZeroVarianceError(chain, at, None, row - STOPPED_FLAT)
             raise ZeroVarianceError(chain, at, row)
 
 
@@ -574,6 +613,26 @@ class GpuWeightsSampler(GpuSampler):
             self._check(status, first, layer)
 
         self._advanced(advance, slots, frames)
+
+
+def fits(chain: Chain, columns: int, path: str, dtype: str) -> bool:
+    """Return whether the shared memory of the device suffices for the kernels of a chain.
+
+    A float32 chain may continue in float64.
+    """
+    source = MULTIPLIED if path == WeightsSampler.path else DRAWN
+    norm = law_of(chain, columns // chain.batch).norm
+    specs = [_spec_of(chain, columns, norm, source, name) for name in {dtype, "float64"}]
+    return all(shape_of(spec).bytes <= shared_memory() for spec in specs)
+
+
+def _spec_of(chain: Chain, columns: int, norm: int, source: int, dtype: str) -> Spec:
+    """Return for what the kernels of a chain are compiled, but for the activation."""
+    return Spec(
+        columns, chain.batch, norm, chain.skip != 0.0, source in (MULTIPLIED, KEPT), dtype, "",
+        source, chain.weight_law.code if source == MULTIPLIED else 0, splits_scale(chain),
+        GpuPasses.passing(chain, source) if GpuPasses.are_needed(chain) else None,
+    )  # fmt: skip
 
 
 def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
