@@ -26,7 +26,6 @@ CHAINS = {
     "rms": {"norm": "rms"},
     "group(8)": {"norm": "group(8)"},
     "layer after the activation": {"norm": "layer", "order": "activation-norm"},
-    "rms, bias": {"norm": "rms", "bias_variance": 0.1},
     "uncentred batch": {"norm": "batch-uncentred"},
     "uncentred batch, bias": {"norm": "batch-uncentred", "bias_variance": 0.1},
 }

@@ -117,14 +117,6 @@ def test_the_mean_field_map_is_that_of_norms_over_the_batch(argument):
             call()
 
 
-@pytest.mark.parametrize("argument", OTHER_LAYERS)
-def test_no_gpu_takes_layers_that_are_not_row_by_row(argument):
-    chain = bnmc.Chain(20, 3, "relu", **OTHER_LAYERS[argument])
-    with pytest.raises(BackendError, match="are made on the CPU: backend='cpu'"):
-        bnmc.simulate(chain, 1, backend="cuda", rng=0)
-    assert bnmc.simulate(bnmc.Chain(20, 3, "tanh", norm="rms"), 1, rng=0).backend == "cpu"
-
-
 def test_a_bias_that_the_norm_subtracts_changes_nothing_but_states():
     chain = bnmc.Chain(20, 3, "tanh", bias_variance=0.3)
     require_row_by_row(chain, "")

@@ -130,6 +130,15 @@ def test_squared_loss_and_losses_of_the_users():
     assert bnmc.torch.measure(model, batch, labels=labels, cosines=False).gradient_cosine is None
 
 
+def test_cross_entropy_of_positions_is_their_mean():
+    model, batch = nn.Sequential(nn.Conv1d(2, 3, 1)), torch.randn(4, 2, 5)
+    labels = torch.arange(20).reshape(4, 5) % 3
+    found = bnmc.torch.measure(model, batch, labels=labels)
+    expected = nn.functional.cross_entropy(model(batch), labels).item()
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
+    assert found.gradient_cosine.shape == (1, 2, 4, 4)
+
+
 def test_positions_are_rows():
     model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3))
     batch = torch.randn(7, 2, 4, 4)

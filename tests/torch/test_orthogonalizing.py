@@ -129,6 +129,17 @@ def test_errors_leave_the_model_as_it_was():
         orthogonalize_(model, batch)
 
 
+def test_directions_that_the_samples_do_not_span():
+    """Their singular values are the mean of the powers of those that the samples span."""
+    model, batch = mlp(2, 8, nn.Tanh, norm=False, dtype=torch.float64), torch.randn(4, 8).double()
+    received = torch.tanh(model[0](batch)).detach().numpy()
+    powers = np.linalg.svd(received, compute_uv=False) ** -0.5
+    orthogonalize_(model, batch, power=-0.5, rng=0)
+    found = np.linalg.svd(model[2].weight.detach().numpy(), compute_uv=False)
+    expected = np.sort([*powers, *[powers.mean()] * 4])[::-1]
+    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-9)
+
+
 def test_the_measurement_sees_it():
     model, batch = mlp(10, 32, norm=False), torch.randn(16, 32)
     before = bnmc.torch.measure(model, batch)

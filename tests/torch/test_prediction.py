@@ -107,10 +107,8 @@ def with_norm(norm, width=48, depth=16):
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-@pytest.mark.parametrize(
-    "norm", ["layer", pytest.param("rms", marks=pytest.mark.slow),
-             pytest.param("group", marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["layer", "rms", "group"])
 def test_rates_of_norms_over_the_features(norm):
     """Measured rates against `bnmc.backpropagate`, as below; infinite width is within 2/width."""
     make = {

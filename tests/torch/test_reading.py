@@ -111,6 +111,18 @@ def test_other_uniform_weights(factor):
     assert chain.bias_variance == pytest.approx(1.0 / 192.0, rel=0.3)
 
 
+def test_smaller_biases_are_not_those_of_the_default():
+    """They are within the bound of PyTorch's biases, but have another variance."""
+    model = mlp(4, 64, norm=False)
+    with torch.no_grad():
+        for module in model[2:-1:2]:
+            module.bias.mul_(0.5)
+    chain = chain_of(model).chain
+    squares = torch.stack([model[index].bias.detach().double().square() for index in (2, 4, 6)])
+    assert chain.weights == "pytorch"
+    assert chain.bias_variance == pytest.approx(float(squares.mean()))
+
+
 def test_variance_of_biases():
     """The variance is the mean square over all hidden layers, for biases of any law."""
     model = mlp(4, 64, norm=False)

@@ -143,3 +143,17 @@ def test_the_slowest_component_is_a_mode():
 def test_what_is_not_known_is_refused_with_an_alternative(chain, call, said):
     with pytest.raises(ArgumentError, match=said):
         call(MeanField(chain))
+
+
+def test_the_factor_is_that_of_the_average_over_taps():
+    """Also its phase, for kernels of even size: the entry of pixels p and p + r is exp(2πi k·p)."""
+    chain = bnmc.Chain.conv(64, 1, "linear", shape=(3, 4), kernel=(2, 2))
+    for mode in MeanField(chain).fixed_point().modes:
+        rows, columns = np.divmod(np.arange(12), 4)
+        wave = np.exp(2j * np.pi * (mode.frequency[0] * rows / 3 + mode.frequency[1] * columns / 4))
+        matrix = np.repeat(wave[:, None], 12, axis=1)
+        averaged = sum(
+            factor * numpy_convolutions.covariance(part, (3, 4), (2, 2))
+            for factor, part in ((1.0, matrix.real), (1j, matrix.imag))
+        )
+        np.testing.assert_allclose(averaged, mode.factor * matrix, atol=1e-14)

@@ -70,8 +70,9 @@ def factor_panel(matrix, diagonal, twin, scale, factor, regular, first, last):
             f1 = row1[k] if k > begin + 1 else 0.0
             f2 = row2[k] if k > begin + 2 else 0.0
             # Unsigned, so that the compiler need not look for negative indices.
-            for i in range(np.uintp(k), np.uintp(order)):
-                row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
+            if k > begin:  # for the first of four, f0, f1 and f2 are 0
+                for i in range(np.uintp(k), np.uintp(order)):
+                    row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
             pivot = row[k]
             regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
             inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0

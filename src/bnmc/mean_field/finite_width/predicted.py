@@ -70,6 +70,7 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
         centred=centres,
         coarse=coarse,
         point_error=used[worst],
+        activation=chain.activation,
         mean_shift=mean_bias(chain.activation, point, fine, centres) if known else None,
     )
     distance = found.mean_square(1)

@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real
+from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mean_field.finite_width.gradient import gradient_at
 from bnmc.mean_field.finite_width.norms import mean_norm
 from bnmc.mean_field.finite_width.sectors import Sector
+from bnmc.mean_field.finite_width.uncentred_bias import uncentred_bias
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
 
@@ -122,8 +124,11 @@ class Fluctuations:
         The sectors by a coarser quadrature, from which the numerical errors are estimated.
     point_error : float
         Bound of the errors of b, c and the eigenvalues at the fixed point.
+    activation : Activation
+        The activation.
     mean_shift : tuple of float or None
-        The diagonal and the other entries of E G − G*, for width 1; None if they are not known.
+        The diagonal and the other entries of E G − G*, for width 1; None if `bias` computes them,
+        under norm "batch-uncentred" if the activation is not odd.
 
     Examples
     --------
@@ -138,6 +143,7 @@ class Fluctuations:
     centred: bool
     coarse: _Sectors = field(repr=False)
     point_error: float = field(repr=False)
+    activation: Activation = field(repr=False)
     mean_shift: tuple[float, float] | None = None
 
     @property
@@ -227,7 +233,9 @@ class Fluctuations:
 
         It is ``(I − J)⁻¹ ½F″[S]/d``, with F″ the second derivative of the mean-field map, J its
         Jacobian at G* and S/d the stationary covariance. Permutations leave an integral over two
-        coordinates of a sphere; see `bnmc.mean_field.finite_width.bias`.
+        coordinates of a sphere; see `bnmc.mean_field.finite_width.bias`. Under norm
+        "batch-uncentred", if the activation is not odd, the integral is also over the angle of a
+        row to (1, …, 1) and takes seconds; see `bnmc.mean_field.finite_width.uncentred_bias`.
 
         Parameters
         ----------
@@ -238,12 +246,6 @@ class Fluctuations:
         -------
         (batch, batch) ndarray of float64
 
-        Raises
-        ------
-        ArgumentError
-            Under norm "batch-uncentred", if the activation is not odd: then the correlation of G*
-            shifts, too, and the integral has three variables. This is not implemented.
-
         Examples
         --------
         >>> import bnmc
@@ -252,12 +254,12 @@ class Fluctuations:
         -0.0452
         """
         width = integer("width", width, low=1)
-        if self.mean_shift is None:
-            raise ArgumentError(
-                "norm", "batch-uncentred", '"batch", or an odd activation', "of the method bias"
+        n, shift = self.fixed_point.batch, self.mean_shift
+        if shift is None:
+            shift = uncentred_bias(
+                self.activation, n, self.fixed_point, self.sectors[0], self.covariance(1)
             )
-        n = self.fixed_point.batch
-        diagonal, other = self.mean_shift
+        diagonal, other = shift
         found = np.full((n, n), other / width)
         np.fill_diagonal(found, diagonal / width)
         return found

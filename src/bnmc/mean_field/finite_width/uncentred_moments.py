@@ -47,7 +47,7 @@ from bnmc.mean_field.quadrature.panels import subdivided
 from bnmc.mean_field.quadrature.resolution import evaluate, jumps
 from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
 
-__all__ = ["UncentredMoments", "uncentred_moments"]
+__all__ = ["UncentredMoments", "angle_rule", "uncentred_moments"]
 
 # Nodes per panel of one and two coordinates given ψ, and widest panel of these.
 _PAIR_ORDER, _WIDEST_PANEL = 24, 3.0
@@ -120,7 +120,7 @@ def uncentred_moments(
     found: list[UncentredMoments] = []
     for more, order in enumerate(orders):
         per_panel = order if cheap else _ANGLE_ORDER + _MORE_ANGLES * more
-        nodes = _nodes(batch, point, kinks, known.edge, per_panel)
+        nodes = angle_rule(batch, point, kinks, known.edge, per_panel)
         size = nodes.weight.size * nested_size(batch, kinks.size, order)
         if len(found) > 1 and not large and size > _MORE * MOST_EVALUATIONS:
             break
@@ -134,7 +134,7 @@ def uncentred_moments(
     return found[-1], found[-2]
 
 
-def _nodes(
+def angle_rule(
     batch: int, point: SymmetricFixedPoint, kinks: FloatArray, edge: float, order: int
 ) -> AngleNodes:
     """Return the rule for ψ."""
