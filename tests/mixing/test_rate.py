@@ -15,7 +15,7 @@ def test_timescale_and_alpha_follow_from_the_rate():
     assert rate.timescale == pytest.approx(-1 / math.log(0.8))
     assert rate.timescale_ci == pytest.approx((-1 / math.log(0.78), -1 / math.log(0.82)))
     assert rate.rate_estimate == rate
-    assert "a layer" in str(rate)
+    assert "per layer" in str(rate)
 
 
 def test_the_ends_have_their_timescales():

@@ -42,7 +42,6 @@ def test_numbers_are_those_of_the_fixed_point():
         (bnmc.Chain(10, 5, "relu", norm="none", gain=2**0.5), "without a norm"),
         (bnmc.Chain.resnet(10, 5, "relu", norm="layer"), "residual_growth has its law"),
         (bnmc.Chain(10, 5, "relu", order="activation-norm"), "bnmc.backpropagate simulates"),
-        (bnmc.Chain.conv(10, 2, "relu", shape=(2, 2), kernel=(2, 2)), "bnmc.backpropagate"),
         (bnmc.Chain(10, 3, "relu"), "infinite for batches of 3"),
         (bnmc.Chain(10, 10, "relu", gain=1e-3, eps=1e-5), "ε = 1e-05 is not small"),
         (bnmc.Chain(10, 2, "abs"), "abs"),
@@ -56,6 +55,14 @@ def test_when_none_applies(chain, said):
     assert said in found.sentence(None) or said == "abs"
     many = predicted(ModelChain(None, ("a", "b", "c", "d", "e")))
     assert many.sentence(None) == "no prediction: a; b; c; and 2 more"
+
+
+def test_convolutions_have_the_numbers_that_depend_on_no_view():
+    chain = bnmc.Chain.conv(10, 2, "relu", shape=(2, 2), kernel=(2, 2))
+    found = predicted(ModelChain(chain, ())).values
+    columns = predicted(ModelChain(bnmc.Chain(10, 8, "relu"), ())).values
+    assert set(found) == {"backward_rate", "mean_correlation", "scale"}
+    assert found == pytest.approx({name: columns[name] for name in found}, rel=1e-9)
 
 
 PAIRS = (

@@ -47,8 +47,9 @@ from bnmc.mean_field.correlation.results import (
     VariancePoint,
 )
 from bnmc.mean_field.field import MeanField
+from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
 from bnmc.mean_field.finite_width.path_results import PathFluctuations, PathPrediction
-from bnmc.mean_field.finite_width.results import EntryCovariance, Fluctuations, Prediction
+from bnmc.mean_field.finite_width.results import Fluctuations, Prediction
 from bnmc.mean_field.finite_width.sectors import Sector
 from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
 from bnmc.mean_field.fixed_point.large_batch import Limit, limit

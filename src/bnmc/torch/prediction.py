@@ -117,8 +117,10 @@ def _over_the_batch(chain: Chain) -> Prediction:
     if eps > _SMALL * variance:
         reason = f"ε = {eps:.3g} is not small against the variance {variance:.3g} of a neuron"
         return Prediction(chain, reasons=(reason,))
+    # The Gram matrix of a convolution depends on the view: samples, or samples and positions.
+    numbers = {} if chain.convolution is not None else _of_gram(point.gram)
     return Prediction(chain, {
-        "backward_rate": point.backward_rate, **_of_gram(point.gram),
+        "backward_rate": point.backward_rate, **numbers,
         "mean_correlation": point.c, "scale": math.sqrt(point.b),
     })  # fmt: skip
 

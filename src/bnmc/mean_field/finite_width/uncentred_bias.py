@@ -15,11 +15,11 @@ two coordinates of the centred sphere, are polynomials.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bnmc.chain.activations import Activation
+from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
 from bnmc.mean_field.finite_width.sectors import Sector
 from bnmc.mean_field.finite_width.uncentred_moments import angle_rule
 from bnmc.mean_field.fixed_point.accuracy import resolved
@@ -28,9 +28,6 @@ from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import subdivided
 from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps
 from bnmc.mean_field.quadrature.sphere import sphere_rule
-
-if TYPE_CHECKING:
-    from bnmc.mean_field.finite_width.results import EntryCovariance
 
 __all__ = ["uncentred_bias"]
 
