@@ -111,7 +111,9 @@ class Fluctuations:
         ``G*^(−½) (G − G*) G*^(−½)``. ``r = E‖Δ‖²/m²`` is the squared relative fluctuation,
         proportional to 1/width. The theory needs ``r ≪ 1 − rate``; `least_width` is the width at
         which ``r = (1 − rate)/10``. The criterion is a heuristic. For the linear chain of 12
-        samples, the measured mean square at this width exceeds the predicted one by 2.3 %.
+        samples, the measured mean square at this width exceeds the predicted one by 2.3 %. It does
+        not see other states in which a chain may stay: for abs at batch 32 it is 151, and chains of
+        width 2000 leave the fixed point.
         """
         return max(1, math.ceil(_LINEAR * self._relative_square / (1.0 - self.fixed_point.rate)))
 
