@@ -102,7 +102,7 @@ class _Found(NamedTuple):
 
 def experiment(sizes: Sizes, call: Call) -> Experiment:
     """Run the experiment with these sizes."""
-    inputs = standardized(two_classes(call, sizes.images, 4, sizes.classes))
+    inputs = standardized(two_classes(call, sizes.images, 0, sizes.classes))
     found = _measure(sizes, call, inputs)
     printed, summed = _theory(kernels=False), _theory(kernels=True)
     rows = tuple(
