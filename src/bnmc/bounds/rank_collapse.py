@@ -14,8 +14,8 @@ statements have no formula. Simulations in the tests confirm them:
 - Lemma 3: vanilla linear networks collapse to rank one, with and without the residual branch, for
   Gaussian and for uniform weights. The direction of the rows of ``H/‖H‖`` converges exponentially
   fast. The direction of its columns keeps changing with every layer.
-- Lemma 4: under a unique stationary law, H and SH have the same law for every diagonal matrix S of
-  signs.
+- Lemma 4: let S be a diagonal matrix with entries ±1. If the stationary law is unique, and H has
+  this law, then SH has this law, too.
 - Lemma 5: for weights in [−B, B] and γ <= 1/(8Bd), the rank stays at least 2.
 - Lemma 6: if the rank is one at some layer, it is one at all later layers. All ``|M_ij|`` are 1,
   and their signs do not change.
