@@ -123,20 +123,20 @@ def backpropagate(
         Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
         same `rng` and sampler.
     sampler : {"auto", "conditional", "weights"}
-        "conditional" makes no weight matrix and needs Gaussian weights, for which it is the
-        default; or orthogonal ones, with a norm over the batch before the activation or none, and
-        without bias.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
-        their transposes, for every law of weights: the reference, with O(width²) operations per
-        layer and sample, and the rows of many layers in memory.  Its Gram matrices equal those of
-        `simulate` up to rounding.
+        "conditional" makes no weight matrix.  It needs Gaussian weights, or orthogonal weights
+        without bias and with a norm over the batch before the activation, or none; it is the
+        default for these chains.  "weights" is the reference, for every law of weights: it draws
+        the matrices of `drawn_weights`, and multiplies by them and their transposes.  This takes
+        O(width²) operations per layer and sample, and the rows of many layers in memory.  Its Gram
+        matrices equal those of `simulate` up to rounding.
     backend : {"auto", "cpu"}
         Gradients have no kernels for GPUs: "cuda" raises `BackendError`.
     observables : names or functions
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
         one number for each chain and layer.  A mapping gives names, with (function, shape) for
-        arrays.  δ is in units of exp(`log_scale`), and a norm that centres does not see, so hᵀδ
-        does not contain, the means of rows of h.
+        arrays.  δ is in units of exp(`log_scale`).  If the norm subtracts the means of rows of h,
+        hᵀδ is computed without these means.
     every : int, default 1
         The observables are recorded at every so many layers, and at the last one.
     dtype : {"float64", "float32"}
@@ -206,11 +206,11 @@ def backpropagate(
 
     .. math:: W^T δ = B H^T δ + Y T, \qquad T^T T = δ^T (I - H H^T) δ,
 
-    where the orthonormal columns of Y are uniformly distributed among those orthogonal to B, as
-    many as the rank of T.
+    where Y is a uniformly distributed matrix with orthonormal columns orthogonal to B.  It has as
+    many columns as the rank of T.
 
-    If float32 does not resolve a Gram matrix, or the gradients of samples are too alike for it,
-    the chain goes on in float64.
+    If float32 does not resolve a Gram matrix or the difference between gradients of samples, the
+    chain continues in float64.
 
     Examples
     --------
@@ -265,7 +265,7 @@ def backpropagate(
 
 
 def _kind_of_task(chain: Chain, sampler: str) -> type[Task]:
-    """Return the way of the sampler; `ensemble_of` has made sure that the sampler is valid."""
+    """Return the class of tasks for a sampler that `ensemble_of` has checked."""
     for_kernels = chain.is_row_by_row and not chain.shows_bias
     if sampler != "weights" and for_kernels and (chain.is_gaussian or chain.is_orthogonal):
         return Task
@@ -355,7 +355,7 @@ def _run(
 
 
 class _Found:
-    """The finished parts by number: those of a store, and those of this run, which go there."""
+    """The finished parts by number: those of the store and of this run.  New parts are stored."""
 
     def __init__(self, kept: KeptChains | None, count: int) -> None:
         self._kept, self._count = kept, count
@@ -377,7 +377,7 @@ class _Found:
 
     def add(self, finished: Iterable[tuple[int, Part | None]]) -> None:
         """Add parts, and write to the store what is not there yet."""
-        # A part that was told to stop is None.
+        # A part that ended early is None.
         self._done.update((number, part) for number, part in finished if part is not None)
         if self._kept is None:
             return

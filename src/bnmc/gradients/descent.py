@@ -1,4 +1,4 @@
-"""The way of one chain's gradient down through the layers."""
+"""The backward pass of one chain, from the last layer to the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Descent"]
 
 
 class Descent:
-    """The gradient of one chain with respect to h of some layer, and its way down.
+    """The gradient of one chain with respect to h of a layer; methods take it to lower layers.
 
     With δ (width x columns) this gradient and z (width x columns) the normals of the layer, the
     state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.  If the weights

@@ -35,7 +35,7 @@ class Kernels(NamedTuple):
     #: None unless the scale is split off.
     rescale: Any
     renew: Any
-    #: None unless layers are made in passes over their rows; then all others but `observe` are.
+    #: Kernels of layers in passes over their rows.  If they exist, only `observe` exists besides.
     moments: Any = None
     finish: Any = None
 

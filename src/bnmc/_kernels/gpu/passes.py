@@ -194,8 +194,8 @@ def moment_functions(shape: Shape, block: Block) -> Moments:
 def _count_function(shape: Shape) -> Any:
     """Return the device function that numbers the rows of a tile in their order.
 
-    Rows of 16 neighbouring quads, or of the 8 that weights are multiplied for, are those that a
-    number less than 16 or 8 and a multiple of 16 make up.
+    A tile has `near` = 16 neighbouring quads, or 8 if weights are multiplied.  Their rows have the
+    numbers 16 m + k with k < `near`, counted from the first row of the tile.
     """
     quads = shape.quads
     near = min(quads, 16)
@@ -260,8 +260,8 @@ def _add_moments_function(shape: Shape, block: Block, count_before: Any) -> Any:
         last_group = (min(begin + rows_of_block, width) - 1) // size
         tile, group = first_row // (4 * quads), begin // size
         while group <= last_group:
-            # As many groups at a time as threads have room for, and several threads for each
-            # sample if there are few.
+            # Take as many groups at a time as there are threads for.  If samples are few, several
+            # threads share one.
             some = min(last_group + 1 - group, max(1, threads // columns))
             shares = max(1, threads // (some * columns))
             rounds = some * columns * shares
