@@ -224,8 +224,7 @@ def backpropagate(
     require_fully_connected(
         as_chain(chain), "differentiate a network of your own with bnmc.drawn_weights"
     )
-    if choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda":
-        raise BackendError("cuda", "backpropagate has no kernels for GPUs; take backend='cpu'")
+    on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
     depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
@@ -243,7 +242,10 @@ def backpropagate(
     direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
-    task = _kind_of_task(chain, sampler)(
+    kind = _kind_of_task(chain, sampler)
+    if on_gpu:
+        kind = _gpu_task(kind, chain, ensemble.inputs or 1, precision(dtype), pool)
+    task = kind(
         chain, depth, ensemble.inputs, precision(dtype), 0, direction, recorded_functions, recorded
     )
     _require_memory(task, ensemble.chains, workers)
@@ -270,6 +272,28 @@ def _kind_of_task(chain: Chain, sampler: str) -> type[Task]:
     if sampler != "weights" and for_kernels and (chain.is_gaussian or chain.is_orthogonal):
         return Task
     return ReplayedTask if sampler != "weights" and chain.is_gaussian else DrawnTask
+
+
+def _gpu_task(
+    kind: type[Task], chain: Chain, inputs: int, dtype: str, pool: Executor | None
+) -> type[Task]:
+    """Return the way of the GPU in place of another one, or raise what it cannot do."""
+    if kind is not Task or chain.is_orthogonal:
+        for applies, what in (
+            (not chain.is_gaussian, f"weights={chain.weights!r}"),
+            (not chain.is_row_by_row, f"norm={chain.norm!r} with order={chain.order!r}"),
+            (chain.shows_bias, "a bias"),
+            (True, "sampler='weights'"),
+        ):
+            if applies:
+                raise BackendError("cuda", f"no kernels for gradients with {what}: backend='cpu'")
+    if pool is not None:
+        raise ArgumentError("executor", pool, "None with backend='cuda'")
+    from bnmc.gradients.on_gpu import GpuTask, require_gpu
+
+    require_derivative(chain.activation)
+    require_gpu(chain, inputs, dtype)
+    return GpuTask
 
 
 def _require_memory(task: Task, chains: int, workers: int) -> None:

@@ -123,6 +123,8 @@ class ReplayedRows:
     ) -> None:
         self._chain, self._numbers, self._key = chain, range(first, last), key
         self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
+        # With eps > 0 the factor keeps the scale of rows, which gradients depend on.
+        self._law = self._sampler.law._replace(eps=1.0)
         self._kept: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
@@ -153,7 +155,7 @@ class ReplayedRows:
         sampler, width = self._sampler, self._chain.width
         own = sampler.work(np.dtype(np.float64))
         rows.factorise(
-            self._chain.covariance(a.T @ a / width), sampler.law, own.covariance, own.group_means,
+            self._chain.covariance(a.T @ a / width), self._law, own.covariance, own.group_means,
             own.diagonal, own.panel, own.twin, own.factor, own.regular,
         )  # fmt: skip
         columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
@@ -164,13 +166,13 @@ class ReplayedRows:
             drawn = block.reshape(-1, numbers.BLOCK)[:columns]
             normals[start : start + numbers.BLOCK] = drawn.T
         # The law has gain 1 if the norm does not see the scale of rows.
-        factor = np.tril(own.factor[:columns, :columns]) * own.regular / sampler.law.gain
+        factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._law.gain
         return _Seen(normals[:width], factor, own.regular.copy())
 
     def _seen(self, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
         chain = self._chain
-        if self._sampler.law.norm == codes.NORM_CENTRED:
+        if self._law.norm == codes.NORM_CENTRED:
             by_batch = a.reshape(*a.shape[:2], -1, chain.batch)
             seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
             return seen.reshape(a.shape)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.array_arguments import require_memory
+from bnmc._support.blas import one_blas_thread
 from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
@@ -403,6 +404,11 @@ class _Job:
 
     def __call__(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
         """Return the kernels of networks first:last."""
+        # The bits of products of narrow matrices depend on the number of their threads.
+        with one_blas_thread():
+            return self._kernels(start, first, last)
+
+    def _kernels(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
         chain, depth = self.chain, self.depth
         generators = [
             np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, number]))
