@@ -14,7 +14,6 @@ from bnmc import Activation, Chain
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
-    BackendError,
     Interrupted,
     PartialEstimateError,
 )
@@ -376,7 +375,6 @@ def bad_loss(outputs):
             "sampler",
         ),
         ({"sampler": "factor"}, ArgumentError, "sampler"),
-        ({"backend": "cuda"}, BackendError, "backpropagate"),
         ({"backend": "tpu"}, ArgumentError, "backend"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),

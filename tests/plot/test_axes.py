@@ -9,7 +9,7 @@ import pytest
 
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.plot.axes import label_layers
+from bnmc.plot.axes import label_layers, mark_unstable
 
 
 @pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
@@ -29,6 +29,23 @@ def test_bands_and_intervals_have_their_numbers():
     ends = [segment[:, 1].tolist() for segment in bars.get_segments()[:2]]
     assert ends == [[1.5, 2.25], [2.5, 3.25]]
     assert ax.get_legend_handles_labels()[1] == ["curve"]
+
+
+@pytest.mark.parametrize(("highest", "marked"), [(0.999, False), (1.001, True)])
+def test_the_range_above_1_is_marked_where_a_curve_reaches_it(highest, marked):
+    ax = plot.figure()[1][0]
+    ax.plot([4, 8, 16], [0.6, 0.9, highest])
+    limits = ax.get_ylim()
+    mark_unstable(ax)
+    line = ax.lines[-1]
+    assert list(line.get_ydata()) == [1.0, 1.0]
+    assert [text.get_text() for text in ax.texts] == ["unstable"] * marked
+    assert len(ax.patches) == marked
+    if marked:
+        (grey,) = ax.patches
+        assert grey.get_y() == 1.0
+        assert grey.get_y() + grey.get_height() == max(limits) == max(ax.get_ylim())
+        assert grey.get_zorder() < line.get_zorder()
 
 
 def test_plain_ticks_are_plain():

@@ -1,4 +1,4 @@
-"""The way of one chain's gradient down through the layers."""
+"""The backward pass of one chain, from the last layer to the first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import backward, memory, orthogonal, orthogonal_backward, rows
 from bnmc._kernels.cpu.blocks import unpack_gram
+from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
@@ -24,7 +25,7 @@ __all__ = ["Descent"]
 
 
 class Descent:
-    """The gradient of one chain with respect to h of some layer, and its way down.
+    """The gradient of one chain with respect to h of a layer; methods take it to lower layers.
 
     With δ (width x columns) this gradient and z (width x columns) the normals of the layer, the
     state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.  If the weights
@@ -177,7 +178,23 @@ class Descent:
         self.state[1] = normals.T @ scaled / self.law.width
         self.stage = codes.READOUT
 
-    # --- the way down
+    # --- for kernels of another device
+
+    def copy_above(self, rows: NDArray[Any]) -> None:
+        """Copy δ of the layer of the state to rows, (columns, >= width)."""
+        assert self.above is not None
+        of_columns = self.above.reshape(len(self.above), -1, BLOCK).swapaxes(0, 1)
+        whole = of_columns.reshape(of_columns.shape[0], -1)
+        rows[:] = whole[: rows.shape[0], : rows.shape[1]]
+
+    def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
+        """Return δ of a layer as `above`, given rows, (columns, >= width)."""
+        columns, count = memory.padded(len(rows)), memory.stride(self.law.width) // BLOCK
+        blocks = np.zeros((columns, count * BLOCK), rows.dtype)
+        blocks[: len(rows)] = rows[:, : count * BLOCK]
+        swapped = blocks.reshape(columns, count, BLOCK).swapaxes(0, 1)
+        above: FloatArray = np.ascontiguousarray(swapped.reshape(count, columns * BLOCK))
+        return above
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
@@ -186,6 +203,8 @@ class Descent:
         backward.factorise_seen(gram, centred, self.law, solve, solve.basis, solve.in_basis)
         basis: NDArray[np.float64] = np.tril(solve.basis[:columns, :columns]) * solve.in_basis
         return basis
+
+    # --- the way down
 
     def through(
         self,

@@ -14,7 +14,7 @@ from bnmc.simulation.engine.state import Frames, State
 
 __all__ = ["Forward", "Stretch"]
 
-#: Layers between two looks at whether to stop.
+#: Number of layers between two checks whether to stop.
 BLOCK_LAYERS = 256
 
 

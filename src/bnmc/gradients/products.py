@@ -102,9 +102,9 @@ class ReplayedRows:
 
         Wᵀ δ = B (zᵀδ / √width - BᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
 
-    A norm over the batch that centres sees a without the means of its rows.  A bias is the weight
-    of one more row of a, which is constant: Y = W a + b 1ᵀ / gain, and b has the variance of √width
-    entries of W times that constant.
+    Under a centring norm over the batch, a is taken without the means of its rows.  A bias is the
+    column of W that multiplies one more row of a: Y = W a + b 1ᵀ / gain, and all entries of that
+    row are √(width · bias_variance) / gain.
 
     Parameters
     ----------
@@ -123,6 +123,8 @@ class ReplayedRows:
     ) -> None:
         self._chain, self._numbers, self._key = chain, range(first, last), key
         self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
+        # With eps > 0 the factor keeps the scale of rows, which gradients depend on.
+        self._law = self._sampler.law._replace(eps=1.0)
         self._kept: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
@@ -139,7 +141,7 @@ class ReplayedRows:
         for index, (one, seen) in enumerate(zip(kept, self._seen(a), strict=True)):
             at = np.flatnonzero(one.regular)
             triangle = one.factor[np.ix_(at, at)]
-            # SciPy's triangular solver wakes all threads of the BLAS for the smallest matrix.
+            # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
             basis = np.linalg.solve(triangle, seen[:, at].T).T / root
             # One more row for the bias.
             shape = len(seen), delta.shape[2]
@@ -153,7 +155,7 @@ class ReplayedRows:
         sampler, width = self._sampler, self._chain.width
         own = sampler.work(np.dtype(np.float64))
         rows.factorise(
-            self._chain.covariance(a.T @ a / width), sampler.law, own.covariance, own.group_means,
+            self._chain.covariance(a.T @ a / width), self._law, own.covariance, own.group_means,
             own.diagonal, own.panel, own.twin, own.factor, own.regular,
         )  # fmt: skip
         columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
@@ -164,13 +166,13 @@ class ReplayedRows:
             drawn = block.reshape(-1, numbers.BLOCK)[:columns]
             normals[start : start + numbers.BLOCK] = drawn.T
         # The law has gain 1 if the norm does not see the scale of rows.
-        factor = np.tril(own.factor[:columns, :columns]) * own.regular / sampler.law.gain
+        factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._law.gain
         return _Seen(normals[:width], factor, own.regular.copy())
 
     def _seen(self, a: Float64Array) -> Float64Array:
-        """Return a as far as the rows depend on it, with one more row if there is a bias."""
+        """Return the part of a on which the rows depend, with one more row if there is a bias."""
         chain = self._chain
-        if self._sampler.law.norm == codes.NORM_CENTRED:
+        if self._law.norm == codes.NORM_CENTRED:
             by_batch = a.reshape(*a.shape[:2], -1, chain.batch)
             seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
             return seen.reshape(a.shape)

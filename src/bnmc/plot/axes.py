@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "band", "estimates", "figure", "label_layers", "plain_ticks", "style"]
+__all__ = [
+    "COLOURS",
+    "band",
+    "estimates",
+    "figure",
+    "label_layers",
+    "mark_unstable",
+    "plain_ticks",
+    "style",
+]
 
 #: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -181,6 +190,38 @@ def label_layers(ax: Axes, label: str = "layer") -> None:
     ticker = import_extra("matplotlib.ticker", "plot")
     ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     ax.set_xlabel(label)
+
+
+def mark_unstable(ax: Axes) -> None:
+    """Draw a line at the factor 1, and mark the range above it as unstable.
+
+    The range is marked if a curve that is already drawn has a point above 1.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Axes with factors per layer on the vertical axis.
+
+    Examples
+    --------
+    >>> from bnmc.plot import figure
+    >>> from bnmc.plot.axes import mark_unstable
+    >>> ax = figure()[1][0]
+    >>> _ = ax.plot([8, 16, 32], [0.8, 0.94, 1.02])
+    >>> mark_unstable(ax)
+    >>> [text.get_text() for text in ax.texts]
+    ['unstable']
+    """
+    exceeded = ax.dataLim.y1 > 1.0
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    if exceeded:
+        limits = ax.get_ylim()
+        ax.axhspan(1.0, max(limits), color="0.9", linewidth=0, zorder=0)
+        ax.set_ylim(limits)
+        ax.annotate(
+            "unstable", (0.01, 1.0), xycoords=("axes fraction", "data"), xytext=(0, 3),
+            textcoords="offset points", va="bottom", color="0.3",
+        )  # fmt: skip
 
 
 def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:

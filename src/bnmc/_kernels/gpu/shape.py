@@ -62,14 +62,14 @@ u32 = np.uintp
 
 
 class Passing(NamedTuple):
-    """The properties of layers that are not plain, for which kernels are compiled; see `passes`."""
+    """Constants of the kernels in `passes`, for layers that need more than `layers_kernel`."""
 
     order: int
     norm: int  # over the batch
     over_features: bool  # whether there is a norm over the features
     centred: bool  # whether that norm subtracts the mean
-    bias: int = NO_BIAS  # of rows that weights are multiplied for
-    is_convolved: bool = False  # whether these weights are those of several taps
+    bias: int = NO_BIAS  # the law of biases, if weights are multiplied
+    is_convolved: bool = False  # whether the weights have several taps
 
 
 class Spec(NamedTuple):
@@ -269,7 +269,7 @@ class Shape:
 
     @property
     def scratch(self) -> int:
-        """How many ranges of tiles the place of a tile has room for, in sums of all entries."""
+        """Number of ranges of tiles whose sums of all entries fit in the memory of a tile."""
         return (self.bytes // 8 - self.at.tile64) // self.entries
 
     def tiles(self, width: int) -> int:

@@ -202,7 +202,7 @@ def _outputs(
         progress=progress, width=sizes.width, reference_width=1, activation="relu",
         learning_rate=1.0, loss="squared",
     )  # fmt: skip
-    return np.stack([one.outputs[0] for one in found])
+    return found.outputs
 
 
 def _of_infinite_width(
