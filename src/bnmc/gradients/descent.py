@@ -16,6 +16,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import slope_of
+from bnmc.errors import NonFiniteError
 from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.forward import Stretch
 from bnmc.simulation.engine.precision import lifted
@@ -124,7 +125,8 @@ class Descent:
             own.totals[1, : own.blocks.gram_sums.size] += own.blocks.gram_sums
             own.totals[2, :tiles] += own.blocks.cross_sums
             own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
-        unpack_gram(own.totals[1], self.law, self.state[0])
+        if not unpack_gram(own.totals[1], self.law, self.state[0]):
+            raise NonFiniteError(self.number, layer, "gradient")
         backward.unpack_cross(own.totals[2], self.law, self.state[1])
         if own.frame is not None:
             orthogonal_backward.turn_cross(own.frame.inverse, self.state[1])
