@@ -26,7 +26,6 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_fully_connected
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import (
@@ -114,6 +113,9 @@ def backpropagate(
         - an array ∂L/∂h_depth of shape (width, batch), or (chains, width, batch), with an axis of
           inputs before the width if there are several;
         - a function of the outputs f, (samples, classes), that returns ∂L/∂f.
+
+        The samples of a convolutional chain are its images: V takes the mean of a over the pixels
+        of an image.  The array may be (channels, images, height, width).
     labels : array_like, optional
         For "cross-entropy" and "squared": the class of each sample, (samples,), or targets of shape
         (samples, classes).
@@ -128,7 +130,8 @@ def backpropagate(
         default for these chains.  "weights" is the reference, for every law of weights: it draws
         the matrices of `drawn_weights`, and multiplies by them and their transposes.  This takes
         O(width²) operations per layer and sample, and the rows of many layers in memory.  Its Gram
-        matrices equal those of `simulate` up to rounding.
+        matrices equal those of `simulate` up to rounding.  For a convolution with more columns than
+        channels it is the default, because it is faster there.
     backend : {"auto", "cpu", "cuda"}
         "cuda" takes all chains through one GPU, for Gaussian weights and the sampler "conditional",
         with a norm over the batch before the activation or none, and without bias.  Its random
@@ -202,9 +205,13 @@ def backpropagate(
 
     A bias is the weight of one more row of a, which is constant; its gradient δ 1 has the squared
     norm 1ᵀδᵀδ 1, which `delta_gram` has.  For norms over the features, other orders than
-    "norm-activation", and biases, both samplers keep the rows of a stretch of layers (32 MiB, or
-    √depth layers if these take more), and the Gram matrices of "conditional" equal those of
-    `simulate` up to rounding.
+    "norm-activation", biases and convolutions, both samplers keep the rows of a stretch of layers
+    (32 MiB, or √depth layers if these take more), and the Gram matrices of "conditional" equal
+    those of `simulate` up to rounding.
+
+    A convolution multiplies the patches of a, a matrix P with one row for each tap and channel.
+    Then P takes the place of a, and its number of rows that of the width.  The gradient with
+    respect to a is the sum over the taps of the shifted rows of :math:`W^T δ`.
 
     If W is orthogonal, h has the orthonormal basis H = W B, B an orthonormal basis of a.  Then
 
@@ -225,9 +232,7 @@ def backpropagate(
     >>> bool(run.log_gradient_norm[:, 0].mean() > run.log_gradient_norm[:, -1].mean() + 3)
     True
     """
-    require_fully_connected(
-        as_chain(chain), "differentiate a network of your own with bnmc.drawn_weights"
-    )
+    as_chain(chain)
     on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
@@ -246,7 +251,8 @@ def backpropagate(
     direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
-    kind = _kind_of_task(chain, sampler)
+    columns = chain.batch * (ensemble.inputs or 1)
+    kind = _kind_of_task(chain, columns, sampler)
     if on_gpu:
         kind, workers = _gpu_task(kind, chain, pool), 1
     task = kind(
@@ -271,9 +277,13 @@ def backpropagate(
     return _joined(task, parts, ensemble.chains)
 
 
-def _kind_of_task(chain: Chain, sampler: str) -> type[Task]:
+def _kind_of_task(chain: Chain, columns: int, sampler: str) -> type[Task]:
     """Return the class of tasks for a sampler that `ensemble_of` has checked."""
-    for_kernels = chain.is_row_by_row and not chain.shows_bias
+    for_kernels = chain.is_row_by_row and chain.covariance.is_identity
+    if sampler == "auto" and chain.convolution is not None and columns > chain.width:
+        # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows
+        # of as many normals as columns.
+        return DrawnTask
     if sampler != "weights" and for_kernels and (chain.is_gaussian or chain.is_orthogonal):
         return Task
     return ReplayedTask if sampler != "weights" and chain.is_gaussian else DrawnTask
@@ -284,6 +294,7 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
     for applies, what in (
         (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
         (chain.is_orthogonal, "orthogonal weights"),
+        (chain.convolution is not None, "convolutions"),
         (not chain.normalization.acts_on_rows, f"norm={chain.norm!r}"),
         (not chain.is_row_by_row, f"order={chain.order!r}"),
         (chain.shows_bias, "biases"),
