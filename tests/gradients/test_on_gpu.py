@@ -192,6 +192,7 @@ def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(monkeypatch):
         (Chain(30, 4, norm="layer"), {}, "layer"),
         (Chain(30, 4, order="activation-norm"), {}, "activation-norm"),
         (Chain(30, 4, norm="none", bias_variance=0.1), {}, "bias"),
+        (Chain.conv(30, 2, "relu", shape=(2, 2)), {"sampler": "conditional"}, "convolutions"),
         (Chain(30, 4), {"sampler": "weights"}, "sampler"),
         (Chain(300, 90), {}, "shared memory"),
     ],

@@ -294,9 +294,9 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
     for applies, what in (
         (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
         (chain.is_orthogonal, "orthogonal weights"),
+        (chain.convolution is not None, "convolutions"),
         (not chain.normalization.acts_on_rows, f"norm={chain.norm!r}"),
         (not chain.is_row_by_row, f"order={chain.order!r}"),
-        (chain.convolution is not None, "convolutions"),
         (chain.shows_bias, "biases"),
         (kind is not Task, "sampler='weights'"),
     ):
