@@ -74,20 +74,24 @@ class Tests:
 
 
 class Recorder:
-    """A pytest plugin that writes the time of each test to a file."""
+    """A pytest plugin that writes the times of tests to a file, and which ones failed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.seconds: Counter[str] = Counter()
+        self.failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add the time of one phase of a test."""
         self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write all times."""
         if "PYTEST_XDIST_WORKER" not in os.environ:
-            Path(self.path).write_text(json.dumps(self.seconds))
+            found = {"seconds": self.seconds, "failed": sorted(self.failed)}
+            Path(self.path).write_text(json.dumps(found))
 
 
 def pytest_configure(config: Any) -> None:
@@ -98,7 +102,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def learn(where: Sequence[str], folder: Path) -> Tests:
-    """Run tests without a fault and return what they execute."""
+    """Run tests without a fault and return what they execute; those that fail are left out."""
     kept, data = folder / "seconds.json", folder / "coverage"
     if not kept.exists():
         environment = _environment(ROOT) | {
@@ -111,21 +115,28 @@ def learn(where: Sequence[str], folder: Path) -> Tests:
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *command, *where],
             cwd=ROOT, env=environment, check=False,
         )  # fmt: skip
-        if done.returncode:
+        # 1: some tests failed.
+        if done.returncode > 1 or not kept.exists():
             kept.unlink(missing_ok=True)
-            raise SystemExit("without a fault, tests fail")
+            raise SystemExit(f"without a fault, pytest ends with status {done.returncode}")
     from coverage import CoverageData
 
+    recorded = json.loads(kept.read_text())
+    seconds, failed = recorded["seconds"], set(recorded["failed"])
+    if failed:
+        print("left out, since they fail without a fault:", *sorted(failed), sep="\n  ")
     found = CoverageData(str(data))
     found.read()
     of_line = {}
     for path in found.measured_files():
         contexts = found.contexts_by_lineno(path).items()
-        names = {line: [one.partition("|")[0] for one in own if one] for line, own in contexts}
-        of_line[str(Path(path).relative_to(ROOT))] = {
-            line: sorted(set(own)) for line, own in names.items() if own
+        names = {
+            line: {one.partition("|")[0] for one in own if one} - failed for line, own in contexts
         }
-    return Tests(of_line, json.loads(kept.read_text()))
+        of_line[str(Path(path).relative_to(ROOT))] = {
+            line: sorted(own) for line, own in names.items() if own
+        }
+    return Tests(of_line, seconds)
 
 
 def _environment(root: Path) -> dict[str, str]:

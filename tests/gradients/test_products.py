@@ -8,11 +8,12 @@ import math
 
 import numpy as np
 import pytest
+from numpy_convolutions import convolved
 from numpy_layers import normalised
 from oracle import FALSE_ALARM, ks_distance
 
 import bnmc
-from bnmc import Chain
+from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.gradients.products import ReplayedRows
 
@@ -36,7 +37,19 @@ CASES = {
     "batch, residual": Chain.resnet(4, 4, "tanh", gain=0.8, bias_variance=0.2),
     "none, bias": Chain(4, 3, "tanh", norm="none", bias_variance=0.3),
     "uncentred, bias": Chain(4, 3, "tanh", norm="batch-uncentred", bias_variance=0.5, gain=1.5),
-}
+    "convolution, layer, bias": Chain(
+        4, 6, "tanh", norm="layer", bias_variance=0.3, gain=1.3,
+        convolution=Convolution((1, 3), (1, 2)),
+    ),
+    "convolution, batch after, skip": Chain(
+        3, 4, "tanh", order="activation-norm", skip=0.5,
+        convolution=Convolution((2, 2), (2, 2)),
+    ),
+    "convolution, uncentred, bias": Chain(
+        3, 6, "tanh", norm="batch-uncentred", bias_variance=0.3,
+        convolution=Convolution((3, 1), (3, 1)),
+    ),
+}  # fmt: skip
 
 
 def start_of(chain):
@@ -52,8 +65,22 @@ def last_state(chain, h, layers, added):
             state = normalised(h, chain.norm, chain.eps)
             a = np.tanh(state)
             state = h if chain.order == "pre-activation" else state
-        h = chain.skip * state + chain.gain * (w @ a) + b[:, None] + more
+        h = chain.skip * state + chain.gain * product(chain, w, a) + b[:, None] + more
     return h
+
+
+def product(chain, w, a):
+    if chain.convolution is None:
+        return w @ a
+    found = convolved(w, a.reshape(*a.shape[:-1], -1, *chain.convolution.shape))
+    return found.reshape(*found.shape[:-3], chain.batch)
+
+
+def pooled(chain, a):
+    """What a readout multiplies: means over the pixels of images."""
+    if chain.convolution is None:
+        return a
+    return a.reshape(*a.shape[:-1], -1, chain.convolution.positions).mean(axis=-1)
 
 
 def entries(shape):
@@ -66,7 +93,7 @@ def derivatives(chain, start, layers, delta):
     """∂L/∂W of all layers and ∂L/∂h of layers 1, …, for L = <δ, h> of the last layer."""
     of_weights, of_states = [], []
     for layer in range(len(layers)):
-        for found, shape in ((of_weights, (chain.width,) * 2), (of_states, start.shape)):
+        for found, shape in ((of_weights, layers[layer][0].shape), (of_states, start.shape)):
             changed, added = list(layers), [0.0] * len(layers)
             if found is of_weights:
                 changed[layer] = layers[layer][0] + entries(shape), layers[layer][1]
@@ -107,17 +134,22 @@ def readout_gradient(chain, start, layers, readout):
     found = []
     for layer in range(len(layers)):
         changed = list(layers)
-        changed[layer] = layers[layer][0] + entries((chain.width,) * 2), layers[layer][1]
+        w, b = layers[layer]
+        changed[layer] = w + entries(w.shape), b
         h = last_state(chain, start, changed, [0.0] * len(layers))
         if chain.order == "activation-norm":
             a = normalised(np.tanh(h), chain.norm, chain.eps)
         else:
             a = np.tanh(normalised(h, chain.norm, chain.eps))
-        found.append((((readout @ a) ** 3).sum(axis=(-2, -1)) / 3).imag / 1e-30)
+        outputs = readout @ pooled(chain, a)
+        found.append(((outputs**3).sum(axis=(-2, -1)) / 3).imag / 1e-30)
     return found
 
 
-@pytest.mark.parametrize("name", ["layer", "layer after", "layer, residual", "batch after, bias"])
+@pytest.mark.parametrize(
+    "name",
+    ["layer", "layer after", "layer, residual", "batch after, bias", "convolution, layer, bias"],
+)
 def test_losses_after_a_readout(name):
     chain, seen = CASES[name], []
 
@@ -139,7 +171,7 @@ def test_losses_after_a_readout(name):
     gradients = readout_gradient(chain, start, layers, readout)
     logs = [0.5 * math.log(np.square(one).sum()) for one in gradients]
     np.testing.assert_allclose(back.log_gradient_norm[0], logs, atol=1e-10)
-    assert seen[0].shape == (chain.batch, 2)
+    assert seen[0].shape == (pooled(chain, start).shape[1], 2)
 
 
 # --- the conditional sampler

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import backward, memory, orthogonal, orthogonal_backward, rows
 from bnmc._kernels.cpu.blocks import unpack_gram
+from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import slope_of
+from bnmc.errors import NonFiniteError
 from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.forward import Stretch
 from bnmc.simulation.engine.precision import lifted
@@ -123,7 +125,8 @@ class Descent:
             own.totals[1, : own.blocks.gram_sums.size] += own.blocks.gram_sums
             own.totals[2, :tiles] += own.blocks.cross_sums
             own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
-        unpack_gram(own.totals[1], self.law, self.state[0])
+        if not unpack_gram(own.totals[1], self.law, self.state[0]):
+            raise NonFiniteError(self.number, layer, "gradient")
         backward.unpack_cross(own.totals[2], self.law, self.state[1])
         if own.frame is not None:
             orthogonal_backward.turn_cross(own.frame.inverse, self.state[1])
@@ -177,7 +180,23 @@ class Descent:
         self.state[1] = normals.T @ scaled / self.law.width
         self.stage = codes.READOUT
 
-    # --- the way down
+    # --- for kernels of another device
+
+    def copy_above(self, rows: NDArray[Any]) -> None:
+        """Copy δ of the layer of the state to rows, (columns, >= width)."""
+        assert self.above is not None
+        of_columns = self.above.reshape(len(self.above), -1, BLOCK).swapaxes(0, 1)
+        whole = of_columns.reshape(of_columns.shape[0], -1)
+        rows[:] = whole[: rows.shape[0], : rows.shape[1]]
+
+    def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
+        """Return δ of a layer as `above`, given rows, (columns, >= width)."""
+        columns, count = memory.padded(len(rows)), memory.stride(self.law.width) // BLOCK
+        blocks = np.zeros((columns, count * BLOCK), rows.dtype)
+        blocks[: len(rows)] = rows[:, : count * BLOCK]
+        swapped = blocks.reshape(columns, count, BLOCK).swapaxes(0, 1)
+        above: FloatArray = np.ascontiguousarray(swapped.reshape(count, columns * BLOCK))
+        return above
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
@@ -186,6 +205,8 @@ class Descent:
         backward.factorise_seen(gram, centred, self.law, solve, solve.basis, solve.in_basis)
         basis: NDArray[np.float64] = np.tril(solve.basis[:columns, :columns]) * solve.in_basis
         return basis
+
+    # --- the way down
 
     def through(
         self,

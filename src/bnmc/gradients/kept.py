@@ -164,6 +164,8 @@ def _identity(task: Task, start: Covariance | Representation, chains: int) -> di
     }  # fmt: skip
     if isinstance(task, NetworkTask):
         facts["blas"] = blas_kernel()
+    if task.backend != "cpu":
+        facts["backend"] = task.backend
     derivative = chain.activation.derivative
     direction = task.direction
     return facts | chain_facts(chain) | {

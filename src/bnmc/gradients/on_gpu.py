@@ -8,17 +8,17 @@ resolve goes on with the kernels of the CPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc._kernels.gpu.backward import sums_of
 from bnmc._kernels.gpu.build import BackwardKernels, backward_kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
-from bnmc._kernels.gpu.device import processors, ready, shared_memory, why_not
+from bnmc._kernels.gpu.device import processors, ready, shared_memory
 from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
 from bnmc._kernels.gpu.stops import (
     NOT_STOPPED,
@@ -33,13 +33,14 @@ from bnmc.chain.slopes import slope_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
 from bnmc.gradients.descent import Descent
+from bnmc.gradients.directions import GivenRows, Readout
 from bnmc.gradients.forward import Stretch
 from bnmc.gradients.parts import Part, Pass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
 from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
 
-__all__ = ["GpuTask", "require_gpu"]
+__all__ = ["GpuTask"]
 
 #: Bytes that the matrices of a stretch of layers of all chains of a part, or its representations,
 #: may take.
@@ -48,28 +49,10 @@ PART_BYTES = 1 << 28
 #: Most chains of a part: they are an axis of the grid.
 MOST_OF_GRID = 65_535
 
+FEWER_CHAINS = "backpropagate fewer chains at a time, or on the CPU"
+
 #: Blocks per multiprocessor among which the rows of few chains are divided.
 BLOCKS_OF_PROCESSOR = 2
-
-
-def require_gpu(chain: Chain, inputs: int, dtype: str) -> None:
-    """Raise unless a GPU can make the backward pass of a chain.
-
-    Raises
-    ------
-    BackendError
-        If there is no GPU, or the shared memory of a block does not suffice.
-    """
-    reason = why_not()
-    if reason is not None:
-        raise BackendError("cuda", reason)
-    room = _kernels(chain, inputs, dtype).room
-    if room.bytes > shared_memory():
-        raise BackendError(
-            "cuda",
-            f"{chain.batch * inputs} columns in {dtype} need {room.bytes} bytes of shared "
-            f"memory, the device has {shared_memory()}: backend='cpu'",
-        )
 
 
 def _kernels(chain: Chain, inputs: int, dtype: str) -> BackwardKernels:
@@ -91,6 +74,26 @@ class GpuTask(Task):
         return _GpuPass(self, start, first, last, stop or Event(), {}).run()
 
     @property
+    def backend(self) -> str:
+        """Where the chains are."""
+        return "cuda"
+
+    def require_device(self) -> None:
+        """Raise unless the shared memory of a block suffices.
+
+        Raises
+        ------
+        BackendError
+        """
+        needed = _kernels(self.chain, self.inputs or 1, self.dtype).room.bytes
+        if needed > shared_memory():
+            raise BackendError(
+                "cuda",
+                f"gradients of {self.columns} columns in {self.dtype} need {needed} bytes of "
+                f"shared memory, the device has {shared_memory()}: backend='cpu'",
+            )
+
+    @property
     def chains_of_part(self) -> int:
         """The largest number of chains of a part."""
         size = 24 * self.columns**2
@@ -102,6 +105,9 @@ class GpuTask(Task):
 
 class _GpuPass(Pass):
     """The work of one task."""
+
+    _bases: NDArray[np.float64] | None = None
+    _wide: NDArray[np.bool_]
 
     def _sampler(self) -> ScaledSampler:
         task = self.task
@@ -116,14 +122,18 @@ class _GpuPass(Pass):
         states: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        task, known = self.task, 0
+        task = self.task
+        if last == task.depth:
+            # For the whole descent, so that bits do not depend on how it is cut into stretches.
+            self._wide = stretch.wide
+        one = _Launch(task, self.descents, stretch, last, self.first, self._wide, self._bases)
+        one.has_top = last == task.depth and not isinstance(task.direction, Readout)
         for index in range(self.count):
-            known = self._begin(stretch, index, last, states[index])
-        done = states.shape[1] - known
-        if done == 0:
-            return
-        one = _Launch(task, self.descents, stretch, last - known, self.first)
-        one.run(states[:, :done], scales[:, :done], self.stop)
+            # Kernels of the CPU begin with the rows of chains with which they go on.
+            if one.wide[index] or not one.has_top:
+                self._begin(stretch, index, last, states[index])
+        one.run(states, scales, self.stop)
+        self._bases = one.bases
 
 
 class _Arrays(NamedTuple):
@@ -151,50 +161,59 @@ class _Launch:
     ----------
     task : Task
     descents : list of Descent
-        Of the chains, with the states of the layer above.
+        Of the chains.
     stretch : Stretch
     last : int
         The layer to reach first.
     first_chain : int
+    wide : (chains,) bool
+        The float32 chains whose last layer has float64 rows.
+    bases : (chains, columns, columns) ndarray or None
+        See the attribute; None for the first stretch.
     """
 
     def __init__(
-        self, task: Task, descents: list[Descent], stretch: Stretch, last: int, first_chain: int
-    ) -> None:
+        self, task: Task, descents: list[Descent], stretch: Stretch, last: int, first_chain: int,
+        wide: NDArray[np.bool_], bases: NDArray[np.float64] | None,
+    ) -> None:  # fmt: skip
         self.task, self.descents, self.stretch = task, descents, stretch
         self.last, self.layers, self.first_chain = last, last - stretch.first, first_chain
         self.law, self.lift = descents[0].law, descents[0].lift
-        self.stage = descents[0].stage
         self.kernels = _kernels(task.chain, task.inputs or 1, task.dtype)
         #: Chains that the kernels of the CPU take.
-        self.wide = stretch.wide | np.array([one.backward_dtype != task.dtype for one in descents])
+        self.wide = wide | np.array([one.backward_dtype != task.dtype for one in descents])
+        #: The factors of what the layer above the stretch saw, as the stretch above has left them.
+        self.bases = bases
+        #: Whether layer `last` has its gradient already; else the descents have the state above it.
+        self.has_top = False
 
     def run(
         self, states: NDArray[np.float64], log_scales: NDArray[np.float64], stop: Event
     ) -> None:
         """Write states and log-scales of the layers, in ascending order."""
         size = 8 * states.size + self.stretch.xs.nbytes + self.stretch.grams.nbytes
-        with device_memory("chains", size, "backpropagate fewer chains at a time, or on the CPU"):
+        with device_memory("chains", size, FEWER_CHAINS):
             arrays = self._arrays(states.shape[2])
             self._start(arrays, states.shape[2] == 3)
             record, factors = arrays.record.copy_to_host(), arrays.factors.copy_to_host()
             status, last_states = arrays.status.copy_to_host(), arrays.state.copy_to_host()
-            above = arrays.above.copy_to_host()
+            above, self.bases = arrays.above.copy_to_host(), arrays.basis.copy_to_host()
         for index, descent in enumerate(self.descents):
             if stop.is_set():
                 return
             done = self._finished(index, int(status[index]))
             rest = self.layers - done
             states[index, rest:] = record[index, rest:]
-            self._take(descent, factors[index], log_scales[index], done)
-            if done and not self.wide[index]:
+            if self.wide[index]:
+                rest -= self.has_top
+            else:
+                self._take(descent, factors[index], log_scales[index], done)
                 descent.state = last_states[index]
-                if descent.above is not None:
-                    _to_blocks(above[index], descent.above)
+                if self.task.chain.skip != 0.0:
+                    descent.above = descent.blocks_of(above[index])
             if rest:
-                descent.backward_dtype = "float64"
                 descent.through(
-                    self.stretch, index, self.last - done, states[index, :rest],
+                    self.stretch, index, self.stretch.first + rest, states[index, :rest],
                     log_scales[index, :rest],
                 )  # fmt: skip
 
@@ -204,9 +223,10 @@ class _Launch:
             return 0
         if noted == NOT_STOPPED:
             return self.layers
-        # Two launches per layer.
-        done, reason = (noted >> STEP_BITS) // 2, noted & ((1 << STEP_BITS) - 1)
+        # Two launches per layer, but one for the top.
+        done, reason = (int(noted >> STEP_BITS) + self.has_top) // 2, noted & (1 << STEP_BITS) - 1
         if reason == STOPPED_UNRESOLVED:
+            self.descents[index].backward_dtype = "float64"
             return done
         code = codes.NOT_FINITE if reason == STOPPED_NOT_FINITE else codes.ZERO_VARIANCE
         raise_stopped(code, self.first_chain + index, self.last - done, reason)
@@ -221,29 +241,33 @@ class _Launch:
     ) -> None:
         """Write the log-scales of the layers that a chain has reached, and its stage."""
         for step in range(done):
-            at = self.layers - 1 - step
-            # A readout has no gain.
-            lift = 0 if descent.stage == codes.READOUT else self.lift
-            descent.log_scale += lift - math.log2(factors[at])
+            at, is_top = self.layers - 1 - step, step == 0 and self.has_top
+            if not is_top:
+                # A readout has no gain.
+                lift = 0 if descent.stage == codes.READOUT else self.lift
+                descent.log_scale += lift - math.log2(factors[at])
             log_scales[at] = descent.log_scale
-            descent.stage = codes.INNER
+            descent.stage = codes.TOP if is_top else codes.INNER
 
     def _arrays(self, matrices: int) -> _Arrays:
         """Copy the layers, and the states of the chains, to the device."""
-        law, stretch, layers = self.law, self.stretch, self.layers
+        law, stretch, layers, dtype = self.law, self.stretch, self.layers, self.task.dtype
         count, n, shape = len(self.descents), law.columns, self.kernels.shape
         grams = np.ascontiguousarray(stretch.grams[:, : layers + 1])
         units = stretch.units[:, : layers + 1]
         ratios = np.exp2(units[:, :-1] - units[:, 1:] + float(self.lift))
-        basis = np.stack(
-            [one.basis_of(grams[index, layers]) for index, one in enumerate(self.descents)]
-        )
-        above = np.zeros((1, 1, 1), self.task.dtype)
+        if self.bases is None:
+            # What the layer saw that is above the first one to reach from above.
+            seen = grams[:, layers - self.has_top]
+            self.bases = np.stack(
+                [one.basis_of(gram) for one, gram in zip(self.descents, seen, strict=True)]
+            )
+        above = np.zeros((1, 1, 1), dtype)
         if self.task.chain.skip != 0.0:
-            above = np.zeros((count, n, stretch.xs.shape[-1]), self.task.dtype)
-            for own, descent in zip(above, self.descents, strict=True):
-                if descent.above is not None:
-                    _from_blocks(descent.above, own)
+            above = np.zeros((count, n, stretch.xs.shape[-1]), dtype)
+            for own, descent, wide in zip(above, self.descents, self.wide, strict=True):
+                if descent.above is not None and not wide:
+                    descent.copy_above(own)
         status = np.where(self.wide, np.int64(-1), np.int64(NOT_STOPPED))
         tiles = min(shape.tiles(law.width), MOST_RANGES)
 
@@ -258,7 +282,7 @@ class _Launch:
             xs=send(np.ascontiguousarray(stretch.xs)),
             above=send(above),
             state=send(np.stack([one.state for one in self.descents])),
-            basis=send(basis),
+            basis=send(self.bases),
             mixing=empty(n, n),
             sums=empty(tiles, sums_of(shape)),
             arrived=send(np.zeros(count, np.int32)),
@@ -282,44 +306,59 @@ class _Launch:
         count, tiles = len(self.descents), arrays.sums.shape[1]
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // count))
         keys = np.uint32(self.task.key & 0xFFFFFFFF), np.uint32(self.task.key >> 32)
+        of_layers = arrays.grams, arrays.scales
+        of_sums = arrays.sums, arrays.arrived
+        results = arrays.record, arrays.factors, arrays.status
 
-        def first(stage: int, layer: int, at: int, step: int) -> tuple[Any, ...]:
+        def top(stage: int, *address: int) -> tuple[Any, ...]:
             return (
-                arrays.grams, arrays.scales, arrays.ratios, arrays.xs, arrays.state, arrays.basis,
-                arrays.mixing, arrays.sums, arrays.arrived, arrays.status, law.width, law.skip,
-                law.eps, stage, self.first_chain, layer, at, step, *keys,
+                *of_layers, arrays.xs, self._given(), arrays.above, arrays.state, *of_sums,
+                *results, law.width, law.gain, law.skip, hidden, self.first_chain, *address, *keys,
             )  # fmt: skip
 
-        def second(stage: int, layer: int, at: int, step: int) -> tuple[Any, ...]:
+        def begin(stage: int, *address: int) -> tuple[Any, ...]:
+            return (
+                *of_layers, arrays.ratios, arrays.xs, arrays.state, arrays.basis, arrays.mixing,
+                *of_sums, arrays.status, law.width, law.skip, law.eps, stage, self.first_chain,
+                *address, *keys,
+            )  # fmt: skip
+
+        def descend(stage: int, *address: int) -> tuple[Any, ...]:
             # A readout has no gain and no skip connection.
             gain, skip = (1.0, 0.0) if stage == codes.READOUT else (law.gain, law.skip)
             return (
-                arrays.grams, arrays.scales, arrays.xs, arrays.above, arrays.state, arrays.mixing,
-                arrays.sums, arrays.arrived, arrays.record, arrays.factors, arrays.status,
-                law.width, gain, skip, law.gain, law.skip, law.eps, stage, hidden,
-                self.first_chain, layer, at, step, *keys,
+                *of_layers, arrays.xs, arrays.above, arrays.state, arrays.mixing, *of_sums,
+                *results, law.width, gain, skip, law.gain, law.skip, law.eps, stage, hidden,
+                self.first_chain, *address, *keys,
             )  # fmt: skip
 
-        launches = [
-            (ready(kernel, (parts, count), shape.threads, room.bytes, 0, of(0, 0, 0, 0)), of)
-            for kernel, of in ((self.kernels.begin, first), (self.kernels.descend, second))
+        def prepared(kernel: Any, arguments: Callable[..., tuple[Any, ...]]) -> Any:
+            # Prepared once: a layer may be as short as the launch of a kernel by Python.
+            start = ready(
+                kernel, (parts, count), shape.threads, room.bytes, 0, arguments(0, 0, 0, 0)
+            )
+            return lambda *own: start(*arguments(*own))
+
+        step, stage, at = 0, self.descents[0].stage, self.layers - 1
+        if self.has_top:
+            prepared(self.kernels.top, top)(codes.TOP, self.last, at, step)
+            step, stage, at = 1, codes.TOP, at - 1
+        tasks = [
+            prepared(self.kernels.begin, begin),
+            prepared(self.kernels.descend, descend),
         ]
-        stage = self.stage
-        for done in range(self.layers):
-            for number, (start, of) in enumerate(launches):
-                start(*of(stage, self.last - done, self.layers - 1 - done, 2 * done + number))
-            stage = codes.INNER
+        while at >= 0:
+            for task in tasks:
+                task(stage, self.stretch.first + 1 + at, at, step)
+                step += 1
+            at, stage = at - 1, codes.INNER
 
-
-def _from_blocks(blocks: NDArray[Any], rows: NDArray[Any]) -> None:
-    """Copy rows from the blocks of the CPU to (columns, >= width)."""
-    of_columns = blocks.reshape(len(blocks), -1, BLOCK).swapaxes(0, 1)
-    rows[:] = of_columns.reshape(of_columns.shape[0], -1)[: rows.shape[0], : rows.shape[1]]
-
-
-def _to_blocks(rows: NDArray[Any], blocks: NDArray[Any]) -> None:
-    """Copy rows from (columns, >= width) to the blocks of the CPU."""
-    whole = blocks.reshape(len(blocks), -1, BLOCK)
-    for number, block in enumerate(whole):
-        part = rows[:, number * BLOCK : (number + 1) * BLOCK]
-        block[: part.shape[0], : part.shape[1]] = part
+    def _given(self) -> Any:
+        """Return δ at the top on the device; an array without columns if it is normal."""
+        direction, count = self.task.direction, len(self.descents)
+        rows = np.zeros((1, 0, 1))
+        if isinstance(direction, GivenRows):
+            rows = direction.rows
+            if len(rows) > 1:
+                rows = rows[self.first_chain : self.first_chain + count]
+        return numba_cuda.to_device(np.ascontiguousarray(rows))

@@ -117,6 +117,14 @@ class Task:
         return None
 
     @property
+    def backend(self) -> str:
+        """Where the chains are: "cpu" or "cuda"."""
+        return "cpu"
+
+    def require_device(self) -> None:
+        """Raise unless the device of the backend has room for the chains."""
+
+    @property
     def sampler(self) -> str:
         """What `backpropagate` calls the sampler."""
         return "conditional"

@@ -1,10 +1,11 @@
 """The kernels of the backward pass: gradients of one chain per row of the grid, layer by layer.
 
 `cpu.backward` has the formulas.  As there, two matrices of order `columns` take the pass from a
-layer to the layer below, and a layer takes two passes over its rows: the kernel `begin` sums aᵀZ,
-and its last block solves for M in Wᵀδ = a M + Z; the kernel `descend` makes δ of the layer and its
-sums.  The rows h, their normals z and the rows Z are made again from their counters in each pass,
-so that a layer keeps no rows, but for the gradient that a skip connection needs.
+layer to the layer below.  The kernel `top` makes them for the last layer.  Each layer below takes
+two passes over its rows.  The kernel `begin` sums aᵀZ, and its last block solves for M in
+Wᵀδ = a M + Z.  The kernel `descend` makes δ of the layer and its sums.  Each pass makes the rows h,
+their normals z and the rows Z again from their counters.  So a layer keeps no rows, but for the
+gradient that a skip connection needs.
 
 As in `layers`, the rows of a chain are divided into ranges of tiles, whose sums the last block of a
 chain adds in their order: results do not depend on the number of blocks.
@@ -231,6 +232,72 @@ def descend_kernel(parts: Parts) -> Any:
                 cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
 
     return descend
+
+
+def top_kernel(parts: Parts) -> Any:
+    """Return the kernel `top`."""
+    shape, room, steps = parts.shape, parts.room, parts.steps
+    columns, skipped = shape.spec.columns, shape.spec.skipped
+    tile_rows, threads, at_flags = shape.tile_rows, shape.threads, shape.at.flags
+    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    factorise_seen, draw = parts.matrices.factorise_seen, parts.tiles.draw
+    load, store, clear_padding = steps.load, steps.store, steps.clear_padding
+    clear_range, add_tile, end_range, finish_state = state_functions(parts)
+    at_seen, at_all = room.seen, shape.at.diagonal
+    at_first, at_delta = room.first, room.delta
+
+    @kernel(registers_of(room))
+    def top(
+        grams, scales, xs, given, above, state, sums, arrived, record, factors, status, width,
+        own_gain, own_skip, hidden, first_chain, layer, at, step, k0, k1,
+    ):  # fmt: skip
+        """Make δ of the last layer, and the sums over its rows.
+
+        Parameters are those of `descend`, and
+
+        given : (chains or 1, columns, width) float64, or (1, 0, 1)
+            δ, or nothing if its entries are independent standard normals.
+        """
+        doubles = cuda.shared.array(0, float64)
+        whole = cuda.shared.array(0, int64)
+        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        if status[chain] >> STEP_BITS < step:
+            return
+        prepare()
+        x = xs[chain if skipped else 0, at if skipped else 0]
+        of_above = above[chain if skipped else 0]
+        own = np.uint32(first_chain + chain)
+        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
+        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        factorise_seen(grams[chain, at], scale_of_rows)
+        for k in range(t, columns, threads):
+            doubles[u32(at_all + k)] = 1.0
+        for index in range(part, sums.shape[1], blocks):
+            clear_sums()
+            clear_range(sums[chain, index])
+            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
+                if given.shape[1] > 0:
+                    load(at_delta, row, width, given[chain if given.shape[0] > 1 else 0])
+                else:
+                    draw(at_delta, at_all, row, counter, noise, k0, k1)
+                    clear_padding(at_delta, row, width)
+                draw(at_first, at_seen, row, counter, stream, k0, k1)
+                if skipped:
+                    store(at_delta, row, width, of_above)
+                add_tile(row, width, hidden, x, sums[chain, index])
+            end_range(sums[chain, index])
+        if not is_last(arrived, chain, blocks):
+            return
+        finish_state(
+            sums[chain], width, scale_of_rows / own_gain, own_skip, hidden, state[chain],
+            record[chain, at],
+        )  # fmt: skip
+        if t == 0:
+            factors[chain, at] = 1.0
+            if whole[u32(at_flags)] != NOT_STOPPED:
+                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+
+    return top
 
 
 def state_functions(parts: Parts) -> tuple[Any, Any, Any, Any]:

@@ -24,6 +24,7 @@ class Steps(NamedTuple):
     #: Copies rows of an array to a tile, and back.
     load: Any
     store: Any
+    clear_padding: Any
 
 
 def step_functions(shape: Shape, block: Block, room: Room) -> Steps:
@@ -152,7 +153,7 @@ def _differentiate_function(shape: Shape, block: Block, room: Room) -> Any:
     return differentiate
 
 
-def _copy_functions(shape: Shape, block: Block) -> tuple[Any, Any]:
+def _copy_functions(shape: Shape, block: Block) -> tuple[Any, Any, Any]:
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
     quads, threads, thread = shape.quads, shape.threads, block.thread
     tile_rows, stride = shape.tile_rows, shape.stride
@@ -181,4 +182,14 @@ def _copy_functions(shape: Shape, block: Block) -> tuple[Any, Any]:
                 out[i, row] = numbers[u32(at_tile + i * stride + place)]
         cuda.syncthreads()
 
-    return load, store
+    @cuda.jit(device=True)
+    def clear_padding(at_tile, first_row, width):
+        """Set the padding rows of a tile to zero."""
+        numbers = cuda.shared.array(0, kind)
+        for item in range(thread(), columns * tile_rows, threads):
+            i, place = item // tile_rows, item % tile_rows
+            if row_at(first_row, place, quads) >= width:
+                numbers[u32(at_tile + i * stride + place)] = number(0.0)
+        cuda.syncthreads()
+
+    return load, store, clear_padding

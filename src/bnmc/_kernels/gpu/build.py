@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from bnmc._kernels.gpu.backward import Parts, begin_kernel, descend_kernel
+from bnmc._kernels.gpu.backward import Parts, begin_kernel, descend_kernel, top_kernel
 from bnmc._kernels.gpu.backward_matrices import matrix_functions
 from bnmc._kernels.gpu.backward_rows import step_functions
 from bnmc._kernels.gpu.backward_tiles import Room, room_of, tiles_functions
@@ -93,6 +93,7 @@ class BackwardKernels(NamedTuple):
 
     shape: Shape
     room: Room
+    top: Any
     begin: Any
     descend: Any
 
@@ -107,4 +108,6 @@ def backward_kernels_of(spec: Spec) -> BackwardKernels:
         shape, room, block, gram, sum_functions(shape, block, gram), tiles_functions(shape, block),
         step_functions(shape, block, room), matrix_functions(shape, block, gram, room),
     )  # fmt: skip
-    return BackwardKernels(shape, room, begin_kernel(parts), descend_kernel(parts))
+    return BackwardKernels(
+        shape, room, top_kernel(parts), begin_kernel(parts), descend_kernel(parts)
+    )
