@@ -59,6 +59,17 @@ def test_plain_ticks_are_plain():
     assert ax.get_xticks(minor=True).size == 0
 
 
+@pytest.mark.parametrize("low", [0.21, 0.6, 0.97, 1.0, 137.0])
+@pytest.mark.parametrize("ratio", [1.3, 1.7, 4.5, 30.0, 5000.0])
+def test_a_logarithmic_axis_has_at_least_three_labels(low, ratio):
+    ax = plot.figure()[1][0]
+    ax.set(yscale="log", ylim=(low, ratio * low))
+    plot.plain_ticks(ax.yaxis)
+    ax.figure.canvas.draw()
+    shown = [tick for tick in ax.get_yticks() if low <= tick <= ratio * low]
+    assert 3 <= len(shown) <= 15
+
+
 def test_ticks_of_layers_are_integers():
     """Matplotlib's own ticks of three layers are 0, 0.25, …, as the second axes show."""
     layered, plain = plot.figure(columns=2)[1]

@@ -146,7 +146,7 @@ def convergence(
     networks = integer("networks", networks, low=2)
     for name in ("method", "width", "dtype"):
         if name in options:
-            raise ArgumentError(name, options[name], "no such argument of convergence")
+            raise ArgumentError(name, options[name], "arguments of ntk except this one")
     key = draw_key(rng)
     limit = np.asarray(ntk(x, depth, rng=key, progress=progress, **options))
     means, errors = [], []

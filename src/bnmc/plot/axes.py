@@ -29,6 +29,15 @@ __all__ = [
 #: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
+#: Multiples of powers of ten for the ticks of a logarithmic axis, for shorter and shorter axes.
+_MULTIPLES: tuple[tuple[float, ...], ...] = (
+    (1.0, 2.0, 5.0),
+    (1.0, 2.0, 3.0, 5.0, 7.0),
+    (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+    tuple(np.arange(10, 100, 5) / 10.0),
+    tuple(np.arange(10, 100) / 10.0),
+)
+
 
 def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its axes, in the style of this package.
@@ -232,7 +241,8 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
     axis : matplotlib.axis.Axis
         An axis, such as ``ax.xaxis``, with a logarithmic scale.
     ticks : (n,) array_like, optional
-        Positions of the ticks. Default: 1, 2 and 5 times powers of ten.
+        Positions of the ticks. Default: 1, 2 and 5 times powers of ten; on an axis that has fewer
+        than three of them, further multiples.
 
     Examples
     --------
@@ -245,9 +255,21 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
     """
     ticker = import_extra("matplotlib.ticker", "plot")
     if ticks is None:
-        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax = axis.axes
+        low, high = sorted(ax.get_xlim() if axis is ax.xaxis else ax.get_ylim())
+        axis.set_major_locator(ticker.LogLocator(subs=_multiples(low, high)))
     else:
         axis.set_major_locator(ticker.FixedLocator(np.asarray(ticks, dtype=np.float64)))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.set_minor_formatter(ticker.NullFormatter())
     axis.set_minor_locator(ticker.NullLocator())
+
+
+def _multiples(low: float, high: float) -> tuple[float, ...]:
+    """Return the fewest multiples of powers of ten with at least three values in an interval."""
+    decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for found in _MULTIPLES:
+        values = np.multiply.outer(10.0**decades, found)
+        if np.count_nonzero((low <= values) & (values <= high)) >= 3:
+            break
+    return found
