@@ -165,7 +165,8 @@ def _identity(task: Task, start: Covariance | Representation, chains: int) -> di
     if isinstance(task, NetworkTask):
         facts["blas"] = blas_kernel()
     if task.backend != "cpu":
-        facts["backend"] = task.backend
+        # An additional fact would not differ from the facts of a folder that lacks it.
+        facts["sampler"] = f"{task.sampler} on {task.backend}"
     derivative = chain.activation.derivative
     direction = task.direction
     return facts | chain_facts(chain) | {

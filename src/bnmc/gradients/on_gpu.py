@@ -122,6 +122,8 @@ class _GpuPass(Pass):
         states: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
+        if self.stop.is_set():
+            return  # the stretch may lack layers
         task = self.task
         if last == task.depth:
             # For the whole descent, so that bits do not depend on how it is cut into stretches.
