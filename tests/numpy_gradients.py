@@ -43,9 +43,51 @@ def through_norm(chain, gradient, x, spread, inputs=1):
     return ((g - mean - rows * along) / spread).reshape(x.shape)
 
 
-def gaussian_matrices(rng, count, order):
-    """Draw matrices with independent entries N(0, 1/order)."""
-    return rng.standard_normal((count, order, order)) / np.sqrt(order)
+def patches(chain, a):
+    """Return what weights multiply: a, or what the taps of a convolution see, tap by tap."""
+    if chain.convolution is None:
+        return a
+    seen = [np.roll(_images(chain, a), by, axis=(-2, -1)) for by in _moves(chain)]
+    return np.concatenate([one.reshape(a.shape) for one in seen], axis=1)
+
+
+def folded(chain, gradient):
+    """Return the gradient with respect to a, given that of `patches`."""
+    if chain.convolution is None:
+        return gradient
+    moves = _moves(chain)
+    parts = zip(np.split(gradient, len(moves), axis=1), moves, strict=True)
+    back = [np.roll(_images(chain, one), (-y, -x), axis=(-2, -1)) for one, (y, x) in parts]
+    return sum(one.reshape(len(one), one.shape[1], -1) for one in back)
+
+
+def _images(chain, a):
+    return a.reshape(*a.shape[:2], -1, *chain.convolution.shape)
+
+
+def _moves(chain):
+    """Pixels by which images move so that each pixel is where a tap sees it."""
+    height, width = chain.convolution.kernel
+    before = (height - 1) // 2, (width - 1) // 2
+    return [(before[0] - i, before[1] - j) for i in range(height) for j in range(width)]
+
+
+def pooled(chain, a):
+    """Return what a readout multiplies: a, or its means over the pixels of images."""
+    return a if chain.convolution is None else _images(chain, a).mean(axis=(-2, -1))
+
+
+def unpooled(chain, gradient):
+    """Return the gradient with respect to a, given that of `pooled`."""
+    if chain.convolution is None:
+        return gradient
+    pixels = chain.convolution.positions
+    return np.repeat(gradient, pixels, axis=-1) / pixels
+
+
+def gaussian_matrices(rng, count, order, taps=1):
+    """Draw matrices with independent entries N(0, 1/(order taps)), for all taps side by side."""
+    return rng.standard_normal((count, order, order * taps)) / np.sqrt(order * taps)
 
 
 def haar_matrices(rng, count, order):
@@ -81,15 +123,21 @@ class Networks:
         self.slope = SLOPES[chain.activation.name]
         shape = (count, d, samples)
         h = rng.standard_normal(shape) if initial is None else np.broadcast_to(initial, shape)
-        draw = haar_matrices if chain.weights == "haar" else gaussian_matrices
-        self.weights = weights or [draw(rng, count, d) for _ in range(depth)]
+        self.weights = weights or [self._drawn(rng, count) for _ in range(depth)]
         self.h, self.x, self.spread = [h], [], []
         for weight in self.weights:
             x, spread = normalized(chain, h, inputs)
             self.x.append(x)
             self.spread.append(spread)
-            h = chain.skip * x + chain.gain * weight @ self.sigma(x)
+            h = chain.skip * x + chain.gain * weight @ patches(chain, self.sigma(x))
             self.h.append(h)
+
+    def _drawn(self, rng, count):
+        if self.chain.weights == "haar":
+            return haar_matrices(rng, count, self.chain.width)
+        return gaussian_matrices(
+            rng, count, self.chain.width, self.chain.fan_in // self.chain.width
+        )
 
     def gram(self, layer):
         """Return the Gram matrices of the activations of a layer."""
@@ -100,12 +148,13 @@ class Networks:
     def outputs(self, readout):
         """Return V a of the last layer, (networks, samples, classes)."""
         a = self.sigma(normalized(self.chain, self.h[-1], self.inputs)[0])
-        return (readout @ a).swapaxes(1, 2)
+        return (readout @ pooled(self.chain, a)).swapaxes(1, 2)
 
     def delta_of_outputs(self, readout, gradient):
         """Return the gradient with respect to the last h, given that of the outputs."""
         x, spread = normalized(self.chain, self.h[-1], self.inputs)
-        at_x = self.slope(x) * (readout.swapaxes(1, 2) @ gradient.swapaxes(1, 2))
+        at_a = unpooled(self.chain, readout.swapaxes(1, 2) @ gradient.swapaxes(1, 2))
+        at_x = self.slope(x) * at_a
         return through_norm(self.chain, at_x, x, spread, self.inputs)
 
     def backward(self, delta):
@@ -113,9 +162,10 @@ class Networks:
         deltas, gradients = [delta], []
         for layer in range(self.depth - 1, -1, -1):
             x, weight = self.x[layer], self.weights[layer]
-            a = self.sigma(x)
+            a = patches(self.chain, self.sigma(x))
             gradients.append(self.chain.gain * delta @ a.swapaxes(1, 2))
-            at_x = self.slope(x) * (self.chain.gain * weight.swapaxes(1, 2) @ delta)
+            at_a = folded(self.chain, self.chain.gain * weight.swapaxes(1, 2) @ delta)
+            at_x = self.slope(x) * at_a
             at_x = at_x + self.chain.skip * delta
             delta = through_norm(self.chain, at_x, x, self.spread[layer], self.inputs)
             deltas.append(delta)

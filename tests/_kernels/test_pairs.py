@@ -46,6 +46,18 @@ def covariance(chain, gram):
     return basis @ gram @ basis.T
 
 
+@pytest.mark.parametrize("chain", OTHERS[3:], ids=repr)
+def test_a_bias_in_the_kernel_has_the_bits_of_covariances_in_numpy(chain):
+    alone, mapped = (pairs_of(chain, 2, lag=2, threshold=ALWAYS) for _ in range(2))
+    records, trace = alone.advance(6, until=5, record=True, traced=1)
+    expected, steps = np.full_like(records, np.nan), np.full_like(trace, np.nan)
+    steps[..., 1] = np.inf
+    mapped._advance_singly(6, 5, steps, expected)
+    np.testing.assert_array_equal(records, expected)
+    np.testing.assert_array_equal(trace, steps)
+    np.testing.assert_array_equal(alone.met, mapped.met)
+
+
 def best_distance(chain, gram, other):
     """min over s of |s S^-1 S' - I|_F, in the basis in which it is symmetric."""
     values = scipy.linalg.eigvalsh(covariance(chain, other), covariance(chain, gram))

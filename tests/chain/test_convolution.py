@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy_convolutions import covariance
+from numpy_convolutions import convolved, covariance
 
 import bnmc
 from bnmc.chain.covariance import OfConvolution
@@ -25,6 +25,22 @@ def test_the_covariance_is_that_of_loops(shape, kernel):
     np.testing.assert_array_equal(found, np.swapaxes(found, 1, 2))
     with_bias = OfConvolution(bnmc.Convolution(shape, kernel), 0.5)
     np.testing.assert_allclose(with_bias(grams), found + 0.5, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("shape", "kernel"), SIZES)
+def test_weights_multiply_what_unfold_returns(shape, kernel):
+    convolution, rng = bnmc.Convolution(shape, kernel), np.random.default_rng(3)
+    columns = 2 * convolution.positions
+    a = rng.standard_normal((5, 3, columns))
+    weights = rng.standard_normal((4, 3, *kernel))
+    seen = convolution.unfold(a)
+    found = np.moveaxis(weights, 1, -1).reshape(4, -1) @ seen
+    expected = convolved(weights, a.reshape(5, 3, 2, *shape)).reshape(5, 4, columns)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+    # fold is the transpose: <fold(y), a> = <y, unfold(a)>.
+    y = rng.standard_normal(seen.shape)
+    products = (convolution.fold(y) * a).sum(axis=(1, 2))
+    np.testing.assert_allclose(products, (y * seen).sum(axis=(1, 2)), rtol=1e-12)
 
 
 def test_one_tap_leaves_a_gram_matrix_as_it_is():

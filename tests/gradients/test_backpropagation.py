@@ -7,6 +7,9 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from numpy_convolutions import covariance
+from oracle import FALSE_ALARM
+from scipy import stats
 from slow_cases import some
 
 import bnmc
@@ -14,7 +17,6 @@ from bnmc import Activation, Chain
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
-    BackendError,
     Interrupted,
     PartialEstimateError,
 )
@@ -22,6 +24,11 @@ from bnmc.gradients import backpropagation, descent, drawn, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
+
+
+def correlations(gram):
+    lengths = np.sqrt(np.diag(gram))
+    return gram / np.outer(lengths, lengths)
 
 
 def same_bits(one, other):
@@ -40,6 +47,7 @@ CUTS = [
     Chain(12, 4, "relu", norm="layer", skip=0.5, order="pre-activation"),
     Chain(12, 4, "tanh", norm="rms", bias_variance=0.1),
     Chain(12, 4, "tanh", weights="uniform"),
+    Chain.conv(12, 1, "tanh", shape=(2, 2), kernel=(2, 1)),
 ]
 
 
@@ -102,6 +110,44 @@ def test_the_rate_is_that_of_the_mean_field():
         predicted = bnmc.MeanField(chain).fixed_point().backward_rate
         assert rate.stderr < 0.002 * rate.value
         assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
+
+
+@pytest.mark.slow
+def test_the_rate_of_convolutions_is_that_of_the_mean_field():
+    """64 columns, relu: 1.4931.  The interval is Student's, for 15 degrees of freedom.
+
+    At 64 channels the rate is 1.490 ± .003 and at 256 1.496 ± .002, so the effect of 512 channels
+    is less than the error.
+    """
+    chain = Chain.conv(512, 4, shape=(4, 4))
+    run = bnmc.backpropagate(chain, 60, chains=16, rng=1, observables=())
+    rate = run.rate()
+    assert rate.stderr < 0.003
+    assert run.mean_field_rate() == pytest.approx(1.4931, abs=5e-5)
+    assert abs(rate.value - 1.4930629) < stats.t.isf(FALSE_ALARM / 2, 15) * rate.stderr
+
+
+def test_the_sampler_of_convolutions_is_the_cheaper_one():
+    for channels, expected in ((8, "conditional"), (7, "weights")):
+        chain = Chain.conv(channels, 2, "tanh", shape=(2, 2), kernel=(2, 2))
+        assert bnmc.backpropagate(chain, 1, rng=0).sampler == expected
+        for given in ("conditional", "weights"):
+            assert bnmc.backpropagate(chain, 1, rng=0, sampler=given).sampler == given
+
+
+def test_gradients_of_images():
+    chain = Chain.conv(6, 3, "tanh", shape=(1, 2), kernel=(1, 2))
+    images = np.random.default_rng(2).standard_normal((2, 6, 3, 1, 2))
+    runs = [
+        bnmc.backpropagate(chain, 2, chains=2, initial=images[0], loss=loss, rng=1)
+        for loss in (images, images.reshape(2, 6, 6))
+    ]
+    same_bits(*runs)
+    with pytest.raises(ArgumentError, match="labels"):
+        bnmc.backpropagate(chain, 2, loss="squared", labels=[0, 1] * 3)
+    shapes = []
+    bnmc.backpropagate(chain, 2, loss=lambda f: shapes.append(f.shape) or f, classes=4, rng=1)
+    assert shapes == [(3, 4)]
 
 
 @pytest.mark.parametrize("width", [6, 7, 30])
@@ -265,6 +311,11 @@ def test_cosines_of_the_parts_of_samples():
     cosines = run.cosines()
     assert cosines.shape == (2, 4, 4, 4)
     np.testing.assert_allclose(np.diagonal(cosines, axis1=-2, axis2=-1), 1.0)
+    chain = Chain.conv(6, 2, "tanh", shape=(1, 3), kernel=(1, 2))
+    run = bnmc.backpropagate(chain, 2, rng=0, observables=ALL)
+    patches = covariance(run.gram[0, 0], (1, 3), (1, 2))
+    expected = correlations(run.delta_gram[0, 1]) * correlations(patches)
+    np.testing.assert_allclose(run.cosines()[0, 0], expected, rtol=1e-12)
     with pytest.raises(ArgumentError, match="gram"):
         bnmc.backpropagate(TANH, 5, rng=0).cosines()
     with pytest.raises(ArgumentError, match="every"):
@@ -376,7 +427,6 @@ def bad_loss(outputs):
             "sampler",
         ),
         ({"sampler": "factor"}, ArgumentError, "sampler"),
-        ({"backend": "cuda"}, BackendError, "backpropagate"),
         ({"backend": "tpu"}, ArgumentError, "backend"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),

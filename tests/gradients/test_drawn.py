@@ -8,7 +8,7 @@ from numpy_gradients import Networks
 from scipy import special
 
 import bnmc
-from bnmc import Chain
+from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, Interrupted, NonFiniteError, ResultTooLargeError
 from bnmc.gradients import backpropagation, drawn
 
@@ -20,6 +20,13 @@ CASES = {
     "inputs": (Chain(9, 3, "leaky_relu", weights="rademacher"), 2),
     "none": (Chain(9, 3, "relu", norm="none", gain=1.4), None),
     "uncentred": (Chain(9, 3, "sin", norm="batch-uncentred", eps=0.1), None),
+    "convolution": (
+        Chain(5, 12, "tanh", skip=0.3, convolution=Convolution((2, 3), (2, 2))), None
+    ),
+    "convolution, inputs": (
+        Chain(5, 3, "sin", norm="none", weights="uniform", convolution=Convolution((1, 3), (1, 2))),
+        2,
+    ),
     "own": (
         Chain(9, 4, "tanh", weights=lambda rng, shape: rng.laplace(size=shape) / 2**0.5), None
     ),
@@ -37,9 +44,14 @@ def weights_of(chain, inputs, initial):
         chain, DEPTH, chains=CHAINS, inputs=inputs, initial=initial, sampler="weights", rng=5
     )
     return [
-        np.stack([bnmc.drawn_weights(run, layer, chain=one) for one in range(CHAINS)])
+        np.stack([rows_of(bnmc.drawn_weights(run, layer, chain=one)) for one in range(CHAINS)])
         for layer in range(1, DEPTH + 1)
     ], run
+
+
+def rows_of(weights):
+    """Return weights as matrices: those of a convolution with its taps side by side."""
+    return weights if weights.ndim == 2 else np.moveaxis(weights, 1, -1).reshape(len(weights), -1)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -17,7 +17,7 @@ from oracle import FALSE_ALARM
 from scipy import special, stats
 
 import bnmc
-from bnmc import Chain
+from bnmc import Chain, Convolution
 
 MANY = 20_000
 #: Networks of the cases that are not slow.
@@ -26,6 +26,7 @@ FAST = {
     "rank below batch": 10_000,
     "inputs": 4_000,
     "haar, width = rank": 4_000,
+    "convolution": 4_000,
     "cross-entropy": 4_000,
 }
 
@@ -36,6 +37,10 @@ COLLINEAR = np.outer(RNG.standard_normal(4), [1.0, -2.0, 0.5])
 
 def haar(width, batch, activation="tanh", **options):
     return Chain(width, batch, activation, weights="haar", **options)
+
+
+def convolution(channels, batch, shape, kernel, **options):
+    return Chain(channels, batch, "tanh", convolution=Convolution(shape, kernel), **options)
 
 
 CASES = {
@@ -52,13 +57,18 @@ CASES = {
     "inputs": (Chain(5, 3, "tanh"), 2, None, 2),
     "twins": (Chain(5, 3, "tanh", norm="none"), 3, TWINS, 1),
     "collinear": (Chain(4, 3, "linear", norm="none"), 2, COLLINEAR, 1),
+    "convolution": (convolution(4, 3, (1, 3), (1, 2)), 3, None, 1),
+    "convolution, rank below batch": (convolution(2, 8, (2, 2), (2, 1)), 3, None, 1),
+    "convolution, inputs": (
+        convolution(3, 4, (2, 2), (2, 2), norm="none", skip=0.7, gain=1.3), 2, None, 2
+    ),
     "haar, width = rank": (haar(4, 4, norm="none"), 2, None, 1),
     "haar, one direction left": (haar(3, 3, "sin"), 3, None, 1),
     "haar, fewer directions left than samples": (haar(6, 4, norm="batch-uncentred"), 3, None, 1),
     "haar, rank below batch": (haar(3, 6), 3, None, 1),
     "haar, skip": (haar(6, 3, skip=0.8, gain=0.6), 3, None, 1),
     "haar, inputs": (haar(6, 3, gain=0.5, eps=0.3), 2, None, 2),
-}
+}  # fmt: skip
 
 
 def features(log_norms, gram, delta, hidden):
@@ -130,7 +140,7 @@ def simulated(chain, depth, count, initial=None, inputs=1, **options):
         start["inputs"] = inputs
     return bnmc.backpropagate(
         chain, depth, chains=count, observables=("gram", "delta_gram", "hidden_delta"),
-        rng=5, threads=2, **start, **options,
+        rng=5, sampler="conditional", threads=2, **start, **options,
     )  # fmt: skip
 
 
@@ -161,6 +171,11 @@ READOUTS = {
     "haar, skip": (
         haar(5, 3, norm="none", skip=0.5, gain=1.5), 2, {"loss": lambda f: f**3, "classes": 4},
         lambda f: f**3,
+    ),
+    "means over pixels": (
+        convolution(4, 6, (1, 2), (1, 2)), 2,
+        {"loss": "cross-entropy", "labels": [0, 2, 1]},
+        lambda f: (special.softmax(f, axis=-1) - TARGETS) / 3,
     ),
     "more classes than rows": (
         Chain(2, 3, "tanh"), 2, {"loss": "cross-entropy", "labels": [0, 2, 1]},

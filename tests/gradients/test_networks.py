@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
-from numpy_gradients import Networks
+from numpy_convolutions import convolved
+from numpy_gradients import Networks, patches
 
-from bnmc import Chain
+from bnmc import Chain, Convolution
 
 CHAINS = {
     "centred": Chain(4, 3, "tanh", gain=1.3),
     "uncentred": Chain(4, 3, "sin", norm="batch-uncentred", eps=0.1),
     "none": Chain(4, 2, "tanh", norm="none", skip=0.5),
     "skip": Chain(4, 3, "tanh", skip=-0.7, gain=0.4),
+    "convolution": Chain(4, 6, "tanh", convolution=Convolution((2, 3), (2, 2))),
 }
 
 
@@ -56,3 +58,12 @@ def test_gradients_of_outputs_are_finite_differences():
     high = cubes()
     weight[0, 1, 3] -= 2e-6
     assert (high - cubes()) / 2e-6 == pytest.approx(gradient, rel=1e-6, abs=1e-6)
+
+
+def test_a_convolution_multiplies_patches():
+    chain, rng = CHAINS["convolution"], np.random.default_rng(4)
+    a = rng.standard_normal((2, 4, 12))
+    weights = rng.standard_normal((2, 4, 4, 2, 2))
+    rows = np.moveaxis(weights, 2, -1).reshape(2, 4, 16)
+    expected = convolved(weights, a.reshape(2, 4, 2, 2, 3)).reshape(2, 4, 12)
+    np.testing.assert_allclose(rows @ patches(chain, a), expected, rtol=1e-12, atol=1e-13)

@@ -8,11 +8,12 @@ import math
 
 import numpy as np
 import pytest
+from numpy_convolutions import convolved
 from numpy_layers import normalised
 from oracle import FALSE_ALARM, ks_distance
 
 import bnmc
-from bnmc import Chain
+from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.gradients.products import ReplayedRows
 
@@ -35,8 +36,20 @@ CASES = {
     "layer, residual": Chain.resnet(5, 3, "tanh", norm="layer", bias_variance=0.2),
     "batch, residual": Chain.resnet(4, 4, "tanh", gain=0.8, bias_variance=0.2),
     "none, bias": Chain(4, 3, "tanh", norm="none", bias_variance=0.3),
-    "uncentred, bias": Chain(4, 3, "tanh", norm="batch-uncentred", bias_variance=0.5, gain=0.5),
-}
+    "uncentred, bias": Chain(4, 3, "tanh", norm="batch-uncentred", bias_variance=0.5, gain=1.5),
+    "convolution, layer, bias": Chain(
+        4, 6, "tanh", norm="layer", bias_variance=0.3, gain=1.3,
+        convolution=Convolution((1, 3), (1, 2)),
+    ),
+    "convolution, batch after, skip": Chain(
+        3, 4, "tanh", order="activation-norm", skip=0.5,
+        convolution=Convolution((2, 2), (2, 2)),
+    ),
+    "convolution, uncentred, bias": Chain(
+        3, 6, "tanh", norm="batch-uncentred", bias_variance=0.3,
+        convolution=Convolution((3, 1), (3, 1)),
+    ),
+}  # fmt: skip
 
 
 def start_of(chain):
@@ -52,8 +65,22 @@ def last_state(chain, h, layers, added):
             state = normalised(h, chain.norm, chain.eps)
             a = np.tanh(state)
             state = h if chain.order == "pre-activation" else state
-        h = chain.skip * state + chain.gain * (w @ a) + b[:, None] + more
+        h = chain.skip * state + chain.gain * product(chain, w, a) + b[:, None] + more
     return h
+
+
+def product(chain, w, a):
+    if chain.convolution is None:
+        return w @ a
+    found = convolved(w, a.reshape(*a.shape[:-1], -1, *chain.convolution.shape))
+    return found.reshape(*found.shape[:-3], chain.batch)
+
+
+def pooled(chain, a):
+    """What a readout multiplies: means over the pixels of images."""
+    if chain.convolution is None:
+        return a
+    return a.reshape(*a.shape[:-1], -1, chain.convolution.positions).mean(axis=-1)
 
 
 def entries(shape):
@@ -66,7 +93,7 @@ def derivatives(chain, start, layers, delta):
     """∂L/∂W of all layers and ∂L/∂h of layers 1, …, for L = <δ, h> of the last layer."""
     of_weights, of_states = [], []
     for layer in range(len(layers)):
-        for found, shape in ((of_weights, (chain.width,) * 2), (of_states, start.shape)):
+        for found, shape in ((of_weights, layers[layer][0].shape), (of_states, start.shape)):
             changed, added = list(layers), [0.0] * len(layers)
             if found is of_weights:
                 changed[layer] = layers[layer][0] + entries(shape), layers[layer][1]
@@ -107,17 +134,22 @@ def readout_gradient(chain, start, layers, readout):
     found = []
     for layer in range(len(layers)):
         changed = list(layers)
-        changed[layer] = layers[layer][0] + entries((chain.width,) * 2), layers[layer][1]
+        w, b = layers[layer]
+        changed[layer] = w + entries(w.shape), b
         h = last_state(chain, start, changed, [0.0] * len(layers))
         if chain.order == "activation-norm":
             a = normalised(np.tanh(h), chain.norm, chain.eps)
         else:
             a = np.tanh(normalised(h, chain.norm, chain.eps))
-        found.append((((readout @ a) ** 3).sum(axis=(-2, -1)) / 3).imag / 1e-30)
+        outputs = readout @ pooled(chain, a)
+        found.append(((outputs**3).sum(axis=(-2, -1)) / 3).imag / 1e-30)
     return found
 
 
-@pytest.mark.parametrize("name", ["layer", "layer after", "layer, residual", "batch after, bias"])
+@pytest.mark.parametrize(
+    "name",
+    ["layer", "layer after", "layer, residual", "batch after, bias", "convolution, layer, bias"],
+)
 def test_losses_after_a_readout(name):
     chain, seen = CASES[name], []
 
@@ -139,7 +171,7 @@ def test_losses_after_a_readout(name):
     gradients = readout_gradient(chain, start, layers, readout)
     logs = [0.5 * math.log(np.square(one).sum()) for one in gradients]
     np.testing.assert_allclose(back.log_gradient_norm[0], logs, atol=1e-10)
-    assert seen[0].shape == (chain.batch, 2)
+    assert seen[0].shape == (pooled(chain, start).shape[1], 2)
 
 
 # --- the conditional sampler
@@ -218,7 +250,11 @@ PRODUCTS = {
     "singular": (Chain(4, 3, "tanh", norm="layer"), None),
     "bias": (Chain(4, 3, "tanh", norm="rms", bias_variance=1.5, gain=1.5), None),
     "centred, inputs": (Chain.resnet(4, 2, "tanh"), 2),
-}
+    # The rows that `simulate` draws have another scale, which this norm does not see.
+    "uncentred, bias": (
+        Chain(4, 3, "tanh", norm="batch-uncentred", bias_variance=1.5, gain=0.1), None
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -227,14 +263,16 @@ def test_products_given_the_rows_have_their_law(name):
     (chain, inputs), count, rng = PRODUCTS[name], 4_000, np.random.default_rng(13)
     columns = chain.batch * (inputs or 1)
     a = rng.standard_normal((4, 2)) @ rng.standard_normal((2, columns))
-    if name == "bias":  # of full rank, or y would tell the bias and W a apart
+    if chain.shows_bias:  # of full rank, or y would tell the bias and W a apart
         a = rng.standard_normal((4, columns))
     each = np.broadcast_to(a, (count, 4, columns))
     replayed = ReplayedRows(chain, inputs, "float64", 14, 0, count)
     real = rng.standard_normal((count, 4, 4)) / 2
-    rows = real @ a + (
-        math.sqrt(chain.bias_variance) / chain.gain * rng.standard_normal((count, 4, 1))
-    ) * (name == "bias")
+    rows = (
+        real @ a
+        + (math.sqrt(chain.bias_variance) / chain.gain * rng.standard_normal((count, 4, 1)))
+        * chain.shows_bias
+    )
 
     def centred(y):
         """Without the means that batch normalization does not see."""
@@ -244,7 +282,7 @@ def test_products_given_the_rows_have_their_law(name):
 
     def features(y, back):
         products = [(y * back).sum(axis=(1, 2)), (a * back).sum(axis=(1, 2))]
-        if name == "bias":
+        if chain.shows_bias:
             # What y does not tell of aᵀ Wᵀ δ = (W a)ᵀ δ, the share of W a in y.
             gram = a.T @ a / 4
             share = gram @ np.linalg.pinv(gram + chain.bias_variance / chain.gain**2)

@@ -96,6 +96,28 @@ class Convolution:
         """Return the column that each tap sees from each column, (taps, columns)."""
         return _neighbours(self.shape, self.kernel, columns)
 
+    def unfold(self, a: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what the taps see, one tap after the other.
+
+        Activations (..., channels, columns) give (..., taps * channels, columns).
+        """
+        *leading, channels, columns = a.shape
+        seen = np.moveaxis(a[..., self.neighbours(columns)], -2, -3)
+        return seen.reshape(*leading, self.taps * channels, columns)
+
+    def fold(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the transpose of `unfold`: sums over the taps that see a column.
+
+        Gradients (..., taps * channels, columns) give (..., channels, columns).
+        """
+        *leading, length, columns = seen.shape
+        parts = seen.reshape(*leading, self.taps, length // self.taps, columns)
+        total = np.zeros((*leading, length // self.taps, columns))
+        for tap, places in enumerate(self.neighbours(columns)):
+            # No two columns see the same one through a tap.
+            total[..., places] += parts[..., tap, :, :]
+        return total
+
     def covariance(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return C(G) for Gram matrices, (..., columns, columns)."""
         from bnmc._kernels.cpu.convolving import average_shifts  # Numba takes long to import

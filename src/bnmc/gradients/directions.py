@@ -13,6 +13,7 @@ from scipy.special import log_softmax
 from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
+from bnmc.chain.start import as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
 __all__ = ["Direction", "GivenRows", "NormalRows", "Readout", "direction_of"]
@@ -84,6 +85,8 @@ def direction_of(
 ) -> Direction:
     """Return the direction that the arguments of `backpropagate` mean, or raise."""
     samples = chain.batch * (inputs or 1)
+    if chain.convolution is not None:  # the readout averages the pixels of an image
+        samples //= chain.convolution.positions
     if isinstance(loss, str):
         choice("loss", loss, LOSSES)
         if loss != "gaussian":
@@ -123,7 +126,7 @@ def _require_none(name: str, value: object, loss: str) -> None:
 def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> NDArray[np.float64]:
     """Return δ as (chains or 1, columns, width)."""
     own = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
-    given = finite_array("loss", loss, shape=(...,))
+    given = finite_array("loss", as_columns(chain, loss), shape=(...,))
     if given.shape not in (own, (chains, *own)):
         raise ArgumentError("loss", given.shape, f"an array of shape {own} or {(chains, *own)}")
     stacked = given.reshape(-1, inputs or 1, chain.width, chain.batch)

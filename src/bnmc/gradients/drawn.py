@@ -3,9 +3,9 @@
 The forward pass keeps the layers at the ends of stretches; going back, each stretch is made again
 from its counters.
 
-`DrawnTask` draws weights: the reference, and the way of other laws of weights.  `ReplayedTask`
-makes none, for the layers that the kernels of `descent.py` do not know: norms over the features,
-other orders of norm and activation, and biases.
+`DrawnTask` draws weights: it is the reference, and takes every law of weights.  `ReplayedTask`
+draws no weights.  It takes the layers without kernels in `descent.py`: norms over the features,
+other orders of norm and activation, biases and convolutions.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ ROWS_BYTES = 1 << 25
 
 #: Arrays of width × columns that a layer keeps: h, N(h) and normals, and some that NumPy makes.
 LAYER_ROWS = 4
+
+#: Arrays of the size of the patches that a convolution needs.
+PATCHES = 6
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,10 @@ class NetworkTask(Task):
         # stretches; what a layer needs; and a weight matrix.
         rows = LAYER_ROWS * layers + 2 * (self.depth // layers) + 10
         matrices = 4 * columns**2 * layers
-        return 8 * (width * columns * rows + matrices) + 24 * width**2 * (
-            self.products is DrawnWeights
-        )
+        size = 8 * (width * columns * rows + matrices)
+        if self.chain.convolution is not None:  # the patches of a layer, and products with them
+            size += 8 * PATCHES * self.chain.fan_in * columns
+        return size + 24 * width * self.chain.fan_in * (self.products is DrawnWeights)
 
     def _stretch(self) -> int:
         """Return the layers of a stretch: as many as `ROWS_BYTES` hold, or √depth if more.
@@ -121,7 +125,7 @@ class NetworkTask(Task):
                     raise NonFiniteError(number, layer, "gradient")
                 index = layer - first - 1
                 scales[index] = scale
-                # The place between is that of products with normals, which there are none of.
+                # Place 1 is for products with normals; no later step reads it.
                 states[index, 0] = delta[0].T @ delta[0] / self.chain.width
                 if self.wants_hidden:
                     states[index, 2] = network.hidden(layer)[0].T @ delta[0] / self.chain.width
@@ -140,11 +144,14 @@ class NetworkTask(Task):
         if not isinstance(direction, Readout):
             return _scaled(generator.standard_normal((1, width, self.columns)))
         readout = generator.standard_normal((direction.classes, width)) / math.sqrt(width)
-        outputs = (readout @ network.activations(self.depth)[0]).T
+        pixels = 1 if self.chain.convolution is None else self.chain.convolution.positions
+        a = network.activations(self.depth)[0]
+        outputs = (readout @ a.reshape(width, -1, pixels).mean(axis=-1)).T
         if not np.isfinite(outputs).all():
             raise NonFiniteError(number, self.depth, "outputs")
         gradient, exponent = _scaled(direction(outputs))
-        delta, more = _scaled(network.through_activation(self.depth, (gradient @ readout).T[None]))
+        at_a = np.repeat((gradient @ readout).T, pixels, axis=1) / pixels
+        delta, more = _scaled(network.through_activation(self.depth, at_a[None]))
         return delta, exponent + more
 
     def _empty(self, number: int) -> Part:
@@ -173,8 +180,13 @@ class NetworkTask(Task):
         scales : (layers,) ndarray
         """
         count = len(states)
-        products = np.einsum("lij,lij->l", states[:, 0], grams[:-1])
         factor = 2.0 * math.log(abs(self.chain.gain) * self.chain.width)
+        seen, convolution = grams[:-1], self.chain.convolution
+        if convolution is not None:
+            # Gram matrices of the patches that W multiplies are taps · width · C(G).
+            seen = convolution.covariance(seen)
+            factor += math.log(convolution.taps)
+        products = np.einsum("lij,lij->l", states[:, 0], seen)
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
         part.log_norms[0, first : first + count] = logs + math.log(2.0) * scales

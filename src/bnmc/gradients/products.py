@@ -1,5 +1,9 @@
 """Products with the weights of networks, forward and transposed, in NumPy.
 
+W a is the product of weights with what they see of the activations a: a itself, or under a
+convolution its patches, one row for each tap and channel.  So Wᵀ δ of a convolution is that of its
+patches, folded.
+
 `DrawnWeights` draws every matrix, for any law of weights.  `ReplayedRows` draws products with
 Gaussian matrices given all products before, and makes none; its rows are those of `simulate`.
 `UnseenWeights` does the same with any number of functions, without biases, and with rows of its
@@ -63,8 +67,8 @@ class DrawnWeights:
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain."""
         # Scaled after the sum, so that sums of equal terms with signs ±1 vanish exactly.
-        products = np.stack([w @ one for w, one in self._each(layer, a)])
-        scaled: Float64Array = products / np.sqrt(a.shape[1])
+        products = np.stack([w @ one for w, one in self._each(layer, _patches(self._chain, a))])
+        scaled: Float64Array = products / np.sqrt(self._chain.fan_in)
         if self._chain.shows_bias:
             scaled += self._biases(layer)[:, :, None] / self._chain.gain
         return scaled
@@ -79,8 +83,8 @@ class DrawnWeights:
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ."""
         products = np.stack([w.T @ one for w, one in self._each(layer, delta)])
-        scaled: Float64Array = products / np.sqrt(a.shape[1])
-        return scaled
+        scaled: Float64Array = products / np.sqrt(self._chain.fan_in)
+        return _folded(self._chain, scaled)
 
     def _each(
         self, layer: int, operands: Float64Array
@@ -102,9 +106,10 @@ class ReplayedRows:
 
         Wᵀ δ = B (zᵀδ / √width - BᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
 
-    A norm over the batch that centres sees a without the means of its rows.  A bias is the weight
-    of one more row of a, which is constant: Y = W a + b 1ᵀ / gain, and b has the variance of √width
-    entries of W times that constant.
+    Under a centring norm over the batch, a is taken without the means of its rows.  A bias is the
+    column of W that multiplies one more row of a: Y = W a + b 1ᵀ / gain, and all entries of that
+    row are √(width · bias_variance) / gain.  Under a convolution the patches of a take the place of
+    a, and their number of rows, taps · width, that of the width.
 
     Parameters
     ----------
@@ -123,6 +128,8 @@ class ReplayedRows:
     ) -> None:
         self._chain, self._numbers, self._key = chain, range(first, last), key
         self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
+        # With eps > 0 the factor keeps the scale of rows, which gradients depend on.
+        self._law = self._sampler.law._replace(eps=1.0)
         self._kept: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
@@ -132,28 +139,29 @@ class ReplayedRows:
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        kept, root = self._kept.pop(layer), np.sqrt(a.shape[1])
+        kept, fan_in = self._kept.pop(layer), self._chain.fan_in
+        root = np.sqrt(fan_in)
         values, vectors = _eigen(delta)
         roots = vectors * np.sqrt(values)[:, None] / root
         found = []
         for index, (one, seen) in enumerate(zip(kept, self._seen(a), strict=True)):
             at = np.flatnonzero(one.regular)
             triangle = one.factor[np.ix_(at, at)]
-            # SciPy's triangular solver wakes all threads of the BLAS for the smallest matrix.
+            # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
             basis = np.linalg.solve(triangle, seen[:, at].T).T / root
             # One more row for the bias.
             shape = len(seen), delta.shape[2]
             z = self._generator(index, layer).standard_normal(shape) @ roots[index].T
             known = one.normals[:, at].T @ delta[index] / root - basis.T @ z
-            found.append((z + basis @ known)[: a.shape[1]])
-        return np.stack(found)
+            found.append((z + basis @ known)[:fan_in])
+        return _folded(self._chain, np.stack(found))
 
     def _drawn(self, index: int, layer: int, a: Float64Array) -> _Seen:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
         sampler, width = self._sampler, self._chain.width
         own = sampler.work(np.dtype(np.float64))
         rows.factorise(
-            self._chain.covariance(a.T @ a / width), sampler.law, own.covariance, own.group_means,
+            self._chain.covariance(a.T @ a / width), self._law, own.covariance, own.group_means,
             own.diagonal, own.panel, own.twin, own.factor, own.regular,
         )  # fmt: skip
         columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
@@ -164,19 +172,19 @@ class ReplayedRows:
             drawn = block.reshape(-1, numbers.BLOCK)[:columns]
             normals[start : start + numbers.BLOCK] = drawn.T
         # The law has gain 1 if the norm does not see the scale of rows.
-        factor = np.tril(own.factor[:columns, :columns]) * own.regular / sampler.law.gain
+        factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._law.gain
         return _Seen(normals[:width], factor, own.regular.copy())
 
     def _seen(self, a: Float64Array) -> Float64Array:
-        """Return a as far as the rows depend on it, with one more row if there is a bias."""
-        chain = self._chain
-        if self._sampler.law.norm == codes.NORM_CENTRED:
+        """Return the part of a on which the rows depend, with one more row if there is a bias."""
+        chain, a = self._chain, _patches(self._chain, a)
+        if self._law.norm == codes.NORM_CENTRED:
             by_batch = a.reshape(*a.shape[:2], -1, chain.batch)
             seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
             return seen.reshape(a.shape)
         if not chain.shows_bias:
             return a
-        constant = np.sqrt(chain.bias_variance * chain.width) / chain.gain
+        constant = np.sqrt(chain.bias_variance * chain.fan_in) / chain.gain
         row = np.full((len(a), 1, a.shape[2]), constant)
         return np.concatenate([a, row], axis=1)
 
@@ -236,6 +244,16 @@ class UnseenWeights:
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
         return np.stack([one.standard_normal((rows, columns)) for one in self._generators])
+
+
+def _patches(chain: Chain, a: Float64Array) -> Float64Array:
+    """Return what the weights multiply: a, or its patches, (networks, taps * width, columns)."""
+    return a if chain.convolution is None else chain.convolution.unfold(a)
+
+
+def _folded(chain: Chain, gradient: Float64Array) -> Float64Array:
+    """Return the gradient with respect to a, given that of what the weights multiply."""
+    return gradient if chain.convolution is None else chain.convolution.fold(gradient)
 
 
 def _eigen(a: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -62,6 +62,8 @@ class Backpropagation:
         The chains of a float32 run whose forward pass continued in float64.
     complete : bool
         Whether all chains are finished; False if `timeout` or Ctrl-C ended the run.
+    backend : str
+        "cpu" or "cuda".
 
     Examples
     --------
@@ -87,6 +89,7 @@ class Backpropagation:
     sampler: str
     widened: tuple[int, ...]
     complete: bool
+    backend: str = "cpu"
 
     @property
     def chains(self) -> int:
@@ -262,7 +265,8 @@ class Backpropagation:
 
         The gradient of layer l − 1 is :math:`\mathrm{gain} \sum_i δ_{l,i} a_{l-1,i}^T`.  The cosine
         of the parts of samples i and j is corr(δ_i, δ_j) corr(a_i, a_j).  Without normalization
-        a part is the gradient of the sample's own loss.
+        a part is the gradient of the sample's own loss.  For a convolution, i and j are columns,
+        each a pixel of an image, and the patches around them take the place of a.
 
         Returns
         -------
@@ -280,7 +284,10 @@ class Backpropagation:
         if len(self.layers) != self.depth:
             raise ArgumentError("every", int(self.layers[0]), "1")
         delta = _correlations(self.observables["delta_gram"][:, 1:])
-        return delta * _correlations(self.observables["gram"][:, :-1])
+        seen, convolution = self.observables["gram"][:, :-1], self.chain.convolution
+        if convolution is not None:
+            seen = convolution.covariance(seen)
+        return delta * _correlations(seen)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the result as a dataset (extra ``xarray``).

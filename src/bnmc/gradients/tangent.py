@@ -178,7 +178,7 @@ def tangent_kernel(
     Parameters
     ----------
     chain : Chain
-        The network, without a bias that its layers see.
+        The network.  A bias raises, unless the norm subtracts it.
     depth : int
         L >= 1.
     chains : int, default 100
@@ -195,10 +195,10 @@ def tangent_kernel(
     rng : optional
         Anything `numpy.random.default_rng` takes.
     sampler : {"auto", "conditional", "weights"}
-        "weights" draws weight matrices and multiplies, for every law of weights; "conditional"
-        makes none and needs Gaussian weights, which is the default for these.
+        "conditional" makes no weight matrix and needs Gaussian weights; it is the default for
+        these.  "weights" draws the matrices and multiplies by them, for every law of weights.
     threads : int, optional
-        Number of threads, of which each takes some of the networks; the default is the number of
+        Number of threads; each takes some of the networks.  The default is the number of
         processors.  Results do not depend on it.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
@@ -359,11 +359,11 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
 
 
 def _lacks_moment(chain: Chain, order: int) -> bool:
-    """Whether the moment of an order of 1/variance of a row of h is infinite."""
+    """Whether E (1/v)^order is infinite for the variance v of a row of h."""
     norm = chain.normalization
     if norm.is_identity or chain.eps > 0.0:
         return False
-    # The variance is like a chi-squared number of so many degrees of freedom near 0.
+    # Near 0, the density of v is that of a chi-squared number with these degrees of freedom.
     if norm.axis == "features":
         degrees = chain.width // norm.groups - norm.centred
     else:
@@ -435,8 +435,8 @@ class _Job:
     def _directions(self, generators: list[np.random.Generator]) -> Float64Array:
         """Return the combinations of outputs, (networks, combinations, samples).
 
-        Outputs of several groups share a combination if no probes are taken: the gradient of their
-        sum with respect to a group is that of the output of the group.
+        Without probes, outputs of several groups share a combination: with respect to one group,
+        the gradient of their sum is the gradient of the output of that group.
         """
         if self.probes is not None:
             shape = self.probes, self.samples

@@ -22,7 +22,13 @@ from bnmc._kernels.cpu.blocks import (
     unpack_gram,
 )
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
-from bnmc._kernels.cpu.passes import Room, begin_block, finish_hidden, merge_moments
+from bnmc._kernels.cpu.passes import (
+    Room,
+    add_variance,
+    begin_block,
+    finish_hidden,
+    merge_moments,
+)
 from bnmc._kernels.cpu.rows import factorise, finish_block
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
@@ -67,8 +73,8 @@ class Over(NamedTuple):
 
 @kernel
 def coupled_layers(
-    over, sigma, law, stream, grams, met, tries, first_replicate, first_layer, layers, alone, until,
-    threshold, record, trace, key0, key1, works, pair, status,
+    over, variance, sigma, law, stream, grams, met, tries, first_replicate, first_layer, layers,
+    alone, until, threshold, record, trace, key0, key1, works, pair, status,
 ):  # fmt: skip
     """Take pairs of chains through layers, until they meet.
 
@@ -76,6 +82,8 @@ def coupled_layers(
     ----------
     over : Over or None
         None if the layers are row by row.
+    variance : float64
+        That of the bias over the square of the gain, which is added to Gram matrices.
     stream : uint32
         The stream of the rows.
     grams : (replicates, 2, columns, columns) float64
@@ -119,9 +127,13 @@ def coupled_layers(
             sides, squares = AHEAD, nothing
             for side in range(2 if apart and layer > alone else 1):
                 work = works[side]
+                source = grams[replicate, side]
+                if variance > 0.0:
+                    add_variance(source, variance, work.covariance)
+                    source = work.covariance  # `factorise` may overwrite its argument
                 least = factorise(
-                    grams[replicate, side], law, work.covariance, work.group_means, work.diagonal,
-                    work.panel, work.twin, work.factor, work.regular,
+                    source, law, work.covariance, work.group_means, work.diagonal, work.panel,
+                    work.twin, work.factor, work.regular,
                 )  # fmt: skip
                 if replicate < trace.shape[0]:
                     trace[replicate, step, 1] = min(least, trace[replicate, step, 1])

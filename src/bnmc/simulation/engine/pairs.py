@@ -13,6 +13,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of, style_of
+from bnmc.chain.covariance import WithBias
 from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation, write_gram
 from bnmc.errors import ArgumentError
@@ -205,8 +206,13 @@ class Pairs:
             recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
         trace = np.full((traced, layers, 2), np.nan)
         trace[..., 1] = np.inf
-        if self.chain.covariance.is_identity:
-            self._run(self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
+        covariance = self.chain.covariance
+        if covariance.is_identity or isinstance(covariance, WithBias):
+            variance = covariance.variance if isinstance(covariance, WithBias) else 0.0
+            self._run(
+                self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded,
+                variance,
+            )  # fmt: skip
             self.layer += layers
         else:
             self._advance_singly(layers, until, trace, recorded)
@@ -243,10 +249,11 @@ class Pairs:
         until: int,
         trace: NDArray[np.float64],
         record: NDArray[np.float64],
+        variance: float = 0.0,
     ) -> None:
         pairs.coupled_layers(
-            self._over, rows.activation(self._sigma, "float64"), law, stream, self.grams,
-            self.met, self.tries, self.first, first_layer, layers, self.lag, until,
+            self._over, variance, rows.activation(self._sigma, "float64"), law, stream,
+            self.grams, self.met, self.tries, self.first, first_layer, layers, self.lag, until,
             self.threshold, record, trace, *self._key, self._works, self._pair, self.status,
         )  # fmt: skip
 

@@ -84,7 +84,9 @@ class GpuPairs(Pairs):
         until: int,
         trace: NDArray[np.float64],
         record: NDArray[np.float64],
+        variance: float = 0.0,
     ) -> None:
+        assert variance == 0.0, "pairs with a bias are coupled on the CPU"
         kernels, pairs = self._kernels, len(self.met)
         small = [self.met, self.tries, self.status, record, trace]
         with _room(sum(values.nbytes for values in small)):
