@@ -85,6 +85,15 @@ CHECKS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({"activation": "relu", "weights": "uniform"}, {"dtype": "float32"}),
     ({"activation": "relu", "weights": "rademacher"}, {}),
 )
+#: The same of gradients.
+GRADIENT_CHECKS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+    ({"activation": "relu"}, {}),
+    ({"activation": "relu"}, {"dtype": "float32"}),
+    ({"activation": "tanh", "norm": "batch-uncentred"}, {"dtype": "float32"}),
+    ({"activation": "leaky_relu", "norm": "none", "gain": 3.0}, {}),
+    ({"activation": "sin", "skip": 0.5}, {}),
+    ({"activation": "selu", "eps": 1e-3}, {"inputs": 2}),
+)
 
 
 def benchmark(*, quick: bool = False) -> Report:
@@ -96,7 +105,7 @@ def benchmark(*, quick: bool = False) -> Report:
         report.measured = False
         return report
     report.measured = not SIMULATED
-    report.tables += [_device(), _checks()]
+    report.tables += [_device(), _checks(), _gradient_checks()]
     shapes = TINY if SIMULATED else SHAPES
     rounds = 2 if SIMULATED else 5 if quick else 15
     peaks = {dtype: _peaks(dtype, rounds) for dtype in {shape.dtype for shape in shapes}}
@@ -135,6 +144,7 @@ def benchmark(*, quick: bool = False) -> Report:
     headers = ["(width, batch, chains)", "who", "chain layers/s", "of the roofline"]
     report.tables.append(Table("layers", headers, rows))
     _meet(report)
+    _gradients(report)
     return report
 
 
@@ -181,6 +191,49 @@ def _checks() -> Table:
         rows.append([str(options), str(run.get("dtype", "float64")), float(difference),
                      "ok" if difference <= allowed else "DIFFERENT"])  # fmt: skip
     return Table("against the CPU", ["chain", "dtype", "largest difference", "verdict"], rows)
+
+
+def _gradient_checks() -> Table:
+    """The largest difference of logarithms of gradient norms between the CPU and the GPU."""
+    width, depth = (20, 1) if SIMULATED else (1000, 30)
+    batch, chains = (3, 1) if SIMULATED else (10, 300)
+    rows: list[list[Cell]] = []
+    for options, run in GRADIENT_CHECKS:
+        chain = bnmc.Chain(width, batch, **options)
+        run = {"rng": 1, "chains": chains, "observables": (), **run}
+        norms = [
+            bnmc.backpropagate(chain, depth, backend=backend, **run).log_gradient_norm
+            for backend in ("cpu", "cuda")
+        ]
+        difference = float(np.abs(norms[0] - norms[1]).max())
+        unit = 2.0**-23 if run.get("dtype") == "float32" else 2.0**-52
+        columns = batch * (run.get("inputs") or 1)
+        # As in the tests: a gradient depends on the sums of all layers above it.
+        allowed = 100 * unit * (width**0.5 + 3 * columns + 20) * 2 * depth
+        rows.append([str(options), str(run.get("dtype", "float64")), difference,
+                     "ok" if difference <= allowed else "DIFFERENT"])  # fmt: skip
+    heads = ["chain", "dtype", "largest difference", "verdict"]
+    return Table("gradients against the CPU", heads, rows)
+
+
+# --- gradients
+
+
+def _gradients(report: Report) -> None:
+    """Take gradients forward and back on the GPU, and on the threads of the CPU."""
+    width, batch, depth, chains, few = (20, 2, 1, 2, 1) if SIMULATED else (1000, 10, 100, 4096, 64)
+    chain = bnmc.Chain(width, batch, "tanh" if SIMULATED else "relu")
+    rows: list[list[Cell]] = []
+    label = f"({width}, {batch}, {depth}, {chains})"
+    for backend, count in (("cuda", chains), ("cpu", few)):
+        options: dict[str, Any] = {"dtype": "float32", "observables": (), "backend": backend}
+        bnmc.backpropagate(chain, 1, rng=0, **options)  # compiles
+        start = time.perf_counter()
+        bnmc.backpropagate(chain, depth, chains=count, rng=0, **options)
+        rate = depth * count / (time.perf_counter() - start)
+        rows.append([label, backend, rate])
+    heads = ["(width, batch, depth, chains)", "backend", "chain layers/s, forward and back"]
+    report.tables.append(Table("backpropagate", heads, rows))
 
 
 # --- pairs that meet

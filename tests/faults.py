@@ -79,16 +79,20 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
     """Return every fault that this module knows for the file `path`, relative to `root`."""
     source = (root / path).read_text()
     tree = ast.parse(source)
+    # `ast.get_source_segment` divides the source into lines for each node.
+    text = source.encode().splitlines(keepends=True)
     found = []
     for node, changed, inside in _changes(tree):
-        was = ast.get_source_segment(source, node)
-        assert was is not None
         becomes = "pass" if changed is None else f"({ast.unparse(changed)})"
         if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and changed is not None:
             becomes = ast.unparse(changed)
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         first, last = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        segment = text[node.lineno - 1 : node.end_lineno]
+        segment[-1] = segment[-1][: node.end_col_offset]
+        segment[0] = segment[0][node.col_offset :]
+        was = b"".join(segment).decode()
         lines = range(node.lineno, node.end_lineno + 1) if inside else ()
         found.append(Fault(path, first, last, was, becomes, tuple(lines)))
     return found

@@ -22,8 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,20 +74,24 @@ class Tests:
 
 
 class Recorder:
-    """A pytest plugin that writes the time of each test to a file."""
+    """A pytest plugin that writes the times of tests to a file, and which ones failed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.seconds: Counter[str] = Counter()
+        self.failed: set[str] = set()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Add the time of one phase of a test."""
         self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write all times."""
         if "PYTEST_XDIST_WORKER" not in os.environ:
-            Path(self.path).write_text(json.dumps(self.seconds))
+            found = {"seconds": self.seconds, "failed": sorted(self.failed)}
+            Path(self.path).write_text(json.dumps(found))
 
 
 def pytest_configure(config: Any) -> None:
@@ -98,7 +102,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def learn(where: Sequence[str], folder: Path) -> Tests:
-    """Run tests without a fault and return what they execute."""
+    """Run tests without a fault and return what they execute; those that fail are left out."""
     kept, data = folder / "seconds.json", folder / "coverage"
     if not kept.exists():
         environment = _environment(ROOT) | {
@@ -111,21 +115,41 @@ def learn(where: Sequence[str], folder: Path) -> Tests:
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *command, *where],
             cwd=ROOT, env=environment, check=False,
         )  # fmt: skip
-        if done.returncode:
+        # 1: some tests failed.
+        if done.returncode > 1 or not kept.exists():
             kept.unlink(missing_ok=True)
-            raise SystemExit("without a fault, tests fail")
+            raise SystemExit(f"without a fault, pytest ends with status {done.returncode}")
     from coverage import CoverageData
 
+    recorded = json.loads(kept.read_text())
+    seconds, failed = recorded["seconds"], set(recorded["failed"])
+    if failed:
+        print("left out, since they fail without a fault:", *sorted(failed), sep="\n  ")
+    of_file = defaultdict(set)
+    for name in seconds:
+        of_file[name.partition("::")[0]].add(name)
     found = CoverageData(str(data))
     found.read()
     of_line = {}
     for path in found.measured_files():
         contexts = found.contexts_by_lineno(path).items()
-        names = {line: [one.partition("|")[0] for one in own if one] for line, own in contexts}
+        names = {line: _tests(own, of_file) - failed for line, own in contexts}
         of_line[str(Path(path).relative_to(ROOT))] = {
-            line: sorted(set(own)) for line, own in names.items() if own
+            line: sorted(own) for line, own in names.items() if own
         }
-    return Tests(of_line, json.loads(kept.read_text()))
+    return Tests(of_line, seconds)
+
+
+def _tests(contexts: Sequence[str], of_file: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the tests that execute a line, given the tests and phases in which it ran.
+
+    What runs while a fixture is made belongs to all tests of the file, which may share it.
+    """
+    found = set()
+    for context in filter(None, contexts):
+        name, _, phase = context.partition("|")
+        found.update(of_file[name.partition("::")[0]] if phase == "setup" else [name])
+    return found
 
 
 def _environment(root: Path) -> dict[str, str]:
@@ -190,7 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tests", nargs="*", default=[], help="run these tests only")
     parser.add_argument("--seconds", type=float, default=30.0, help="of tests for one fault")
     parser.add_argument("--keep", type=Path, help="folder that keeps what the tests execute")
-    parser.add_argument("--json", type=Path, help="file for the verdicts")
+    parser.add_argument(
+        "--json", type=Path, help="file for the verdicts; a stopped run continues after those in it"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
     given = parser.parse_args(arguments)
 
@@ -212,24 +238,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
         keep = given.keep or Path(temporary)
         keep.mkdir(exist_ok=True, parents=True)
         tests = learn(given.tests, keep.resolve())
+        known = _kept(given.json, given.seed)
         copies = [_copy(Path(temporary), number) for number in range(given.jobs)]
 
-        def verdict(fault: Fault) -> dict[str, Any]:
+        def verdict(fault: Fault) -> None:
+            if str(fault) in known:
+                return
             begin = time.monotonic()
             chosen = tests.of(fault, given.seconds)
             seconds = sum(tests.seconds.get(name, 0.0) for name in chosen)
             what = judge(fault, chosen, seconds, copies)
             print(f"{what:9} {time.monotonic() - begin:5.0f} s {len(chosen):4} tests  {fault}",
                   flush=True)  # fmt: skip
-            return {"verdict": what, "fault": str(fault), "tests": len(chosen)}
+            known[str(fault)] = {"verdict": what, "fault": str(fault), "tests": len(chosen)}
+            if given.json:
+                text = json.dumps({"seed": given.seed, "verdicts": list(known.values())}, indent=1)
+                given.json.write_text(text)
 
         with ThreadPoolExecutor(given.jobs) as pool:
-            verdicts = list(pool.map(verdict, drawn))
-    counts = Counter(one["verdict"] for one in verdicts)
+            list(pool.map(verdict, drawn))
+    counts = Counter(known[str(fault)]["verdict"] for fault in drawn)
     found = counts["killed"] + counts["slow"]
-    print(f"found {found} of {len(verdicts)}: {dict(counts)}")
-    if given.json:
-        given.json.write_text(json.dumps({"seed": given.seed, "verdicts": verdicts}, indent=1))
+    print(f"found {found} of {len(drawn)}: {dict(counts)}")
+
+
+def _kept(path: Path | None, seed: int) -> dict[str, Any]:
+    """Return the verdicts that a run with the same seed has left in a file, by fault."""
+    if path is None or not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    return {one["fault"]: one for one in found["verdicts"]} if found["seed"] == seed else {}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 
 import bnmc
 from bnmc import cli, experiments
+from bnmc.torch.result import _COLUMNS as COLUMNS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -168,6 +169,35 @@ def test_rows_of_the_commands_are_explained(capsys):
     heads = re.split(r"\s{2,}", str(report).splitlines()[1].strip())
     assert len(heads) == 7
     assert all(re.search(rf"^{head}  ", page, re.M) for head in heads)
+
+
+def heads_of(table):
+    """Return the heads of the first table of a text."""
+    line = next(line for line in table.splitlines() if re.search(r"\S {2,}\S", line))
+    return re.split(r"\s{2,}", line.strip())
+
+
+def test_columns_of_the_tables_are_explained(capsys):
+    """`reading.rst` has a row for each column of these tables, under the heading of the command."""
+    pytest.importorskip("typer")
+    page = text_of(DOCS / "reading.rst")
+    small = ["--width", "8", "--batch", "3", "--depth", "3", "--seed", "1"]
+    tables = {}
+    for command in ("simulate", "backprop"):
+        assert cli.main([command, *small]) == 0
+        tables[command] = heads_of(capsys.readouterr().out)
+    tables["rates"] = heads_of(str(bnmc.mixing.Comparison(bnmc.Chain(8, 3), (), 0.95, 0)))
+    tables["compare-norms"] = heads_of(text_of(FIGURES / "norms.txt"))
+    tables["inspect"] = list(COLUMNS)
+    assert all(len(heads) >= 3 for heads in tables.values())
+    for command, heads in tables.items():
+        section = page.partition(f"\n``bnmc {command}``")[2].partition("\n---")[2]
+        section = section.partition("\n---")[0]
+        for head in heads:
+            name = re.sub(r"\d+ % ", "", head)
+            if command == "compare-norms" and ("mean field" in name or name == "norm"):
+                continue  # a sentence above the table explains them
+            assert re.search(rf"^{re.escape(name)}  ", section, re.M), (command, name)
 
 
 @pytest.mark.untraced

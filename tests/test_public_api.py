@@ -246,9 +246,6 @@ def test_functions_say_what_they_take_and_return(name):
             continue
         text = inspect.getdoc(value)
         parameters = inspect.signature(inspect.unwrap(value)).parameters
-        plain = one in ("activate",)  # a function of kernels, whose dispatch is Numba's
-        if plain:
-            continue
         assert ">>> " in text, f"{name}.{one} has no example"
         assert not parameters or "Parameters\n" in text, f"{name}.{one}"
 

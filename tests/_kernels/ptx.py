@@ -13,13 +13,14 @@ from unittest import mock
 import numba.cuda.dispatcher
 from numba import types
 
-from bnmc._kernels.gpu.build import kernels_of
+from bnmc._kernels.gpu.build import backward_kernels_of, kernels_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.passes import cover_kernel, unfold_kernel
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_CENTRED, NORM_NONE
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
+from bnmc.chain.slopes import slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)
@@ -37,6 +38,9 @@ FEW = {
     "finish-2-float64": ("finish", 2, "float64", KEPT, (80,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
     "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (90,)),
+    "top-2-float32": ("top", 2, "float32", DRAWN, (90,)),
+    "begin-2-float32": ("begin", 2, "float32", DRAWN, (90,)),
+    "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
 }
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
@@ -54,6 +58,9 @@ KERNELS = {
     "moments-10-float32-weights": ("moments", 10, "float32", MULTIPLIED, (90,)),
     "finish-10-float32": ("finish", 10, "float32", DRAWN, BOTH),
     "finish-10-float32-kept": ("finish", 10, "float32", KEPT, (90,)),
+    "top-10-float64": ("top", 10, "float64", DRAWN, BOTH),
+    "begin-10-float32": ("begin", 10, "float32", DRAWN, BOTH),
+    "descend-10-float32": ("descend", 10, "float32", DRAWN, BOTH),
 }
 #: What the table of the benchmark has besides.
 MORE = {
@@ -68,7 +75,41 @@ MORE = {
     "finish-10-float64": ("finish", 10, "float64", DRAWN, (90,)),
     "finish-64-float32": ("finish", 64, "float32", DRAWN, (90,)),
     "finish-16-float32-weights": ("finish", 16, "float32", MULTIPLIED, (90,)),
+    "begin-10-float64-skipped": ("begin", 10, "float64", DRAWN, (90,)),
+    "begin-64-float64": ("begin", 64, "float64", DRAWN, (90,)),
+    "descend-10-float64-skipped": ("descend", 10, "float64", DRAWN, (90,)),
+    "descend-64-float64": ("descend", 64, "float64", DRAWN, (90,)),
 }
+BACKWARD = ("top", "begin", "descend")
+
+
+def signature_of_backward(kernel, dtype):
+    """Types of the arguments of a kernel of the backward pass."""
+    number, whole, word, double = ARRAY[dtype], types.int64, types.uint32, types.float64
+
+    def array(kind, axes):
+        return types.Array(kind, axes, "C")
+
+    grams, state, three = array(double, 4), array(double, 4), array(double, 3)
+    scales, xs, above = array(double, 2), array(number, 4), array(number, 3)
+    # Sums over ranges of tiles, and the blocks that have finished.
+    sums = three, array(types.int32, 1)
+    results = array(double, 5), array(double, 2), array(whole, 1)
+    address = (whole, whole, whole, whole, word, word)
+    if kernel == "top":
+        return types.void(
+            grams, scales, xs, three, above, state, *sums, *results, whole, double, double,
+            types.boolean, *address,
+        )  # fmt: skip
+    if kernel == "begin":
+        return types.void(
+            grams, scales, three, xs, state, three, three, *sums, array(whole, 1), whole, double,
+            double, whole, *address,
+        )  # fmt: skip
+    return types.void(
+        grams, scales, xs, above, state, three, *sums, *results, whole, double, double, double,
+        double, double, whole, types.boolean, *address,
+    )  # fmt: skip
 
 
 def signature(kernel, dtype):
@@ -137,12 +178,30 @@ def spec_of(kernel, columns, dtype, source, scaled):
     )  # fmt: skip
 
 
+def backward_spec_of(columns, dtype, skipped):
+    """Centred relu chains of one batch."""
+    relu = Activation.named("relu")
+    return Spec(
+        columns, columns, NORM_CENTRED, skipped, False, dtype, sigma_of(relu).digest,
+        slope=slope_of(relu).digest,
+    )  # fmt: skip
+
+
+def built(name, kernel, columns, dtype, source):
+    """Return all kernels of a spec, the bytes of shared memory, and types of the arguments."""
+    if kernel in BACKWARD:
+        kernels = backward_kernels_of(backward_spec_of(columns, dtype, "skipped" in name))
+        return kernels, kernels.room.bytes, signature_of_backward(kernel, dtype)
+    kernels = kernels_of(
+        spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
+    )
+    return kernels, kernels.shape.bytes, signature(kernel, dtype)
+
+
 def compile_all(folder, wanted):
     """Write the PTX of kernels to files."""
     for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
-        compiled = kernels_of(
-            spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
-        )
+        compiled, size, arguments = built(name, kernel, columns, dtype, source)
         for capability in capabilities:
             cc = divmod(capability, 10)
             # Device functions ask the current device for its capability.
@@ -152,10 +211,10 @@ def compile_all(folder, wanted):
             ):
                 alone = {"cover": cover_kernel, "unfold": unfold_kernel}
                 function = alone[kernel]() if kernel in alone else getattr(compiled, kernel)
-                ptx, _ = cuda.compile_ptx(function.py_func, signature(kernel, dtype), cc=cc)
+                ptx, _ = cuda.compile_ptx(function.py_func, arguments, cc=cc)
             registers = function.targetoptions["max_registers"]
             heading = f"// registers {registers}, threads {compiled.shape.threads}, "
-            heading += f"shared {compiled.shape.bytes}\n"
+            heading += f"shared {size}\n"
             (Path(folder) / f"{name}.{capability}.ptx").write_text(heading + ptx)
 
 

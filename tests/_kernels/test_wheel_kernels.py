@@ -18,8 +18,10 @@ import bnmc
 from bnmc._kernels import compiling, kernel_cache, levels, wheel_kernels
 from bnmc._kernels.cpu.scaling import copy_numbers
 from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc.errors import KernelCacheWarning
 
 LEVEL = "x86-64-v3"
+HERE = levels.level_of(levels.cpu_features())
 V3, V4 = levels.LEVELS.values()
 
 
@@ -44,12 +46,13 @@ def forget():
     compiling.host_cpu.cache_clear()
 
 
-def used():
+def used(*, quiet=True):
     """Run the kernel in a new dispatcher; return how often it was loaded and compiled."""
     kernel = compiling.kernel(copy_numbers.py_func)
     numbers, out = np.arange(5.0), np.zeros(5)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        if quiet:
+            warnings.simplefilter("error")
         kernel(numbers, out)
     assert out.tolist() == numbers.tolist()
     return sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())
@@ -82,18 +85,13 @@ def another_level(wheel, monkeypatch):
     monkeypatch.setattr(wheel_kernels, "this_level", lambda: "x86-64-v4")
 
 
-def damage(wheel, monkeypatch):
-    path = next(wheel.glob("*.nbc"))
-    path.write_bytes(path.read_bytes()[:-1] + b"!")
-
-
 MISMATCHES = {
     "numba": lambda wheel, patch: patch.setattr(numba, "__version__", "0.0"),
     "sources": lambda wheel, patch: patch.setattr(kernel_cache, "source_digest", lambda: "other"),
     "python": lambda wheel, patch: patch.setattr(kernel_cache, "_python", lambda: "cpython-399"),
     "level": another_level,
     "no level": lambda wheel, patch: patch.setattr(wheel_kernels, "this_level", lambda: None),
-    "damage": damage,
+    "a missing file": lambda wheel, patch: next(wheel.glob("*.nbc")).unlink(),
     "by choice": lambda wheel, patch: patch.setenv("BNMC_KERNELS", "none"),
     "an editable installation": lambda wheel, patch: patch.setattr(
         wheel_kernels, "FOLDER", wheel / "none"
@@ -106,6 +104,38 @@ def test_any_mismatch_compiles_in_silence(wheel, monkeypatch, what):
     MISMATCHES[what](wheel, monkeypatch)
     forget()
     assert used() == (0, 1)
+
+
+def flip(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+
+def other_content(path):
+    """Write an entry of the right key whose parts are no compiled code."""
+    files = kernel_cache._carried_files(path.parent, path.name.removesuffix(".1.nbc"))
+    (key,) = files.all_keys()
+    files.save(key, "no compiled code")
+
+
+DAMAGES = {
+    "code": ("nbc", flip, "is damaged: its checksum differs"),
+    "index": ("nbi", flip, "is damaged: its checksum differs"),
+    "open to all": ("nbc", lambda path: path.chmod(0o666), "is not trusted: every user can write"),
+    "content": ("nbc", other_content, r"cannot be loaded \(TypeError"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_is_told_once_and_compiled(wheel, monkeypatch, what):
+    suffix, damage, reason = DAMAGES[what]
+    damage(next(wheel.glob(f"*.{suffix}")))
+    monkeypatch.setattr(kernel_cache, "_told", set())
+    with pytest.warns(KernelCacheWarning, match=reason) as caught:
+        assert used(quiet=False) == (0, 1)
+    (warning,) = caught
+    assert str(warning.message).startswith(f"kernel cache {wheel}: an entry of copy_numbers ")
+    forget()
+    assert used() == (1, 0)  # from the cache of the user; the wheel warns once
 
 
 # --- levels
@@ -142,6 +172,7 @@ for dtype in "float64", "float32":
 """
 
 
+@pytest.mark.skipif(HERE is None, reason="wheels carry kernels for x86-64-v3 and above only")
 @pytest.mark.parametrize(
     "program",
     [
@@ -154,10 +185,7 @@ for dtype in "float64", "float32":
 )
 def test_bits_of_the_level_are_those_of_this_processor(program, tmp_path):
     """Code for the level of this processor and code for the processor itself."""
-    level = levels.level_of(levels.cpu_features())
-    if level is None:
-        pytest.skip("this processor has no level for which wheels carry kernels")
-    target = {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": levels.feature_text(level)}
+    target = {"NUMBA_CPU_NAME": HERE, "NUMBA_CPU_FEATURES": levels.feature_text(HERE)}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
     printed = []
     for environment in ({"NUMBA_CACHE_DIR": config.CACHE_DIR}, target):

@@ -70,8 +70,10 @@ def test_one_thread_of_blas():
         return {one["num_threads"] for one in known if one["user_api"] == "blas"}
 
     before = threads()
-    with blas.one_blas_thread():
-        assert threads() == {1}
+    with threadpoolctl.threadpool_limits(3, user_api="blas"):
+        with blas.one_blas_thread():
+            assert threads() == {1}
+        assert threads() == {3}
     assert threads() == before
     # Two threads leave in the order in which they came.
     first, second = blas.one_blas_thread(), blas.one_blas_thread()
@@ -80,6 +82,22 @@ def test_one_thread_of_blas():
     first.__exit__(None, None, None)
     assert threads() == {1}
     second.__exit__(None, None, None)
+    assert threads() == before
+    # The first may come in a worker, after this thread has set limits, and the last leave in one.
+    with threadpoolctl.threadpool_limits(3, user_api="blas"), ThreadPoolExecutor(1) as pool:
+        first, second = blas.one_blas_thread(), blas.one_blas_thread()
+        pool.submit(first.__enter__).result()
+        assert threads() == {1}
+        second.__enter__()
+        second.__exit__(None, None, None)
+        assert threads() == {1}
+        pool.submit(first.__exit__, None, None, None).result()
+        assert threads() == {3}
+        third = blas.one_blas_thread()
+        third.__enter__()
+        assert threads() == {1}
+        pool.submit(third.__exit__, None, None, None).result()
+        assert threads() == {3}
     assert threads() == before
     with mock.patch.object(blas, "find_spec", return_value=None), blas.one_blas_thread():
         assert threads() == before

@@ -175,7 +175,7 @@ def test_nested_documents_and_bombs_are_refused(monkeypatch):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("document.npy", bytes(20_000))
-    with pytest.raises(Foreign, match="more than the available memory"):
+    with pytest.raises(archives.TooLarge, match="more than the available memory"):
         unpacked(file.getvalue(), ())
 
 

@@ -17,7 +17,6 @@ from bnmc import Activation, Chain
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
-    BackendError,
     Interrupted,
     PartialEstimateError,
 )
@@ -428,7 +427,6 @@ def bad_loss(outputs):
             "sampler",
         ),
         ({"sampler": "factor"}, ArgumentError, "sampler"),
-        ({"backend": "cuda"}, BackendError, "backpropagate"),
         ({"backend": "tpu"}, ArgumentError, "backend"),
         ({"chain": 3}, ArgumentTypeError, "chain"),
         ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),

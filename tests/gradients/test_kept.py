@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -20,6 +21,7 @@ from bnmc.errors import (
     StoreMismatchError,
 )
 from bnmc.gradients import backpropagation
+from bnmc.gradients.drawn import NetworkTask
 from bnmc.gradients.parts import Task
 
 TANH = Chain(20, 4, "tanh")
@@ -82,23 +84,40 @@ def counted():
     return made, mock.patch.object(Task, "__call__", counting)
 
 
+def interrupted(path, chain=TANH, **options):
+    """Interrupt a run after two parts.  The worker waits with the fourth one, so some remain."""
+    with ExitStack() as patches:
+        for kind in (Task, NetworkTask):
+            patches.enter_context(mock.patch.object(kind, "__call__", waiting(kind.__call__)))
+        with pytest.raises(Interrupted) as caught:
+            run(path, chain, progress=stopping_after(2), **options)
+    return caught.value
+
+
+def waiting(call):
+    def wait(self, start, first, last, stop=None):
+        if first >= 3:
+            stop.wait(60)
+        return call(self, start, first, last, stop)
+
+    return wait
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_an_interrupted_run_continues_with_the_same_bits(name, path):
     chain, options = RUNS[name]
     expected = run(chain=chain, **options)
-    with pytest.raises(Interrupted) as caught:
-        run(path, chain, progress=stopping_after(2), **options)
+    stopped = interrupted(path, chain, **options)
     kept = list(path.glob("part-*.npz"))
     assert 2 <= len(kept) < 5
-    assert caught.value.partial.chains == len(kept)
+    assert stopped.partial.chains == len(kept)
     # Another number of threads cuts the chains into other parts; the store keeps its own.
     same(run(path, chain, **{**options, "threads": 3}), expected)
     assert len(list(path.glob("part-*.npz"))) == 5
 
 
 def test_finished_parts_are_not_made_again(path):
-    with pytest.raises(Interrupted):
-        run(path, progress=stopping_after(2))
+    interrupted(path)
     before = len(list(path.glob("part-*.npz")))
     made, counting = counted()
     seen = []

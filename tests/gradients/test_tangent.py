@@ -206,6 +206,16 @@ def test_bits_do_not_depend_on_how_networks_are_grouped(monkeypatch):
     assert together.kernels.tobytes() == alone.kernels.tobytes()
 
 
+def test_bits_do_not_depend_on_the_threads_of_blas():
+    """Of products of 1000 x 100 matrices they do."""
+    threadpoolctl, kernels = pytest.importorskip("threadpoolctl"), []
+    for threads in (1, 2, 3):
+        with threadpoolctl.threadpool_limits(threads, user_api="blas"):
+            found = tangent_kernel(Chain(1000, 10, "relu"), 2, chains=1, rng=0, threads=1)
+        kernels.append(found.kernels.tobytes())
+    assert kernels[0] == kernels[1] == kernels[2]
+
+
 def test_moments_that_are_infinite_are_not_estimated():
     three = tangent_kernel(Chain(10, 3, "relu"), 2, chains=9, rng=0)
     with pytest.raises(PartialEstimateError, match="expectation") as caught:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import Activation
+from bnmc import Activation, MeanField
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.infinite_width import nngp, ntk
+from bnmc.infinite_width import kernels, nngp, ntk
 
 CHAINS, WIDTH, BATCH = 100, 48, 10
 SWISH = Activation(
@@ -131,3 +131,62 @@ def test_small_batches():
         ntk(np.ones((3, 4)), 1, norm="batch")
     with pytest.raises(ArgumentError, match="other"):
         ntk(x, 1, norm="batch", other=np.ones((9, 4)))
+
+
+def apart(samples, by=1e-9):
+    """Nearly equal samples: their differences are `by` times those of the given ones."""
+    # Differences of multiples of 2^-20 and their sums with 1 are exact.
+    return 1.0 + by * np.round(samples * 2**20) / 2**20
+
+
+@pytest.mark.parametrize("options", [
+    {"activation": "relu"}, {"activation": "relu", "bias_variance": 0.7},
+    pytest.param({"activation": "tanh"}, marks=pytest.mark.slow),
+])  # fmt: skip
+@pytest.mark.parametrize("kernel", [nngp, ntk])
+def test_nearly_equal_samples_have_the_kernel_of_their_differences(kernel, options):
+    """The first normalization hides their mean and their scale, up to rounding of 1e-16/1e-9."""
+    x = np.random.default_rng(4).standard_normal((8, 10))
+    near = apart(x, 2.0**-30)
+    for more in ({}, {"batch": 5}):
+        wide = kernel(np.round(x * 2**20) / 2**20, 2, norm="batch", rng=0, **options, **more)
+        np.testing.assert_allclose(
+            kernel(near, 2, norm="batch", rng=0, **options, **more), wide, rtol=0, atol=1e-5
+        )
+
+
+def clustered(by):
+    """Two samples, and four that are nearly one: integrals converge slowly."""
+    x = np.random.default_rng(1).standard_normal((40, 6))
+    x[:, 2:] = x[:, :1] + by * x[:, 2:]
+    return x
+
+
+@pytest.mark.parametrize("activation", ["tanh", pytest.param("selu", marks=pytest.mark.slow)])
+def test_slow_integrals_are_estimated_instead(activation):
+    """To the default error of estimates, 1e-3, beside samples that are equal."""
+    expected = nngp(clustered(0.0), 1, norm="batch", activation=activation, rng=0)
+    found = nngp(clustered(1e-4), 1, norm="batch", activation=activation, rng=0)
+    assert np.linalg.norm(found - expected) < 3e-3 * np.linalg.norm(expected)
+    with pytest.raises(PartialEstimateError, match=r"relative error .*, rtol is 1.0e-08"):
+        nngp(clustered(1e-4), 1, norm="batch", activation=activation, rng=0, rtol=1e-8)
+
+
+def test_the_default_error_limits_the_evaluations_of_integrals(monkeypatch):
+    """8 shifts and 21 pairs of 6 samples in 2 layers: with fewer evaluations it is estimated."""
+    x = np.random.default_rng(1).standard_normal((9, 6))
+    given, run = [], MeanField.trajectory
+
+    def watched(self, *arguments, max_nodes, **options):
+        given.append(max_nodes)
+        return run(self, *arguments, max_nodes=max_nodes, **options)
+
+    monkeypatch.setattr(MeanField, "trajectory", watched)
+    exact = nngp(x, 2, norm="batch", activation="selu", rng=0)
+    monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 8 * 21 * 2 * 300)
+    estimated = nngp(x, 2, norm="batch", activation="selu", rng=0)
+    again = nngp(x, 2, norm="batch", activation="selu", rng=0, rtol=1e-5)
+    assert given == [100_000, 300, 100_000]
+    size = np.linalg.norm(exact)
+    assert 1e-6 * size < np.linalg.norm(estimated - exact) < 5e-3 * size
+    assert np.linalg.norm(again - exact) < 5e-5 * size

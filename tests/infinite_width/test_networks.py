@@ -129,6 +129,19 @@ def test_bad_input():
         ntk(X, 1, activation=lambda x: x * x, **mc)
 
 
+def test_bits_do_not_depend_on_the_threads_of_blas():
+    """Of products of 500 x 500 matrices with 25 columns they do."""
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    x, kernels = np.random.default_rng(1).standard_normal((20, 5)), []
+    for threads in (1, 2, 3):
+        with threadpoolctl.threadpool_limits(threads, user_api="blas"):
+            found = ntk(
+                x, 2, norm="batch", method="monte-carlo", width=500, networks=2, rng=0
+            )  # fmt: skip
+        kernels.append(found.kernels.tobytes())
+    assert kernels[0] == kernels[1] == kernels[2]
+
+
 def test_progress_and_text():
     calls = []
     found = ntk(

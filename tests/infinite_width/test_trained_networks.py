@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
-from bnmc.infinite_width import SCALINGS, descent, logit_divergence, train_networks
+from bnmc.infinite_width import (
+    SCALINGS,
+    descent,
+    logit_divergence,
+    train_networks,
+    trained_networks,
+)
 
 X = np.random.default_rng(5).standard_normal((3, 6)) / np.sqrt(3.0)
 Y = (X[0] > 0).astype(float)
@@ -129,6 +135,34 @@ def test_deep_networks_by_differences(name, layers):
         np.testing.assert_allclose(run.kernels[0, index], kernels[::-1], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "layers"), [("ntk", 1), ("ic-mf", 1), ("mean-field", 3)])
+def test_networks_of_one_group_are_those_of_each_alone(name, layers, monkeypatch):
+    """With labels of their own; groups of 3, 3 and 1 networks."""
+    labels = np.random.default_rng(1).random((7, 6))
+    options = {
+        "width": 40, "hidden_layers": layers, "activation": "tanh", "test": X[:, :2],
+        "learning_rate": 0.3, "reference_width": 8,
+    }  # fmt: skip
+    monkeypatch.setattr(trained_networks, "_ROWS", 125)
+    whole = train_networks(name, X, labels, [0, 2, 5], networks=7, rng=7, **options)
+    children = np.random.default_rng(7).spawn(7)
+    for number, child in enumerate(children):
+        alone = train_networks(
+            name, X, labels[number], [0, 2, 5], networks=1, rng=[child], **options
+        )
+        for part in ("outputs", "test_outputs", "weight_squares", "weight_changes"):
+            one, other = getattr(alone, part)[0], getattr(whole, part)[number]
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(alone.kernels[0], whole.kernels[number], rtol=1e-14)
+    assert (np.diff(whole.outputs[:, 1], axis=0) != 0.0).all()
+
+
+def test_labels_of_all_networks_are_those_of_each():
+    one = train_networks("ntk", X, Y > 0, [3], width=8, networks=3, rng=1)
+    other = train_networks("ntk", X, np.tile(Y > 0, (3, 1)), [3], width=8, networks=3, rng=1)
+    np.testing.assert_array_equal(one.outputs, other.outputs)
+
+
 def test_kernels_are_those_of_the_gradients():
     run = train_networks("ntk", X, Y, [0], width=16, networks=1, reference_width=16, rng=7,
                         activation="tanh", learning_rate=0.5)  # fmt: skip
@@ -237,6 +271,9 @@ def test_divergence_written_out():
     ("change", "named"),
     [({"x": np.ones(3)}, "x"), ({"y": [0.5] * 5}, "y"), ({"y": [2.0] * 6}, "y"),
      ({"steps": [3, 1]}, "steps"), ({"steps": []}, "steps"), ({"width": 0}, "width"),
+     ({"y": np.ones((2, 6))}, "y"), ({"y": np.ones((10, 5))}, "y"), ({"y": 1.0}, "y"),
+     ({"rng": [np.random.default_rng(0)]}, "rng"),
+     ({"rng": [*np.random.default_rng(0).spawn(9), 1]}, "rng"),
      ({"networks": 0}, "networks"), ({"hidden_layers": 0}, "hidden_layers"),
      ({"learning_rate": 0.0}, "learning_rate"),
      ({"loss": "hinge"}, "loss"), ({"test": np.ones((2, 2))}, "test"),

@@ -9,7 +9,7 @@ import pytest
 
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.plot.axes import label_layers
+from bnmc.plot.axes import label_layers, mark_unstable
 
 
 @pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
@@ -31,6 +31,23 @@ def test_bands_and_intervals_have_their_numbers():
     assert ax.get_legend_handles_labels()[1] == ["curve"]
 
 
+@pytest.mark.parametrize(("highest", "marked"), [(0.999, False), (1.001, True)])
+def test_the_range_above_1_is_marked_where_a_curve_reaches_it(highest, marked):
+    ax = plot.figure()[1][0]
+    ax.plot([4, 8, 16], [0.6, 0.9, highest])
+    limits = ax.get_ylim()
+    mark_unstable(ax)
+    line = ax.lines[-1]
+    assert list(line.get_ydata()) == [1.0, 1.0]
+    assert [text.get_text() for text in ax.texts] == ["unstable"] * marked
+    assert len(ax.patches) == marked
+    if marked:
+        (grey,) = ax.patches
+        assert grey.get_y() == 1.0
+        assert grey.get_y() + grey.get_height() == max(limits) == max(ax.get_ylim())
+        assert grey.get_zorder() < line.get_zorder()
+
+
 def test_plain_ticks_are_plain():
     ax = plot.figure()[1][0]
     ax.set(xscale="log", yscale="log", xlim=(10, 5000), ylim=(0.1, 3))
@@ -40,6 +57,17 @@ def test_plain_ticks_are_plain():
     assert [text.get_text() for text in ax.get_xticklabels()] == ["100", "1600"]
     assert {"0.2", "0.5", "1", "2"} <= {text.get_text() for text in ax.get_yticklabels()}
     assert ax.get_xticks(minor=True).size == 0
+
+
+@pytest.mark.parametrize("low", [0.21, 0.6, 0.97, 1.0, 137.0])
+@pytest.mark.parametrize("ratio", [1.3, 1.7, 4.5, 30.0, 5000.0])
+def test_a_logarithmic_axis_has_at_least_three_labels(low, ratio):
+    ax = plot.figure()[1][0]
+    ax.set(yscale="log", ylim=(low, ratio * low))
+    plot.plain_ticks(ax.yaxis)
+    ax.figure.canvas.draw()
+    shown = [tick for tick in ax.get_yticks() if low <= tick <= ratio * low]
+    assert 3 <= len(shown) <= 15
 
 
 def test_ticks_of_layers_are_integers():

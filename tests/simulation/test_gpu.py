@@ -116,6 +116,9 @@ CASES = {
     "no norm": (Chain(20, 2, "gelu", norm="none", gain=1.5), {}),
     "eps, two inputs": (Chain(20, 2, "sin", eps=0.1, gain=0.5), {"inputs": 2}),
     "skip": (Chain(20, 3, "selu", skip=0.5), {"sampler": "conditional"}),
+    "skip, an array": (
+        Chain(20, 3, "erf", skip=0.5), {"sampler": "conditional", "initial": X[:20, :3]},
+    ),
     "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
     "a function of the user": (Chain(20, 3, Activation(own)), {}),
     "weights, float32, skip": (

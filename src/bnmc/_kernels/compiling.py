@@ -184,7 +184,33 @@ def _unbox_sigma(typ, obj, c):
 
 
 def activate(sigma, x):
-    """Return the activation `sigma` of the scalar `x`, in the dtype of x."""
+    """Return the activation `sigma` of the scalar `x`, in the dtype of x.
+
+    Functions that Numba compiles may call it, too.
+
+    Parameters
+    ----------
+    sigma : Sigma
+        As `bnmc.kernels.activation` returns it.
+    x : float64 or float32
+
+    Returns
+    -------
+    float64 or float32
+
+    Examples
+    --------
+    >>> import numba
+    >>> from bnmc import kernels
+    >>> @numba.njit
+    ... def total(sigma, values):
+    ...     result = 0.0
+    ...     for x in values:
+    ...         result += kernels.activate(sigma, x)
+    ...     return result
+    >>> total(kernels.activation("relu"), (-2.0, 3.0, 4.0))
+    7.0
+    """
     return x.dtype.type(sigma.functions[x.dtype.name](x))
 
 

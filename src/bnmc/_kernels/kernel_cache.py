@@ -187,7 +187,8 @@ class Unkept(NullCache):
 def carried_overload(function: Any, sig: Any, target_context: Any) -> Any:
     """Return compiled code that the wheel carries for this processor, or None.
 
-    Whatever is wrong with the wheel's files, the kernel can be compiled instead.
+    There may be none for this version of Numba or Python, these sources or this signature.  If a
+    file is damaged or not trusted, `KernelCacheWarning` says so.
     """
     folder = used_folder()
     if folder is None or function.__closure__ is not None:
@@ -196,7 +197,8 @@ def carried_overload(function: Any, sig: Any, target_context: Any) -> Any:
     try:
         found = _carried_files(folder, _carried_name(function)).load(_carried_key(function, sig))
         return None if found is None else CompileResult._rebuild(target_context, *found)
-    except Exception:  # unpickling and linking raise many errors
+    except Exception as error:  # reading, unpickling and linking raise many errors
+        _tell(str(folder), "read", f"an entry of {function.__name__} {_said(error)}")
         return None
 
 

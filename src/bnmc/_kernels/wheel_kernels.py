@@ -3,7 +3,8 @@
 The folder has one folder for each level of `levels.py`, with the files of `kernel_cache.py`: an
 index and machine code for each kernel.  `wheels/kernels.py` makes them.  Each file is stamped with
 the version of Numba, the digest of the kernels' sources and the level.  If a file has another
-stamp, is damaged or is missing, the process compiles the kernel, as it does without a wheel.
+stamp, is damaged or is missing, the process compiles the kernel, as it does without a wheel.  Only
+damage is reported, by `KernelCacheWarning`.
 
 The environment variable BNMC_KERNELS=none makes a process ignore the folder.
 """

@@ -50,6 +50,7 @@ class _Limit:
     def __enter__(self) -> None:
         with self._guard:
             if self._users == 0:
+                _take_control()
                 self._limits = import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
             self._users += 1
 
@@ -57,10 +58,25 @@ class _Limit:
         with self._guard:
             self._users -= 1
             if self._users == 0:
+                _take_control()
                 self._limits.restore_original_limits()
+                _take_control()  # and leaves it to others
 
 
 _LIMIT = _Limit()
+
+
+def _take_control() -> None:
+    """Let any thread set the number of threads of OpenBLAS.
+
+    From version 3.8 on, threadpoolctl lets only the first thread do this as long as it lives, and
+    ignores the others.  The thread that enters the context first, or leaves it last, may be a
+    worker.
+    """
+    controller = getattr(import_module("threadpoolctl"), "OpenBLASController", None)
+    clear = getattr(controller, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 @contextmanager

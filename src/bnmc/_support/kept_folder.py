@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from bnmc._support.archives import Damaged, TooLarge
 from bnmc._support.files import replacing
 from bnmc._support.json import loads
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 
-__all__ = ["KeptFolder", "as_folder", "header_of"]
+__all__ = ["Foreign", "KeptFolder", "as_folder", "header_of"]
+
+_T = TypeVar("_T")
+
+
+class Foreign(ValueError):
+    """The content of a file is nothing that such a folder keeps."""
 
 
 def as_folder(store: object) -> Path | None:
@@ -126,20 +134,37 @@ class KeptFolder:
         """Number of finished parts."""
         return sum(1 for _ in self.folder.glob("part-*.npz"))
 
-    def read(self, number: int) -> bytes | None:
-        """Return the file of a part, or None if there is none.
+    def content(
+        self, number: int, unpacked: Callable[[bytes], tuple[_T, Mapping[str, str]]]
+    ) -> _T | None:
+        """Return the content of a finished part, or None if its file is missing or damaged.
+
+        Parameters
+        ----------
+        number : int
+            Number of the part.
+        unpacked : callable
+            Takes the bytes of the file and returns their content and the identity in them.  It may
+            raise `Damaged`, `Foreign` or `TooLarge`.
 
         Raises
         ------
+        StoreMismatchError
+            If the file is that of another computation or part.
         StoreError
-            If the file cannot be read.
+            If the file cannot be read, contains something else, or does not fit in memory.
         """
+        file = self.file(number)
         try:
-            return self.file(number).read_bytes()
-        except FileNotFoundError:
+            found, identity = unpacked(file.read_bytes())
+        except (FileNotFoundError, Damaged):
             return None
         except OSError as error:
             raise StoreError(str(self.folder), error.strerror or str(error)) from error
+        except (Foreign, TooLarge) as error:
+            raise StoreError(str(self.folder), f"{file.name}: {error}") from error
+        self._require(identity, self.identity_of(number))
+        return found
 
     def write(self, number: int, content: bytes) -> None:
         """Write the file of a part.  It appears complete or not at all.
@@ -158,10 +183,6 @@ class KeptFolder:
     def identity_of(self, number: int) -> dict[str, str]:
         """Return what the file of a part contains of the computation."""
         return {**self._identity, "part": str(number)}
-
-    def require_part(self, number: int, stored: Mapping[str, str]) -> None:
-        """Raise `StoreMismatchError` if the file of a part is that of another one."""
-        self._require(stored, self.identity_of(number))
 
     def file(self, number: int) -> Path:
         """Return the path of a part."""

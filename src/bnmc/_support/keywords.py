@@ -53,8 +53,8 @@ def explains_keywords(function: _Function) -> _Function:
     >>> draw(seed=3)
     Traceback (most recent call last):
         ...
-    bnmc.errors.ArgumentTypeError: seed: got 3, allowed: no such argument of draw; rng is a seed or
-    a generator
+    bnmc.errors.ArgumentTypeError: seed: got 3, allowed: rng, a seed or a generator (draw has no
+    argument seed)
     """
     known = inspect.signature(function).parameters
     foreign = {name: ours for name, ours in _OURS.items() if name not in known and ours[0] in known}
@@ -66,7 +66,7 @@ def explains_keywords(function: _Function) -> _Function:
                 ours, what = foreign[name]
                 owner = function.__qualname__.removesuffix(".__init__")
                 raise ArgumentTypeError(
-                    name, options[name], f"no such argument of {owner}; {ours} is {what}"
+                    name, options[name], f"{ours}, {what}", f"{owner} has no argument {name}"
                 )
         return function(*arguments, **options)
 

@@ -8,7 +8,7 @@ gaussian       Devroye, Mehrabian and Reddad                                  ar
 limits         Du et al., Song and Yang, Arora et al., as quoted by Golikov   arXiv 1810.02054
 ============== ============================================================== ================
 
-The name of a function contains the number of its statement. Its docstring quotes the statement and
+The name of a function contains the number of its statement. Its docstring has the statement and
 lists its errors.
 
 The package may import `chain`, `gram`, `estimate`, `_support` and `errors`. Read `gaussian.py`

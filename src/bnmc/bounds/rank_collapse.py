@@ -6,16 +6,16 @@ understanding of batch-normalization: a Markov chain perspective*). The chain is
 variance 1, H d × N with rows of mean square 1. It is the chain of `bnmc.Chain.bn_residual`. The
 statements concern ``M = H Hᵀ / N``, d × d with unit diagonal, so that ``Tr M = d``.
 
-The available text of the paper had lost its formulas. Quotations have their symbols restored.
-Formulas and constants are derived anew, following the proofs. `lemma_1`, `lemma_5_gamma`,
-`lemma_7`, `proposition_8`, `lemma_13`, `theorem_14` and `corollary_15` are functions. The other
-statements have no formula. Simulations in the tests confirm them:
+The available text of the paper had lost its formulas. So the docstrings state the results in words
+of their own. Formulas and constants are derived anew, following the proofs. `lemma_1`,
+`lemma_5_gamma`, `lemma_7`, `proposition_8`, `lemma_13`, `theorem_14` and `corollary_15` are
+functions. The other statements have no formula. Simulations in the tests confirm them:
 
 - Lemma 3: vanilla linear networks collapse to rank one, with and without the residual branch, for
   Gaussian and for uniform weights. The direction of the rows of ``H/‖H‖`` converges exponentially
   fast. The direction of its columns keeps changing with every layer.
-- Lemma 4: under a unique stationary law, H and SH have the same law for every diagonal matrix S of
-  signs.
+- Lemma 4: let S be a diagonal matrix with entries ±1. If the stationary law is unique, and H has
+  this law, then SH has this law, too.
 - Lemma 5: for weights in [−B, B] and γ <= 1/(8Bd), the rank stays at least 2.
 - Lemma 6: if the rank is one at some layer, it is one at all later layers. All ``|M_ij|`` are 1,
   and their signs do not change.
@@ -63,10 +63,10 @@ __all__ = [
 def lemma_1(M: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
     """Lemma 1: lower bound ``(1 − τ)² r(H)``, ``r = (Tr M)²/‖M‖_F²``, of the soft rank of H.
 
-    "For an arbitrary matrix", rank(H) >= r(H); "for the sequence defined in Eq. (2)", whose rows
-    are normalized, ``rank_τ(H) >= (1 − τ)² r(H)``. The soft rank is the number of eigenvalues of M
-    that are at least τ (`bnmc.gram.soft_rank`). τ = 0 stands for the rank itself. The bound r,
-    without τ, is `bnmc.gram.rank_bound`.
+    For every matrix, rank(H) >= r(H). For the sequence of eq. (2), whose rows are normalized,
+    ``rank_τ(H) >= (1 − τ)² r(H)``. The soft rank rank_τ is the number of eigenvalues of M that are
+    at least τ (`bnmc.gram.soft_rank`). τ = 0 stands for the rank itself. The bound r, without τ, is
+    `bnmc.gram.rank_bound`.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ def lemma_1(M: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
 def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
     """Largest γ of Lemmas 5 and 6, ``1/(8Bd)``, for weights in [−B, B].
 
-    Lemma 5: "each element of the weight matrices is independently drawn from distribution P that is
-    zero-mean, unit-variance, and its support lies in interval" [−B, B]; then rank(H_k) >= 2 "holds
-    almost surely for all integers" k, for these γ. Every γ < 1/(Bd) suffices.
+    Lemma 5: let the entries of the weight matrices be independent, of mean 0 and variance 1, with
+    values in [−B, B]. For these γ, almost surely rank(H_k) >= 2 for all k. Every γ < 1/(Bd)
+    suffices.
 
     Parameters
     ----------
@@ -150,8 +150,7 @@ def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
 def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
     """Lemma 7: mean change of ``‖M‖_F²`` in one layer, for small γ.
 
-    ``E‖M₊‖_F² − ‖M‖_F² = δ_F(M) + O(γ³)``, "as long as the support of distribution P lies in a
-    finite interval", with
+    If the law of the weights has bounded support, ``E‖M₊‖_F² − ‖M‖_F² = δ_F(M) + O(γ³)`` with
 
         ``δ_F(M) = γ² [2(d² − ‖M‖_F²) − 8(Tr M³ − Tr diag(M²)²)]``.
 
@@ -179,6 +178,12 @@ def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
     >>> from bnmc.bounds.rank_collapse import lemma_7
     >>> print(lemma_7([[1.0, 0.9], [0.9, 1.0]], gamma=0.1).round(6))
     -0.017024
+
+    `bnmc.regularity` has the same function under the name `one_step_change`:
+
+    >>> from bnmc.regularity import one_step_change
+    >>> one_step_change is lemma_7
+    True
     """
     rounding = rounding_unit(finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")
@@ -195,7 +200,7 @@ def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
 
 
 def proposition_8(eigenvalues: ArrayLike, gamma: ArrayLike) -> Float64Array:
-    """Proposition 8: the δ_F of `lemma_7` if "all the rows of matrix M have the same norm".
+    """Proposition 8: the δ_F of `lemma_7` if all rows of M have the same norm.
 
     Then each ``(M²)_ii`` is ``m = Σλ_i²/d``, and δ_F follows from the eigenvalues λ of M:
 
@@ -247,7 +252,7 @@ def proposition_8(eigenvalues: ArrayLike, gamma: ArrayLike) -> Float64Array:
 def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
     """Lemma 13: bound ``d^{3/2}/(2√(1−α))`` of ``E‖M‖_F²`` under the stationary law.
 
-    The bound "holds for a sufficiently small" γ, if the regularity constant α is less than one. By
+    The bound holds for sufficiently small γ, if the regularity constant α is less than one. By
     invariance the change of `lemma_7` has mean zero, so ``4(1−α) E Tr M³ = d² − E‖M‖_F²`` up to
     O(γ²). As ``E‖M‖_F² >= d``, the right-hand side is at most d² for small γ. With
     ``(E‖M‖_F²)² <= d E Tr M³``, by Cauchy–Schwarz and Jensen, the factor 1/2 follows.
@@ -283,12 +288,11 @@ def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
 def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Array:
     """Theorem 14, formally 2: bound ``2(1−τ)² √(1−α) √d`` of the mean soft rank over depth.
 
-    "Suppose that rank(X) = d, γ is sufficiently small, and all elements of the weight matrices are
-    drawn i.i.d. from a zero-mean, unit variance distribution whose support lies in [−B, B] and its
-    law is symmetric around zero.  Furthermore, assume that the Markov chain admits a unique
-    invariant distribution.  Then, the regularity constant α is less than one and the following
-    limits exist such that" ``lim (1/L) Σ rank_τ(H_ℓ) >= lim ((1−τ)²/L) Σ r(H_ℓ)``, at least this
-    bound, "holds almost surely for all" τ in [0, 1].
+    Let the input X have rank d, and γ be sufficiently small. Let the weights be i.i.d. of mean 0
+    and variance 1, with values in [−B, B] and a symmetric law. Let the chain have a unique
+    stationary law. Then α < 1, and almost surely for all τ in [0, 1] the limits of
+    ``(1/L) Σ rank_τ(H_ℓ)`` and of ``((1−τ)²/L) Σ r(H_ℓ)`` exist. The first limit is at least the
+    second one, and the second one is at least the bound.
 
     By Jensen's inequality ``E r = d² E[1/‖M‖_F²] >= d²/E‖M‖_F²``, so the bound is (1−τ)² d² over
     `lemma_13`. If α is bounded away from 1, the bound grows like √d. For example, without skip
@@ -338,14 +342,13 @@ def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Arr
 def corollary_15(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
     """Corollary 15: the bound of `theorem_14` for the rank or the soft rank of every layer.
 
-    "Under the setting of Thm. 14, rank(H_ℓ) >=" the bound with τ = 0 "holds almost surely for all
-    finite integer" ℓ.  "Assuming that rank_τ(H_ℓ) is a monotonically non-increasing sequence",
-    rank_τ(H_ℓ) >= the bound likewise.
+    Under the assumptions of `theorem_14`, almost surely rank(H_ℓ) is at least the bound with τ = 0,
+    for all ℓ. If rank_τ(H_ℓ) does not increase with ℓ, it is at least the bound, too.
 
-    The first part is weak: the rank is d, see `bnmc.bounds.rank_collapse`. The assumption of the
-    second part is not met. From nearly collinear samples the soft rank increases, as the paper's
-    Fig. 3b shows. At every depth it fluctuates, also below the bound. For d = N = 4, γ = .1,
-    τ = .01 and uniform weights, it is below the bound in one layer of 25,000.
+    The first statement is weak: the rank is d, see `bnmc.bounds.rank_collapse`. The assumption of
+    the second one does not hold. From nearly collinear samples the soft rank increases, as the
+    paper's Fig. 3b shows. At every depth it fluctuates, also below the bound. For d = N = 4,
+    γ = .1, τ = .01 and uniform weights, it is below the bound in one layer of 25,000.
 
     Parameters
     ----------

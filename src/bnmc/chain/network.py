@@ -124,7 +124,8 @@ class Layer:
         Parameters
         ----------
         at_a, at_x : (..., width, k, columns) ndarray
-            Of what the next weights multiply, and of what the skip connection keeps.
+            Gradients with respect to a, which the next weights multiply, and to x, which the skip
+            connection keeps.
         """
         if self._layers.order == NORM_FIRST:
             return self.through_norm(at_a * self._slopes() + at_x)

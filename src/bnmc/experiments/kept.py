@@ -14,8 +14,7 @@ from bnmc._kernels.compiling import host_cpu
 from bnmc._support.kept_folder import KeptFolder, as_folder
 from bnmc._support.version import __version__
 from bnmc.chain.activations import Activation
-from bnmc.errors import StoreError
-from bnmc.experiments.part_files import Damaged, Foreign, packed, unpacked
+from bnmc.experiments.part_files import packed, unpacked
 
 __all__ = ["KeptParts", "opened"]
 
@@ -103,17 +102,7 @@ class KeptParts(KeptFolder):
         StoreError
             If the file cannot be read, or contains anything else than results.
         """
-        content = self.read(number)
-        if content is None:
-            return None
-        try:
-            part, identity = unpacked(content, activations)
-        except Damaged:
-            return None
-        except Foreign as error:
-            raise StoreError(str(self.folder), f"{self.file(number).name}: {error}") from error
-        self.require_part(number, identity)
-        return part
+        return self.content(number, lambda content: unpacked(content, activations))
 
     def put(self, number: int, part: Any) -> None:
         """Write a finished part.  Its file appears complete or not at all."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
 from bnmc._support.json import loads
+from bnmc._support.kept_folder import Foreign
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
@@ -52,10 +53,6 @@ _KINDS = "biufcU"
 
 #: The entry of the archive with the document.
 _DOCUMENT = "document"
-
-
-class Foreign(ValueError):
-    """The content is not a result of an experiment."""
 
 
 def packed(value: object, identity: Mapping[str, str]) -> bytes:
@@ -105,14 +102,16 @@ def unpacked(content: bytes, activations: Iterable[Activation]) -> tuple[Any, di
     Damaged
         If the bytes are no such archive, or changed since.
     Foreign
-        If it contains anything else than results, or does not fit in memory.
+        If it contains anything else than results.
+    TooLarge
+        If it does not fit in memory.
     """
     try:
         arrays = arrays_of(content)
         document = loads(arrays[_DOCUMENT].tobytes())
         identity, tree = dict(document["identity"]), document["value"]
-    except TooLarge as error:
-        raise Foreign(str(error)) from error
+    except TooLarge:
+        raise
     except Exception as error:  # a document that is none raises many errors
         raise Damaged(str(error)) from error
     known = {activation.digest: activation for activation in activations}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc.plot.axes import band, style
+from bnmc.plot.axes import band, plain_ticks, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,14 +64,10 @@ def draw_band(
 
 def logarithmic(ax: Axes) -> None:
     """Make the vertical axis logarithmic; on a short axis, label 0.1, 0.2, 0.5 and so on."""
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
-
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     if high < 1000 * low:
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        plain_ticks(ax.yaxis)
 
 
 def label_widths(ax: Axes, widths: Sequence[int] | NDArray[Any]) -> None:

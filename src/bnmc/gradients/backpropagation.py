@@ -125,21 +125,25 @@ def backpropagate(
         Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
         same `rng` and sampler.
     sampler : {"auto", "conditional", "weights"}
-        "conditional" makes no weight matrix and needs Gaussian weights, for which it is the
-        default; or orthogonal ones, with a norm over the batch before the activation or none, and
-        without bias.  "weights" draws the matrices of `drawn_weights` and multiplies by them and
-        their transposes, for every law of weights: the reference, with O(width²) operations per
-        layer and sample, and the rows of many layers in memory.  Its Gram matrices equal those of
-        `simulate` up to rounding.  For a convolution with more columns than channels it is the
-        default, because it is faster there.
-    backend : {"auto", "cpu"}
-        Gradients have no kernels for GPUs: "cuda" raises `BackendError`.
+        "conditional" makes no weight matrix.  It needs Gaussian weights, or orthogonal weights
+        without bias and with a norm over the batch before the activation, or none; it is the
+        default for these chains.  "weights" is the reference, for every law of weights: it draws
+        the matrices of `drawn_weights`, and multiplies by them and their transposes.  This takes
+        O(width²) operations per layer and sample, and the rows of many layers in memory.  Its Gram
+        matrices equal those of `simulate` up to rounding.  For a convolution with more columns than
+        channels it is the default, because it is faster there.
+    backend : {"auto", "cpu", "cuda"}
+        "cuda" takes all chains through one GPU, for Gaussian weights and the sampler "conditional",
+        with a norm over the batch before the activation or none, without bias and convolution.
+        Its random numbers are those of the CPU, so results agree up to rounding.  A float32 chain
+        that goes on in float64 does so on the CPU.  The kernels have not run on hardware yet, so
+        "auto" is "cpu".
     observables : names or functions
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
         one number for each chain and layer.  A mapping gives names, with (function, shape) for
-        arrays.  δ is in units of exp(`log_scale`), and a norm that centres does not see, so hᵀδ
-        does not contain, the means of rows of h.
+        arrays.  δ is in units of exp(`log_scale`).  If the norm subtracts the means of rows of h,
+        hᵀδ is computed without these means.
     every : int, default 1
         The observables are recorded at every so many layers, and at the last one.
     dtype : {"float64", "float32"}
@@ -170,7 +174,7 @@ def backpropagate(
         If an argument is not allowed, or the derivative of the activation is not known: pass
         ``Activation(function, derivative=…)``.
     BackendError
-        If `backend` is "cuda".
+        If `backend` is "cuda", and there is no GPU, or it has no kernels for the chain.
     ResultTooLargeError
         If the result would not fit in memory, before any work.
     ZeroVarianceError, NonFiniteError
@@ -213,11 +217,11 @@ def backpropagate(
 
     .. math:: W^T δ = B H^T δ + Y T, \qquad T^T T = δ^T (I - H H^T) δ,
 
-    where the orthonormal columns of Y are uniformly distributed among those orthogonal to B, as
-    many as the rank of T.
+    where Y is a uniformly distributed matrix with orthonormal columns orthogonal to B.  It has as
+    many columns as the rank of T.
 
-    If float32 does not resolve a Gram matrix, or the gradients of samples are too alike for it,
-    the chain goes on in float64.
+    If float32 does not resolve a Gram matrix or the difference between gradients of samples, the
+    chain continues in float64.
 
     Examples
     --------
@@ -229,8 +233,7 @@ def backpropagate(
     True
     """
     as_chain(chain)
-    if choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda":
-        raise BackendError("cuda", "backpropagate has no kernels for GPUs; take backend='cpu'")
+    on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
     depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
@@ -249,12 +252,16 @@ def backpropagate(
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
     columns = chain.batch * (ensemble.inputs or 1)
-    task = _kind_of_task(chain, columns, sampler)(
+    kind = _kind_of_task(chain, columns, sampler)
+    if on_gpu:
+        kind, workers = _gpu_task(kind, chain, pool), 1
+    task = kind(
         chain, depth, ensemble.inputs, precision(dtype), 0, direction, recorded_functions, recorded
     )
     _require_memory(task, ensemble.chains, workers)
     chain.activation.check()
     require_derivative(chain.activation)
+    task.require_device()
     start = prepare(chain, initial, ensemble.chains, ensemble.inputs)
     stored_key = kept_key(folder) if folder is not None and rng is None else None
     task = replace(task, key=draw_key(rng) if stored_key is None else stored_key)
@@ -271,7 +278,7 @@ def backpropagate(
 
 
 def _kind_of_task(chain: Chain, columns: int, sampler: str) -> type[Task]:
-    """Return the way of the sampler; `ensemble_of` has made sure that the sampler is valid."""
+    """Return the class of tasks for a sampler that `ensemble_of` has checked."""
     for_kernels = chain.is_row_by_row and chain.covariance.is_identity
     if sampler == "auto" and chain.convolution is not None and columns > chain.width:
         # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows
@@ -282,29 +289,53 @@ def _kind_of_task(chain: Chain, columns: int, sampler: str) -> type[Task]:
     return ReplayedTask if sampler != "weights" and chain.is_gaussian else DrawnTask
 
 
+def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Task]:
+    """Return the way of the GPU in place of another one, or raise what it cannot do."""
+    for applies, what in (
+        (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
+        (chain.is_orthogonal, "orthogonal weights"),
+        (chain.convolution is not None, "convolutions"),
+        (not chain.normalization.acts_on_rows, f"norm={chain.norm!r}"),
+        (not chain.is_row_by_row, f"order={chain.order!r}"),
+        (chain.shows_bias, "biases"),
+        (kind is not Task, "sampler='weights'"),
+    ):
+        if applies:
+            raise BackendError("cuda", f"no gradients of chains with {what}: backend='cpu'")
+    if pool is not None:
+        raise ArgumentError("executor", pool, "None with backend='cuda'")
+    from bnmc._kernels.gpu.device import why_not
+    from bnmc.gradients.on_gpu import GpuTask
+
+    reason = why_not()
+    if reason is not None:
+        raise BackendError("cuda", reason)
+    return GpuTask
+
+
 def _require_memory(task: Task, chains: int, workers: int) -> None:
     """Raise unless the results and the arrays of all workers fit in memory."""
     slots = task.recorded.count
     values = sum(math.prod(one.shape_of(task.columns)) for one in task.observables)
     size = 8 * chains * (task.depth + slots * (1 + values))
-    each = _bytes_of_pass(task)
-    size += min(workers, chains) * each
+    size += min(workers, chains) * _bytes_of_pass(task, min(task.chains_of_part or 1, chains))
     if size > (available := available_memory()):
         hint = "record fewer layers with every=, or nothing with observables=()"
         raise ResultTooLargeError("depth, chains", size, available, hint)
 
 
-def _bytes_of_pass(task: Task) -> int:
-    """Return the bytes of the arrays of one worker, about."""
+def _bytes_of_pass(task: Task, chains: int) -> int:
+    """Return the bytes of the arrays of one worker that takes so many chains at a time, about."""
     if isinstance(task, NetworkTask):
         return task.bytes_of_network()
     itemsize = np.dtype(task.dtype).itemsize
     rows = bytes_of_rows(task.chain, task.inputs or 1, itemsize)
-    layers = stretch_layers(task.chain, task.columns, 1, itemsize, task.depth)
-    each = rows + layers * 40 * task.columns**2
+    layers = stretch_layers(task.chain, task.columns, chains, itemsize, task.depth)
+    each = rows + chains * layers * 40 * task.columns**2
     if task.chain.skip != 0.0:
         # Representations within a stretch, and of the states between stretches.
-        each += (layers + task.depth // layers) * itemsize * task.columns * task.chain.width
+        kept = layers + task.depth // layers
+        each += chains * kept * itemsize * task.columns * task.chain.width
     return each
 
 
@@ -365,7 +396,7 @@ def _run(
 
 
 class _Found:
-    """The finished parts by number: those of a store, and those of this run, which go there."""
+    """The finished parts by number: those of the store and of this run.  New parts are stored."""
 
     def __init__(self, kept: KeptChains | None, count: int) -> None:
         self._kept, self._count = kept, count
@@ -387,7 +418,7 @@ class _Found:
 
     def add(self, finished: Iterable[tuple[int, Part | None]]) -> None:
         """Add parts, and write to the store what is not there yet."""
-        # A part that was told to stop is None.
+        # A part that ended early is None.
         self._done.update((number, part) for number, part in finished if part is not None)
         if self._kept is None:
             return
@@ -418,4 +449,5 @@ def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
         sampler=task.sampler,
         widened=tuple(whole.widened),
         complete=len(whole.log_norms) == chains,
+        backend=task.backend,
     )

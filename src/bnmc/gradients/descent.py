@@ -1,4 +1,4 @@
-"""The way of one chain's gradient down through the layers."""
+"""The backward pass of one chain, from the last layer to the first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import backward, memory, orthogonal, orthogonal_backward, rows
 from bnmc._kernels.cpu.blocks import unpack_gram
+from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import slope_of
+from bnmc.errors import NonFiniteError
 from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.forward import Stretch
 from bnmc.simulation.engine.precision import lifted
@@ -24,7 +26,7 @@ __all__ = ["Descent"]
 
 
 class Descent:
-    """The gradient of one chain with respect to h of some layer, and its way down.
+    """The gradient of one chain with respect to h of a layer; methods take it to lower layers.
 
     With δ (width x columns) this gradient and z (width x columns) the normals of the layer, the
     state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.  If the weights
@@ -59,16 +61,17 @@ class Descent:
         self.law, self.lift = law_of(chain, inputs), 0
         if splits_scale(chain):
             self.law, self.lift = lifted(self.law)
-        self.stage = backward.TOP
+        self.stage = codes.TOP
         self.log_scale = 0.0
         columns = self.law.columns
         self.state = np.zeros((2, columns, columns))
         self._hidden = hidden
         self._dtype = dtype
-        self._backward = dtype
+        #: Precision of δ, which is float64 if the gradients of samples are too alike for float32.
+        self.backward_dtype = dtype
         self._buffers = buffers
         #: With a skip connection, δ of the layer of the state: the buffers serve other chains too.
-        self._above: FloatArray | None = None
+        self.above: FloatArray | None = None
         self._keys = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         self._streams = tuple(
             np.uint32(stream | np.uint32(number))
@@ -122,13 +125,14 @@ class Descent:
             own.totals[1, : own.blocks.gram_sums.size] += own.blocks.gram_sums
             own.totals[2, :tiles] += own.blocks.cross_sums
             own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
-        unpack_gram(own.totals[1], self.law, self.state[0])
+        if not unpack_gram(own.totals[1], self.law, self.state[0]):
+            raise NonFiniteError(self.number, layer, "gradient")
         backward.unpack_cross(own.totals[2], self.law, self.state[1])
         if own.frame is not None:
             orthogonal_backward.turn_cross(own.frame.inverse, self.state[1])
-        self.stage = backward.TOP
+        self.stage = codes.TOP
         if self.chain.skip != 0.0:
-            self._above = own.rows.delta.copy()
+            self.above = own.rows.delta.copy()
         states = np.zeros((3, *self.state.shape[1:]))
         states[:2] = self.state
         backward.unpack_cross(own.totals[3], self.law, states[2])
@@ -174,7 +178,33 @@ class Descent:
         self.log_scale = float(exponent)
         self.state[0] = scaled.T @ scaled / self.law.width
         self.state[1] = normals.T @ scaled / self.law.width
-        self.stage = backward.READOUT
+        self.stage = codes.READOUT
+
+    # --- for kernels of another device
+
+    def copy_above(self, rows: NDArray[Any]) -> None:
+        """Copy δ of the layer of the state to rows, (columns, >= width)."""
+        assert self.above is not None
+        of_columns = self.above.reshape(len(self.above), -1, BLOCK).swapaxes(0, 1)
+        whole = of_columns.reshape(of_columns.shape[0], -1)
+        rows[:] = whole[: rows.shape[0], : rows.shape[1]]
+
+    def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
+        """Return δ of a layer as `above`, given rows, (columns, >= width)."""
+        columns, count = memory.padded(len(rows)), memory.stride(self.law.width) // BLOCK
+        blocks = np.zeros((columns, count * BLOCK), rows.dtype)
+        blocks[: len(rows)] = rows[:, : count * BLOCK]
+        swapped = blocks.reshape(columns, count, BLOCK).swapaxes(0, 1)
+        above: FloatArray = np.ascontiguousarray(swapped.reshape(count, columns * BLOCK))
+        return above
+
+    def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
+        solve, columns = self._pick("float64").solve, self.law.columns
+        centred = self.law.norm == codes.NORM_CENTRED and self.stage != codes.READOUT
+        backward.factorise_seen(gram, centred, self.law, solve, solve.basis, solve.in_basis)
+        basis: NDArray[np.float64] = np.tril(solve.basis[:columns, :columns]) * solve.in_basis
+        return basis
 
     # --- the way down
 
@@ -221,7 +251,7 @@ class Descent:
             done = low + reached
             if reached:
                 # The gradients are too alike for float32.
-                self._backward = "float64"
+                self.backward_dtype = "float64"
 
     def _piece(
         self,
@@ -235,8 +265,8 @@ class Descent:
     ) -> int:
         """Go down from `layer` by all layers of `states`; return how many remain."""
         own = self._pick(forward)
-        if self._above is not None:
-            own.rows.above[:] = self._above
+        if self.above is not None:
+            own.rows.above[:] = self.above
         status = np.zeros(3, np.int64)
         dtypes = np.dtype(forward).name, own.rows.delta.dtype.name
         kernel = backward.backward_layers
@@ -251,14 +281,14 @@ class Descent:
             own.forward, own.solve, own.rows, own.blocks, own.totals, status,
         )  # fmt: skip
         if self.chain.skip != 0.0:
-            self._above = own.rows.above.copy()
+            self.above = own.rows.above.copy()
         remaining = 0
         if status[0] == codes.UNRESOLVED:
             remaining = int(status[1]) - (layer - len(states))
         elif status[0]:
             raise_stopped(int(status[0]), self.number, int(status[1]), int(status[2]))
         if remaining < len(states):
-            self.stage = backward.INNER
+            self.stage = codes.INNER
             self.log_scale = float(log_scales[remaining])
         return remaining
 
@@ -284,7 +314,7 @@ class Descent:
 
     def _pick(self, forward: str) -> Buffers:
         """Return the buffers for rows of a dtype."""
-        key = forward, "float64" if forward == "float64" else self._backward
+        key = forward, "float64" if forward == "float64" else self.backward_dtype
         if key not in self._buffers:
             dtypes = np.dtype(key[0]), np.dtype(key[1])
             self._buffers[key] = Buffers(self.chain, self.inputs, *dtypes, self._hidden)

@@ -3,8 +3,8 @@
 The forward pass keeps the layers at the ends of stretches; going back, each stretch is made again
 from its counters.
 
-`DrawnTask` draws weights: the reference, and the way of other laws of weights.  `ReplayedTask`
-makes none, for the layers that the kernels of `descent.py` do not know: norms over the features,
+`DrawnTask` draws weights: it is the reference, and takes every law of weights.  `ReplayedTask`
+draws no weights.  It takes the layers without kernels in `descent.py`: norms over the features,
 other orders of norm and activation, biases and convolutions.
 """
 
@@ -125,7 +125,7 @@ class NetworkTask(Task):
                     raise NonFiniteError(number, layer, "gradient")
                 index = layer - first - 1
                 scales[index] = scale
-                # The place between is that of products with normals, which there are none of.
+                # Place 1 is for products with normals; no later step reads it.
                 states[index, 0] = delta[0].T @ delta[0] / self.chain.width
                 if self.wants_hidden:
                     states[index, 2] = network.hidden(layer)[0].T @ delta[0] / self.chain.width

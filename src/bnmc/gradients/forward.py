@@ -8,15 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
-from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.sampler import FloatArray
+from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, State
 
 __all__ = ["Forward", "Stretch"]
 
-#: Layers between two looks at whether to stop.
+#: Number of layers between two checks whether to stop.
 BLOCK_LAYERS = 256
 
 
@@ -48,28 +46,15 @@ class Forward:
 
     Parameters
     ----------
-    chain : Chain
     start : Covariance or Representation
         Where these chains start.
-    first, last : int
-        The numbers of the chains.
-    inputs : int or None
-    dtype : str
-    key : int
+    sampler : ScaledSampler
+        The conditional sampler of these chains, on the CPU or a GPU.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        start: Covariance | Representation,
-        first: int,
-        last: int,
-        inputs: int | None,
-        dtype: str,
-        key: int,
-    ) -> None:
-        self.chain, self.start, self.count = chain, start, last - first
-        self.sampler = ConditionalSampler(chain, self.count, inputs, dtype, key, first)
+    def __init__(self, start: Covariance | Representation, sampler: ScaledSampler) -> None:
+        self.chain, self.start, self.count = sampler.chain, start, sampler.chains
+        self.sampler = sampler
         self._layer = -1
 
     def _state(self) -> State:
@@ -123,7 +108,7 @@ class Forward:
 
     def _kept_x(self) -> FloatArray:
         """Return the representations, in the units of the Gram matrices."""
-        x: FloatArray = self.sampler.xs.copy()
+        x: FloatArray = self.sampler.arrays["x"].copy()
         return x
 
     def _frames(self, layers: int) -> Frames:

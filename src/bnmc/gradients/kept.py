@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
-from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
+from bnmc._support.archives import Damaged, archived, arrays_of
 from bnmc._support.blas import blas_kernel
 from bnmc._support.json import loads
 from bnmc._support.kept_folder import KeptFolder, header_of
@@ -104,17 +104,10 @@ class KeptChains(KeptFolder):
         StoreError
             If the file cannot be read, or does not fit in memory.
         """
-        content = self.read(number)
-        if content is None:
-            return None
+        arrays = self.content(number, _unpacked)
         try:
-            arrays = arrays_of(content)
-            identity = dict(loads(arrays.pop("identity").tobytes()))
-            self.require_part(number, identity)
-            return self._part(number, arrays)
-        except TooLarge as error:
-            raise StoreError(str(self.folder), f"{self.file(number).name}: {error}") from error
-        except (Damaged, KeyError, TypeError):
+            return None if arrays is None else self._part(number, arrays)
+        except (Damaged, KeyError):
             return None
 
     def put(self, number: int, part: Part) -> None:
@@ -152,6 +145,15 @@ class KeptChains(KeptFolder):
         return Part(first, arrays["log_norms"], values, arrays["log_scale"], widened)
 
 
+def _unpacked(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays of a file, and the identity in it."""
+    arrays = arrays_of(content)
+    try:
+        return arrays, dict(loads(arrays.pop("identity").tobytes()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(str(error)) from error
+
+
 def _identity(task: Task, start: Covariance | Representation, chains: int) -> dict[str, str]:
     """Return everything that determines the values of a run."""
     chain = task.chain
@@ -162,6 +164,9 @@ def _identity(task: Task, start: Covariance | Representation, chains: int) -> di
     }  # fmt: skip
     if isinstance(task, NetworkTask):
         facts["blas"] = blas_kernel()
+    if task.backend != "cpu":
+        # An additional fact would not differ from the facts of a folder that lacks it.
+        facts["sampler"] = f"{task.sampler} on {task.backend}"
     derivative = chain.activation.derivative
     direction = task.direction
     return facts | chain_facts(chain) | {

@@ -33,7 +33,7 @@ def first_rows(
     first: int,
     last: int,
 ) -> Float64Array:
-    """Return what a skip connection keeps of layer 0, of networks first:last of `simulate`."""
+    """Return x of layer 0, which a skip connection keeps, of networks first:last of `simulate`."""
     # With a skip connection, samplers keep representations; that of layer 0 is the same.
     sampler = WeightsSampler(_with_skip(chain), last - first, inputs, dtype, key, first)
     none = np.zeros((last - first, 1, sampler.columns, sampler.columns))
@@ -107,7 +107,7 @@ class Network:
         return self._layers[number]
 
     def x_of(self, layer: int) -> Float64Array:
-        """Return what a skip connection keeps of a layer."""
+        """Return x of a layer, which a skip connection keeps."""
         return self._layers[layer].x
 
     def activations(self, layer: int) -> Float64Array:

@@ -21,9 +21,11 @@ from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
 from bnmc.gradients.observables import GradientObservable, GradientView, in_units
+from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.sampler import ScaledSampler
 from bnmc.simulation.job import Recorded
 
-__all__ = ["STRETCH_BYTES", "Part", "Task", "stretch_layers"]
+__all__ = ["STRETCH_BYTES", "Part", "Pass", "Task", "stretch_layers"]
 
 #: Bytes that the matrices of a stretch of layers, or its representations, may take.
 STRETCH_BYTES = 1 << 24
@@ -100,7 +102,7 @@ class Task:
             size = max(1, min(size, STRETCH_BYTES // (layers * rows)))
         done = []
         for begin, end in ranges(last - first, size):
-            one = _Pass(
+            one = Pass(
                 self, start.part(begin, end), first + begin, first + end, stop or Event(), buffers
             )
             part = one.run()
@@ -108,6 +110,19 @@ class Task:
                 return None
             done.append(part)
         return Part.joined(done)
+
+    @property
+    def chains_of_part(self) -> int | None:
+        """The number of chains of a part; None if it depends on the time that a chain takes."""
+        return None
+
+    @property
+    def backend(self) -> str:
+        """Where the chains are: "cpu" or "cuda"."""
+        return "cpu"
+
+    def require_device(self) -> None:
+        """Raise unless the device of the backend has room for the chains."""
 
     @property
     def sampler(self) -> str:
@@ -136,7 +151,7 @@ def stretch_layers(chain: Chain, columns: int, chains: int, itemsize: int, depth
     return max(1, min(depth, max(STRETCH_BYTES // size, math.isqrt(depth))))
 
 
-class _Pass:
+class Pass:
     """The work of one task."""
 
     def __init__(
@@ -149,7 +164,7 @@ class _Pass:
         buffers: dict[tuple[str, str], Buffers],
     ) -> None:
         self.task, self.first, self.count, self.stop = task, first, last - first, stop
-        self.forward = Forward(task.chain, start, first, last, task.inputs, task.dtype, task.key)
+        self.forward = Forward(start, self._sampler())
         self.descents = [
             Descent(
                 task.chain,
@@ -169,6 +184,13 @@ class _Pass:
             one.name: np.zeros((self.count, slots, *one.shape_of(task.columns)))
             for one in task.observables
         }
+
+    def _sampler(self) -> ScaledSampler:
+        """Return what makes the forward pass."""
+        task = self.task
+        return ConditionalSampler(
+            task.chain, self.count, task.inputs, task.dtype, task.key, self.first
+        )
 
     def run(self) -> Part | None:
         """Go forward to the last layer and back to the first."""
@@ -190,10 +212,9 @@ class _Pass:
             matrices = 3 if task.wants_hidden else 2
             found = np.empty((self.count, layers, matrices, task.columns, task.columns))
             scales = np.zeros((self.count, layers))
-            for index in range(self.count):
-                if self.stop.is_set():
-                    return None
-                self._descend(stretch, index, last, found[index], scales[index])
+            self._descend(stretch, last, found, scales)
+            if self.stop.is_set():
+                return None
             self._record(stretch, found, scales)
             last = stretch.first
         return Part(self.first, self.log_norms, self.values, self.log_scale, widened)
@@ -201,21 +222,33 @@ class _Pass:
     def _descend(
         self,
         stretch: Stretch,
-        index: int,
         last: int,
         states: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """Take one chain down through a stretch; write states and log-scales of its layers."""
-        descent, task = self.descents[index], self.task
-        if last == task.depth and not isinstance(task.direction, Readout):
-            # The layer at the top has its gradient already.
-            states[-1] = self._begin_with_rows(stretch, index)
-            descent.through(stretch, index, last - 1, states[:-1], scales[:-1])
-            return
-        if last == task.depth:
+        """Take all chains down through a stretch; write states and log-scales of its layers.
+
+        Some are missing if the task is told to stop.
+        """
+        for index, descent in enumerate(self.descents):
+            if self.stop.is_set():
+                return
+            known = self._begin(stretch, index, last, states[index])
+            count = states.shape[1] - known
+            descent.through(
+                stretch, index, last - known, states[index, :count], scales[index, :count]
+            )
+
+    def _begin(self, stretch: Stretch, index: int, last: int, states: NDArray[np.float64]) -> int:
+        """Begin at the top of a chain; return the number of layers whose states are known."""
+        if last < self.task.depth:
+            return 0
+        if isinstance(self.task.direction, Readout):
             self._begin_with_readout(stretch, index)
-        descent.through(stretch, index, last, states, scales)
+            return 0
+        # The layer at the top has its gradient already.
+        states[-1] = self._begin_with_rows(stretch, index)
+        return 1
 
     def _begin_with_rows(self, stretch: Stretch, index: int) -> NDArray[np.float64]:
         task = self.task

@@ -106,10 +106,10 @@ class ReplayedRows:
 
         Wᵀ δ = B (zᵀδ / √width - BᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
 
-    A norm over the batch that centres sees a without the means of its rows.  A bias is the weight
-    of one more row of a, which is constant: Y = W a + b 1ᵀ / gain, and b has the variance of √width
-    entries of W times that constant.  Under a convolution the patches of a take the place of a, and
-    their number of rows, taps · width, that of the width.
+    Under a centring norm over the batch, a is taken without the means of its rows.  A bias is the
+    column of W that multiplies one more row of a: Y = W a + b 1ᵀ / gain, and all entries of that
+    row are √(width · bias_variance) / gain.  Under a convolution the patches of a take the place of
+    a, and their number of rows, taps · width, that of the width.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class ReplayedRows:
         for index, (one, seen) in enumerate(zip(kept, self._seen(a), strict=True)):
             at = np.flatnonzero(one.regular)
             triangle = one.factor[np.ix_(at, at)]
-            # SciPy's triangular solver wakes all threads of the BLAS for the smallest matrix.
+            # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
             basis = np.linalg.solve(triangle, seen[:, at].T).T / root
             # One more row for the bias.
             shape = len(seen), delta.shape[2]
@@ -176,7 +176,7 @@ class ReplayedRows:
         return _Seen(normals[:width], factor, own.regular.copy())
 
     def _seen(self, a: Float64Array) -> Float64Array:
-        """Return a as far as the rows depend on it, with one more row if there is a bias."""
+        """Return the part of a on which the rows depend, with one more row if there is a bias."""
         chain, a = self._chain, _patches(self._chain, a)
         if self._law.norm == codes.NORM_CENTRED:
             by_batch = a.reshape(*a.shape[:2], -1, chain.batch)

@@ -62,6 +62,8 @@ class Backpropagation:
         The chains of a float32 run whose forward pass continued in float64.
     complete : bool
         Whether all chains are finished; False if `timeout` or Ctrl-C ended the run.
+    backend : str
+        "cpu" or "cuda".
 
     Examples
     --------
@@ -87,6 +89,7 @@ class Backpropagation:
     sampler: str
     widened: tuple[int, ...]
     complete: bool
+    backend: str = "cpu"
 
     @property
     def chains(self) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.array_arguments import require_memory
+from bnmc._support.blas import one_blas_thread
 from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
@@ -177,7 +178,7 @@ def tangent_kernel(
     Parameters
     ----------
     chain : Chain
-        The network, without a bias that its layers see.
+        The network.  A bias raises, unless the norm subtracts it.
     depth : int
         L >= 1.
     chains : int, default 100
@@ -194,10 +195,10 @@ def tangent_kernel(
     rng : optional
         Anything `numpy.random.default_rng` takes.
     sampler : {"auto", "conditional", "weights"}
-        "weights" draws weight matrices and multiplies, for every law of weights; "conditional"
-        makes none and needs Gaussian weights, which is the default for these.
+        "conditional" makes no weight matrix and needs Gaussian weights; it is the default for
+        these.  "weights" draws the matrices and multiplies by them, for every law of weights.
     threads : int, optional
-        Number of threads, of which each takes some of the networks; the default is the number of
+        Number of threads; each takes some of the networks.  The default is the number of
         processors.  Results do not depend on it.
     progress : bool or callable
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
@@ -358,11 +359,11 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
 
 
 def _lacks_moment(chain: Chain, order: int) -> bool:
-    """Whether the moment of an order of 1/variance of a row of h is infinite."""
+    """Whether E (1/v)^order is infinite for the variance v of a row of h."""
     norm = chain.normalization
     if norm.is_identity or chain.eps > 0.0:
         return False
-    # The variance is like a chi-squared number of so many degrees of freedom near 0.
+    # Near 0, the density of v is that of a chi-squared number with these degrees of freedom.
     if norm.axis == "features":
         degrees = chain.width // norm.groups - norm.centred
     else:
@@ -403,6 +404,11 @@ class _Job:
 
     def __call__(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
         """Return the kernels of networks first:last."""
+        # The bits of products of narrow matrices depend on the number of their threads.
+        with one_blas_thread():
+            return self._kernels(start, first, last)
+
+    def _kernels(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
         chain, depth = self.chain, self.depth
         generators = [
             np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, number]))
@@ -429,8 +435,8 @@ class _Job:
     def _directions(self, generators: list[np.random.Generator]) -> Float64Array:
         """Return the combinations of outputs, (networks, combinations, samples).
 
-        Outputs of several groups share a combination if no probes are taken: the gradient of their
-        sum with respect to a group is that of the output of the group.
+        Without probes, outputs of several groups share a combination: with respect to one group,
+        the gradient of their sum is the gradient of the output of that group.
         """
         if self.probes is not None:
             shape = self.probes, self.samples

@@ -26,7 +26,7 @@ from bnmc.infinite_width.batch_points import Control, Sampled, normal_points
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
-__all__ = ["BatchNetwork", "batch_kernel", "dimensions_of", "most_points"]
+__all__ = ["BatchNetwork", "batch_kernel", "centred", "dimensions_of", "most_points"]
 
 #: Independent replicates of the points; standard errors come from their spread.
 REPLICATES = 8
@@ -93,12 +93,19 @@ class BatchNetwork:
         return [(i, j) for i in range(self.rows) for j in range(self.rows, last)]
 
     def first(self) -> dict[_Key, FloatArray]:
-        """Return the covariances of h_0, of all needed pairs and of each batch with itself."""
+        """Return the covariances of h_0, of all needed pairs and of each batch with itself.
+
+        If there is a layer, which hides them, without the means of batches and without the bias:
+        beside these, differences of nearly equal samples would be lost by rounding.
+        """
         ends = np.cumsum(self.sizes)[:-1]
         parts = np.split(self.inputs, ends, axis=1)
         with np.errstate(over="ignore", invalid="ignore"):
+            if self.depth:
+                parts = [centred(one) for one in parts]
+            bias = 0.0 if self.depth else self.bias_variance
             found = {
-                (i, j): self.weighed(parts[i].T @ parts[j] / len(self.inputs))
+                (i, j): self.weight_variance * (parts[i].T @ parts[j] / len(self.inputs)) + bias
                 for i, j in {*self.pairs, *((i, i) for i in range(len(parts)))}
             }
         if not all(np.isfinite(one).all() for one in found.values()):
@@ -175,6 +182,12 @@ def batch_kernel(
         done = _Counter(report, steps)
         kernel = network.through(layer, done)
     return _accurate(network, kernel, layer.error, rtol, "of the quadrature")
+
+
+def centred(batch: FloatArray) -> FloatArray:
+    """Return the samples of a batch, (features, samples), minus their mean."""
+    # Half of the numbers, so that sums do not overflow.
+    return np.asarray(batch - 2.0 * (0.5 * batch).mean(axis=1, keepdims=True))
 
 
 def dimensions_of(sizes: tuple[int, ...]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -15,7 +15,7 @@ from bnmc._support.keys import draw_key
 from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, PartialEstimateError
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.infinite_width.batch_law import batch_law
 from bnmc.infinite_width.batches import (
     BatchNetwork,
@@ -30,7 +30,6 @@ from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
-from bnmc.mean_field.map.results import MeanFieldTrajectory
 
 __all__ = ["MOST_LAYERS", "nngp", "ntk"]
 
@@ -42,6 +41,13 @@ _Matrix = NDArray[np.floating[Any]]
 METHODS = ("analytic", "monte-carlo")
 #: Largest depth.
 MOST_LAYERS = 1_000_000
+
+# Default relative errors: of integrals, and of estimates.
+_RTOL, _ESTIMATED_RTOL = 1e-6, 1e-3
+
+# Nodes of the integral of a pair of samples, at most; and evaluations of all pairs, shifts and
+# layers if `rtol` is the default, which take some 10 s.
+_MOST_NODES, _MOST_EVALUATIONS = 100_000, 50_000_000
 
 
 @overload
@@ -186,10 +192,11 @@ def nngp(
     normalizes each batch of u. The kernel between two batches follows from the joint law of their
     rows. For linear, relu, leaky relu, abs and other positively homogeneous functions, V is an
     integral over one variable (one batch) or two, with a relative error below 1e-8. For other
-    functions, V of one batch is that of `MeanField.trajectory`. Between batches it is estimated
-    with 8 replicates of up to 262,144 randomized quasi-Monte Carlo points (65,536 above 256
-    coordinates). The error is the standard error of the kernel, with the errors of earlier layers,
-    relative in the Frobenius norm.
+    functions, V of one batch is that of `MeanField.trajectory`, if this reaches `rtol`; by default,
+    if it does so with evaluations that take some 10 s. Otherwise, and between batches, V is
+    estimated with 8 replicates of up to 262,144 randomized quasi-Monte Carlo points (65,536 above
+    256 coordinates). The error is the standard error of the kernel, with the errors of earlier
+    layers, relative in the Frobenius norm.
 
     Without norm "batch", time is O(samples² (features + depth)), memory that of the result.
 
@@ -404,7 +411,7 @@ class _Request:
             self.skip, self.name == "ntk",
         )  # fmt: skip
         kernel = TiledKernel(self.inputs, self.depth, layers)
-        return kernel.compute(self.name, self.rtol or 1e-6, self.dtype, self.progress)
+        return kernel.compute(self.name, self.rtol or _RTOL, self.dtype, self.progress)
 
     def _sizes(self) -> list[tuple[int, ...]]:
         """Return the sizes of the batches of each set."""
@@ -452,38 +459,40 @@ class _Request:
         size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + points)
         require_memory("x", size, "take smaller batches")
         homogeneous = slopes(function) is not None
-        if self.name == "nngp" and not homogeneous and len(sizes) == 1 and len(sizes[0]) == 1:
-            return self._of_one_batch(function)
         network = BatchNetwork(
             np.concatenate(self.inputs, axis=1), tuple(size for one in sizes for size in one),
             len(sizes[0]), self.depth, function, self.weight_variance, self.bias_variance,
             self.name == "ntk",
         )  # fmt: skip
-        rtol = self.rtol or (1e-6 if homogeneous else 1e-3)
+        if self.name == "nngp" and not homogeneous and len(network.sizes) == 1:
+            integrated = self._integrated(network)
+            if integrated is not None:
+                return integrated
+        rtol = self.rtol or (_RTOL if homogeneous else _ESTIMATED_RTOL)
         return batch_kernel(network, self.name, rtol, draw_key(self.rng), self.progress)
 
-    def _of_one_batch(self, function: Activation) -> FloatArray:
-        """Return the covariance for one batch, which `MeanField` has.
+    def _integrated(self, network: BatchNetwork) -> FloatArray | None:
+        """Return the covariance for one batch from `MeanField`; None if it is not accurate.
 
-        The normalization hides σ_w² and σ_b², so these matter in the last layer only.
+        The normalization hides σ_w², σ_b² and the mean of the samples, so the variances matter in
+        the last layer only.
         """
-        (given,) = self.inputs
-        chain = Chain(1, given.shape[1], function)
+        gram = network.first()[0, 0]
+        if not self.depth:
+            return gram
+        chain = Chain(1, len(gram), network.activation)
+        batch_law(chain, gram, 0, "x")
+        most = _MOST_NODES
+        if self.rtol is None:
+            most = min(most, _MOST_EVALUATIONS // (4 * len(gram) * (len(gram) + 1) * self.depth))
         with np.errstate(over="ignore", invalid="ignore"):
-            gram = given.T @ given / given.shape[0]
-        if not np.isfinite(gram).all():
-            raise NonFiniteError(None, 0, "kernel")
-        if self.depth:
-            batch_law(chain, gram, 0, "x")
-            rtol = self.rtol or 1e-6
             try:
-                path = MeanField(chain).trajectory(gram, self.depth, rtol=rtol, rng=self.rng)
-            except PartialEstimateError as error:
-                last = cast(MeanFieldTrajectory, error.partial).gram[-1]
-                partial = self.weight_variance * last + self.bias_variance
-                raise PartialEstimateError(error.reason, partial) from None
-            gram = path.gram[-1]
-        return np.asarray(self.weight_variance * gram + self.bias_variance)
+                path = MeanField(chain).trajectory(
+                    gram, self.depth, rtol=self.rtol or _RTOL, rng=self.rng, max_nodes=max(1, most)
+                )
+            except PartialEstimateError:
+                return None
+        return network.weighed(path.gram[-1])
 
     def _simulated(
         self, sizes: list[tuple[int, ...]], width: int, networks: int

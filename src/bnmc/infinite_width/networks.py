@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bnmc._support.array_arguments import require_memory
+from bnmc._support.blas import one_blas_thread
 from bnmc._support.progress import Progress, Reporter
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import ORDERS
@@ -274,7 +275,8 @@ def simulated_kernel(
     size = 8 * (networks * network.rows * columns + weights + hidden + 4 * samples**2)
     require_memory("width, networks", size, "take fewer networks, or narrower ones")
     kernels = np.empty((networks, network.rows, columns))
-    with Reporter(progress, name, "networks") as report:
+    # The bits of products of narrow matrices depend on the number of their threads.
+    with Reporter(progress, name, "networks") as report, one_blas_thread():
         for number in range(networks):
             report(number, networks)
             generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))

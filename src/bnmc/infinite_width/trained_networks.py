@@ -7,21 +7,18 @@ They approximate the limits of infinite width of a `Scaling`, and they are the r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import choice, finite_array, integer, real
 from bnmc._support.array_arguments import integers, require_memory
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.network import Layers
-from bnmc.chain.norms import as_norm
-from bnmc.chain.slopes import require_derivative
+from bnmc.chain.slopes import require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import Scaling, as_scaling
 from bnmc.mean_field.float64 import FloatArray
@@ -33,6 +30,11 @@ _GRADIENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "cross-entropy": lambda f, y: np.asarray(expit(f)) - y,
     "squared": lambda f, y: f - y,
 }
+
+#: Rows of the weights of networks that are trained together: their arrays stay in the cache.
+_ROWS = 1024
+
+_Record = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,9 @@ def train_networks(
         "ntk", "mean-field", "default", "sym-default", "ic-mf", or a `Scaling`.
     x : (features, samples) array_like
         Training inputs. Input weights have variance 1, so columns should have length about 1.
-    y : (samples,) array_like
-        Labels, real numbers or booleans; for cross-entropy probabilities of class 1, in [0, 1].
+    y : (samples,) or (networks, samples) array_like
+        Labels of all networks, or of each: real numbers or booleans; for cross-entropy
+        probabilities of class 1, in [0, 1].
     steps : (times,) array_like of int
         Numbers of steps, increasing, >= 0, at which the networks are recorded.
     width : int
@@ -120,7 +123,8 @@ def train_networks(
     test : (features, tests) array_like, optional
         Test inputs.
     rng : optional
-        Anything `numpy.random.default_rng` takes (SPEC 7).
+        Anything `numpy.random.default_rng` takes (SPEC 7), or a list of generators, one for each
+        network.
 
     Returns
     -------
@@ -160,12 +164,13 @@ def train_networks(
     given = np.asarray(y)
     if given.dtype == np.bool_:
         given = given.astype(np.float64)
-    labels = finite_array("y", given, shape=(inputs.shape[1],)).astype(np.float64)
+    count = integer("networks", networks, low=1)
+    shape = (count, inputs.shape[1]) if given.ndim == 2 else (inputs.shape[1],)
+    labels = finite_array("y", given, shape=shape).astype(np.float64)
     kind = choice("loss", loss, _GRADIENTS)
     if kind == "cross-entropy" and ((labels < 0.0) | (labels > 1.0)).any():
         raise ArgumentError("y", float(np.abs(labels).max()), "probabilities, in [0, 1]")
     when = _steps(steps)
-    count = integer("networks", networks, low=1)
     d, reference = (
         integer("width", width, low=1),
         integer("reference_width", reference_width, low=1),
@@ -177,17 +182,18 @@ def train_networks(
     tests = inputs[:, :0]
     if test is not None:
         tests = finite_array("test", test, shape=(len(inputs), "tests")).astype(np.float64)
-    columns = inputs.shape[1] + tests.shape[1]
-    numbers = d * (len(inputs) + 4 * layers * columns) + count * when.size * columns
-    require_memory("width", 8 * (numbers + 3 * (layers - 1) * d * d))
-    sizes = (layers, d, reference)
+    columns, together = inputs.shape[1] + tests.shape[1], max(1, min(count, _ROWS // d))
+    numbers = together * d * (4 * len(inputs) + 6 * layers * columns) + count * when.size * columns
+    require_memory("width", 8 * (numbers + 4 * together * (layers - 1) * d * d))
+    plan = _Plan(chosen, inputs, tests, when, layers, d, reference, sigma, rate, kind)
+    generators = _generators(rng, count)
+    each = np.broadcast_to(labels, (count, inputs.shape[1]))
+    groups = [slice(first, first + together) for first in range(0, count, together)]
     with np.errstate(over="ignore", invalid="ignore"):  # raises below
-        found = [
-            list(_trained(chosen, inputs, labels, tests, when, sizes, sigma, rate, kind, child))
-            for child in np.random.default_rng(rng).spawn(count)
-        ]
+        found = [list(plan.trained(each[at], generators[at])) for at in groups]
     outputs, kernels, squares, changes = (
-        np.array([[record[part] for record in run] for run in found]) for part in range(4)
+        np.concatenate([np.stack([record[part] for record in group], axis=1) for group in found])
+        for part in range(4)
     )
     if not np.isfinite(outputs).all():
         raise NonFiniteError(None, None, "outputs of the training, which diverges,")
@@ -203,80 +209,115 @@ def _steps(steps: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
     return when
 
 
-def _trained(
-    scaling: Scaling,
-    inputs: FloatArray,
-    labels: FloatArray,
-    tests: FloatArray,
-    steps: np.ndarray[Any, np.dtype[np.int64]],
-    sizes: tuple[int, int, int],
-    sigma: Activation,
-    rate: float,
-    loss: str,
-    rng: np.random.Generator,
-) -> Iterator[tuple[FloatArray, FloatArray, FloatArray, FloatArray]]:
-    """Yield outputs, kernels and mean squares of weights and of their changes at each step.
-
-    `sizes` are the number of hidden layers, the width and the reference width.
-    """
-    layers, width, reference = sizes
-    factor, output_rate, input_rate = scaling.factors(width, reference)
-    hidden = [scaling.hidden_rate(width, reference)] * (layers - 1)
-    rates = [rate * one for one in (input_rate, *hidden, output_rate)]
-    normals = [rng.standard_normal((width, len(inputs)))]
-    normals += [rng.standard_normal((width, width)) for _ in hidden]
-    normals += [rng.standard_normal((1, width))]
-    weights = [normals[0], *(one * (factor / math.sqrt(width)) for one in normals[1:])]
-    first = [one.copy() for one in weights]
-    both, samples = np.hstack([inputs, tests]), inputs.shape[1]
-    shift = np.zeros(both.shape[1])
-    if scaling.corrected:
-        unscaled = [normals[0], *(one / math.sqrt(width) for one in normals[1:])]
-        shift = _outputs(unscaled, sigma, both) - _outputs(weights, sigma, both)
-    for step in range(int(steps[-1]) + 1):
-        active, outputs, deltas = _passes(weights, sigma, inputs)
-        if step in steps:
-            kernels = [
-                eta * (np.square(x).sum(axis=0) * np.square(delta).sum(axis=0)).mean()
-                for eta, x, delta in zip(rates, active, deltas, strict=True)
-            ]
-            squares = [np.square(one).mean() for one in weights]
-            changes = [np.square(one - old).mean() for one, old in zip(weights, first, strict=True)]
-            f = _outputs(weights, sigma, both) + shift
-            yield f, np.array(kernels[::-1]), np.array(squares[::-1]), np.array(changes[::-1])
-        if step == steps[-1]:
-            return
-        pull = _GRADIENTS[loss](outputs + shift[:samples], labels) / samples
-        for matrix, eta, x, delta in zip(weights, rates, active, deltas, strict=True):
-            matrix -= (delta * (eta * pull)) @ x.T
+def _generators(rng: Any, count: int) -> list[np.random.Generator]:
+    """Return the generator of each network."""
+    if isinstance(rng, Sequence) and any(isinstance(one, np.random.Generator) for one in rng):
+        if len(rng) != count or not all(isinstance(one, np.random.Generator) for one in rng):
+            raise ArgumentError("rng", f"{len(rng)} objects", f"{count} generators, or one seed")
+        return list(rng)
+    return np.random.default_rng(rng).spawn(count)
 
 
-def _outputs(weights: list[FloatArray], sigma: Activation, inputs: FloatArray) -> FloatArray:
-    """Return the outputs of a network, (samples,)."""
-    x = inputs
-    for matrix in weights[:-1]:
-        x = sigma(matrix @ x)
-    outputs: FloatArray = (weights[-1] @ x)[0]
-    return outputs
+class _Plan(NamedTuple):
+    """What all networks share; the arguments of `train_networks`, checked."""
+
+    scaling: Scaling
+    inputs: FloatArray
+    tests: FloatArray
+    steps: np.ndarray[Any, np.dtype[np.int64]]
+    layers: int
+    width: int
+    reference: int
+    sigma: Activation
+    rate: float
+    loss: str
+
+    def trained(
+        self, labels: FloatArray, generators: Sequence[np.random.Generator]
+    ) -> Iterator[_Record]:
+        """Yield outputs, kernels and mean squares of weights and of their changes at each step.
+
+        `labels` are (networks, samples), and so all arrays have the networks in front.  Networks
+        that are trained together have the bits of networks that are trained one by one, since
+        `matmul` multiplies the matrices of a stack one by one.
+        """
+        factor, output_rate, input_rate = self.scaling.factors(self.width, self.reference)
+        hidden = [self.scaling.hidden_rate(self.width, self.reference)] * (self.layers - 1)
+        rates = [self.rate * one for one in (input_rate, *hidden, output_rate)]
+        normals = self._normals(generators)
+        root = math.sqrt(self.width)
+        weights = [normals[0], *(one * (factor / root) for one in normals[1:])]
+        first = [one.copy() for one in weights]
+        both, samples = np.hstack([self.inputs, self.tests]), self.inputs.shape[1]
+        shift = np.zeros((len(generators), both.shape[1]))
+        if self.scaling.corrected:
+            unscaled = [normals[0], *(one / root for one in normals[1:])]
+            shift = self._outputs(unscaled, both) - self._outputs(weights, both)
+        for step in range(int(self.steps[-1]) + 1):
+            active, outputs, deltas = self._passes(weights)
+            if step in self.steps:
+                kernels = [
+                    eta * (_lengths(x) * _lengths(delta)).mean(axis=-1)
+                    for eta, x, delta in zip(rates, active, deltas, strict=True)
+                ]
+                squares = [_mean_squares(one) for one in weights]
+                changes = [
+                    _mean_squares(one - old) for one, old in zip(weights, first, strict=True)
+                ]
+                f = self._outputs(weights, both) + shift
+                yield f, _last_first(kernels), _last_first(squares), _last_first(changes)
+            if step == self.steps[-1]:
+                return
+            pull = _GRADIENTS[self.loss](outputs + shift[:, :samples], labels) / samples
+            for matrix, eta, x, delta in zip(weights, rates, active, deltas, strict=True):
+                matrix -= (delta * (eta * pull)[:, None]) @ x.swapaxes(-1, -2)
+
+    def _normals(self, generators: Sequence[np.random.Generator]) -> list[FloatArray]:
+        """Return the standard normal weights of each layer, (networks, outputs, inputs)."""
+        d = self.width
+        shapes = [(d, len(self.inputs)), *[(d, d)] * (self.layers - 1), (1, d)]
+        each = [[one.standard_normal(shape) for shape in shapes] for one in generators]
+        return [np.stack(layer) for layer in zip(*each, strict=True)]
+
+    def _outputs(self, weights: list[FloatArray], inputs: FloatArray) -> FloatArray:
+        """Return the outputs of the networks, (networks, samples)."""
+        x = inputs
+        for matrix in weights[:-1]:
+            x = self.sigma(matrix @ x)
+        outputs: FloatArray = (weights[-1] @ x)[:, 0]
+        return outputs
+
+    def _passes(
+        self, weights: list[FloatArray]
+    ) -> tuple[list[FloatArray], FloatArray, list[FloatArray]]:
+        """Return each layer's input x, the outputs, and each layer's derivative of the outputs.
+
+        The derivative in the weights of a layer is the outer product of the derivative δ in what
+        the layer returns and of its input x, sample by sample.  For the output weights δ is 1.
+        """
+        active, slopes = [self.inputs], []
+        for matrix in weights[:-1]:
+            h = matrix @ active[-1]
+            slopes.append(slope_at(self.sigma, h))
+            active.append(self.sigma(h))
+        outputs = weights[-1] @ active[-1]
+        deltas = [np.ones((len(outputs), 1, 1))]
+        for matrix, slope in zip(weights[:0:-1], slopes[::-1], strict=True):
+            slope *= matrix.swapaxes(-1, -2) @ deltas[-1]
+            deltas.append(slope)
+        return active, outputs[:, 0], deltas[::-1]
 
 
-def _passes(
-    weights: list[FloatArray], sigma: Activation, inputs: FloatArray
-) -> tuple[list[FloatArray], FloatArray, list[FloatArray]]:
-    """Return each layer's input x, the outputs, and each layer's derivative of the outputs.
+def _last_first(layers: list[FloatArray]) -> FloatArray:
+    """Return numbers of each layer, that of the output first, (networks, layers)."""
+    return np.stack(layers[::-1], axis=-1)
 
-    The derivative in the weights of a layer is the outer product of the derivative δ in what the
-    layer returns and of its input x, sample by sample.
-    """
-    active, layers = [inputs], []
-    made = Layers(sigma, as_norm("none"), NORM_FIRST, inputs.shape[1])
-    for matrix in weights[:-1]:
-        h = matrix @ active[-1]
-        layers.append(made.of(h, made.normalise(h)))
-        active.append(layers[-1].outputs())
-    outputs = weights[-1] @ active[-1]
-    deltas = [np.ones_like(outputs)]
-    for matrix, layer in zip(weights[:0:-1], layers[::-1], strict=True):
-        # One function: the sum of the outputs of all samples.
-        deltas.append(layer.down((matrix.T @ deltas[-1])[:, None])[:, 0])
-    return active, outputs[0], deltas[::-1]
+
+def _lengths(columns: FloatArray) -> FloatArray:
+    """Return the squares of the lengths of columns, (..., samples)."""
+    return np.asarray(np.square(columns).sum(axis=-2))
+
+
+def _mean_squares(weights: FloatArray) -> FloatArray:
+    """Return the mean square of the weights of each network."""
+    return np.asarray(np.square(weights).reshape(len(weights), -1).mean(axis=1))

@@ -135,10 +135,9 @@ def convergence(
     --------
     >>> import numpy as np
     >>> from bnmc.infinite_width import convergence
-    >>> x = np.random.default_rng(0).standard_normal((4, 5))
-    >>> found = convergence(x, 1, widths=[32, 512], weight_variance=2.0, rng=0)
-    >>> bool(abs(found.slope + 0.5) < 5 * found.slope_stderr)
-    True
+    >>> found = convergence(np.eye(5), 2, widths=[64, 512], norm="layer", networks=20, rng=0)
+    >>> print(f"slope {found.slope:.2f} ± {found.slope_stderr:.2f}")
+    slope -0.52 ± 0.05
     """
     depth = integer("depth", depth, low=1, high=MOST_LAYERS)
     sizes = [integer("widths", one, low=2) for one in items("widths", widths, "integers >= 2")]
@@ -147,7 +146,7 @@ def convergence(
     networks = integer("networks", networks, low=2)
     for name in ("method", "width", "dtype"):
         if name in options:
-            raise ArgumentError(name, options[name], "no such argument of convergence")
+            raise ArgumentError(name, options[name], "arguments of ntk except this one")
     key = draw_key(rng)
     limit = np.asarray(ntk(x, depth, rng=key, progress=progress, **options))
     means, errors = [], []

@@ -29,8 +29,8 @@ class MeanField:
     Parameters
     ----------
     chain : Chain
-        The chain. Its width is not used, nor is the law of its weights, as only their variance
-        matters at infinite width. If there is a normalization and eps is 0, the gain does not
+        The chain. Its width and the law of its weights are not used: at infinite width only the
+        variance of the weights matters. If there is a normalization and eps is 0, the gain does not
         matter either: the normalization is invariant to the scale of its input. For fixed points of
         norms over the features and without norm, use `bnmc.mean_field.CorrelationMap`.
 

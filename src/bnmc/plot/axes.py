@@ -15,10 +15,28 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "band", "estimates", "figure", "label_layers", "plain_ticks", "style"]
+__all__ = [
+    "COLOURS",
+    "band",
+    "estimates",
+    "figure",
+    "label_layers",
+    "mark_unstable",
+    "plain_ticks",
+    "style",
+]
 
 #: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+#: Multiples of powers of ten for the ticks of a logarithmic axis, for shorter and shorter axes.
+_MULTIPLES: tuple[tuple[float, ...], ...] = (
+    (1.0, 2.0, 5.0),
+    (1.0, 2.0, 3.0, 5.0, 7.0),
+    (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+    tuple(np.arange(10, 100, 5) / 10.0),
+    tuple(np.arange(10, 100) / 10.0),
+)
 
 
 def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
@@ -183,6 +201,38 @@ def label_layers(ax: Axes, label: str = "layer") -> None:
     ax.set_xlabel(label)
 
 
+def mark_unstable(ax: Axes) -> None:
+    """Draw a line at the factor 1, and mark the range above it as unstable.
+
+    The range is marked if a curve that is already drawn has a point above 1.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Axes with factors per layer on the vertical axis.
+
+    Examples
+    --------
+    >>> from bnmc.plot import figure
+    >>> from bnmc.plot.axes import mark_unstable
+    >>> ax = figure()[1][0]
+    >>> _ = ax.plot([8, 16, 32], [0.8, 0.94, 1.02])
+    >>> mark_unstable(ax)
+    >>> [text.get_text() for text in ax.texts]
+    ['unstable']
+    """
+    exceeded = ax.dataLim.y1 > 1.0
+    ax.axhline(1.0, color="black", linewidth=0.8)
+    if exceeded:
+        limits = ax.get_ylim()
+        ax.axhspan(1.0, max(limits), color="0.9", linewidth=0, zorder=0)
+        ax.set_ylim(limits)
+        ax.annotate(
+            "unstable", (0.01, 1.0), xycoords=("axes fraction", "data"), xytext=(0, 3),
+            textcoords="offset points", va="bottom", color="0.3",
+        )  # fmt: skip
+
+
 def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
     """Write the ticks of a logarithmic axis as 200, 500, 1000 … instead of 2 × 10².
 
@@ -191,7 +241,8 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
     axis : matplotlib.axis.Axis
         An axis, such as ``ax.xaxis``, with a logarithmic scale.
     ticks : (n,) array_like, optional
-        Positions of the ticks. Default: 1, 2 and 5 times powers of ten.
+        Positions of the ticks. Default: 1, 2 and 5 times powers of ten; on an axis that has fewer
+        than three of them, further multiples.
 
     Examples
     --------
@@ -204,9 +255,21 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
     """
     ticker = import_extra("matplotlib.ticker", "plot")
     if ticks is None:
-        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax = axis.axes
+        low, high = sorted(ax.get_xlim() if axis is ax.xaxis else ax.get_ylim())
+        axis.set_major_locator(ticker.LogLocator(subs=_multiples(low, high)))
     else:
         axis.set_major_locator(ticker.FixedLocator(np.asarray(ticks, dtype=np.float64)))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.set_minor_formatter(ticker.NullFormatter())
     axis.set_minor_locator(ticker.NullLocator())
+
+
+def _multiples(low: float, high: float) -> tuple[float, ...]:
+    """Return the fewest multiples of powers of ten with at least three values in an interval."""
+    decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    for found in _MULTIPLES:
+        values = np.multiply.outer(10.0**decades, found)
+        if np.count_nonzero((low <= values) & (values <= high)) >= 3:
+            break
+    return found

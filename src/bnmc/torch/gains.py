@@ -23,13 +23,13 @@ __all__ = ["gain_for_"]
 
 Model = TypeVar("Model")
 
-# Variances of neurons between which the fixed point of the scale is searched.
+# The fixed point of a neuron's variance is searched between these values.
 _LEAST, _MOST = 1e-8, 25.0
 
-# Layers through which the scale must stay within a factor of 1000, from variance 1.
+# Over this many layers, from variance 1, the scale must stay within a factor of 1000.
 _LAYERS = 50
 
-# Sizes of the images of convolutions, which do not matter to gains.
+# Size of the images of convolutions; gains do not depend on it.
 _IMAGES = (256, 256)
 
 # Alternatives for a normalized model.
@@ -63,10 +63,10 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed, the chain does not describe the model, or no gain has the
-        target and keeps the scale, as for gelu. Also if the model has batch normalization, which
-        hides the gain. The message then recommends activation and batch size, whose backward rate
-        is nearest to `target`.
+        If an argument is not allowed, or the chain does not describe the model. If no gain reaches
+        the target and keeps the scale, as for gelu. If the model has batch normalization, which
+        hides the gain: the message then recommends the activation and the batch size whose backward
+        rate is nearest to `target`.
 
     Notes
     -----
@@ -113,7 +113,7 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
 
 
 def _described(reading: ModelChain) -> Chain:
-    """Return the chain of a model, which may have any biases and gains, as these are replaced."""
+    """Return the chain of a model.  Biases and gains may have any values: they are replaced."""
     troubles = [
         one for one in reading.unfit if "a bias" not in one and "variances" not in one
     ]  # fmt: skip

@@ -23,16 +23,16 @@ Visit = Callable[[str, Any, Any], None]
 
 @dataclass(frozen=True)
 class Layers:
-    """The modules that are observed.
+    """The observed modules.
 
     Parameters
     ----------
     modules : dict of str to torch.nn.Module
         By name.
     between : bool
-        Whether a layer ends where the next module begins: the modules are weight layers, and the
-        output of a layer is the input of the next weight layer. So it contains norms and
-        activations, also those that are functions. Otherwise it is the output of the module.
+        If true, the modules are weight layers, and each layer ends at the next weight layer. Its
+        output is the input of the next weight layer, after norms and activations, also those that
+        are functions. If false, the output of a layer is that of its module.
     """
 
     modules: dict[str, torch.nn.Module]
@@ -81,9 +81,9 @@ def forward(
 ) -> torch.Tensor:
     """Call the model on a batch, and `visit` with the output of each layer.
 
-    The second call of a module has the name of the module and "#2", and so on. A readout, that is
-    a last weight layer whose output is that of the model, is not visited unless it was chosen or is
-    the only layer.
+    The second call of a module has the name of the module and "#2", and so on. If the output of the
+    last weight layer is the output of the model, this layer is a readout. A readout is visited only
+    if it was chosen or is the only layer.
 
     Returns
     -------

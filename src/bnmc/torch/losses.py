@@ -71,7 +71,7 @@ class Loss:
 def as_loss(loss: object, labels: object, samples: int, device: object) -> Loss | None:
     """Return the loss of the arguments `loss` and `labels`; None if both are None.
 
-    Labels without a loss have cross-entropy if they are integers, and else the squared loss.
+    If only labels are given, the loss is cross-entropy for integers and squared for other numbers.
 
     Raises
     ------

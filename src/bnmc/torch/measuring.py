@@ -44,24 +44,25 @@ def measure(
 ) -> Measurement:
     """Measure the representations of a batch in the layers of a model, and gradients of a loss.
 
-    The model runs in the mode that it has. It is left bit for bit as it was: parameters, buffers,
-    modes, ``.grad``, hooks, attributes, and the random states of PyTorch, NumPy and Python.
+    The model runs in its present mode, training or evaluation. The measurement changes no bit of
+    its parameters, buffers, modes, ``.grad``, hooks and attributes, nor of the random states of
+    PyTorch, NumPy and Python.
 
     Parameters
     ----------
     model : torch.nn.Module or callable
-        The model, also compiled or in ``DataParallel``, of which the module inside is measured. A
+        The model. Of a compiled model and of ``DataParallel``, the module inside is measured. A
         callable is a factory, which returns a new model at each call.
     batch : torch.Tensor or array_like, shape (n, ...)
-        n >= 2 samples on the first axis. Floating-point numbers of arrays that are no tensors get
-        the dtype of the model. The batch is moved to the device of the model.
+        n >= 2 samples on the first axis. A tensor keeps its dtype; floating-point numbers of other
+        arrays get the dtype of the model. The batch is moved to the device of the model.
     labels : torch.Tensor or array_like, shape (n, ...), optional
         Labels of the samples.
     loss : {"cross-entropy", "squared"} or callable, optional
-        Without it nothing goes backward, unless there are labels: then it is "cross-entropy" for
-        integers and "squared", half the squared distance, for other numbers. A callable takes the
+        "squared" is half the squared distance. Default: "cross-entropy" for labels that are
+        integers, "squared" for other labels, and no gradients without labels. A callable takes the
         output of the model, and the labels if there are any. It returns one number per sample, or
-        one of the batch.
+        one for the batch.
     layers : sequence of str or torch.nn.Module, optional
         Modules whose outputs are measured. By default the blocks of the model: the modules of the
         class that repeats and contains most linear layers and convolutions. If there is no such
@@ -70,7 +71,7 @@ def measure(
     networks : int, default 1
         Number of networks. If it is above 1, or `model` is a factory, or `reset` is given, each
         network has new parameters: from the factory, from `reset`, or from the
-        ``reset_parameters`` of all modules. Set ``torch.manual_seed`` before for other networks.
+        ``reset_parameters`` of all modules. ``torch.manual_seed`` sets the seed.
     reset : callable, optional
         Draws new parameters in place; called with the module.
     view : {"sample", "position"}

@@ -34,9 +34,9 @@ class Prediction:
     values : dict of str to float
         At the fixed point, after many layers of infinite width: ``backward_rate``,
         ``rank_bound``, ``orthogonality_gap``, ``mean_correlation`` and ``scale`` of the
-        representations that the weights multiply. Empty if there is no prediction. Without norm
-        over the batch it has no ranks and correlations if these depend on the input, or if they
-        converge slower than exponentially.
+        representations that the weights multiply. Empty if there is no prediction. For chains
+        without a norm over the batch, ranks and correlations are missing if they depend on the
+        input, or converge slower than exponentially.
     reasons : tuple of str
         Why there is no prediction; empty if there is one.
 
@@ -128,8 +128,8 @@ def _over_the_batch(chain: Chain) -> Prediction:
 def _of_pairs(chain: Chain) -> Prediction:
     """Return the prediction for a norm over the features, or without a norm.
 
-    The activations are the pre-activations of a layer with weights of variance 1, without bias and
-    skip connection. So the map of such a layer has their mean square and their correlation.
+    A layer with weights of variance 1, without bias and skip connection, keeps the mean square and
+    the correlation of the activations that it multiplies. So its map predicts these two numbers.
     """
     phase = CorrelationMap.of(chain).phase()
     if not 0.0 < phase.variance < math.inf:

@@ -65,10 +65,9 @@ def maximize_rank_(
     -----
     A step increases the loss if the learning rate is too large. The function returns the weights of
     the last step, as the published algorithm does, so measure the model afterwards. The loss does
-    not depend on the scale of H. So its gradient by a weight or a bias is inversely proportional to
-    the scale of H in units of that parameter, and in a deep network without normalization, where
-    the scale is small, the learning rate must be small too. The published rate 0.001 belongs to
-    pixels from 0 to 255.
+    not depend on the scale of H, so the gradient is inversely proportional to that scale. In a deep
+    network without normalization H is small, and the learning rate must be small, too. The
+    published rate 0.001 belongs to pixels from 0 to 255.
 
     Examples
     --------

@@ -67,12 +67,12 @@ class _Block:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What two blocks of a chain have in common."""
+        """The properties that all blocks of a chain share."""
         names = tuple((one.kind, one.name) for one in self.others)
         return (*self.weight.module.weight.shape, names, self.skipped)
 
     def begins(self, kind: tuple[Any, ...], last: _Block) -> bool:
-        """Whether this is the last hidden layer, and ends before another one of a kind would.
+        """Whether this is the last hidden layer, with the first steps only of a block of this kind.
 
         A residual network may end with its last sum, or with a norm.
         """
@@ -96,10 +96,10 @@ def chain_of(
         Read by tracing its forward pass symbolically (`torch.fx`), so that functions such as
         ``torch.relu`` count like modules.
     batch : int, default 64
-        Number of samples of a batch, which a model does not know.
+        Number of samples of a batch. It cannot be read from a model.
     shape : (int, int), optional
         Height and width of the images in the hidden layers, for convolutions. The height is 1 for
-        one-dimensional convolutions. A model does not know them either; `measure` does.
+        one-dimensional convolutions. `measure` reads them from the batch.
 
     Returns
     -------
@@ -187,9 +187,10 @@ def _blocks_of(steps: Sequence[Step]) -> list[_Block]:
 
 
 def _skipped(steps: Sequence[Step], start: int, end: int) -> tuple[str, ...] | None:
-    """Return what is between the begin of the skip connection of a layer and its weights.
+    """Return the kinds of the steps between the start of a layer's skip connection and its weights.
 
-    None if the layer has no skip connection, "elsewhere" if it begins before the layer before.
+    Return None if the layer has no skip connection, "elsewhere" if the skip connection begins
+    before the previous layer.
     """
     sums = [one for one in steps[start:end] if one.kind == "sum"]
     if not sums:

@@ -49,8 +49,8 @@ class Numbers:
 def channels_second(model: torch.nn.Module) -> bool:
     """Whether the second axis of a tensor of three axes is that of the features.
 
-    It is in models with one-dimensional convolutions, as (samples, channels, length). In others it
-    is the last axis, as (samples, tokens, features).
+    Models with one-dimensional convolutions have (samples, channels, length), others have
+    (samples, tokens, features).
     """
     torch: Any = import_extra("torch", "torch")
     kinds = (torch.nn.Conv1d, torch.nn.ConvTranspose1d)

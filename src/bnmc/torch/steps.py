@@ -175,7 +175,7 @@ def _of_module(label: str, module: Any) -> Step:
 
 
 def _hint(kind: str) -> str:
-    """Return what to do about a module that is no part of a chain."""
+    """Return advice on a module that a chain cannot contain."""
     if kind.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout")):
         return "; set its p to 0"
     torch: Any = import_extra("torch", "torch")
@@ -185,7 +185,7 @@ def _hint(kind: str) -> str:
 
 
 def _of_convolution(label: str, module: Any) -> str:
-    """Return why a convolution is none of `Chain.conv`, or "" if it is one or a linear layer."""
+    """Return why a convolution does not fit `Chain.conv`; "" if it fits, or for a linear layer."""
     if not hasattr(module, "kernel_size"):
         return ""
     kernel = module.kernel_size

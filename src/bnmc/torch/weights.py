@@ -18,13 +18,13 @@ __all__ = ["Weights", "weights_of"]
 # Rows of a matrix that are tested for orthogonality.
 _ROWS = 64
 
-# Deviations above this number of standard errors are none of chance.
+# Deviations of more standard errors than this are not due to chance.
 _FAR = 5.0
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a chain has about the weights and biases of its layers.
+    """Law, gain and bias variance of the layers of a chain.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class Weights:
     precision : float
         Rounding unit of the weights.
     troubles, bias_troubles : tuple of str
-        What does not fit about the weights, if there is no norm, and about biases that a norm does
-        not subtract.
+        Properties of the weights, if there is no norm, and of biases that a norm does not subtract,
+        that a chain cannot have.
     """
 
     law: str

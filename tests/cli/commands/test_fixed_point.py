@@ -29,6 +29,13 @@ def test_an_unstable_fixed_point_is_named(run):
     assert "unstable" not in run("fixed-point", "--activation", "silu", "--batch", "8")[1]
 
 
+@pytest.mark.parametrize(("batch", "infinite"), [(3, True), (4, False)])
+def test_an_infinite_backward_rate_is_explained(run, batch, infinite):
+    out = run("fixed-point", "--batch", str(batch))[1]
+    assert ("the squared gradient norm has no finite mean" in out) == infinite
+    assert ("backward rate  inf" in out) == infinite
+
+
 def test_a_cross_batch_entry_below_the_error_is_zero(run):
     assert abs(bnmc.MeanField(bnmc.Chain(100, 8, "sin")).fixed_point().cross_batch) < 1e-20
     assert "cross batch  0\n" in run("fixed-point", "--activation", "sin", "--batch", "8")[1]

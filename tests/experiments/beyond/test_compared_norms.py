@@ -110,3 +110,6 @@ def test_it_is_sound(found):
     assert drawn(figure.axes[3], found.data["log_norm_predicted"].sel(norm="batch").values)
     assert 'closest to orthogonal with norm "batch" and most alike with "' in found.findings[-1]
     assert found.findings[-1].endswith('grow fastest with "batch".')
+    for ax in figure.axes:
+        ax.set_xlim(0, 2)  # as for a depth of two layers
+        assert all(tick == round(tick) for tick in ax.get_xticks())

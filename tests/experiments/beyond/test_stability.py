@@ -62,6 +62,7 @@ class TestAtlas:
         (bar,) = left.get_lines()  # silu, between 24 and 32
         assert_allclose(bar.get_xdata(), 1.5)
         assert_allclose(bar.get_ydata(), [0.5, 1.5])
+        assert [text.get_text() for text in right.texts] == ["unstable"]
 
 
 def test_chains_that_do_not_meet_are_said_to(monkeypatch):

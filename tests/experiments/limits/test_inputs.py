@@ -30,6 +30,14 @@ def test_digits():
     assert set(call.further) == {"images"}
 
 
+def test_no_images_for_testing():
+    """All images are for training; with 4 for testing 1 or 2 were left of 348."""
+    found = two_classes(Call("name"), 1000, 0, (0, 1))
+    assert (found.train.shape[1], found.test.shape) == (348, (64, 0))
+    few = two_classes(Call("name"), 20, 0, (0, 1))
+    np.testing.assert_array_equal(few.train, two_classes(Call("name"), 20, 4, (0, 1)).train)
+
+
 def test_fewer_images_are_divided_in_proportion():
     found = two_classes(Call("name"), 400, 200, (0, 1))  # there are 348
     assert (found.train.shape[1], found.test.shape[1]) == (232, 116)

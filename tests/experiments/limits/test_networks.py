@@ -17,17 +17,20 @@ def outputs(rng, threads=1, labels=Y, networks=4, progress=lambda done, total: N
         "ntk", X, labels, (0, 3), networks=networks, rng=rng, threads=threads, progress=progress,
         width=16, learning_rate=1.0,
     )  # fmt: skip
-    return np.stack([one.outputs[0] for one in found])
+    return found.outputs
 
 
-def test_results_depend_on_the_state_of_the_generator_only():
-    """Not on threads, and not on the children that the generator has had."""
+def test_results_depend_on_the_state_of_the_generator_only(monkeypatch):
+    """Not on threads, nor on groups, and not on the children that the generator has had."""
     told = []
+    monkeypatch.setattr(networks, "_ROWS", 2 * 16)
     first = outputs(np.random.default_rng(1), 1, progress=lambda *now: told.append(now))
     rng = np.random.default_rng(1)
     rng.spawn(3)
     np.testing.assert_array_equal(outputs(rng, 3), first)
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert told == [(2, 4), (4, 4)]
+    monkeypatch.setattr(networks, "_ROWS", 1)
+    np.testing.assert_array_equal(outputs(np.random.default_rng(1)), first)
     assert len(np.unique(first[:, 0, 0])) == 4
     assert not np.isin(outputs(rng, 1), first).any()
 

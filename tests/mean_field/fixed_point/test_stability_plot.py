@@ -47,7 +47,7 @@ def test_plot_shows_moduli_and_crossings():
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert {line.get_marker() for line in ax.lines} == {"", "None", "o"}  # few have no others
     assert [(d.get_xdata()[0], d.get_ydata()[0]) for d in dots] == [(26, crossing.value)]
-    assert [text.get_text() for text in ax.texts] == ["n = 26"]
+    assert [text.get_text() for text in ax.texts] == ["n = 26", "unstable"]
     assert any(list(line.get_ydata()) == [1.0, 1.0] for line in ax.lines)
     ax.figure.canvas.draw()
 

@@ -50,10 +50,12 @@ from bnmc._kernels.cpu.vectors import fill_like, load_strip, multiply_add, store
 from bnmc._kernels.scalar import activations, slopes
 from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
+    INNER,
     NORM_CENTRED,
     NORM_NONE,
     NORM_UNCENTRED,
     NOT_FINITE,
+    READOUT,
     RESOLVED_PIVOT,
     UNRESOLVED,
     ZERO_VARIANCE,
@@ -63,10 +65,6 @@ from bnmc._kernels.scalar.codes import (
 
 for _module in (activations, slopes):
     inline_module(_module)
-
-#: Where δ of the layer above comes from: a readout after the last layer, the direction at the top,
-#: or the layer above, whose norm makes the sum over each batch zero if it centres.
-READOUT, TOP, INNER = 0, 1, 2
 
 
 class Rows(NamedTuple):

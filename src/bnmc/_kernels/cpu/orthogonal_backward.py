@@ -24,8 +24,6 @@ import numpy as np
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.backward import (
-    INNER,
-    READOUT,
     add_sums,
     factorise_delta,
     factorise_layer,
@@ -57,8 +55,10 @@ from bnmc._kernels.cpu.orthogonal import (
 )
 from bnmc._kernels.scalar.cholesky import find_twins, scale_of
 from bnmc._kernels.scalar.codes import (
+    INNER,
     NORM_CENTRED,
     NOT_FINITE,
+    READOUT,
     RESOLVED_PIVOT,
     UNRESOLVED,
     ZERO_VARIANCE,

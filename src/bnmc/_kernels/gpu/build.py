@@ -5,6 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+from bnmc._kernels.gpu.backward import Parts, begin_kernel, descend_kernel, top_kernel
+from bnmc._kernels.gpu.backward_matrices import matrix_functions
+from bnmc._kernels.gpu.backward_rows import step_functions
+from bnmc._kernels.gpu.backward_tiles import Room, room_of, tiles_functions
 from bnmc._kernels.gpu.block import block_functions
 from bnmc._kernels.gpu.drawing import drawing_functions
 from bnmc._kernels.gpu.factor import factor_function
@@ -35,7 +39,7 @@ class Kernels(NamedTuple):
     #: None unless the scale is split off.
     rescale: Any
     renew: Any
-    #: None unless layers are made in passes over their rows; then all others but `observe` are.
+    #: Kernels of layers in passes over their rows.  If they exist, only `observe` exists besides.
     moments: Any = None
     finish: Any = None
 
@@ -81,4 +85,29 @@ def kernels_of(spec: Spec) -> Kernels:
         observe=observe_kernel(shape, block, gram, record_layer),
         rescale=rescale_kernel(shape, block, gram, units) if spec.scaled else None,
         renew=renew_kernel(shape),
+    )
+
+
+class BackwardKernels(NamedTuple):
+    """The kernels of the backward pass of one `Spec`."""
+
+    shape: Shape
+    room: Room
+    top: Any
+    begin: Any
+    descend: Any
+
+
+@cache
+def backward_kernels_of(spec: Spec) -> BackwardKernels:
+    """Build the kernels of the backward pass, for a `Spec` with a slope."""
+    shape = shape_of(spec)
+    room, block = room_of(shape), block_functions(shape)
+    gram = gram_functions(shape, block)
+    parts = Parts(
+        shape, room, block, gram, sum_functions(shape, block, gram), tiles_functions(shape, block),
+        step_functions(shape, block, room), matrix_functions(shape, block, gram, room),
+    )  # fmt: skip
+    return BackwardKernels(
+        shape, room, top_kernel(parts), begin_kernel(parts), descend_kernel(parts)
     )

@@ -90,11 +90,11 @@ def rows_kernel(
     with_units = shape.spec.scaled
     kept_rows, threads, tile_rows = shape.spec.kept, shape.threads, shape.tile_rows
     entries, at_totals, at_flags = shape.entries, shape.at.totals, shape.at.flags
-    begin, load_gram, store_gram = block.begin, gram.load, gram.store
-    clear_sums, add_tile, _, merge_ranges, finish_sums = sums
+    begin, load_gram = block.begin, gram.load
+    clear_sums, add_tile = sums.clear, sums.add_tile
     prepare, add_drawn = drawing
     copy_tile, finish_tile = tile.copy_tile, tile.finish_tile
-    is_last = last_function(shape)
+    is_last, finish_layer = last_function(shape), close_function(shape, gram, sums, record_layer)
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
 
     @kernel(most_registers(shape))
@@ -160,15 +160,10 @@ def rows_kernel(
                 sums[chain, index, entry] = doubles[u32(at_totals + entry)]
             if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
                 cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, parts):
-            return
-        merge_ranges(sums, chain, ranges)
-        finish_sums(width)
-        store_gram(grams[chain])
-        if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
-        if slot >= 0:
-            record_layer(record, values, kinds, stars, chain, slot)
+        if is_last(arrived, chain, parts):
+            finish_layer(
+                grams, sums, record, values, kinds, stars, slot, status, width, chain, step
+            )  # fmt: skip
 
     return rows
 
@@ -197,3 +192,23 @@ def last_function(shape: Shape) -> Any:
         return True
 
     return is_last
+
+
+def close_function(shape: Shape, gram: Gram, sums: Sums, record_layer: Any) -> Any:
+    """Return the device function by which the last block of a chain finishes a layer."""
+    at_flags, store_gram = shape.at.flags, gram.store
+    merge_ranges, finish_sums = sums.merge_ranges, sums.finish
+
+    @cuda.jit(device=True)
+    def finish_layer(grams, sums, record, values, kinds, stars, slot, status, width, chain, step):
+        """Add the sums of all ranges; store the Gram matrix of the layer, and record it."""
+        whole = cuda.shared.array(0, int64)
+        merge_ranges(sums, chain, sums.shape[1])
+        finish_sums(width)
+        store_gram(grams[chain])
+        if cuda.threadIdx.x == 0 and whole[u32(at_flags)] != NOT_STOPPED:
+            cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        if slot >= 0:
+            record_layer(record, values, kinds, stars, chain, slot)
+
+    return finish_layer

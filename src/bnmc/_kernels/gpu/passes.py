@@ -26,7 +26,7 @@ from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda, device_function, kernel
 from bnmc._kernels.gpu.drawing import tile_function
 from bnmc._kernels.gpu.gram import Gram
-from bnmc._kernels.gpu.layers import last_function
+from bnmc._kernels.gpu.layers import close_function, last_function
 from bnmc._kernels.gpu.multiplying import multiply_function
 from bnmc._kernels.gpu.numbers import normals32, normals64, uniforms32, uniforms64
 from bnmc._kernels.gpu.registers import MOST_REGISTERS, most_registers
@@ -194,8 +194,8 @@ def moment_functions(shape: Shape, block: Block) -> Moments:
 def _count_function(shape: Shape) -> Any:
     """Return the device function that numbers the rows of a tile in their order.
 
-    Rows of 16 neighbouring quads, or of the 8 that weights are multiplied for, are those that a
-    number less than 16 or 8 and a multiple of 16 make up.
+    A tile has `near` = 16 neighbouring quads, or 8 if weights are multiplied.  Their rows have the
+    numbers 16 m + k with k < `near`, counted from the first row of the tile.
     """
     quads = shape.quads
     near = min(quads, 16)
@@ -260,8 +260,8 @@ def _add_moments_function(shape: Shape, block: Block, count_before: Any) -> Any:
         last_group = (min(begin + rows_of_block, width) - 1) // size
         tile, group = first_row // (4 * quads), begin // size
         while group <= last_group:
-            # As many groups at a time as threads have room for, and several threads for each
-            # sample if there are few.
+            # Take as many groups at a time as there are threads for.  If samples are few, several
+            # threads share one.
             some = min(last_group + 1 - group, max(1, threads // columns))
             shares = max(1, threads // (some * columns))
             rounds = some * columns * shares
@@ -431,14 +431,33 @@ def finish_function(shape: Shape, block: Block) -> Any:
     return finish_tile
 
 
+def resolving_function(shape: Shape, gram: Gram, factorise: Any) -> Any:
+    """Return the device function that factors the covariance of the rows."""
+    load_gram = gram.load
+    may_stop = shape.spec.single and not shape.spec.skipped and not shape.spec.kept
+
+    @cuda.jit(device=True)
+    def has_factor(covariance, status, chain, step, gain, eps):
+        """Factor a covariance; return False if float32 does not resolve it, which stops a chain."""
+        load_gram(covariance)
+        if factorise(gain, eps) >= RESOLVED_PIVOT or not may_stop:
+            return True
+        if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
+            status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+        return False
+
+    return has_factor
+
+
 # --- kernels
 
 
 def moments_kernel(shape: Shape, block: Block, gram: Gram, factorise: Any) -> Any:
     """Return the kernel `moments`."""
     spec, source, tile_rows = shape.spec, shape.spec.source, shape.tile_rows
-    single, skipped, kept_rows = spec.single, spec.skipped, spec.kept
-    at_flags, begin, load_gram = shape.at.flags, block.begin, gram.load
+    skipped, kept_rows = spec.skipped, spec.kept
+    at_flags, begin = shape.at.flags, block.begin
+    has_factor = resolving_function(shape, gram, factorise)
     begin_tile, add_moments, merge_moments = moment_functions(shape, block)
     make_tile, is_last = make_function(shape, block), last_function(shape)
     assert spec.passing is not None
@@ -477,13 +496,8 @@ def moments_kernel(shape: Shape, block: Block, gram: Gram, factorise: Any) -> An
         if is_convolved:
             a = factors[chain]
         stream, counter = np.uint32(stream_tag | (first_chain + chain)), np.uint32(layer)
-        if source == DRAWN:
-            load_gram(covariances[chain])
-            least = factorise(gain, eps)
-            if least < RESOLVED_PIVOT and single and not skipped and not kept_rows:
-                if part == 0 and t == 0:
-                    status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
-                return
+        if source == DRAWN and not has_factor(covariances[chain], status, chain, step, gain, eps):
+            return
         # The rows of a quad are 16 apart, so rows come in whole groups of 64.
         for first_row in range(part * tile_rows, (width + 63) // 64 * 64, parts * tile_rows):
             make_tile(
@@ -507,13 +521,13 @@ def finish_kernel(
 ) -> Any:
     """Return the kernel `finish`."""
     spec, source, tile_rows = shape.spec, shape.spec.source, shape.tile_rows
-    single, skipped, kept_rows = spec.single, spec.skipped, spec.kept
+    skipped, kept_rows = spec.skipped, spec.kept
     threads, entries = shape.threads, shape.entries
     at_totals, at_flags = shape.at.totals, shape.at.flags
-    begin, load_gram, store_gram = block.begin, gram.load, gram.store
-    clear_sums, add_tile, _, merge_ranges, finish_sums = sums
+    begin, has_factor = block.begin, resolving_function(shape, gram, factorise)
+    clear_sums, add_tile = sums.clear, sums.add_tile
     make_tile, finish_tile = make_function(shape, block), finish_function(shape, block)
-    is_last = last_function(shape)
+    is_last, finish_layer = last_function(shape), close_function(shape, gram, sums, record_layer)
     assert spec.passing is not None
     is_convolved = spec.passing.is_convolved
     stream_tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
@@ -542,13 +556,8 @@ def finish_kernel(
         if is_convolved:
             a = factors[chain]
         stream, counter = np.uint32(stream_tag | (first_chain + chain)), np.uint32(layer)
-        if source == DRAWN:
-            load_gram(covariances[chain])
-            least = factorise(gain, eps)
-            if least < RESOLVED_PIVOT and single and not skipped and not kept_rows:
-                if part == 0 and t == 0:
-                    status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
-                return
+        if source == DRAWN and not has_factor(covariances[chain], status, chain, step, gain, eps):
+            return
         for index in range(part, ranges, parts):
             clear_sums()
             for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
@@ -565,15 +574,10 @@ def finish_kernel(
                 sums[chain, index, entry] = doubles[u32(at_totals + entry)]
             if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
                 cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, parts):
-            return
-        merge_ranges(sums, chain, ranges)
-        finish_sums(width)
-        store_gram(grams[chain])
-        if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
-        if slot >= 0:
-            record_layer(record, values, kinds, stars, chain, slot)
+        if is_last(arrived, chain, parts):
+            finish_layer(
+                grams, sums, record, values, kinds, stars, slot, status, width, chain, step
+            )  # fmt: skip
 
     return finish
 

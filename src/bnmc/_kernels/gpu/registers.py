@@ -14,7 +14,7 @@ SHARED_OF_PROCESSOR = 226 * 1024
 
 
 def most_registers(shape: Shape) -> int:
-    """Return the number for all kernels but `layers`."""
+    """Return the largest number of registers of a thread of every kernel except `layers`."""
     if shape.spec.source == MULTIPLIED and shape.groups == 1:
         return REGISTERS_OF_WEIGHTS
     if 2 * shape.bytes > SHARED_OF_PROCESSOR and shape.threads <= 256:
@@ -24,6 +24,6 @@ def most_registers(shape: Shape) -> int:
 
 
 def registers_of_layers(shape: Shape) -> int:
-    """Return the number for `layers`."""
+    """Return the largest number of registers of a thread of the kernel `layers`."""
     few = shape.spec.single and shape.accumulators <= FEW_ACCUMULATORS
     return FEW_REGISTERS if few else most_registers(shape)

@@ -36,6 +36,8 @@ NO_BIAS, NORMAL_BIAS, UNIFORM_BIAS = 0, 1, 2
 
 #: Largest number of threads of a block; small in the simulator, whose threads are Python threads.
 MOST_THREADS = 16 if SIMULATED else 256
+#: The same in a backward pass, whose blocks have three tiles.
+MOST_THREADS_BACKWARD = 16 if SIMULATED else 128
 #: The same if weights are multiplied, and then the quads of a tile.
 MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
 QUADS_OF_WEIGHTS = 8
@@ -60,14 +62,14 @@ u32 = np.uintp
 
 
 class Passing(NamedTuple):
-    """The properties of layers that are not plain, for which kernels are compiled; see `passes`."""
+    """Constants of the kernels in `passes`, for layers that need more than `layers_kernel`."""
 
     order: int
     norm: int  # over the batch
     over_features: bool  # whether there is a norm over the features
     centred: bool  # whether that norm subtracts the mean
-    bias: int = NO_BIAS  # of rows that weights are multiplied for
-    is_convolved: bool = False  # whether these weights are those of several taps
+    bias: int = NO_BIAS  # the law of biases, if weights are multiplied
+    is_convolved: bool = False  # whether the weights have several taps
 
 
 class Spec(NamedTuple):
@@ -84,6 +86,7 @@ class Spec(NamedTuple):
     weights: int = GAUSSIAN
     scaled: bool = False  # whether the scale of each sample is split off
     passing: Passing | None = None  # for layers in passes over their rows
+    slope: str = ""  # digest of the derivative, a key of `Sigma.known`, for a backward pass
 
     @property
     def rows_of_gram(self) -> int:
@@ -266,7 +269,7 @@ class Shape:
 
     @property
     def scratch(self) -> int:
-        """How many ranges of tiles the place of a tile has room for, in sums of all entries."""
+        """Number of ranges of tiles whose sums of all entries fit in the memory of a tile."""
         return (self.bytes // 8 - self.at.tile64) // self.entries
 
     def tiles(self, width: int) -> int:
@@ -285,7 +288,8 @@ def shape_of(spec: Spec) -> Shape:
         wanted = MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
         threads = max(1, wanted // (quads * groups)) * quads * groups
     else:
-        quads = max(16, MOST_THREADS // groups // 16 * 16)
+        most = MOST_THREADS_BACKWARD if spec.slope else MOST_THREADS
+        quads = max(16, most // groups // 16 * 16)
         threads = quads * groups
     # Sums of whole rows are in the order of the lower triangle, which is that of classes of one.
     whole_rows = _has_whole_rows(spec, groups)
@@ -304,7 +308,7 @@ def shape_of(spec: Spec) -> Shape:
 
 
 def _has_whole_rows(spec: Spec, groups: int) -> bool:
-    return spec.source == DRAWN and groups == 1 and spec.passing is None
+    return spec.source == DRAWN and groups == 1 and spec.passing is None and not spec.slope
 
 
 def _squares(classes: int) -> int:

@@ -12,5 +12,5 @@ NOT_STOPPED = 2**62
 #: Reasons, larger than the number of any row: an entry of the Gram matrix is infinite or NaN; or
 #: the Gram matrix has pivots that float32 rows do not resolve.
 STOPPED_NOT_FINITE, STOPPED_UNRESOLVED = 2**35, 2**35 + 1
-#: Reasons from here on: so much less is the column of a sample without variance over its features.
+#: This reason plus k: the sample in column k has no variance over its features.
 STOPPED_FLAT = 2**35 + 2

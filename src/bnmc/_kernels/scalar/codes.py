@@ -29,6 +29,11 @@ FLAT_SAMPLE = 5
 #: lost rank, so the pair cannot meet.
 DEGENERATE = 4
 
+# Where δ of the layer above comes from in a backward pass: a readout after the last layer, the
+# direction at the top, or the layer above, whose norm makes the sum over each batch zero if it
+# centres.
+READOUT, TOP, INNER = 0, 1, 2
+
 #: Smallest relative pivot that sums of float32 numbers resolve.  Relative to the diagonal entry,
 #: their rounding error is about 1e-7, and 1e-3 relative to such a pivot.
 RESOLVED_PIVOT = 2.0**-13

@@ -70,6 +70,8 @@ def fixed_point(
             "\nThe fixed point is unstable: networks leave its neighbourhood. The backward rate is "
             "the one at the fixed point, so it does not describe these networks."
         )
+    elif math.isinf(found.backward_rate):
+        print("\nThe backward rate is infinite: the squared gradient norm has no finite mean.")
 
 
 def _label(name: str, norm: str) -> str:

@@ -21,7 +21,7 @@ from bnmc.experiments.pictures import axes_of, draw_band
 from bnmc.experiments.statistics import banded, interval, mean_of_band, short_interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field import CorrelationMap, MeanField
-from bnmc.plot.axes import COLOURS
+from bnmc.plot.axes import COLOURS, label_layers
 
 if TYPE_CHECKING:
     import xarray
@@ -346,7 +346,8 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
             colour = COLOURS[k % len(COLOURS)]
             draw_band(ax, layers, bands[k], colour, str(norm))
             ax.plot(layers, data[f"{name}_predicted"][k], "k--", linewidth=0.8, zorder=3)
-        ax.set(xlabel=r"layer $\ell$", ylabel=label)
+        label_layers(ax, r"layer $\ell$")
+        ax.set_ylabel(label)
         ax.set_title(TITLES[name], loc="left")
     axes[0].plot([], [], "k--", linewidth=1.0, label="mean field")
     axes[0].legend(fontsize="small")

@@ -20,7 +20,7 @@ from bnmc.experiments.statistics import interval, rate_as_estimate
 from bnmc.mean_field import Stability, atlas
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import contraction
-from bnmc.plot.axes import COLOURS, estimates, plain_ticks
+from bnmc.plot.axes import COLOURS, estimates, mark_unstable, plain_ticks
 
 if TYPE_CHECKING:
     import xarray
@@ -205,7 +205,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
             found = curve(data.sel(measured=name), "contraction").T
             estimates(right, data["measured_batch"].values, *found, colour=colour)
     right.plot([], [], "o", color="0.4", markersize=4, label=f"measured, d = {data.attrs['width']}")
-    right.axhline(1.0, color="black", linewidth=0.8)
+    mark_unstable(right)
     right.set(xscale="log", xlabel="batch $n$", ylabel="factor per layer")
     plain_ticks(right.xaxis, batches)
     right.set_title("mean field and measured contraction", loc="left")

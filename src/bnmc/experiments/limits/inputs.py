@@ -64,8 +64,8 @@ def two_classes(call: Call, train: int, test: int, classes: tuple[int, int]) -> 
     call : Call
         Its `data` is the folder with the images; see `images`.
     train, test : int
-        Largest numbers of images, >= 4.  If there are fewer images, both numbers are reduced in
-        proportion.
+        Largest numbers of images, >= 4; `test` may be 0.  If there are fewer images, both numbers
+        are reduced in proportion.
     classes : (int, int)
         Two different classes, 0 to 9.
 
@@ -76,7 +76,9 @@ def two_classes(call: Call, train: int, test: int, classes: tuple[int, int]) -> 
         fewer than 2 images for training or for testing.
     """
     call.processors()  # the work takes one thread; an invalid number raises nevertheless
-    train, test = integer("train", train, low=4), integer("test", test, low=4)
+    train, test = integer("train", train, low=4), integer("test", test, low=0)
+    if 0 < test < 4:
+        raise ArgumentError("test", test, "0, or an integer >= 4")
     pair = tuple(integer("classes", one, low=0, high=9) for one in classes)
     if len(pair) != 2 or pair[0] == pair[1]:
         raise ArgumentError("classes", classes, "two different classes, 0 to 9")
@@ -86,6 +88,8 @@ def two_classes(call: Call, train: int, test: int, classes: tuple[int, int]) -> 
         train = chosen.size * train // (train + test)
     second = found.labels[chosen] == pair[1]
     for use, labels in (("training", second[:train]), ("testing", second[train:])):
+        if use == "testing" and test == 0:
+            continue
         rarest = min(int(labels.sum()), int((~labels).sum()))
         if rarest < _LEAST:
             raise ArgumentError(

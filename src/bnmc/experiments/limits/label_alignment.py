@@ -122,7 +122,7 @@ class _Found(NamedTuple):
 
 def experiment(sizes: Sizes, call: Call) -> Experiment:
     """Run the experiment with these sizes."""
-    inputs = standardized(two_classes(call, sizes.images, 4, sizes.classes))
+    inputs = standardized(two_classes(call, sizes.images, 0, sizes.classes))
     with one_blas_thread():
         found = _measure(sizes, call, inputs)
     leading = min(_LEADING, inputs.train.shape[1]) - 1
@@ -202,7 +202,7 @@ def _outputs(
         progress=progress, width=sizes.width, reference_width=1, activation="relu",
         learning_rate=1.0, loss="squared",
     )  # fmt: skip
-    return np.stack([one.outputs[0] for one in found])
+    return found.outputs
 
 
 def _of_infinite_width(

@@ -185,7 +185,7 @@ def _trained(
         threads=threads, progress=progress, width=width, reference_width=sizes.reference,
         learning_rate=sizes.rate, test=inputs.test,
     )  # fmt: skip
-    return np.stack([np.asarray(one.test_outputs)[0] for one in found])
+    return np.asarray(found.test_outputs)
 
 
 def _kernel_limit(

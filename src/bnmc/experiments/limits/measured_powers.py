@@ -102,7 +102,7 @@ class _Found(NamedTuple):
 
 def experiment(sizes: Sizes, call: Call) -> Experiment:
     """Run the experiment with these sizes."""
-    inputs = standardized(two_classes(call, sizes.images, 4, sizes.classes))
+    inputs = standardized(two_classes(call, sizes.images, 0, sizes.classes))
     found = _measure(sizes, call, inputs)
     printed, summed = _theory(kernels=False), _theory(kernels=True)
     rows = tuple(
@@ -140,22 +140,25 @@ def _numbers(
     progress: Progress,
 ) -> Float64Array:
     """Return all quantities of each network, (networks, quantities)."""
-    found = []
-    for one in train_ensemble(
+    found = train_ensemble(
         scaling, inputs.train, inputs.labels, (0, 1), networks=sizes.networks, rng=rng,
         threads=threads, progress=progress, width=width, reference_width=sizes.reference,
         learning_rate=sizes.rate,
-    ):  # fmt: skip
-        outputs, kernels, squares = one.outputs[0], one.kernels[0], one.weight_squares[0]
-        changes = np.sqrt(one.weight_changes[0, 1] / squares[0])
-        found.append(
-            [
-                np.sqrt(np.square(outputs[0]).mean()), *kernels[0],
-                np.sqrt(np.square(outputs[1] - outputs[0]).mean()), squares[0, 0], *changes,
-                *(kernels[1] / kernels[0] - 1.0),
-            ]
-        )  # fmt: skip
-    return np.array(found)
+    )  # fmt: skip
+    start, end = found.outputs.swapaxes(0, 1)
+    before, after = found.kernels.swapaxes(0, 1)
+    squares = found.weight_squares[:, 0]
+    return np.column_stack(
+        [
+            _sizes(start), before, _sizes(end - start), squares[:, 0],
+            np.sqrt(found.weight_changes[:, 1] / squares), after / before - 1.0,
+        ]
+    )  # fmt: skip
+
+
+def _sizes(outputs: Float64Array) -> Float64Array:
+    """Return root mean squares over samples."""
+    return np.asarray(np.sqrt(np.square(outputs).mean(axis=-1)))
 
 
 def _theory(kernels: bool) -> Float64Array:

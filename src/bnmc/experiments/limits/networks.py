@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ from bnmc._support.progress import Progress
 from bnmc.infinite_width import NetworkTraining, train_networks
 
 __all__ = ["train_ensemble"]
+
+#: Rows of weights of a group of networks, which one thread trains.
+_ROWS = 1024
+
+_OF_NETWORKS = [one.name for one in fields(NetworkTraining) if one.name != "steps"]
 
 
 def train_ensemble(
@@ -27,8 +33,8 @@ def train_ensemble(
     threads: int,
     progress: Progress,
     **options: Any,
-) -> list[NetworkTraining]:
-    """Return networks that are trained one by one; results do not depend on `threads`.
+) -> NetworkTraining:
+    """Return networks that are trained in groups; their bits do not depend on `threads`.
 
     Parameters
     ----------
@@ -47,24 +53,28 @@ def train_ensemble(
 
     Returns
     -------
-    list of NetworkTraining
-        One for each network.
+    NetworkTraining
+        Of all networks.
     """
     # The number of children that a generator has spawned is no part of its state, so the children
     # of `rng` itself would depend on which parts of an experiment were kept.
     seeds = np.random.SeedSequence(draw_key(rng)).spawn(networks)
+    children = [np.random.default_rng(seed).spawn(1)[0] for seed in seeds]
     each = np.broadcast_to(labels, (networks, x.shape[1]))
+    size = max(1, min(_ROWS // options["width"], -(-networks // threads)))
+    groups = [slice(first, first + size) for first in range(0, networks, size)]
 
-    def one(run: int) -> NetworkTraining:
+    def trained(at: slice) -> NetworkTraining:
         return train_networks(
-            scaling, x, each[run], steps, networks=1, rng=np.random.default_rng(seeds[run]),
-            **options,
-        )  # fmt: skip
+            scaling, x, each[at], steps, networks=len(each[at]), rng=children[at], **options
+        )
 
-    found = []
+    found: list[NetworkTraining] = []
     # If the loop ends early, by Ctrl-C for example, `map` cancels the networks that wait.
-    with one_blas_thread(), ThreadPoolExecutor(min(threads, networks)) as pool:
-        for result in pool.map(one, range(networks)):
+    with one_blas_thread(), ThreadPoolExecutor(min(threads, len(groups))) as pool:
+        for at, result in zip(groups, pool.map(trained, groups), strict=True):
             found.append(result)
-            progress(len(found), networks)
-    return found
+            progress(min(at.stop, networks), networks)
+    parts = ([getattr(one, name) for one in found] for name in _OF_NETWORKS)
+    joined: list[Any] = [None if part[0] is None else np.concatenate(part) for part in parts]
+    return NetworkTraining(found[0].steps, *joined)

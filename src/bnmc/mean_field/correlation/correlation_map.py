@@ -34,10 +34,10 @@ _REMEMBERED = 4
 
 
 class CorrelationMap:
-    """The infinite-width limit of networks in which inputs meet in pairs.
+    """The infinite-width limit of networks that treat each pair of inputs on its own.
 
-    That is so for norms over the features ("layer", "rms", "group"), for no norm, and with biases.
-    For norms over the batch use `bnmc.MeanField`.
+    These networks have a norm over the features ("layer", "rms", "group") or none, with or without
+    biases.  For norms over the batch use `bnmc.MeanField`.
 
     Parameters
     ----------

@@ -5,10 +5,10 @@ correlation map of a layer without skip connection.  Then
 
     q_{l+1} = q_l + a,    c_{l+1} − c_l = a (Φ(c_l) − c_l) / q_{l+1}.
 
-**With a norm**, σ sees the variance 1, so a and Φ are constant and q_l = q_0 + a l.  In the time
-ln l, correlations flow by dc/d ln l = Φ(c) − c: powers of l where depth without skip connection has
-exponentials.  Gradients gain the factor 1 + σ_w² E σ′²/q_l per layer, so they grow like l^χ with
-χ = Φ′(1).
+**With a norm**, the argument of σ has variance 1, so a and Φ are constant and q_l = q_0 + a l.  As
+a function of ln l, correlations obey dc/d ln l = Φ(c) − c.  So they converge like powers of l;
+without a skip connection they converge exponentially.  Per layer, squared gradients grow by the
+factor 1 + σ_w² E σ′²/q_l, so they grow like l^χ with χ = Φ′(1).
 
 **Without a norm** σ sees q_l, and its behaviour at infinity decides.  If σ is homogeneous there,
 q grows by the factor 1 + κ per layer, κ = σ_w² (slope₊² + slope₋²)/2.  If σ has the limits σ(±∞),

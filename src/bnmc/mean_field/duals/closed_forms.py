@@ -167,8 +167,7 @@ def _exp(p: FloatArray, q: FloatArray, c: FloatArray) -> tuple[FloatArray, Float
     return value, value
 
 
-#: The closed forms by name.  Names with a circumflex, cos, exp and step are functions that are no
-#: named activations of the package.
+#: The closed forms by name.  "cos", "exp", "step" and names with "^" are no activations of `Chain`.
 CLOSED_FORMS: dict[str, ClosedForm] = {
     "linear": homogeneous(1.0, 1.0),
     "relu": _ramp(1),

@@ -164,7 +164,7 @@ class FixedPoint(SymmetricFixedPoint):
         if math.isinf(self.backward_rate):
             parts.append("squared gradient norm: infinite mean")
         else:
-            # Without stability networks are elsewhere, and so are their gradients.
+            # If the fixed point is unstable, networks leave it, and have other gradients.
             where = "" if self.stable else " if the network stayed here"
             parts.append(f"squared gradient norm ×{self.backward_rate:.4g} per layer{where}")
         return "; ".join(parts)

@@ -33,6 +33,7 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
         Results of `stability` or `atlas`, all of one norm. Each activation has its colour; if there
         are more than six, activations of the same colour have different markers. Each kind of
         eigenvalue has its style of line. A dot with the batch size marks each change of stability.
+        If an eigenvalue exceeds 1, the range above 1 is grey and labelled "unstable".
     ax : matplotlib.axes.Axes, optional
         The axes to draw on; by default those of a new figure.
 
@@ -55,7 +56,7 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     >>> ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()
     ('log', 'batch size $n$', 'modulus of the eigenvalue')
     """
-    from bnmc.plot.axes import COLOURS, figure, plain_ticks
+    from bnmc.plot.axes import COLOURS, figure, mark_unstable, plain_ticks
 
     lines = import_extra("matplotlib.lines", "plot")
     drawn = _several(entries)
@@ -77,7 +78,7 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
         lines.Line2D([], [], color="black", linestyle=style, label=_symbol(label))
         for label, style in zip(labels, _STYLES, strict=False)
     ]
-    ax.axhline(1.0, color="black", linewidth=0.8)
+    mark_unstable(ax)
     ax.set_xscale("log")
     plain_ticks(ax.xaxis, _apart(sorted({int(n) for entry in drawn for n in entry.batches})))
     ax.set_xlabel("batch size $n$")

@@ -627,7 +627,7 @@ def fits(chain: Chain, columns: int, path: str, dtype: str) -> bool:
 
 
 def _spec_of(chain: Chain, columns: int, norm: int, source: int, dtype: str) -> Spec:
-    """Return for what the kernels of a chain are compiled, but for the activation."""
+    """Return the properties for which kernels of a chain are compiled, except the activation."""
     return Spec(
         columns, chain.batch, norm, chain.skip != 0.0, source in (MULTIPLIED, KEPT), dtype, "",
         source, chain.weight_law.code if source == MULTIPLIED else 0, splits_scale(chain),
@@ -636,6 +636,6 @@ def _spec_of(chain: Chain, columns: int, norm: int, source: int, dtype: str) -> 
 
 
 def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the ranges of neighbours that increasing numbers make up."""
+    """Return increasing numbers as ranges of consecutive numbers."""
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     return [(int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, breaks) if part.size]

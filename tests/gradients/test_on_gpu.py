@@ -1,0 +1,218 @@
+"""The backward pass on a GPU, in Numba's simulator: that of the CPU to rounding, and NumPy's.
+
+With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from oracle import gram, normalise, normals, projector, semidefinite_cholesky
+from simulator import fast_simulator
+
+import bnmc
+from bnmc import Chain
+from bnmc._kernels.gpu import device
+from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
+from bnmc.gradients import descent, on_gpu, parts
+
+# The simulator's threads of Python do not inherit `np.errstate`.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ALL = ("delta_gram", "gram", "hidden_delta")
+GENERATOR = np.random.default_rng(5)
+ROWS = GENERATOR.standard_normal((70, 4))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def simulator():
+    with fast_simulator() if device.SIMULATED else nullcontext():
+        yield
+
+
+def on_device(chain, depth, **options):
+    return bnmc.backpropagate(
+        chain, depth, backend="cuda", **{"rng": 3, "observables": ALL, **options}
+    )
+
+
+def assert_same_to_rounding(chain, depth, **options):
+    """Compare a run on the GPU with that on the CPU.
+
+    As in `gpu_runs`: rounding of d terms of random sign, after products with matrices of order n,
+    whose condition, here at most 100, multiplies it.  A layer has such sums twice, and its
+    gradient depends on those of all layers above.
+    """
+    a = bnmc.backpropagate(chain, depth, **{"rng": 3, "observables": ALL, **options})
+    b = on_device(chain, depth, **options)
+    assert (a.backend, b.backend) == ("cpu", "cuda")
+    assert (a.key, a.dtype, a.sampler, a.widened) == (b.key, b.dtype, b.sampler, b.widened)
+    n, unit = chain.batch * (a.inputs or 1), 2.0**-23 if a.dtype == "float32" else 2.0**-52
+    allowed = 100 * unit * (np.sqrt(chain.width) + 3 * n + 20) * 2 * depth
+    assert np.abs(a.log_gradient_norm - b.log_gradient_norm).max() <= allowed
+    for name in ALL:
+        # Relative to the size of each matrix, in the unit of δ of the CPU.
+        power = {"gram": 0, "hidden_delta": 1, "delta_gram": 2}[name]
+        unit_of = np.exp(power * (b.log_scale - a.log_scale))[..., None, None]
+        size = np.abs(a[name]).max(axis=(2, 3), keepdims=True)
+        assert (np.abs(a[name] - b[name] * unit_of) <= allowed * size).all(), name
+    return a, b
+
+
+CASES = {
+    "two tiles": (Chain(70, 4, "relu"), 4, {}),
+    "uncentred, two groups": (Chain(20, 9, "tanh", norm="batch-uncentred"), 2, {}),
+    "no norm, scale split off": (Chain(20, 2, "relu", norm="none", gain=70.0), 3, {}),
+    "eps, two inputs": (Chain(20, 3, "tanh", eps=0.1, gain=0.5), 2, {"inputs": 2}),
+    "skip, given rows": (Chain(70, 4, "tanh", skip=0.5, gain=0.7), 3, {"loss": 3 * ROWS}),
+    "float32, two chains": (Chain(30, 4, "relu"), 2, {"dtype": "float32", "chains": 2}),
+    "float32, skip, two inputs": (
+        Chain(70, 3, "tanh", skip=0.5, gain=0.7), 2, {"inputs": 2, "dtype": "float32"},
+    ),
+    "readout": (
+        Chain(30, 4, "tanh"), 2, {"loss": "cross-entropy", "labels": [0, 1, 2, 0], "chains": 2},
+    ),
+    "readout, skip": (
+        Chain(30, 3, "tanh", skip=0.5), 2, {"loss": "squared", "labels": ROWS[:3, :4]},
+    ),
+    "copies of samples": (
+        Chain(70, 4, "relu"), 2, {"initial": ROWS[:, [0, 1, 1, 2]], "loss": ROWS},
+    ),
+    "fewer rows than samples": (Chain(4, 6, "tanh", norm="batch-uncentred"), 2, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_gradients_are_those_of_the_cpu(what):
+    chain, depth, options = CASES[what]
+    assert_same_to_rounding(chain, depth, **options)
+
+
+OWN = bnmc.Activation(np.tanh, derivative=lambda x: 1 - np.tanh(x) ** 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", [*BUILTIN, OWN])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_activation(activation, dtype):
+    assert_same_to_rounding(Chain(30, 4, activation), 2, dtype=dtype)
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
+def test_a_layer_is_that_of_numpy(norm):
+    """Wᵀδ = a (aᵀa)⁺ (hᵀδ - aᵀZ) + Z, of the same normals, from the formula."""
+    width, n = 40, 4
+    chain = Chain(width, n, "tanh", norm=norm, gain=0.8)
+    start = GENERATOR.standard_normal((width, n))
+    run = on_device(chain, 2, initial=start, rng=7)
+    keys = np.uint32(run.key & 0xFFFFFFFF), np.uint32(run.key >> 32)
+
+    def drawn(layer, stream):
+        draw = codes.Draw(layer, stream, *keys)
+        return np.asarray(normals(np.arange(n), np.arange(width), draw, np.float64), float).T
+
+    centre = projector(n) if norm == "batch" else np.eye(n)
+    a, h = [np.tanh(normalise(start, norm, n))], []
+    for layer in (1, 2):
+        factor = semidefinite_cholesky(centre @ gram(a[-1]) @ centre)
+        h.append(0.8 * drawn(layer, codes.STREAM_ROWS) @ factor.T)
+        a.append(np.tanh(normalise(h[-1], norm, n)))
+    delta = drawn(2, codes.STREAM_BACKWARD)
+    assert run.delta_gram[0, 1] == pytest.approx(delta.T @ delta, rel=1e-11, abs=1e-11)
+    assert run.hidden_delta[0, 1] == pytest.approx(h[1].T @ delta, rel=1e-11, abs=1e-10)
+
+    z = drawn(1, codes.STREAM_BACKWARD) @ semidefinite_cholesky(gram(delta)).T
+    seen = a[1] @ centre
+    back = seen @ np.linalg.pinv(seen.T @ seen) @ (h[1].T @ delta / 0.8 - seen.T @ z) + z
+    x, spread = normalise(h[0], norm, n), h[0] @ centre
+    along = 0.8 * back * (1 - np.tanh(x) ** 2)
+    along = (along - x * (along * x).mean(axis=1, keepdims=True)) @ centre
+    own = along / np.sqrt((spread**2).mean(axis=1, keepdims=True))
+    scale = np.exp(2 * run.log_scale[0, 0])
+    assert run.delta_gram[0, 0] * scale == pytest.approx(own.T @ own, rel=1e-10, abs=1e-10)
+
+
+def assert_same_bits(a, b):
+    assert a.log_gradient_norm.tobytes() == b.log_gradient_norm.tobytes()
+    for name in ALL:
+        assert a[name].tobytes() == b[name].tobytes()
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(skip, monkeypatch, tmp_path):
+    # Two tiles: one chain has a block for each, two chains have one block each.
+    chain = Chain(70, 3, "tanh", skip=skip)
+
+    def run(**options):
+        return on_device(chain, 4, chains=2, dtype="float32", **options)
+
+    whole = run(store=tmp_path)
+    assert_same_bits(whole, run(store=tmp_path))
+    with pytest.raises(StoreMismatchError, match="conditional on cuda"):
+        bnmc.backpropagate(
+            chain, 4, chains=2, dtype="float32", rng=3, observables=ALL, store=tmp_path
+        )
+    monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(on_gpu, "PART_BYTES", 1)
+    # Both tiles in one range: the sums are in the same order.
+    monkeypatch.setattr(on_gpu, "MOST_RANGES", 1)
+    assert_same_bits(whole, run())
+
+
+def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(monkeypatch):
+    seen = set()
+    make = descent.Buffers
+
+    def noted(chain, inputs, forward, backward, hidden):
+        seen.add((forward.name, backward.name))
+        return make(chain, inputs, forward, backward, hidden)
+
+    monkeypatch.setattr(descent, "Buffers", noted)
+    # Gradients of two samples, and then two samples themselves, are nearly equal.
+    alike = ROWS.copy()
+    alike[:, 1] = alike[:, 0] + 1e-3 * alike[:, 1]
+    chain, options = Chain(70, 4, "tanh"), {"dtype": "float32"}
+    a = bnmc.backpropagate(chain, 2, loss=alike, rng=3, **options)
+    b = on_device(chain, 2, loss=alike, **options)
+    assert ("float32", "float64") in seen
+    # δᵀδ has a pivot of 1e-6: units of float32 are a part of its square root.
+    difference = np.abs(a.log_gradient_norm - b.log_gradient_norm).max()
+    assert difference <= 100 * 2.0**-23 * 1e3
+    alike[:, 1] = alike[:, 0] + 1e-5 * ROWS[:, 1]
+    _, widened = assert_same_to_rounding(chain, 2, initial=alike, loss=ROWS, **options)
+    assert widened.widened == (0,)
+
+
+@pytest.mark.parametrize(
+    ("chain", "options", "text"),
+    [
+        (Chain(30, 4, weights="haar"), {}, "orthogonal"),
+        (Chain(30, 4, weights="uniform"), {}, "weights"),
+        (Chain(30, 4, norm="layer"), {}, "layer"),
+        (Chain(30, 4, order="activation-norm"), {}, "activation-norm"),
+        (Chain(30, 4, norm="none", bias_variance=0.1), {}, "bias"),
+        (Chain.conv(30, 2, "relu", shape=(3, 3)), {"sampler": "conditional"}, "convolutions"),
+        (Chain(30, 4), {"sampler": "weights"}, "sampler"),
+        (Chain(300, 90), {}, "shared memory"),
+    ],
+)
+def test_what_a_gpu_does_not_do(chain, options, text):
+    with pytest.raises(BackendError, match=text):
+        on_device(chain, 2, **options)
+
+
+def test_no_executor_and_no_device(monkeypatch):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ArgumentError, match="executor"):
+        on_device(Chain(30, 4), 2, executor=pool)
+    monkeypatch.setattr(device, "why_not", lambda: "no CUDA device")
+    with pytest.raises(BackendError, match="no CUDA device"):
+        on_device(Chain(30, 4), 2)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_gradients_that_leave_the_range(backend):
+    with pytest.raises(NonFiniteError, match="chain 0, layer 2"):
+        bnmc.backpropagate(Chain(70, 4, "relu"), 2, loss=1e200 * ROWS, rng=3, backend=backend)
