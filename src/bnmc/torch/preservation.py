@@ -53,8 +53,8 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
             stack.enter_context(random_states_kept())
             stack.enter_context(torch.inference_mode(False))
             if not cure:
-                tensors = tuple(one for one, _ in (*parameters, *buffers))
-                stack.enter_context(torch.autograd._unsafe_preserve_version_counter(tensors))
+                counted = tuple(one for one, _ in (*parameters, *buffers))
+                stack.enter_context(torch.autograd._unsafe_preserve_version_counter(counted))
             stack.enter_context(torch.enable_grad())
             if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import is slow
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
