@@ -243,8 +243,7 @@ def of_networks(chain, depth, initial, inputs, seed=17):
 @pytest.mark.parametrize(
     "name",
     some(
-        CASES, "width = rank", "width just above rank", "width below batch", "eps", "skip",
-        "inputs", "collinear",
+        CASES, "width = rank", "width below batch", "skip", "inputs",
     ),
 )  # fmt: skip
 def test_rows_have_the_law_of_real_matrices(name):

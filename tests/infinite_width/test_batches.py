@@ -46,21 +46,25 @@ def test_simulated_tangent_kernels_of_two_batches(name):
     assert (np.abs(mean - limit) < 6.5 * error + rounding).all()
 
 
-@pytest.mark.parametrize("activation", ["relu", SWISH])
-def test_batches_of_a_set_are_blocks(activation):
+# A sampled layer costs seconds; two layers of relu have all that goes from one to the next.
+@pytest.mark.parametrize(
+    ("activation", "depth"),
+    [("relu", 2), (SWISH, 1), pytest.param(SWISH, 2, marks=pytest.mark.slow)],
+)
+def test_batches_of_a_set_are_blocks(activation, depth):
     x = np.random.default_rng(1).standard_normal((9, 12))
     options = {
         "activation": activation, "norm": "batch", "weight_variance": 1.5, "bias_variance": 0.2,
         "rng": 0, "rtol": 0.02,
     }  # fmt: skip
     for function in (nngp, ntk):
-        whole = function(x, 2, batch=6, **options)
+        whole = function(x, depth, batch=6, **options)
         assert (whole == whole.T).all()
         blocks = [
-            (whole[:6, :6], function(x[:, :6], 2, **options)),
-            (whole[6:, 6:], function(x[:, 6:], 2, **options)),
-            (whole[:6, 6:], function(x[:, :6], 2, other=x[:, 6:], **options)),
-            (whole[:, 6:], function(x, 2, other=x[:, 6:], batch=(6, 6), **options)),
+            (whole[:6, :6], function(x[:, :6], depth, **options)),
+            (whole[6:, 6:], function(x[:, 6:], depth, **options)),
+            (whole[:6, 6:], function(x[:, :6], depth, other=x[:, 6:], **options)),
+            (whole[:, 6:], function(x, depth, other=x[:, 6:], batch=(6, 6), **options)),
         ]
         for found, expected in blocks:
             close = 1e-7 if activation == "relu" else 0.1

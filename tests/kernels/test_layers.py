@@ -32,10 +32,13 @@ def walk(law, depth, chain, key, gram, work):
 
 
 @numba.njit(nogil=True)
-def call_all(times, law, key, square, rows, numbers, work, x, a):
-    """Call every kernel so many times as `times` says, in the order of KERNELS."""
+def call_all(times, law, key, square, rows, numbers, work, x, a, zero, one):
+    """Call every kernel so many times as `times` says, in the order of KERNELS.
+
+    Literals of integers would have types, and so compiled kernels, of their own.
+    """
     for _ in range(times[0]):
-        kernels.conditional_layer(RELU, law, square, 1, 0, key, square, work, x, a)
+        kernels.conditional_layer(RELU, law, square, one, zero, key, square, work, x, a)
     for _ in range(times[1]):
         kernels.failed_row(work)
     for _ in range(times[2]):
@@ -45,13 +48,13 @@ def call_all(times, law, key, square, rows, numbers, work, x, a):
     for _ in range(times[4]):
         kernels.normalise_activate_row(RELU, law, rows[0], rows[0], work)
     for _ in range(times[5]):
-        kernels.normals(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+        kernels.normals(numbers, zero, zero, one, zero, key, kernels.ROWS)
     for _ in range(times[6]):
         kernels.philox(0, 0, 0, 0, 0, 0)
     for _ in range(times[7]):
-        kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+        kernels.uniforms(numbers, zero, zero, one, zero, key, kernels.ROWS)
     for _ in range(times[8]):
-        kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, key, square, work, x)
+        kernels.weights_layer(RELU, law, zero, a, one, zero, key, square, work, x)
 
 
 #: What is compiled: the others make values in Python.
@@ -81,7 +84,7 @@ def test_no_kernel_allocates_or_holds_the_gil():
     law, work = kernels.law(SKIP), kernels.workspace(SKIP)
     a, x = kernels.activations(SKIP), kernels.representation(SKIP)
     rows = np.random.default_rng(0).standard_normal((600, 5))
-    arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a
+    arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a, 0, 1
 
     def allocated(times):
         before = rtsys.get_allocation_stats().alloc
@@ -144,6 +147,8 @@ def test_layers_by_weights_with_a_skip_connection_and_two_inputs():
     np.testing.assert_allclose(np.maximum(x.T[:70], 0.0), rows, rtol=0, atol=1e-15)
 
 
+# It alone compiles these kernels for float32; `_kernels/test_cpu.py` tests where they stop.
+@pytest.mark.slow
 def test_a_float32_chain_that_loses_its_pivots():
     """`simulate` goes on in float64 there; `UNRESOLVED` says when to."""
     chain = bnmc.Chain(600, 3, "relu", norm="batch-uncentred")

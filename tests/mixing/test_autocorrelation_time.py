@@ -148,8 +148,12 @@ def test_intervals_cover_what_they_say():
 @pytest.mark.untraced
 @pytest.mark.parametrize(
     ("chains", "layers", "rho"),
-    [(64, 200, -0.4), (50, 100, 0.0), (1, 1500, 0.4), (8, 400, 0.6)],
-    ids=["alternating", "white", "one chain", "few chains"],
+    [
+        pytest.param(64, 200, -0.4, id="alternating"),
+        pytest.param(50, 100, 0.0, id="white", marks=pytest.mark.slow),
+        pytest.param(1, 1500, 0.4, id="one chain"),
+        pytest.param(8, 400, 0.6, id="few chains", marks=pytest.mark.slow),
+    ],
 )
 def test_intervals_cover_in_other_cases(chains, layers, rho):
     runs = many(FEWER, lambda rng: ar1(rng, chains, layers, rho))

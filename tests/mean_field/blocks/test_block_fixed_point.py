@@ -151,7 +151,7 @@ def test_attractors_of_silu_past_the_crossing_are_collapsed():
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("activation", ["relu", "tanh", "linear"])
+@pytest.mark.parametrize("activation", some(["relu", "tanh", "linear"], "relu", "linear"))
 def test_stable_activations_have_no_other_attractor(activation):
     for n in (3, 8, 32):
         assert block_symmetric(activation, n) == ()

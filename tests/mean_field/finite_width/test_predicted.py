@@ -66,7 +66,7 @@ SIMULATED = [
 ]
 
 
-@pytest.mark.parametrize("case", some(SIMULATED, SIMULATED[0], SIMULATED[2]))
+@pytest.mark.parametrize("case", some(SIMULATED, SIMULATED[0]))
 def test_simulation(case):
     """Measured over predicted mean square, gap and bulk at width 3000, 64 chains of 160 layers.
 
