@@ -260,6 +260,8 @@ def test_float32_has_the_same_law_and_real_matrices_too():
     assert smallest_p_value(by_weights, expected) > FALSE_ALARM
 
 
+# It tests the test above, not the package.
+@pytest.mark.slow
 def test_gaussian_weights_have_another_law():
     chain, *case = CASES["relu"]
     gaussian = Chain(chain.width, chain.batch, chain.activation, gain=chain.gain)

@@ -32,13 +32,10 @@ def walk(law, depth, chain, key, gram, work):
 
 
 @numba.njit(nogil=True)
-def call_all(times, law, key, square, rows, numbers, work, x, a, zero, one):
-    """Call every kernel so many times as `times` says, in the order of KERNELS.
-
-    Literals of integers would have types, and so compiled kernels, of their own.
-    """
+def call_all(times, law, key, square, rows, numbers, work, x, a):
+    """Call every kernel so many times as `times` says, in the order of KERNELS."""
     for _ in range(times[0]):
-        kernels.conditional_layer(RELU, law, square, one, zero, key, square, work, x, a)
+        kernels.conditional_layer(RELU, law, square, 1, 0, key, square, work)
     for _ in range(times[1]):
         kernels.failed_row(work)
     for _ in range(times[2]):
@@ -48,13 +45,13 @@ def call_all(times, law, key, square, rows, numbers, work, x, a, zero, one):
     for _ in range(times[4]):
         kernels.normalise_activate_row(RELU, law, rows[0], rows[0], work)
     for _ in range(times[5]):
-        kernels.normals(numbers, zero, zero, one, zero, key, kernels.ROWS)
+        kernels.normals(numbers, 0, 0, 1, 0, key, kernels.ROWS)
     for _ in range(times[6]):
         kernels.philox(0, 0, 0, 0, 0, 0)
     for _ in range(times[7]):
-        kernels.uniforms(numbers, zero, zero, one, zero, key, kernels.ROWS)
+        kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.ROWS)
     for _ in range(times[8]):
-        kernels.weights_layer(RELU, law, zero, a, one, zero, key, square, work, x)
+        kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, key, square, work, x)
 
 
 #: What is compiled: the others make values in Python.
@@ -81,10 +78,10 @@ def test_layers_of_a_run():
 
 
 def test_no_kernel_allocates_or_holds_the_gil():
-    law, work = kernels.law(SKIP), kernels.workspace(SKIP)
-    a, x = kernels.activations(SKIP), kernels.representation(SKIP)
+    law, work = kernels.law(CHAIN), kernels.workspace(CHAIN)
+    a, x = kernels.activations(CHAIN), kernels.representation(CHAIN)
     rows = np.random.default_rng(0).standard_normal((600, 5))
-    arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a, 0, 1
+    arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a
 
     def allocated(times):
         before = rtsys.get_allocation_stats().alloc

@@ -293,6 +293,8 @@ def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     assert abs(found.mean.value) < 5.5 * found.mean.stderr  # zero by symmetry
 
 
+# The intervals of processes that are known exactly cover their times, above.
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
     """For an observable that is neither linear nor Gaussian."""

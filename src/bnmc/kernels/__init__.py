@@ -38,17 +38,17 @@ Thirty layers of a chain in compiled code:
 >>> import numba, numpy as np, bnmc
 >>> from bnmc import kernels
 >>> @numba.njit(nogil=True)
-... def walk(sigma, law, depth, number, key, gram, work):
+... def walk(sigma, law, depth, key, gram, work):
 ...     status = kernels.OK
 ...     for layer in range(depth + 1):
 ...         if status == kernels.OK:
-...             status = kernels.conditional_layer(sigma, law, gram, layer, number, key, gram, work)
+...             status = kernels.conditional_layer(sigma, law, gram, layer, 0, key, gram, work)
 ...     return status
 >>> chain = bnmc.Chain(100, 4, "relu")
 >>> run = bnmc.simulate(chain, 30, rng=0, sampler="conditional")
 >>> gram = np.eye(4)
 >>> relu, law = kernels.activation("relu"), kernels.law(chain)
->>> walk(relu, law, 30, 0, np.uint64(run.key), gram, kernels.workspace(chain))
+>>> walk(relu, law, 30, np.uint64(run.key), gram, kernels.workspace(chain))
 0
 >>> bool((gram == run.gram[0, -1]).all())
 True

@@ -343,7 +343,9 @@ def test_start_decides_between_two_attractors(activation, n, width, depth):
     assert alike.mean() == pytest.approx(fixed.b, rel=0.05)
 
 
-@pytest.mark.parametrize(("distinct", "parts"), [(4, True), (10, False)])
+@pytest.mark.parametrize(
+    ("distinct", "parts"), [(4, True), pytest.param(10, False, marks=pytest.mark.slow)]
+)
 def test_coinciding_samples_part_as_predicted(distinct, parts):
     """What is left of their differences shrinks or grows: 16 chains, Student's law."""
     (point,) = partial_collapse("silu", 32, distinct=distinct)

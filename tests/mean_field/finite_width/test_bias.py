@@ -44,6 +44,8 @@ def test_second_differences(activation, n, norm, step, tolerance):
     assert scale > 0.005
 
 
+# Second differences give the bias, above.
+@pytest.mark.slow
 def test_simulation():
     """Mean of an entry off the diagonal: 64 chains of 1200 layers of width 250.
 

@@ -128,6 +128,8 @@ def test_prediction_prints_and_converts():
     assert str(found) == f"{found.value:.6g}"
 
 
+# The correlations are compared with brute force in `test_sectors.py`.
+@pytest.mark.slow
 def test_autocorrelation_time_of_a_long_run():
     """The integrated time 1 + 2 Σ ρ_k of an entry, against `mixing.autocorrelation`.
 
