@@ -54,6 +54,7 @@ CROSS_CUTTING = {
     "test_pages.py": "compares tables and pictures of the documentation with the package",
     "test_public_api.py": "lists all public names",
     "test_readme.py": "runs the programs of the README",
+    "experiments/limits/test_full_sizes.py": "runs all figures of the limits on files of data",
     "experiments/training/test_full_sizes.py": "runs all training figures on files of data",
     "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",
     "_support/test_workers_on_clusters.py": "runs workers.py on Dask and MPI, which start slowly",

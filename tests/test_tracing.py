@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,17 +15,18 @@ ROOT = Path(__file__).parents[1]
 
 def missing(names, root):
     """Return those of the names whose file has no such test, nor such an example."""
+
+    @cache
+    def defined(file):
+        tree = ast.parse((root / file).read_text())
+        return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
     found = []
     for name in names:
         file, _, test = name.partition("[")[0].partition("::")
-        path = root / file
-        if not path.is_file():
+        absent = not (root / file).is_file()
+        if absent or (file.startswith("tests/") and test.rpartition("::")[2] not in defined(file)):
             found.append(name)
-        elif file.startswith("tests/"):
-            defined = {node.name for node in ast.walk(ast.parse(path.read_text()))
-                       if isinstance(node, ast.FunctionDef)}  # fmt: skip
-            if test.rpartition("::")[2] not in defined:
-                found.append(name)
     return found
 
 

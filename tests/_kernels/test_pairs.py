@@ -117,7 +117,10 @@ def features(chain, gram):
     }
 
 
-@pytest.mark.parametrize("chain", CHAINS, ids=repr)
+@pytest.mark.parametrize(
+    "chain", [CHAINS[0], *(pytest.param(chain, marks=pytest.mark.slow) for chain in CHAINS[1:])],
+    ids=repr,
+)  # fmt: skip
 def test_the_chain_behind_has_the_law_of_the_chain(chain):
     # Maximal couplings are tried in every layer, so that many are refused: layers right after a
     # refusal are among these. 20,000 pairs find a shift of 4 % of a standard deviation.
@@ -134,7 +137,17 @@ def test_the_chain_behind_has_the_law_of_the_chain(chain):
             assert kolmogorov_smirnov(values, alone[name]) < allowed, (layer, name)
 
 
-@pytest.mark.parametrize("chain", CHAINS + OTHERS, ids=repr)
+# The linear chain is a centred one; each norm and each bias is in another case.
+@pytest.mark.parametrize(
+    "chain",
+    [
+        pytest.param(
+            chain, marks=[pytest.mark.slow] if chain in (CHAINS[1], OTHERS[0], OTHERS[4]) else []
+        )
+        for chain in CHAINS + OTHERS
+    ],
+    ids=repr,
+)
 def test_the_chain_behind_has_its_law_from_wherever_the_pair_is(chain):
     # One layer from one pair of Gram matrices that are far apart: averaged over pairs, as above,
     # a wrong law after refusals nearly cancels. The distance between the laws that the two chains

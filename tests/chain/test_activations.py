@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from numba import njit
 from scipy import special
+from slow_cases import some
 
 from bnmc._kernels.compiling import OPTIONS, inline_module
 from bnmc._kernels.scalar import elementary
@@ -248,7 +249,7 @@ def test_calling_what_does_not_compile_is_a_typed_error():
         Activation(lambda x: x.no_such_attribute)([1.0])
 
 
-@pytest.mark.parametrize("name", sorted(BUILTIN))
+@pytest.mark.parametrize("name", some(sorted(BUILTIN), "erf", "relu", "tanh"))
 def test_functions_may_call_the_scalar_of_a_named_activation(name):
     named = Activation.named(name)
     scalar = named.scalar("float64")
@@ -502,15 +503,20 @@ def assembly(function, dtype):
 
 #: Of each kind one: by cases, by a rational function, by reduction, by the exponential function.
 KINDS = ("relu", "tanh", "sin", "gelu")
+#: The others consist of these.
+PARTS = ("erf", "sigmoid", "elu")
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
 class TestVectorisation:
     @pytest.mark.parametrize(
         ("name", "dtype"),
-        [(name, np.float64) for name in BUILTIN if name != "linear"]
-        + [
-            pytest.param(name, np.float32, marks=[] if name in KINDS else pytest.mark.slow)
+        [
+            pytest.param(name, dtype, marks=[] if name in names else pytest.mark.slow)
+            for dtype, names in (
+                (np.float64, (*KINDS, *PARTS)),
+                (np.float32, KINDS),
+            )
             for name in BUILTIN
             if name != "linear"
         ],

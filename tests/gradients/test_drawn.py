@@ -171,7 +171,10 @@ def test_scales_beyond_float64_are_split_off():
 
 @pytest.mark.parametrize(
     "chain",
-    [Chain(60, 4, "relu", norm="layer"), Chain(60, 4, "tanh", norm="rms", bias_variance=0.1)],
+    [
+        Chain(60, 4, "relu", norm="layer"),
+        pytest.param(Chain(60, 4, "tanh", norm="rms", bias_variance=0.1), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_memory_grows_as_the_root_of_the_depth(chain, monkeypatch):

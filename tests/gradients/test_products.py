@@ -41,8 +41,10 @@ CASES = {
         4, 6, "tanh", norm="layer", bias_variance=0.3, gain=1.3,
         convolution=Convolution((1, 3), (1, 2)),
     ),
+    # Of three images: readouts, the means of pixels, add to 0, so those of one or two have equal
+    # squares, and the norm hides a common gradient.
     "convolution, batch after, skip": Chain(
-        3, 4, "tanh", order="activation-norm", skip=0.5,
+        3, 12, "tanh", order="activation-norm", skip=0.5,
         convolution=Convolution((2, 2), (2, 2)),
     ),
     "convolution, uncentred, bias": Chain(

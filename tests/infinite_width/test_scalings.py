@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from slow_cases import some
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.infinite_width import SCALINGS, Scaling, train_networks
@@ -86,7 +87,8 @@ def test_measured_powers_of_two_hidden_layers(name):
         assert power == pytest.approx(expected, abs=5.3 * error)
 
 
-@pytest.mark.parametrize("name", list(SCALINGS))
+# The test before has all scalings: they differ in exponents alone.
+@pytest.mark.parametrize("name", some(SCALINGS, "mean-field"))
 def test_measured_powers(name):
     """Powers of outputs, kernels and the change of kernels between widths 256 and 4096."""
     rng = np.random.default_rng(3)

@@ -238,7 +238,10 @@ def test_faults_show_in_samples(chain, count, sigma, fault, claim):
         (bnmc.Chain(60, 5, "relu"), 700, "relu", VARIANCE, "one step: variance, whitened"),
         (bnmc.Chain(20, 5, "relu"), 300, "relu", DDOF, "one step: variance, whitened"),
         (bnmc.Chain(10, 3, "relu"), 1500, "relu", UNIFORM, "one step: rows Gaussian"),
-        (bnmc.Chain(100, 5, "relu"), 1000, leaky, {}, "one step: covariance"),
+        pytest.param(
+            bnmc.Chain(100, 5, "relu"), 1000, leaky, {}, "one step: covariance",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             bnmc.Chain(60, 5, "relu"), 2500, "relu", SMALLER, "one step: variance, whitened",
             marks=pytest.mark.slow,

@@ -35,7 +35,7 @@ def walk(law, depth, chain, key, gram, work):
 def call_all(times, law, key, square, rows, numbers, work, x, a):
     """Call every kernel so many times as `times` says, in the order of KERNELS."""
     for _ in range(times[0]):
-        kernels.conditional_layer(RELU, law, square, 1, 0, key, square, work, x, a)
+        kernels.conditional_layer(RELU, law, square, 1, 0, key, square, work)
     for _ in range(times[1]):
         kernels.failed_row(work)
     for _ in range(times[2]):
@@ -78,8 +78,8 @@ def test_layers_of_a_run():
 
 
 def test_no_kernel_allocates_or_holds_the_gil():
-    law, work = kernels.law(SKIP), kernels.workspace(SKIP)
-    a, x = kernels.activations(SKIP), kernels.representation(SKIP)
+    law, work = kernels.law(CHAIN), kernels.workspace(CHAIN)
+    a, x = kernels.activations(CHAIN), kernels.representation(CHAIN)
     rows = np.random.default_rng(0).standard_normal((600, 5))
     arguments = law, KEY, np.eye(5), rows, np.zeros(64), work, x, a
 
@@ -144,6 +144,8 @@ def test_layers_by_weights_with_a_skip_connection_and_two_inputs():
     np.testing.assert_allclose(np.maximum(x.T[:70], 0.0), rows, rtol=0, atol=1e-15)
 
 
+# It alone compiles these kernels for float32; `_kernels/test_cpu.py` tests where they stop.
+@pytest.mark.slow
 def test_a_float32_chain_that_loses_its_pivots():
     """`simulate` goes on in float64 there; `UNRESOLVED` says when to."""
     chain = bnmc.Chain(600, 3, "relu", norm="batch-uncentred")

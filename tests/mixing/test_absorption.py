@@ -156,7 +156,14 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("sigma", "width", "batch", "norm", "expected"), CASES)
+#: Functions with pieces like those of others.
+LATER = (clip, shrink, far)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "width", "batch", "norm", "expected"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in LATER else []) for case in CASES],
+)
 def test_events_of_the_next_layer_have_their_probabilities(sigma, width, batch, norm, expected):
     # 1500 networks, and 60 draws of the weights of the next layer of each.
     rng, centred = np.random.default_rng(17), norm == CENTRED

@@ -148,8 +148,12 @@ def test_intervals_cover_what_they_say():
 @pytest.mark.untraced
 @pytest.mark.parametrize(
     ("chains", "layers", "rho"),
-    [(64, 200, -0.4), (50, 100, 0.0), (1, 1500, 0.4), (8, 400, 0.6)],
-    ids=["alternating", "white", "one chain", "few chains"],
+    [
+        pytest.param(64, 200, -0.4, id="alternating"),
+        pytest.param(50, 100, 0.0, id="white", marks=pytest.mark.slow),
+        pytest.param(1, 1500, 0.4, id="one chain"),
+        pytest.param(8, 400, 0.6, id="few chains", marks=pytest.mark.slow),
+    ],
 )
 def test_intervals_cover_in_other_cases(chains, layers, rho):
     runs = many(FEWER, lambda rng: ar1(rng, chains, layers, rho))
@@ -289,6 +293,8 @@ def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     assert abs(found.mean.value) < 5.5 * found.mean.stderr  # zero by symmetry
 
 
+# The intervals of processes that are known exactly cover their times, above.
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
     """For an observable that is neither linear nor Gaussian."""

@@ -171,6 +171,8 @@ def test_all_runs_have_random_numbers_of_their_own(monkeypatch):
     assert len(set(keys)) == 10
 
 
+# Each estimator has tests of these norms; the next test runs them all, but briefly.
+@pytest.mark.slow
 def test_norms_over_the_features_have_a_table():
     chain = bnmc.Chain(500, 3, "relu", norm="layer", order="activation-norm")
     found = compare(chain, rng=0, replicates=50)
@@ -179,5 +181,8 @@ def test_norms_over_the_features_have_a_table():
     for name in ("contraction", "autocorrelation", "spectral"):
         assert abs(found[name].rate - expected) < 7.0 * found[name].stderr + 10.0 / chain.width
     assert found["tv_bound"].rate < 1.0
+
+
+def test_pairs_of_samples_whose_features_are_normalized():
     pair = compare(bnmc.Chain(100, 2, "tanh", norm="rms"), rng=0, pairs=2, replicates=2)
     assert "at least 3 for norm='rms'" in {row.name: row.note for row in pair.rows}["spectral"]

@@ -36,7 +36,7 @@ def shape_of_plane(gram):
     ("chain", "initial", "numbers"),
     [
         (bnmc.Chain(20, 2, "linear", norm="batch-uncentred"), "near", two_numbers),
-        (bnmc.Chain(20, 3, "relu"), "line", shape_of_plane),
+        pytest.param(bnmc.Chain(20, 3, "relu"), "line", shape_of_plane, marks=pytest.mark.slow),
     ],
     ids=["uncentred", "centred"],
 )

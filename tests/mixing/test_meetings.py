@@ -201,6 +201,8 @@ def test_a_chain_that_loses_rank_does_not_mix():
     assert isinstance(error, PartialEstimateError)
 
 
+# `test_coupling.py` has such chains.
+@pytest.mark.slow
 def test_a_chain_past_its_stability_limit_does_not_mix():
     # silu at n = 40 (the limit is 26) does not stay at its fixed point: what it goes to has samples
     # that coincide.

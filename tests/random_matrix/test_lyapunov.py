@@ -105,7 +105,10 @@ def test_largest_exponent_at_both_ends():
     assert np.isfinite(rm.lyapunov_residual(2**53, [1e-150, 1e-20, 1, 1e20, 1e150])).all()
 
 
-@pytest.mark.parametrize(("d", "gamma"), [(2, 1.0), (4, 0.4), (3, 3.0)])
+@pytest.mark.parametrize(
+    ("d", "gamma"),
+    [(3, 3.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 1.0), (4, 0.4)))],
+)
 def test_all_exponents_of_residual_layers(d, gamma):
     """Products of I + γW by QR, and the scalar recursion for the same exponents."""
     rng = np.random.default_rng(d)

@@ -148,6 +148,8 @@ def test_reference_values_without_a_skip_connection(d):
     assert found.rank_bound.value > math.sqrt(d) / found.scaled_norm.value
 
 
+# The averages and one step are compared with networks above and below.
+@pytest.mark.slow
 def test_lemma_7_vanishes_under_the_invariant_law_of_small_gamma():
     """0 = E|M+|^2 - E|M|^2 = gamma^2 E delta + O(gamma^4), with delta = delta_F / gamma^2.
 
@@ -223,6 +225,8 @@ def test_standard_errors_know_of_autocorrelation():
     assert found.rank_bound.stderr > 1.2 * independent
 
 
+# `test_averages_are_those_of_networks_in_numpy` has a residual chain too.
+@pytest.mark.slow
 def test_a_slow_chain_agrees_with_a_long_simulation_in_numpy():
     """.93537 ± .00001: 2000 networks with drawn weights, in NumPy, layers 4097 to 65536.
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from oracle import normal_threshold
 from scipy import integrate, special, stats
+from slow_cases import some
 
 import bnmc
 
@@ -167,7 +168,8 @@ STATIONARY = {
 }
 
 
-@pytest.mark.parametrize("kind", STATIONARY)
+# One step of chains that are not centred is compared with a closed form below.
+@pytest.mark.parametrize("kind", some(STATIONARY, "centred"))
 def test_stationary_variance_of_the_linear_chain(kind):
     norm, function, formula = STATIONARY[kind]
     batch = 4
@@ -222,7 +224,7 @@ def projected_parts(singular_values):
         (8, 8, "conditional"),
         (12, 4, "conditional"),
         (5, 9, "conditional"),
-        (12, 4, "weights"),
+        pytest.param(12, 4, "weights", marks=pytest.mark.slow),
         (5, 9, "weights"),
         pytest.param(8, 8, "weights", marks=pytest.mark.slow),
     ],

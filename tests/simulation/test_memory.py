@@ -71,7 +71,10 @@ def peak(chain, depth, **options):
 
 
 #: Shapes that others include: moments over chains, a matrix per chain, arrays of one input.
-SLOW = ("chains and layers, reduced", "eigenvalues", "an array per chain")
+SLOW = (
+    "chains and layers, reduced", "eigenvalues", "an array per chain", "depth 0", "an array",
+    "arrays of several inputs",
+)  # fmt: skip
 
 
 @pytest.mark.untraced
@@ -83,7 +86,9 @@ def test_the_estimate_is_within_a_third_of_the_peak(shape):
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("options", [{}, {"reduce": "chain"}, {"store": True}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.slow), {"reduce": "chain"}, {"store": True}]
+)
 def test_the_estimate_of_tiles_bounds_the_peak(options, tmp_path):
     """Within a factor: the peak depends on the order in which threads finish."""
     chain, depth = Chain(20, 4), 300

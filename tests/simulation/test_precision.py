@@ -6,6 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from oracle import binomial_range, gram, normals, semidefinite_cholesky, weights
+from slow_cases import some
 
 import bnmc
 from bnmc._kernels.scalar import codes
@@ -247,8 +248,9 @@ NARROW = [
 ]
 
 
+# Each activation, law of weights and sampler, with a skip connection and with several inputs.
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
-@pytest.mark.parametrize("number", range(len(NARROW)))
+@pytest.mark.parametrize("number", some(range(len(NARROW)), 0, 2, 5, 8, 9, 10, 11, 13, 14, 15))
 def test_narrow_chains_follow_their_logarithms(number):
     """In 300 layers G becomes as small as 10**-1000, of samples that differ by as much."""
     chain, sampler, dtype, inputs = NARROW[number]

@@ -17,8 +17,8 @@ def rows_apart(chain, seed):
     ("chain", "columns"),
     [
         (bnmc.Chain(20, 5, "relu"), 3),
-        (bnmc.Chain(30, 9, "tanh"), 4),
-        (bnmc.Chain(20, 3, "linear"), 1),
+        pytest.param(bnmc.Chain(30, 9, "tanh"), 4, marks=pytest.mark.slow),
+        pytest.param(bnmc.Chain(20, 3, "linear"), 1, marks=pytest.mark.slow),
         (bnmc.Chain(20, 2, "relu"), 1),
         (bnmc.Chain(20, 3, "relu", norm="batch-uncentred"), 2),
     ],

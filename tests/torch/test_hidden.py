@@ -1,9 +1,10 @@
 """Weight layers in the order of their calls."""
 
 import pytest
-from torch_models import nn, one_thread, torch  # noqa: F401
+from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError
+from bnmc.torch import gain_for_, haar_, maximize_rank_, orthogonalize_
 from bnmc.torch.hidden import called_weight_layers, visit_weight_layers, weight_matrices
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,3 +40,50 @@ def test_shared_weights_count_once():
     assert list(weight_matrices(nn.Sequential(layer, nn.ReLU(), layer))) == ["0"]
     with pytest.raises(ArgumentError, match="called 2 times"):
         called_weight_layers(nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 3))
+
+
+def parametrized(model, index, kind):
+    """Return a model, one of whose weights is computed from other parameters."""
+    if kind == "weight norm":
+        nn.utils.parametrizations.weight_norm(model[index])
+    elif kind == "hook of weight norm":
+        with pytest.warns(FutureWarning, match="weight_norm"):
+            nn.utils.weight_norm(model[index])
+    else:
+        nn.utils.parametrizations.spectral_norm(model[index])
+    return model
+
+
+def test_shared_tensors_are_one_weight():
+    """Two layers with one tensor: a change for the first one would change the second one."""
+    model = mlp(4, 8, norm=False)
+    model[4].weight = model[2].weight
+    assert list(weight_matrices(model)) == ["0", "2", "6", "8"]
+    batch = torch.randn(5, 8)
+    before = digest_of(model)
+    for cure in (orthogonalize_, lambda *given: maximize_rank_(*given, steps=1)):
+        with pytest.raises(ArgumentError, match="'2' and '4' have one weight"):
+            cure(model, batch)
+        assert digest_of(model) == before
+
+
+def test_all_layers_with_computed_weights_are_visited():
+    """Each access of a parametrized weight makes a tensor, whose identity may be that of others."""
+    model = mlp(6, 4, norm=False)
+    for index in range(0, 13, 2):
+        parametrized(model, index, "weight norm")
+    names = [name for name, _ in called_weight_layers(model, torch.randn(3, 4))]
+    assert names == ["0", "2", "4", "6", "8", "10", "12"]
+
+
+@pytest.mark.parametrize("kind", ["weight norm", "hook of weight norm", "spectral norm"])
+@pytest.mark.parametrize("cure", [
+    haar_, gain_for_, lambda model: orthogonalize_(model, torch.ones(5, 8)),
+], ids=["haar_", "gain_for_", "orthogonalize_"])  # fmt: skip
+def test_computed_weights_cannot_be_set(cure, kind):
+    """A cure that wrote to such a weight would leave the model as it was, without an error."""
+    model = parametrized(mlp(4, 8, norm=False), 4, kind)
+    before = digest_of(model)
+    with pytest.raises(ArgumentError, match="'4' is computed from other parameters"):
+        cure(model)
+    assert digest_of(model) == before

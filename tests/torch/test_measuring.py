@@ -320,9 +320,15 @@ BAD = {
     "NaN": ((MODEL, X * math.nan), {}, ArgumentError, "finite numbers"),
     "complex": ((MODEL, X.to(torch.complex64)), {}, ArgumentTypeError, "batch"),
     "text": ((MODEL, ["a", "b"]), {}, ArgumentTypeError, "batch"),
+    "sparse": ((MODEL, X.to_sparse()), {}, ArgumentError, "torch.sparse_coo"),
+    "no values": ((MODEL, X.to("meta")), {}, ArgumentError, "device 'meta'"),
+    "several inputs": ((MODEL, (X, X)), {}, ArgumentTypeError, "a module of one input around"),
+    "names": ((MODEL, {"x": X}), {}, ArgumentTypeError, "a module of one input around"),
     "other width": ((MODEL, X[:, :2]), {}, ArgumentError, "a batch that the model takes"),
     "labels": ((MODEL, X), {"labels": [0]}, ArgumentError, "one for each of 4 samples"),
-    "labels 99": ((MODEL, X), {"labels": [99] * 4}, ArgumentError, "labels"),
+    "labels 99": (
+        (MODEL, X), {"labels": [99] * 4}, ArgumentError, "labels: got 'shape (4,) for cross-"
+    ),
     "no labels": ((MODEL, X), {"loss": "squared"}, ArgumentError, "labels: got None"),
     "loss": (
         (MODEL, X), {"labels": [0] * 4, "loss": "squard"}, UnknownNameError, "did you mean"

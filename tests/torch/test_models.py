@@ -5,6 +5,7 @@ import pytest
 from torch_models import mlp, nn, one_thread, torch  # noqa: F401
 
 import bnmc
+from bnmc.errors import ArgumentError
 from bnmc.torch import break_, chain_of, gain_for_, haar_, maximize_rank_, orthogonalize_
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,6 +43,28 @@ def test_cures_change_the_model_inside(name, wrapper):
     for one, other in zip(plain.parameters(), inner.parameters(), strict=True):
         assert torch.equal(one, other)
     assert chain_of(wrapped, batch=5) == chain_of(plain, batch=5)
+
+
+def made_in_inference_mode():
+    with torch.inference_mode():
+        return mlp(3, 8)
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: mlp(3, 8).to("meta"), "'0.weight' is on the device 'meta', without values"),
+    (made_in_inference_mode, "'0.weight' was made in torch.inference_mode()"),
+    (lambda: nn.Sequential(nn.Linear(8, 8), nn.LazyLinear(8)), "'1.weight' has no shape yet"),
+    (lambda: nn.Sequential(nn.Linear(8, 8), nn.LazyBatchNorm1d(affine=False), nn.Linear(8, 8)),
+     "'1.running_mean' has no shape yet"),
+], ids=["meta", "inference", "lazy", "lazy buffer"])  # fmt: skip
+def test_models_without_usable_parameters(make, said):
+    """All functions raise an error that names the tensor and what to do."""
+    measure = bnmc.torch.measure
+    for function in (lambda model, x: measure(model, x), lambda model, _: chain_of(model),
+                     *CURES.values()):  # fmt: skip
+        with pytest.raises(ArgumentError) as caught:
+            function(make(), X)
+        assert said in str(caught.value)
 
 
 HALF = [torch.bfloat16, torch.float16]

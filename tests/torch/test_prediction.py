@@ -74,7 +74,10 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize("chain", PAIRS, ids=str)
+@pytest.mark.parametrize(
+    "chain", [*PAIRS[:2], *(pytest.param(chain, marks=pytest.mark.slow) for chain in PAIRS[2:])],
+    ids=str,
+)  # fmt: skip
 def test_numbers_of_pairs(chain):
     """The activations of one wide layer whose rows are drawn at the fixed point."""
     found = predicted(ModelChain(chain, ()))
@@ -166,7 +169,8 @@ RESETS = {"gaussian": gaussian, "haar": haar_, "default": None}
 @pytest.mark.parametrize(
     ("activation", "reset"),
     [
-        ("relu", "default"), ("relu", "gaussian"),
+        ("relu", "gaussian"),
+        pytest.param("relu", "default", marks=pytest.mark.slow),
         pytest.param("tanh", "default", marks=pytest.mark.slow),
         pytest.param("relu", "haar", marks=pytest.mark.slow),
     ],

@@ -66,12 +66,19 @@ def test_everything_is_as_it_was(name, networks):
     assert digest_of(model) == before
 
 
-def test_graphs_of_the_caller_survive():
+@pytest.mark.parametrize("networks", [1, 2])
+def test_graphs_of_the_caller_survive(networks):
     """A graph from before can still go backward, since no version of a tensor has changed."""
     model, batch = mlp(2, 4), torch.randn(6, 4)
     loss = model(batch).square().sum()
-    bnmc.torch.measure(model, batch, labels=[0, 1] * 3)
+    tensors = [*model.parameters(), *model.buffers()]
+    expected = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    before = [one._version for one in tensors]
+    bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=networks)
+    assert [one._version for one in tensors] == before
     loss.backward()
+    for one, gradient in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(one.grad, gradient)
 
 
 def test_an_error_restores_too():

@@ -88,3 +88,20 @@ def test_bad_input(what):
         maximize_rank_(**arguments)
     assert said in str(caught.value)
     assert digest_of(arguments["model"]) == before
+
+
+@pytest.mark.parametrize("layers", [None, ["58"]])
+def test_collinear_samples_have_no_gradient(layers):
+    """PyTorch's default initialization over 30 layers: no step changes anything but by rounding."""
+    model, batch = mlp(30, 16, norm=False), torch.rand(8, 16)
+    before = digest_of(model)
+    with pytest.raises(ArgumentError, match="collinear samples in the .*put of"):
+        maximize_rank_(model, batch, steps=1, layers=layers)
+    assert digest_of(model) == before
+
+
+def test_the_rate_of_the_docstring():
+    model, batch = bnmc.torch.gain_for_(mlp(30, 64, norm=False)), torch.randn(32, 64)
+    before = bnmc.torch.measure(model, batch).rank_bound[0, -1]
+    maximize_rank_(model, batch, steps=100, learning_rate=0.01)
+    assert bnmc.torch.measure(model, batch).rank_bound[0, -1] > 2.0 * before

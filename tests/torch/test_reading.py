@@ -450,3 +450,9 @@ def test_models_without_a_chain():
 def test_dropout_that_does_nothing_fits():
     model = mlp(4, 6, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.0)))
     assert bnmc.torch.chain_of(model).unfit == ()
+
+
+def test_layers_with_one_tensor_share_weights():
+    model = mlp(5, 6)
+    model[6].weight = model[3].weight
+    assert "3: 2 layers share its weights" in bnmc.torch.chain_of(model).unfit[0]

@@ -31,8 +31,8 @@ class MeanField:
     chain : Chain
         The chain. Its width and the law of its weights are not used: at infinite width only the
         variance of the weights matters. If there is a normalization and eps is 0, the gain does not
-        matter either: the normalization is invariant to the scale of its input. For norms over the
-        features, and for fixed points without norm, use `bnmc.mean_field.CorrelationMap`.
+        matter either: the normalization is invariant to the scale of its input. For fixed points of
+        norms over the features and without norm, use `bnmc.mean_field.CorrelationMap`.
 
     Raises
     ------
@@ -239,8 +239,10 @@ class MeanField:
     ) -> Step:
         """One step ``F(G) = E[σ(φ) σ(φ)ᵀ]`` of the map, with ``φ = N(w)``, ``w ~ N(0, gain² G)``.
 
-        σ is the activation and N the normalization, over the batch or none, with every eps. With
-        biases the covariance of w is gain² G plus their variance, and a convolution averages G over
+        σ is the activation and N the normalization, with every eps. A norm over the features
+        divides each sample by its standard deviation, as the mean over infinitely many features is
+        0; the order must be "norm-activation". With biases the covariance of w is gain² G plus
+        their variance, and a convolution averages G over
         its taps first: `bnmc.Convolution`.
 
         Parameters
@@ -266,8 +268,8 @@ class MeanField:
         ------
         ArgumentError, ArgumentTypeError
             If `G` is not such a matrix, or no row can be normalized: with eps 0, equal samples
-            under norm "batch", ``G = 0`` under norm "batch-uncentred". Also if skip is not 0, or
-            the activation is not finite on [−4, 4].
+            under norm "batch", ``G = 0`` under norm "batch-uncentred", a sample 0 under a norm over
+            the features. Also if skip is not 0, or the activation is not finite on [−4, 4].
         NonFiniteError
             If the activation overflows.
         PartialEstimateError

@@ -13,7 +13,7 @@ from bnmc._support.extras import import_extra
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.duals.duals import Dual, dual
-from bnmc.torch.hidden import weight_matrices
+from bnmc.torch.hidden import require_own_weight, weight_matrices
 from bnmc.torch.models import as_model
 from bnmc.torch.prediction import predicted
 from bnmc.torch.preservation import as_it_was
@@ -63,8 +63,9 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed, or the chain does not describe the model. If no gain reaches
-        the target and keeps the scale, as for gelu. If the model has batch normalization, which
+        If an argument is not allowed, the chain does not describe the model, or a weight is
+        computed from other parameters. If no gain reaches the target and keeps the scale, as for
+        gelu. If the model has batch normalization, which
         hides the gain: the message then recommends the activation and the batch size whose backward
         rate is nearest to `target`.
 
@@ -104,6 +105,7 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     modules = weight_matrices(inner)
     with as_it_was(inner, cure=True), torch.no_grad():
         for name in reading.layers:
+            require_own_weight(name, modules[name])
             weight: Any = modules[name].weight
             root = weight.double().square().mean().sqrt()
             weight.mul_(gain / (math.sqrt(weight[0].numel()) * root))

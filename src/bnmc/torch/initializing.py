@@ -9,7 +9,7 @@ from bnmc._support.arguments import choice, generator, real
 from bnmc._support.extras import import_extra
 from bnmc.chain.weights import weight_law
 from bnmc.errors import ArgumentError
-from bnmc.torch.hidden import weight_matrices
+from bnmc.torch.hidden import require_own_weight, weight_matrices
 from bnmc.torch.models import as_model
 from bnmc.torch.preservation import as_it_was
 
@@ -49,7 +49,8 @@ def haar_(model: Model, *, gain: float = 1.0, rng: Any = None) -> Model:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the model has no such layer, or an argument is not allowed. The model is then as before.
+        If the model has no such layer, a weight is computed from other parameters, or an argument
+        is not allowed. The model is then as before.
 
     Examples
     --------
@@ -67,7 +68,8 @@ def haar_(model: Model, *, gain: float = 1.0, rng: Any = None) -> Model:
         raise ArgumentError("gain", gain, "a finite real number other than 0")
     random = generator(rng)
     with as_it_was(inner, cure=True), torch.no_grad():
-        for module in weight_matrices(inner).values():
+        for name, module in weight_matrices(inner).items():
+            require_own_weight(name, module)
             rows, columns = module.weight.flatten(1).shape
             matrix = orthogonal(random, rows, columns) * gain * math.sqrt(max(rows, columns))
             matrix = torch.from_numpy(matrix / math.sqrt(columns))

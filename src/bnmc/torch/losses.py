@@ -50,10 +50,12 @@ class Loss:
         except (BnmcError, MemoryError):
             raise
         except Exception as error:  # a loss of the user's raises anything
-            about = "loss" if self.labels is None else "labels"
+            about, value = "loss", self.name
+            if self.labels is not None:
+                about, value = "labels", f"shape {tuple(self.labels.shape)} for {self.name}"
             hint = f"{type(error).__name__}: {error}"
             allowed = f"labels for an output of shape {tuple(output.shape)}"
-            raise ArgumentError(about, self.name, allowed, hint) from error
+            raise ArgumentError(about, value, allowed, hint) from error
         torch: Any = import_extra("torch", "torch")
         if not isinstance(values, torch.Tensor) or tuple(values.shape) not in ((), (len(output),)):
             shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values)

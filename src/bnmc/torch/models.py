@@ -20,6 +20,7 @@ __all__ = [
     "called",
     "first_tensor",
     "is_weight_layer",
+    "own_weight",
     "uses_batch_statistics",
 ]
 
@@ -35,7 +36,7 @@ def as_model(model: object) -> torch.nn.Module:
     ArgumentTypeError
         If it is not an eager `torch.nn.Module`.
     ArgumentError
-        If a parameter has no shape yet.
+        If a parameter or a buffer has no shape yet, or no values, or was made in inference mode.
     """
     torch: Any = import_extra("torch", "torch")
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
@@ -49,10 +50,17 @@ def as_model(model: object) -> torch.nn.Module:
             break
     if not isinstance(inner, torch.nn.Module) or isinstance(inner, torch.jit.ScriptModule):
         raise ArgumentTypeError("model", model, "an eager torch.nn.Module")
-    for name, parameter in inner.named_parameters():
-        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+    lazy = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)
+    for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
+        if isinstance(tensor, lazy):
             hint = f"call the model once: {name!r} has no shape yet"
-            raise ArgumentError("model", type(inner).__name__, "initialized parameters", hint)
+        elif tensor.device.type == "meta":
+            hint = f"{name!r} is on the device 'meta', without values"
+        elif tensor.is_inference():
+            hint = f"make the model outside: {name!r} was made in torch.inference_mode()"
+        else:
+            continue
+        raise ArgumentError("model", type(inner).__name__, "initialized parameters", hint)
     return inner
 
 
@@ -66,12 +74,16 @@ def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torc
     ArgumentTypeError
         If it is not an array of numbers.
     ArgumentError
-        If it has fewer than two samples, no feature, or a number that is not finite.
+        If it has fewer than two samples, no feature, or a number that is not finite, or is sparse.
     """
     torch: Any = import_extra("torch", "torch")
     floating = [one for one in model.parameters() if one.is_floating_point()]
     device = floating[0].device if floating else "cpu"
     tensor: Any = batch
+    several = isinstance(batch, tuple) and any(isinstance(one, torch.Tensor) for one in batch)
+    if isinstance(batch, Mapping) or several:
+        hint = "for a model of several inputs, write a module of one input around it"
+        raise ArgumentTypeError(name, type(batch).__name__, "an array of real numbers", hint)
     if not isinstance(batch, torch.Tensor):
         array = host_array(name, batch)
         if array.dtype.kind not in "fiu":
@@ -80,6 +92,9 @@ def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torc
         tensor = torch.from_numpy(np.array(array))  # a copy, as the array may be read-only
         if tensor.is_floating_point():
             tensor = tensor.to(floating[0].dtype if floating else torch.get_default_dtype())
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
+        where = f"a tensor of layout {tensor.layout} on the device {tensor.device.type!r}"
+        raise ArgumentError(name, where, "a dense tensor with values")
     if tensor.is_complex():
         raise ArgumentTypeError(name, batch, "an array of real numbers")
     if tensor.ndim == 0 or len(tensor) < 2 or tensor.numel() == 0:
@@ -130,6 +145,16 @@ def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:
     torch: Any = import_extra("torch", "torch")
     kinds = (*_KINDS, *_TRANSPOSED) if transposed else _KINDS
     return isinstance(module, tuple(getattr(torch.nn, name) for name in kinds))
+
+
+def own_weight(module: Any) -> torch.nn.Parameter | None:
+    """Return the weight of a layer if it is a parameter of its own.
+
+    It is None if the weight is computed from other parameters, as by weight normalization: then
+    each access of ``module.weight`` may make a new tensor.
+    """
+    weight: torch.nn.Parameter | None = module._parameters.get("weight")
+    return weight
 
 
 def uses_batch_statistics(module: Any) -> bool:

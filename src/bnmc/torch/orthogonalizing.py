@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import generator, real
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.torch.hidden import called_weight_layers, visit_weight_layers
+from bnmc.torch.hidden import called_weight_layers, require_own_weight, visit_weight_layers
 from bnmc.torch.initializing import orthogonal
 from bnmc.torch.models import as_batch, as_model
 from bnmc.torch.preservation import as_it_was
@@ -40,8 +40,9 @@ def orthogonalize_(
     were changed. The weight becomes a multiple of O Sᵖ Vᵀ, with O a random matrix with orthonormal
     columns (Haar measure), and the output is a multiple of U S¹⁺ᵖ Oᵀ, with root mean square 1. For
     p = −1 and at most as many linearly independent samples as neurons, the outputs of the samples
-    are orthogonal and of equal norm: their orthogonality gap is 0. The first weight layer and the
-    readout (the last one) are kept. Biases of changed layers become 0.
+    are orthogonal and of equal norm: their orthogonality gap is 0. (A norm over the batch right
+    before a layer makes the samples linearly dependent: their mean is 0.) The first weight layer
+    and the readout (the last one) are kept. Biases of changed layers become 0.
 
     Parameters
     ----------
@@ -67,7 +68,8 @@ def orthogonalize_(
     ------
     ArgumentError, ArgumentTypeError
         If an argument is not allowed, a layer is called twice or is no such layer (a transposed or
-        grouped convolution), or no layer is hidden. The model is then as before.
+        grouped convolution), its weight is shared or computed from other parameters, or no layer is
+        hidden. The model is then as before.
     NonFiniteError
         If the input of a layer is infinite, NaN, or zero.
 
@@ -110,7 +112,10 @@ def orthogonalize_(
         if not changed:
             raise ArgumentError("model", f"{len(order)} weight layers", "a model with hidden ones")
         for name, module in order:
-            if name in changed and getattr(module, "groups", 1) != 1:
+            if name not in changed:
+                continue
+            require_own_weight(name, module)
+            if getattr(module, "groups", 1) != 1:
                 raise ArgumentError("model", f"{name!r} with groups", "convolutions without groups")
 
         def visit(name: str, module: Any, received: Any) -> None:

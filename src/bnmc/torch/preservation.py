@@ -27,7 +27,9 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
 
     Restored bit for bit are parameters, buffers, the mode and the attributes of each module,
     ``requires_grad`` of each parameter, and the random states of PyTorch (CPU and CUDA), NumPy and
-    Python. Gradients are enabled inside the block, and compiled code runs eagerly.
+    Python. Unless it is a cure, the counters of versions are restored too, so a graph that the
+    caller made before can still go backward. Gradients are enabled inside the block, and compiled
+    code runs eagerly.
 
     Parameters
     ----------
@@ -50,6 +52,9 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(random_states_kept())
             stack.enter_context(torch.inference_mode(False))
+            if not cure:
+                counted = tuple(one for one, _ in (*parameters, *buffers))
+                stack.enter_context(torch.autograd._unsafe_preserve_version_counter(counted))
             stack.enter_context(torch.enable_grad())
             if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import is slow
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -91,11 +96,7 @@ def _copies(tensors: Any) -> list[tuple[Any, Any]]:
 
 
 def _put_back(torch: Any, tensors: list[tuple[Any, Any]]) -> None:
-    """Copy values back where a bit has changed.
-
-    ``.data`` leaves the counter of versions as it is. So a graph that the caller made before can
-    still go backward.
-    """
+    """Copy values back where a bit has changed; ``.data`` keeps the counter of versions."""
     for tensor, copy in tensors:
         if not torch.equal(_bits(torch, tensor.detach()), _bits(torch, copy)):
             tensor.data.copy_(copy)

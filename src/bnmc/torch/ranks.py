@@ -57,7 +57,8 @@ def maximize_rank_(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed. The model is then as before.
+        If an argument is not allowed, or the samples have collapsed to multiples of one vector, up
+        to rounding, so that the gradient is 0. The model is then as before.
     NonFiniteError
         If the loss or a gradient becomes infinite or NaN. The model is then as before.
 
@@ -67,7 +68,9 @@ def maximize_rank_(
     the last step, as the published algorithm does, so measure the model afterwards. The loss does
     not depend on the scale of H, so the gradient is inversely proportional to that scale. In a deep
     network without normalization H is small, and the learning rate must be small, too. The
-    published rate 0.001 belongs to pixels from 0 to 255.
+    published rate 0.001 belongs to pixels from 0 to 255. With the gain and the zero biases of
+    `gain_for_`, 100 steps at the rate 0.01 multiplied the rank bound of 30 layers of 64 relu
+    neurons by 3.4 (64 digits) to 5.4 (32 Gaussian samples).
 
     Examples
     --------
@@ -95,6 +98,7 @@ def maximize_rank_(
         with as_it_was(inner), torch.no_grad():
             order = [name for name, _ in called_weight_layers(inner, parts[0])]
         targets = _targets(order, layers)
+        _require_rank(inner, parts[0], targets[0], layers is not None)
         for target in targets:
             for part in parts:
                 for _ in range(steps):
@@ -118,21 +122,27 @@ def _targets(order: list[str], layers: Iterable[str] | None) -> list[str]:
     return names
 
 
+def _require_rank(model: Any, batch: Any, target: str, own_output: bool) -> None:
+    """Raise if the rows of a representation are multiples of each other, up to rounding.
+
+    The loss 1/√r is then 1, its maximum, so its gradient is 0.
+    """
+    torch: Any = import_extra("torch", "torch")
+    with as_it_was(model), torch.no_grad():
+        rows = _representation(model, batch, target, own_output)
+        loss = float(_inverse_root_rank(rows))
+    rounding = float(torch.finfo(rows.dtype).eps) ** 2
+    if loss >= 1.0 - max(rounding, 4.0 * float(torch.finfo(torch.float64).eps)):
+        at = "output" if own_output else "input"
+        found = f"collinear samples in the {at} of {target!r}, up to rounding"
+        hint = "there the gradient is 0; bnmc.torch.gain_for_ sets gain and biases of deep networks"
+        raise ArgumentError("model", found, "samples that differ there", hint)
+
+
 def _step(model: Any, batch: Any, target: str, own_output: bool, learning_rate: float) -> None:
     """Do one step of gradient descent on the loss of a layer."""
     torch: Any = import_extra("torch", "torch")
-    kept: list[Any] = []
-
-    def before(name: str, module: Any, received: Any) -> None:
-        if name == target and not own_output:
-            kept.append(received)
-
-    def after(name: str, module: Any, output: Any) -> None:
-        if name == target and own_output:
-            kept.append(output)
-
-    visit_weight_layers(model, batch, before, after=after)
-    loss = _inverse_root_rank(kept[0])
+    loss = _inverse_root_rank(_representation(model, batch, target, own_output))
     weights = [one for one in model.parameters() if one.requires_grad]
     if not (bool(torch.isfinite(loss)) and loss.requires_grad):
         raise NonFiniteError(None, None, f"rank loss of {target!r}")
@@ -144,6 +154,22 @@ def _step(model: Any, batch: Any, target: str, own_output: bool, learning_rate: 
             if not bool(torch.isfinite(gradient).all()):
                 raise NonFiniteError(None, None, f"gradient of the rank loss of {target!r}")
             weight.sub_(learning_rate * gradient)
+
+
+def _representation(model: Any, batch: Any, target: str, own_output: bool) -> Any:
+    """Return the output or the input of a weight layer."""
+    kept: list[Any] = []
+
+    def before(name: str, module: Any, received: Any) -> None:
+        if name == target and not own_output:
+            kept.append(received)
+
+    def after(name: str, module: Any, output: Any) -> None:
+        if name == target and own_output:
+            kept.append(output)
+
+    visit_weight_layers(model, batch, before, after=after)
+    return kept[0]
 
 
 def _inverse_root_rank(representation: Any) -> Any:

@@ -11,7 +11,7 @@ from bnmc._support.arguments import integer
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
-from bnmc.torch.models import as_model, uses_batch_statistics
+from bnmc.torch.models import as_model, own_weight, uses_batch_statistics
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.steps import INSTEAD, Step, steps_of
 from bnmc.torch.weights import Weights, weights_of
@@ -216,11 +216,7 @@ def _chain(
             f"{first.weight.label}: several norms or activations in one layer; a Chain has one each"
         )
     names = tuple(one.weight.label for one in members)
-    for name, count in Counter(names).items():
-        if count > 1:
-            troubles.append(
-                f"{name}: {count} layers share its weights; a Chain draws new weights in each layer"
-            )
+    troubles.extend(_shared(members))
     order, skip = _order(first, troubles)
     norm = norms[0] if norms else None
     for block in members:
@@ -255,6 +251,21 @@ def _chain(
     if norm is None or chain.shows_bias or skip != 0.0:  # else the norm hides the scale
         troubles.extend(weights.troubles)
     return ModelChain(chain, _unique(troubles), names)
+
+
+def _shared(members: list[_Block]) -> Iterator[str]:
+    """Find weights that several layers use, by calls of one module or by one tensor in several."""
+    users: dict[int, list[str]] = {}
+    for one in members:
+        weight = own_weight(one.weight.module)
+        key = id(one.weight.module if weight is None else weight)
+        users.setdefault(key, []).append(one.weight.label)
+    for labels in users.values():
+        if len(labels) > 1:
+            yield (
+                f"{labels[0]}: {len(labels)} layers share its weights; a Chain draws new weights "
+                "in each layer"
+            )
 
 
 def _order(block: _Block, troubles: list[str]) -> tuple[str, float]:

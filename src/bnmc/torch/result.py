@@ -377,6 +377,7 @@ class Measurement:
             gradient_norms=norms, rank=self.rank, soft_rank=self.soft_rank,
             mean_correlation=self.mean_correlation,
             most=np.array([values.shape[1] for values in self.spectrum]), view=self.view,
+            threshold=float(self.rank_threshold.max()),
         )  # fmt: skip
 
 

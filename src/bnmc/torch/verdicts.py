@@ -17,6 +17,9 @@ _STABLE = 10.0
 # Samples count as indistinguishable above this mean correlation.
 _SAME = 0.95
 
+# A rank that counts only singular values above this part of the largest one is not a rank.
+_COARSE = 0.1
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -31,6 +34,8 @@ class Findings:
         Largest possible rank of each layer.
     view : {"sample", "position"}
         What the rows of the representations are.
+    threshold : float
+        Singular values above this part of the largest one count for the rank.
     """
 
     gradient_norms: NDArray[np.float64] | None
@@ -39,6 +44,7 @@ class Findings:
     mean_correlation: NDArray[np.float64]
     most: NDArray[np.int64]
     view: str
+    threshold: float
 
 
 def verdict(found: Findings) -> str:
@@ -83,18 +89,30 @@ def _of_ranks(found: Findings) -> str:
     rows = f"{found.view}s"
     rank, soft = (values.mean(axis=0) for values in (found.rank, found.soft_rank))
     correlation = float(found.mean_correlation[:, -1].mean())
-    layers = len(rank)
+    over = f"over {len(rank)} layers" if len(rank) > 1 else "in 1 layer"
     if rank[-1] == 0:
         return "The last layer is zero for all samples."
+    coarse = found.threshold > _COARSE
+    softly = f"the soft rank goes from {_number(soft[0])} to {_number(soft[-1])} {over}"
     same = not math.isnan(correlation) and correlation > _SAME
-    if same or (layers > 1 and soft[-1] < 0.5 * soft[0]):
+    if same or _halved(soft, found.most):
         shown = "" if math.isnan(correlation) else f", mean correlation {correlation:.3g}"
-        return (
-            f"The {rows} collapse: the soft rank goes from {_number(soft[0])} to "
-            f"{_number(soft[-1])} over {layers} layers{shown} (rank {_number(rank[-1])} of "
-            f"{int(found.most[-1])})."
-        )
-    return f"The rank keeps {_number(rank[-1])} of {int(found.most[-1])} over {layers} layers."
+        kept = "" if coarse else f" (rank {_number(rank[-1])} of {int(found.most[-1])})"
+        return f"The {rows} collapse: {softly}{shown}{kept}."
+    if coarse:
+        return f"{softly[0].upper()}{softly[1:]}. The precision is too low for a rank."
+    of = f"{_number(rank[-1])} of {int(found.most[-1])} {over}."
+    if _halved(rank, found.most):
+        return f"The rank falls from {_number(rank[0])} to {of}"
+    return f"The rank keeps {of}"
+
+
+def _halved(values: NDArray[np.float64], most: NDArray[np.int64]) -> bool:
+    """Whether a rank, as a part of the largest possible one, falls below half of its first value.
+
+    The width of the layers bounds ranks: a narrow last layer alone is no collapse.
+    """
+    return bool(values[-1] / most[-1] < 0.5 * values[0] / most[0])
 
 
 def _number(value: Any) -> str:

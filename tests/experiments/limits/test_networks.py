@@ -35,6 +35,26 @@ def test_results_depend_on_the_state_of_the_generator_only(monkeypatch):
     assert not np.isin(outputs(rng, 1), first).any()
 
 
+@pytest.mark.parametrize(("bytes_", "workers"), [(0, 1), (2 * 9216, 2), (3 * 9216 - 1, 2),
+                                                 (10**9, 4)])  # fmt: skip
+def test_threads_fit_in_memory(bytes_, workers, monkeypatch):
+    """A network of width 16 takes 8 * 16 * (4 * 3 + 6 * 10) = 9216 bytes."""
+    given, pool = [], networks.ThreadPoolExecutor
+
+    def watched(count):
+        given.append(count)
+        return pool(count)
+
+    monkeypatch.setattr(networks, "_ROWS", 16)
+    monkeypatch.setattr(networks, "available_memory", lambda: bytes_)
+    monkeypatch.setattr(networks, "ThreadPoolExecutor", watched)
+    train_ensemble(
+        "ntk", X, Y, (0, 1), networks=5, rng=np.random.default_rng(1), threads=4, width=16,
+        progress=lambda done, total: None, test=X[:, :4],
+    )  # fmt: skip
+    assert given == [workers]
+
+
 def test_each_network_may_have_its_own_labels():
     same = outputs(np.random.default_rng(1), networks=2)
     other = outputs(np.random.default_rng(1), networks=2, labels=np.stack([Y, ~Y]))

@@ -166,7 +166,7 @@ def test_slope_of_the_one_dimensional_map_is_lambda_l(activation, n):
     ("activation", "sizes", "levels"),
     [
         (Activation(hard_tanh), (1, 6), (0.0, 1.0, 3.0)),
-        (Activation(hard_tanh), (3, 4), (1.0, 0.4, 3.0)),
+        pytest.param(Activation(hard_tanh), (3, 4), (1.0, 0.4, 3.0), marks=pytest.mark.slow),
         (HARD_SWISH, (4, 5), (1.5, 0.0, 2.0)),
         (Activation(lambda x: 1.0 if x > 0.3 else 0.0), (2, 3), (1.0, 2.0, 0.5)),
         (Activation(lambda x: 50.0 + math.tanh(2 * x)), (2, 30), (4.0, 0.1, 9.0)),

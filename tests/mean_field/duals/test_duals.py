@@ -121,6 +121,8 @@ def test_overflow_raises():
 
 
 def test_unknown_names_raise():
+    with pytest.raises(UnknownNameError, match=r"silu, .*cos.*\(did you mean 'relu\^2'\?\)"):
+        dual("relu2")
     with pytest.raises(UnknownNameError, match="tanh"):
         dual("tahn")
     with pytest.raises(ArgumentTypeError):

@@ -26,12 +26,18 @@ SLOW = {"10": [name for name in FUNCTIONS if name.startswith(("|x", "±", "√",
 SLOW["3"] = [name for name in SLOW["10"] if name not in ("|x|^1.3", "√max(x, 0)")]
 SLOW["10"] += ["sin 20x", "x + sin 45x", "cos x²"]
 
-#: These are tested at n = 10 or n = 3 each time, and the norm that does not centre with a jump.
+#: Each time, such a function is tested at another n, or one with a like singularity.
 LATER = {
-    "10": ["narrow bump at .25", "bump at sin 1", "bump of 1e-3", "tanh 1e5x", "exp |x|^1.5"],
-    "3": ["bump at .7"],
+    "10": [
+        "narrow bump at .25", "bump at sin 1", "bump at .7", "bump of 1e-3", "tanh 1e5x",
+        "tanh 300x", "exp |x|^1.5", "sin 1/(x² + .05)", "log(x² + 1e-6)",
+    ],
+    "3": [
+        "bump at .7", "narrow bump at .25", "bump at sin 1", "x + sin 45x", "|x|^1.3", "tanh 1e5x",
+        "exp |x|^1.5",
+    ],
     "2 uncentred": ["log(x² + 1e-6)", "|x − .3|"],
-}
+}  # fmt: skip
 
 CASES = [
     pytest.param(name, batch, marks=[pytest.mark.slow] if name in LATER.get(batch, ()) else [])

@@ -103,10 +103,10 @@ def test_survey(activation):
     ("function", "kinks", "first"),
     [
         (hard_swish, (-3.0, 3.0), 20),
-        (lambda x: math.log1p(math.exp(x)), (), 43),
+        pytest.param(lambda x: math.log1p(math.exp(x)), (), 43, marks=pytest.mark.slow),
         (lambda x: x * x, (), 8),
-        (lambda x: max(x, 0.0) ** 2, (0.0,), 7),
-        (exponential, (), 7),
+        pytest.param(lambda x: max(x, 0.0) ** 2, (0.0,), 7, marks=pytest.mark.slow),
+        pytest.param(exponential, (), 7, marks=pytest.mark.slow),
     ],
 )
 def test_survey_of_other_activations(function, kinks, first):

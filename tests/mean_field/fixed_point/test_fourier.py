@@ -94,6 +94,8 @@ def test_steps_average_over_taps_and_add_the_bias():
     np.testing.assert_allclose(path[2], plain.step(path[1] + 0.125), rtol=1e-12)
 
 
+# The steps of the path are compared with their formula above.
+@pytest.mark.slow
 def test_wide_networks_follow_the_path():
     chain = bnmc.Chain(
         4000, 4, "tanh", norm="none", gain=1.2, bias_variance=0.2,

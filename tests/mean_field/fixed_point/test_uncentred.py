@@ -21,7 +21,9 @@ def fixed_point(activation, n):
     return field(activation, n).fixed_point()
 
 
-@pytest.mark.parametrize(("name", "c"), [("relu", 0.487), ("sigmoid", 0.970)])
+@pytest.mark.parametrize(
+    ("name", "c"), [("relu", 0.487), pytest.param("sigmoid", 0.970, marks=pytest.mark.slow)]
+)
 def test_published_correlations(name, c):
     assert fixed_point(name, 5).c == pytest.approx(c, abs=5e-4)
 

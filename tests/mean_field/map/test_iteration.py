@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from mean_field_maps import FALSE_ALARM, HOMOGENEOUS, mean_field, random_gram
+from numpy_convolutions import covariance
 from scipy import stats
 
 import bnmc
@@ -127,6 +128,7 @@ def test_trajectories_converge_at_the_rate_of_the_fixed_point(activation):
         ({"norm": "batch-uncentred"}, "tanh"),
         ({"norm": "none", "gain": 1.3}, "tanh"),
         ({"eps": 0.1, "gain": 0.5}, "relu"),
+        ({"norm": "layer", "convolution": bnmc.Convolution((1, 4), (1, 2))}, "relu"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -215,10 +217,34 @@ def test_zeros_with_eps_stay_zeros_before_the_activation(eps):
     np.testing.assert_allclose(found, np.full((3, 3), 0.25), rtol=1e-12)
 
 
-def test_norms_over_the_features_have_no_map():
-    chain = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
-    with pytest.raises(ArgumentError, match="^norm: .*CorrelationMap"):
-        MeanField(chain).step(np.eye(3))
+@pytest.mark.parametrize("norm", ["layer", "rms", "group(2)"])
+@pytest.mark.parametrize("eps", [0.0, 0.3])
+def test_a_norm_over_the_features_divides_each_sample(norm, eps):
+    """E erf(u)erf(v) = (2/π) arcsin(2 E uv / √((1 + 2 E u²)(1 + 2 E v²))), by Williams (1997)."""
+    convolution = bnmc.Convolution((1, 3), (1, 2))
+    gram = random_gram(6, 5)
+    options = {"gain": 1.7, "bias_variance": 0.4, "convolution": convolution}
+    chain = Chain(8, 6, "erf", norm=norm, eps=eps, **options)
+    seen = 1.7**2 * covariance(gram, (1, 3), (1, 2)) + 0.4
+    spread = np.sqrt(np.diag(seen) + eps)
+    q = seen / np.outer(spread, spread)
+    size = np.sqrt(1.0 + 2.0 * np.diag(q))
+    expected = 2.0 / np.pi * np.arcsin(2.0 * q / np.outer(size, size))
+    found = MeanField(chain).step(gram, rtol=1e-9, rng=0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
+
+
+def test_orders_and_samples_that_norms_over_the_features_refuse():
+    after = Chain(10, 3, "tanh", norm="layer", order="activation-norm")
+    with pytest.raises(ArgumentError, match="^order: .*CorrelationMap"):
+        MeanField(after).step(np.eye(3))
+    toy = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
+    with pytest.raises(ArgumentError, match="^G: .*diagonal has no 0"):
+        MeanField(toy).step(np.diag([1.0, 0.0, 1.0]))
+    damped = Chain(10, 3, "sigmoid", norm="rms", eps=0.1)
+    np.testing.assert_allclose(MeanField(damped).step(np.zeros((3, 3))), np.full((3, 3), 0.25))
+    with pytest.raises(ArgumentError, match="chain: .*MeanField.*step"):
+        bnmc.mean_field.CorrelationMap.of(Chain.conv(8, 1, shape=(1, 3), kernel=(1, 3), norm="rms"))
 
 
 def test_bad_arguments():

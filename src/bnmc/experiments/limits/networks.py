@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.blas import one_blas_thread
 from bnmc._support.keys import draw_key
+from bnmc._support.machine import available_memory
 from bnmc._support.progress import Progress
 from bnmc.infinite_width import NetworkTraining, train_networks
 
@@ -46,6 +47,7 @@ def train_ensemble(
     rng : numpy.random.Generator
         Advances by one draw.
     threads : int
+        Fewer are used if their networks would not fit in memory.
     progress : callable
         Called with (done, networks).
     **options
@@ -70,8 +72,12 @@ def train_ensemble(
         )
 
     found: list[NetworkTraining] = []
+    # Weights with their start, gradient and change, and activations; a thread has one group.
+    columns = x.shape[1] + (0 if options.get("test") is None else options["test"].shape[1])
+    needed = 8 * size * options["width"] * (4 * len(x) + 6 * columns)
+    workers = max(1, min(threads, len(groups), available_memory() // needed))
     # If the loop ends early, by Ctrl-C for example, `map` cancels the networks that wait.
-    with one_blas_thread(), ThreadPoolExecutor(min(threads, len(groups))) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
         for at, result in zip(groups, pool.map(trained, groups), strict=True):
             found.append(result)
             progress(min(at.stop, networks), networks)

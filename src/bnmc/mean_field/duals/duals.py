@@ -13,7 +13,12 @@ from numpy.typing import ArrayLike
 from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc._support.array_arguments import broadcast, real_numbers
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
+from bnmc.errors import (
+    ArgumentError,
+    NonFiniteError,
+    PartialEstimateError,
+    UnknownNameError,
+)
 from bnmc.mean_field.duals.closed_forms import (
     CLOSED_FORMS,
     ClosedForm,
@@ -256,7 +261,11 @@ def dual(activation: _Spec | Dual) -> Dual:
         return activation
     if isinstance(activation, str) and activation in CLOSED_FORMS:
         return Dual(activation, True, CLOSED_FORMS[activation], None, None)
-    function = as_activation(activation)
+    try:
+        function = as_activation(activation)
+    except UnknownNameError as error:
+        others = (name for name in CLOSED_FORMS if name not in error.known)
+        raise UnknownNameError("activation", str(activation), (*error.known, *others)) from None
     if function.builtin and function.name in CLOSED_FORMS:
         return Dual(function.name, True, CLOSED_FORMS[function.name], None, None)
     if not function.builtin:

@@ -39,7 +39,10 @@ _AGREED = 0.3
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require_independent(chain)
-    require_fully_connected(chain, "measure the spread of a run of bnmc.simulate")
+    instead = "measure the spread of a run of bnmc.simulate"
+    require_fully_connected(chain, instead)
+    if chain.normalization.axis != "batch" or chain.normalization.is_identity:
+        raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"', instead)
     point, errors = fixed_point_and_errors(chain)
     used = {name: error for name, error in errors.items() if name not in _ELSEWHERE}
     worst = max(used, key=lambda name: (not used[name] <= math.inf, used[name]))

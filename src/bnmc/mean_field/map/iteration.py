@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import finite_array, integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_memory
@@ -87,13 +88,15 @@ def _run(
     if chain.skip != 0:
         hint = (
             "with a skip connection the Gram matrix alone does not say what comes next"
-            if chain.normalization.axis == "batch"
+            if chain.normalization.axis == "batch" or chain.convolution is not None
             else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections"
         )
         raise ArgumentError("skip", chain.skip, "0", hint)
-    if not chain.normalization.acts_on_rows:
-        hint = "use bnmc.mean_field.CorrelationMap.of(chain), whose map acts on pairs of samples"
-        raise ArgumentError("norm", chain.norm, "a norm over the batch, or none", hint)
+    if chain.order_code != NORM_FIRST:
+        hint = "bnmc.mean_field.CorrelationMap.of(chain) has other orders"
+        if chain.convolution is not None:
+            hint = "bnmc.simulate measures this chain"
+        raise ArgumentError("order", chain.order, '"norm-activation"', hint)
     depth = integer("depth", depth, low=0)
     rtol = real("rtol", rtol, above=0.0)
     max_nodes = integer("max_nodes", max_nodes, low=1)
@@ -123,8 +126,11 @@ def _first_layer(chain: Chain, name: str, G: ArrayLike) -> _FirstLayer:
     gram = validate_gram(given, name)
     rows = gaussian_rows(chain, gram, float(np.finfo(given.dtype).eps))
     if not rows.has_variance:
-        centres = chain.normalization.hides_common_part
-        allowed = "samples that are not all equal" if centres else "samples not all 0"
+        allowed = "samples not all 0"
+        if chain.normalization.hides_common_part:
+            allowed = "samples that are not all equal"
+        if chain.normalization.axis == "features":
+            allowed = "a matrix whose diagonal has no 0"
         raise ArgumentError(name, float(np.abs(gram).max()), allowed, "no row can be normalized")
     return _FirstLayer(gram, rows)
 
@@ -133,6 +139,9 @@ def _next_rows(chain: Chain, gram: FloatArray, layer: int) -> Rows:
     """Return the law of the rows of a layer, from the Gram matrix of the layer before."""
     rows = gaussian_rows(chain, gram)
     if not rows.has_variance:
+        if chain.normalization.axis == "features":
+            sample = int(np.diagonal(chain.covariance(gram)).argmin())
+            raise ZeroVarianceError(None, layer, None, sample)
         raise ZeroVarianceError(None, layer, 0)
     return rows
 

@@ -4,6 +4,10 @@ A row of h = gain · W a + b has one entry per sample.  Given the Gram matrix G 
 layer before, it is normal with mean 0 and covariance gain² G + ``bias_variance`` 11ᵀ at infinite
 width, with the average C(G) over taps in place of G for a convolution.  `_row_covariance` is the
 only function that goes from G to that covariance.
+
+A norm over the features divides each sample by the root mean square of its features.  At infinite
+width the mean over all of them, or over those of a group, is 0 and the mean square is the variance
+of the sample.  So such a norm divides the covariance by constants, and acts as no other norm.
 """
 
 from __future__ import annotations
@@ -84,6 +88,8 @@ def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> 
     none = np.zeros(0)
     zero = Rows(np.zeros((n, 0)), none, none, float(norm.is_identity or chain.eps > 0), scale)
     covariance = _row_covariance(chain, gram)
+    if norm.axis == "features":
+        return _rows_of_samples(covariance, n, chain.eps, rounding)
     if covariance is None:
         return zero
     basis = _seen_basis(norm, n)
@@ -101,6 +107,26 @@ def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> 
         return zero
     values = values / trace
     return Rows(vectors, values, values, damping if damping > _UNDAMPED else 0.0, scale)
+
+
+def _rows_of_samples(
+    covariance: _Covariance | None, batch: int, eps: float, rounding: float
+) -> Rows:
+    """Return the law of a row whose samples are divided by their standard deviations."""
+    none = np.zeros(0)
+    if covariance is None:
+        return Rows(np.zeros((batch, 0)), none, none, float(eps > 0), 1.0)
+    variances = np.diagonal(covariance.matrix) + covariance.divided(eps)
+    if not (variances > 0.0).all():
+        return Rows(np.zeros((batch, 0)), none, none, 0.0, 1.0)
+    if np.isinf(variances).any():  # the rows are negligible beside eps
+        return Rows(np.zeros((batch, 0)), none, none, 1.0, 1.0)
+    spread = np.sqrt(variances)
+    matrix = covariance.matrix / (spread[:, None] * spread)
+    values, vectors = np.linalg.eigh(matrix)
+    seen = values > batch * rounding * np.abs(matrix).sum(axis=0).max()
+    values, vectors = values[seen], vectors[:, seen]
+    return Rows(vectors, values, np.zeros_like(values), 1.0, 1.0)
 
 
 @dataclass(frozen=True)
