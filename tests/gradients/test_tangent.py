@@ -65,7 +65,7 @@ def features(kernels):
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [pytest.param(name, FEW, id=name) for name in ("centred", "skip", "two batches")]
+    [pytest.param(name, FEW, id=name) for name in ("skip", "two batches")]
     + [pytest.param(name, MANY, id=f"{name}, {MANY}", marks=pytest.mark.slow) for name in CASES],
 )
 def test_the_joint_law_is_that_of_real_networks(name, count):

@@ -183,7 +183,7 @@ MISTAKES = {
 AGAIN = (
     "eps 1e-8", "two W in turn", "last W, odd calls", "paired rows, 0.7", "Student, 30",
     "last W, even calls", "second half of rows", "normalized rows", "uniform", "truncated",
-    "correlated rows", "ddof 1", "bias", "2 %",
+    "correlated rows", "ddof 1", "bias", "2 %", "Rademacher", "factor 1/sqrt(width)",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.experiments.gradients import norms_over_depth
 from bnmc.experiments.parts import Call
 
-SIZES = norms_over_depth.Sizes(300, 10, 80, 12, ("relu", "tanh"))
+SIZES = norms_over_depth.Sizes(300, 10, 80, 12, ("relu", "tanh", "linear"))
 
 
 class TestExplosion:
