@@ -73,6 +73,25 @@ def test_jacobians_are_those_of_differences(name, f):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7 * np.abs(expected).max())
 
 
+def test_rows_of_small_deviations_are_linear():
+    """sin is rising at 1 and falling at 2, so N(sin(m + d)) is N(d) or −N(d)."""
+    rng, mean = np.random.default_rng(0), np.array([1.0, 2.0])
+    d = rng.standard_normal((2, 7))
+    d -= d.mean(axis=1)[:, None]
+    theta, weight = rng.standard_normal((7, 7)), np.ones(2)
+    left = _Outputs.of(Activation.named("sin"), 1e-12 * d, mean, True)
+    right = _Outputs.of(Activation.named("sin"), 1e-12 * d[::-1], mean[::-1], True)
+    lengths = np.linalg.norm(d, axis=1)
+    signs = np.array([[1.0], [-1.0]])
+    np.testing.assert_allclose(left.unit, signs * d / lengths[:, None], rtol=1e-12)
+    expected = np.zeros((7, 7))
+    for k in (0, 1):
+        P, Q = (np.eye(7) - 1 / 7 - np.outer(d[i], d[i]) / lengths[i] ** 2 for i in (k, 1 - k))
+        expected -= P @ theta @ Q / (lengths[0] * lengths[1] * 1e-24)
+    found = left.tangents(right, weight, split(theta))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
 def test_rows_have_the_covariances_of_the_law():
     laws, between, *_ = two_batches()
     factor = joint_factor(*(law.seen for law in laws), between[:-1, :-1])

@@ -69,13 +69,13 @@ class RowPaths(BatchNetwork):
     def replicate(self, points: int, rng: np.random.Generator, report: Report) -> FloatArray:
         """Return an estimate of the kernel from some random paths."""
         normals = normal_points(sum(self.sizes), points, rng)
-        h, shortened, tangents = self._first(normals)
+        h, weight, tangents = self._first(normals)
         for depth in range(1, self.depth + 1):
             layers = [self._layer(part) for part in h]
             a = np.concatenate([layer.outputs() for layer in layers], axis=1)
             fresh = self._blocks(self.weighed(a.T @ a / points))
             moved = {
-                (i, j): shortened[i, j] * _through_norms(layers[i], layers[j], tangent)
+                (i, j): weight * _through_norms(layers[i], layers[j], tangent)
                 for (i, j), tangent in tangents.items()
             }
             for (i, j), tangent in moved.items():
@@ -86,8 +86,7 @@ class RowPaths(BatchNetwork):
             x = np.concatenate([layer.x for layer in layers], axis=1)
             report()
             if depth < self.depth:
-                h, ranks = self._next(a, x, depth, rng)
-                shortened = self._factors(ranks, 1.0)
+                h, weight = self._next(a, x, depth, rng), np.ones(1)
         if self.tangent:
             return self.assembled({key: one.mean(axis=0) for key, one in tangents.items()})
         stream = self._blocks(self.skip**2 * (x.T @ x) / points)
@@ -95,8 +94,8 @@ class RowPaths(BatchNetwork):
 
     def _first(
         self, normals: FloatArray
-    ) -> tuple[list[FloatArray], dict[Key, FloatArray | float], dict[Key, FloatArray]]:
-        """Return the deviations of h_0, the factors of its tangents, and the tangents."""
+    ) -> tuple[list[FloatArray], FloatArray, dict[Key, FloatArray]]:
+        """Return the deviations of h_0, the weights of its tangents, and these."""
         parts = [centred(one) for one in self.parts()]
         products = self.products(parts)
         laws = [self.law(products[i, i], 0, i) for i in range(len(parts))]
@@ -113,13 +112,13 @@ class RowPaths(BatchNetwork):
             for pair in (self.pairs if self.tangent else [])
         }
         freedom = max(1, factor.shape[1] - 2)
-        squares = np.sum(z**2, axis=1)[:, None, None] / freedom
-        return h, self._factors([law.rank for law in laws], squares), first
+        weight = np.sum(z**2, axis=1)[:, None, None] / freedom
+        return h, weight, first
 
     def _next(
         self, a: FloatArray, x: FloatArray, depth: int, rng: np.random.Generator
-    ) -> tuple[list[FloatArray], list[int]]:
-        """Return the deviations of h of the next layer, and the ranks of their laws."""
+    ) -> list[FloatArray]:
+        """Return the deviations of h of the next layer."""
         points, samples = x.shape
         outputs = np.hstack([one - one.mean(axis=1, keepdims=True) for one in self._split(a)])
         covariance = self.weight_variance * (outputs.T @ outputs) / points
@@ -135,7 +134,7 @@ class RowPaths(BatchNetwork):
         both = np.concatenate([order, order + points // 2])
         normals = normal_points(samples, points, rng)[both]
         h = self.skip * x + normals[:, : factor.shape[1]] @ factor.T
-        return self._split(h), [law.rank for law in laws]
+        return self._split(h)
 
     def _require_finite_variance(self, law: BatchLaw, batch: int) -> None:
         """Raise if the variance of 1/variance of a row is infinite, and so that of estimates."""
@@ -148,15 +147,6 @@ class RowPaths(BatchNetwork):
                 'estimates of the tangent kernel have infinite variance; method="monte-carlo" '
                 "gives those of single networks",
             )  # fmt: skip
-
-    def _factors(
-        self, ranks: list[int], factor: FloatArray | float
-    ) -> dict[Key, FloatArray | float]:
-        """Return factors of the tangents of all pairs: 0 if a normalized row is ±1 times another.
-
-        Then the derivative of the norm is 0.
-        """
-        return {(i, j): factor if min(ranks[i], ranks[j]) > 2 else 0.0 for i, j in self.pairs}
 
     def _layer(self, h: FloatArray) -> Layer:
         """Return the layer of some rows of a batch."""
