@@ -395,7 +395,6 @@ def test_other_functions_name_their_alternative():
     with pytest.raises(BackendError, match="backend='cpu'"):
         bnmc.mixing.tv_bound(chain, 2, backend="cuda")
     for call in (
-        lambda: bnmc.gradients.tangent_kernel(chain, 2),
         lambda: bnmc.MeanField(chain).fluctuations(),
         lambda: bnmc.kernels.law(chain),
         lambda: bnmc.invariant.check(chain),
