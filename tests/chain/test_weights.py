@@ -185,6 +185,8 @@ def largest_distance(mine, other):
     )
 
 
+# The next test compares blocks of torch with the same law of weights and biases.
+@pytest.mark.slow
 def test_the_law_is_that_of_modules_of_torch(torch):
     """Two layers of `Linear`, `LayerNorm` and tanh, in narrow networks that tell laws apart."""
     start = np.random.default_rng(5).standard_normal((3, 2))
