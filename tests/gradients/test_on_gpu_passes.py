@@ -188,6 +188,8 @@ def test_a_layer_is_that_of_numpy(order, groups, bias):
     assert run.delta_gram[0, 0] * scale == pytest.approx(own.T @ own, rel=1e-10, abs=1e-10)
 
 
+# That of orthogonal weights is traced.
+@pytest.mark.untraced
 def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(monkeypatch):
     chain = Chain(72, 2, "tanh", norm=GroupNorm(3), skip=0.5, bias_variance=0.2)
 
