@@ -63,7 +63,8 @@ def test_products_with_unseen_weights_have_their_law():
     count, rng = 20_000, np.random.default_rng(7)
     a = rng.standard_normal((4, 2)) @ rng.standard_normal((2, 3))
     each = np.broadcast_to(a, (count, 4, 3))
-    unseen = UnseenWeights([np.random.default_rng((0, k)) for k in range(count)])
+    chain = Chain(4, 3, norm="none")
+    unseen = UnseenWeights(chain, [np.random.default_rng((0, k)) for k in range(count)])
     h = unseen.times(1, each)
     back = unseen.transposed_times(1, each, h**2)
     real = rng.standard_normal((count, 4, 4)) / 2
@@ -85,7 +86,7 @@ def test_products_with_unseen_weights_have_their_law():
 
 def test_hidden_rows_have_no_mean_if_the_norm_centres():
     chain = Chain(5, 4, "tanh", eps=0.3)
-    weights = UnseenWeights([np.random.default_rng(0)])
+    weights = UnseenWeights(chain, [np.random.default_rng(0)])
     x = np.random.default_rng(1).standard_normal((1, 5, 4))
     network = Network(chain, 1, x, weights, 1, 0)
     h = weights.times(1, x)  # another draw, of the shape only
@@ -97,6 +98,6 @@ def test_hidden_rows_have_no_mean_if_the_norm_centres():
 
 def test_layers_out_of_range_raise():
     chain = Chain(5, 4, "relu", norm="none", gain=1e-80)
-    weights = UnseenWeights([np.random.default_rng(0)])
+    weights = UnseenWeights(chain, [np.random.default_rng(0)])
     with pytest.raises(NonFiniteError, match="layer 2"):
         Network(chain, 1, np.ones((1, 5, 4)), weights, 3, 0)

@@ -9,7 +9,7 @@ from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
-from bnmc import Chain
+from bnmc import Chain, Convolution
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -124,6 +124,141 @@ def test_the_kernel_of_two_batches_is_that_of_these_networks(norm):
     ]
     readout = np.stack([one.standard_normal((1, 7)) for one in generators]) / math.sqrt(7)
     np.testing.assert_allclose(found.kernels, kernels_of(networks, readout), rtol=1e-11)
+
+
+SHARED = {
+    "bias": Chain(6, 3, "tanh", norm="none", bias_variance=0.3, gain=1.2),
+    "bias, layer, skip": Chain(6, 3, "tanh", norm="layer", bias_variance=0.4, skip=0.6, eps=0.1),
+    "bias, layer after": Chain(
+        6, 3, "tanh", norm="layer", order="activation-norm", bias_variance=0.4, eps=0.1
+    ),
+    "bias, groups, residual": Chain.resnet(
+        6, 3, "tanh", norm="group(2)", bias_variance=0.2, eps=0.1
+    ),
+    "bias that the norm hides": Chain(6, 4, "tanh", bias_variance=0.4, eps=0.1),
+    "of pytorch": Chain(6, 3, "tanh", norm="layer", weights="pytorch", eps=0.1),
+    "convolution": Chain.conv(4, 2, "tanh", shape=(2, 3), kernel=(2, 2), eps=0.1),
+    "convolution, none, bias": Chain(
+        3, 12, "tanh", norm="none", bias_variance=0.3, gain=1.2,
+        convolution=Convolution((3, 2), (3, 1)),
+    ),
+    "convolution, layer, skip, bias": Chain(
+        4, 8, "tanh", norm="layer", skip=0.7, bias_variance=0.3, eps=0.1,
+        convolution=Convolution((2, 2), (2, 2)),
+    ),
+}  # fmt: skip
+
+
+def layers_of_torch(torch, chain):
+    """Return N, W * and the pooled readout of states (samples, features, height, width)."""
+    functional = torch.nn.functional
+    convolution = chain.convolution
+    kernel = (1, 1) if convolution is None else convolution.kernel
+
+    def norm(x):
+        if chain.norm == "none":
+            return x
+        if chain.norm == "batch":
+            return functional.batch_norm(x, None, None, training=True, eps=chain.eps)
+        groups = 2 if chain.norm == "group(2)" else 1
+        # Each pixel by itself.
+        pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+        normed = functional.group_norm(pixels, groups, eps=chain.eps)
+        return normed.reshape(x.shape[0], *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
+
+    def convolved(weight, bias, x):
+        (height, width) = kernel
+        pads = ((width - 1) // 2, width // 2, (height - 1) // 2, height // 2)
+        padded = functional.pad(x, pads, mode="circular") if max(pads) else x
+        return functional.conv2d(padded, weight.reshape(*weight.shape[:2], *kernel), bias)
+
+    return norm, convolved
+
+
+def kernel_of_torch(chain, initial, weights, biases, readout):
+    """Return Θ of one network by autograd, with respect to the parameters ω, β and v."""
+    torch = pytest.importorskip("torch")
+    norm, convolved = layers_of_torch(torch, chain)
+    root, spread = math.sqrt(chain.fan_in), math.sqrt(chain.bias_variance)
+
+    def parameter(values):
+        return torch.tensor(values, requires_grad=True)
+
+    omegas = [parameter(one * root) for one in weights]
+    betas = [parameter(one / spread if spread else one) for one in biases]
+    v = parameter(readout * math.sqrt(chain.width))
+    pixels = (1, 1) if chain.convolution is None else chain.convolution.shape
+    x = torch.tensor(initial).reshape(chain.width, -1, *pixels).transpose(0, 1)
+    is_first = chain.order == "norm-activation"
+    x = norm(x) if is_first else x
+    for omega, beta in zip(omegas, betas, strict=True):
+        h = chain.skip * x + convolved(
+            chain.gain * omega / root, spread * beta, activations(torch, chain, norm, x)
+        )
+        x = norm(h) if is_first else h
+    a = activations(torch, chain, norm, x).mean(dim=(2, 3))
+    outputs = a @ v / math.sqrt(chain.width)
+    parameters = [*omegas, *betas, v]
+    rows = []
+    for output in outputs:
+        found = torch.autograd.grad(
+            output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        rows.append(torch.cat([one.ravel() for one in found]).numpy())
+    return np.array(rows) @ np.array(rows).T
+
+
+def activations(torch, chain, norm, x):
+    if chain.order == "activation-norm":
+        return norm(torch.tanh(x))
+    return torch.tanh(norm(x) if chain.order == "pre-activation" else x)
+
+
+@pytest.mark.parametrize("probes", [None, 3])
+@pytest.mark.parametrize("name", SHARED)
+def test_the_kernel_with_biases_and_convolutions_is_that_of_autograd(name, probes):
+    chain, depth = SHARED[name], 2
+    initial = np.random.default_rng(1).standard_normal((chain.width, chain.batch))
+    options = {"chains": 2, "rng": 6, "initial": initial, "sampler": "weights"}
+    found = tangent_kernel(chain, depth, probes=probes, **options)
+    run = bnmc.simulate(chain, depth, **options)
+    layers = range(1, depth + 1)
+    for network in range(2):
+        counter = [0, 0, 0, network]
+        generator = np.random.Generator(np.random.Philox(key=found.key, counter=counter))
+        theta = kernel_of_torch(
+            chain,
+            initial,
+            [bnmc.drawn_weights(run, layer, chain=network) for layer in layers],
+            [bnmc.drawn_biases(run, layer, chain=network) for layer in layers],
+            generator.standard_normal(chain.width) / math.sqrt(chain.width),
+        )
+        if probes:
+            signs = 1.0 - 2.0 * generator.integers(0, 2, (probes, len(theta)))
+            theta = tangent._unprobed(signs[None], (signs @ theta @ signs.T)[None])[0]
+        scale = np.abs(theta).max()
+        np.testing.assert_allclose(found.kernels[network], theta, rtol=1e-9, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("convolution, none, bias", FEW)]
+    + [pytest.param(name, MANY, marks=pytest.mark.slow) for name in SHARED if name != "of pytorch"],
+)
+def test_the_law_without_weights_is_that_with_weights(name, count):
+    """Seven two-sample Kolmogorov-Smirnov tests, of level 1e-6 / 7, as above."""
+    chain = SHARED[name]
+    initial = np.random.default_rng(3).standard_normal((chain.width, chain.batch))
+    ours, theirs = (
+        features(
+            tangent_kernel(
+                chain, 2, chains=count, rng=rng, sampler=sampler, initial=initial
+            ).kernels
+        )
+        for rng, sampler in ((1, "conditional"), (2, "weights"))
+    )
+    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(ours.T, theirs.T, strict=True)]
+    assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
 
 
 def limit_of_relu(gram, depth):

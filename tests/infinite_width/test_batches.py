@@ -161,8 +161,8 @@ def test_nearly_equal_samples_have_the_kernel_of_their_differences(kernel, optio
 
 
 def clustered(by):
-    """Two samples, and four that are nearly one: integrals converge slowly."""
-    x = np.random.default_rng(1).standard_normal((40, 6))
+    """Two samples, and two that are nearly the first: integrals converge slowly."""
+    x = np.random.default_rng(1).standard_normal((40, 4))
     x[:, 2:] = x[:, :1] + by * x[:, 2:]
     return x
 

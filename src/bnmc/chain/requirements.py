@@ -8,7 +8,6 @@ from bnmc.errors import ArgumentError
 
 __all__ = [
     "require_fully_connected",
-    "require_no_bias",
     "require_row_by_row",
     "require_stationary_law",
     "require_two_samples",
@@ -81,18 +80,6 @@ def require_fully_connected(chain: Chain, instead: str) -> None:
     """
     if chain.convolution is not None:
         raise ArgumentError("convolution", chain.convolution, "None", instead)
-
-
-def require_no_bias(chain: Chain, instead: str) -> None:
-    """Raise if the layers have a bias that the norm does not subtract.
-
-    Raises
-    ------
-    ArgumentError
-        About `bias_variance`; `instead` is the advice in the message.
-    """
-    if chain.shows_bias:
-        raise ArgumentError("bias_variance", chain.bias_variance, "0", instead)
 
 
 def require_two_samples(chain: Chain) -> None:

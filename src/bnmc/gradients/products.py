@@ -6,8 +6,8 @@ patches, folded.
 
 `DrawnWeights` draws every matrix, for any law of weights.  `ReplayedRows` draws products with
 Gaussian matrices given all products before, and makes none; its rows are those of `simulate`.
-`UnseenWeights` does the same with any number of functions, without biases, and with rows of its
-own.  Arrays are (networks, width, columns), in float64.
+`UnseenWeights` does the same with any number of functions, and with rows of its own.  Arrays are
+(networks, width, columns), in float64.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ class ReplayedRows:
             triangle = one.factor[np.ix_(at, at)]
             # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
             basis = np.linalg.solve(triangle, seen[:, at].T).T / root
-            # One more row for the bias.
-            shape = len(seen), delta.shape[2]
-            z = self._generator(index, layer).standard_normal(shape) @ roots[index].T
+            z = self._noise(index, layer, len(seen), roots[index])
             known = one.normals[:, at].T @ delta[index] / root - basis.T @ z
             found.append((z + basis @ known)[:fan_in])
         return _folded(self._chain, np.stack(found))
@@ -177,20 +175,19 @@ class ReplayedRows:
 
     def _seen(self, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
-        chain, a = self._chain, _patches(self._chain, a)
-        if self._law.norm == codes.NORM_CENTRED:
-            by_batch = a.reshape(*a.shape[:2], -1, chain.batch)
-            seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
-            return seen.reshape(a.shape)
-        if not chain.shows_bias:
-            return a
-        constant = np.sqrt(chain.bias_variance * chain.fan_in) / chain.gain
-        row = np.full((len(a), 1, a.shape[2]), constant)
-        return np.concatenate([a, row], axis=1)
+        if self._law.norm != codes.NORM_CENTRED:
+            return _operand(self._chain, a)
+        patches = _patches(self._chain, a)
+        by_batch = patches.reshape(*patches.shape[:2], -1, self._chain.batch)
+        seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
+        return seen.reshape(patches.shape)
 
-    def _generator(self, index: int, layer: int) -> np.random.Generator:
+    def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
+        """Return the rows Z, which are those of `root` times normals; one more for a bias."""
         counter = [0, 1, layer, self._numbers[index]]
-        return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        noise: Float64Array = generator.standard_normal((rows, len(root))) @ root.T
+        return noise
 
 
 class _Seen(NamedTuple):
@@ -204,46 +201,64 @@ class _Seen(NamedTuple):
 class UnseenWeights:
     """Gaussian weights that are never made: products have their law given all products before.
 
-    The rows of W a are independent N(0, aᵀa / width).  Given h = W a, with δ a function of h,
+    Let s be what the weights of a row and its bias multiply: the activations a, or their patches,
+    with one more row if there is a bias (see `ReplayedRows`), and f the number of weights of a row.
+    The rows of h = W s are independent N(0, sᵀs / f).  Given h, with δ a function of h,
 
-        Wᵀ δ = a (aᵀa)⁺ (hᵀδ - aᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
+        Wᵀ δ = s (sᵀs)⁺ (hᵀδ - sᵀZ) + Z,    rows of Z: N(0, δᵀδ / f).
 
     Parameters
     ----------
+    chain : Chain
+        With Gaussian weights.
     generators : list of Generator
         One for each network.
     """
 
-    def __init__(self, generators: list[np.random.Generator]) -> None:
-        self._generators = generators
+    def __init__(self, chain: Chain, generators: list[np.random.Generator]) -> None:
+        self._chain, self._generators = chain, generators
         self._products: dict[int, Float64Array] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
-        """Return W a, and keep it."""
-        values, vectors = _eigen(a)
-        roots = vectors * np.sqrt(values / a.shape[1])[:, None]
+        """Return W a + b 1ᵀ / gain, and keep it."""
+        values, vectors = _eigen(_operand(self._chain, a))
+        roots = vectors * np.sqrt(values / self._chain.fan_in)[:, None]
         normals = self._normals(a.shape[1], a.shape[2])
         self._products[layer] = normals @ roots.swapaxes(1, 2)
         return self._products[layer]
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        width, columns = delta.shape[1:]
+        (width, columns), fan_in = delta.shape[1:], self._chain.fan_in
+        seen = _operand(self._chain, a)
         if columns < width:
             values, vectors = _eigen(delta)
-            roots = vectors * np.sqrt(values / width)[:, None]
-            z = self._normals(width, columns) @ roots.swapaxes(1, 2)
+            roots = vectors * np.sqrt(values / fan_in)[:, None]
+            z = self._normals(seen.shape[1], columns) @ roots.swapaxes(1, 2)
         else:
-            z = self._normals(width, width) @ delta / np.sqrt(width)
-        products = self._products.pop(layer).swapaxes(1, 2) @ delta - a.swapaxes(1, 2) @ z
-        values, vectors = _eigen(a)
+            z = self._normals(seen.shape[1], width) @ delta / np.sqrt(fan_in)
+        products = self._products.pop(layer).swapaxes(1, 2) @ delta - seen.swapaxes(1, 2) @ z
+        values, vectors = _eigen(seen)
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
         mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
-        drawn: Float64Array = z + a @ mixing
-        return drawn
+        drawn: Float64Array = z + seen @ mixing
+        return _folded(self._chain, drawn[:, :fan_in])
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
         return np.stack([one.standard_normal((rows, columns)) for one in self._generators])
+
+
+def _operand(chain: Chain, a: Float64Array) -> Float64Array:
+    """Return what the weights and the bias of a row multiply.
+
+    A bias multiplies one more row, whose entries are √(fan_in · bias_variance) / gain.
+    """
+    seen = _patches(chain, a)
+    if not chain.shows_bias:
+        return seen
+    constant = np.sqrt(chain.bias_variance * chain.fan_in) / chain.gain
+    row = np.full((len(seen), 1, seen.shape[2]), constant)
+    return np.concatenate([seen, row], axis=1)
 
 
 def _patches(chain: Chain, a: Float64Array) -> Float64Array:

@@ -19,7 +19,6 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.splits import ranges
 from bnmc._support.workers import Workers
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_fully_connected, require_no_bias
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
@@ -54,7 +53,8 @@ class TangentKernel:
         The 64-bit key of all random numbers.
     inputs : int or None
         Number of batches that went through each network.  If there are several, the samples are
-        those of the first batch, then those of the second one, ….
+        those of the first batch, then those of the second one, ….  Those of a convolutional chain
+        are its images.
 
     Examples
     --------
@@ -162,23 +162,30 @@ def tangent_kernel(
     The network is that of `bnmc.backpropagate`, with one output per sample,
 
     .. math:: h_{l+1} = \mathrm{skip}\, x_l
-              + \frac{\mathrm{gain}}{\sqrt{d}}\, ω_l σ(x_l), \qquad
+              + \frac{\mathrm{gain}}{\sqrt{d}}\, ω_l σ(x_l) + s\, β_l 1^T, \qquad
               x_{l+1} = N(h_{l+1}), \qquad f_i = \frac{1}{\sqrt{d}}\, v^T σ(x_L)_i,
 
-    or as its order says (`bnmc.Chain`), where d is the width, L the depth, and the parameters
-    ω_0, …, ω_{L−1}, v have independent standard entries.  The kernel is
+    or as its order says (`bnmc.Chain`), where d is the width, L the depth, s² the variance of the
+    bias, and the parameters ω_l, β_l and v have independent entries of mean 0 and variance 1.  The
+    kernel is
 
     .. math:: Θ_{ik} = \Big\langle \frac{∂f_i}{∂v}, \frac{∂f_k}{∂v} \Big\rangle
               + \sum_{l=0}^{L-1}
-                \Big\langle \frac{∂f_i}{∂ω_l}, \frac{∂f_k}{∂ω_l} \Big\rangle .
+                \Big\langle \frac{∂f_i}{∂ω_l}, \frac{∂f_k}{∂ω_l} \Big\rangle
+              + \Big\langle \frac{∂f_i}{∂β_l}, \frac{∂f_k}{∂β_l} \Big\rangle .
+
+    The samples of a convolutional chain are its images, and the readout takes the mean of σ(x_L)
+    over the pixels of an image.  There d is the number of channels, and the factor of ω_l is
+    gain/√(d · taps).
 
     Under batch normalization the output of a sample depends on its whole batch, and its gradient
-    has a column for each sample of it: inputs · batch² columns for all outputs.
+    has a column for each sample of it: inputs · batch² columns for all outputs.  Of a convolutional
+    chain, these columns are times the number of pixels.
 
     Parameters
     ----------
     chain : Chain
-        The network.  A bias raises, unless the norm subtracts it.
+        The network.
     depth : int
         L >= 1.
     chains : int, default 100
@@ -191,7 +198,7 @@ def tangent_kernel(
         for training and one for testing.
     probes : int, optional
         Number m >= 2 of random combinations of the outputs that replace the outputs.  They take
-        m columns per sample.  Default: all outputs, exactly.
+        m columns per sample, or pixel.  Default: all outputs, exactly.
     rng : optional
         Anything `numpy.random.default_rng` takes.
     sampler : {"auto", "conditional", "weights"}
@@ -223,12 +230,14 @@ def tangent_kernel(
     With δ⁽ⁱ⁾ the gradient of f_i with respect to h_{l+1} (width × batch) and a the activations of
     layer l, layer l contributes
 
-    .. math:: \mathrm{gain}^2 \sum_{jm}
-              \langle δ^{(i)}_j, δ^{(k)}_m \rangle \langle a_j, a_m \rangle / d,
+    .. math:: \sum_{jm} \langle δ^{(i)}_j, δ^{(k)}_m \rangle\,
+              (\mathrm{gain}^2 \langle a_j, a_m \rangle / d + s^2),
 
-    and v contributes the Gram matrix of layer L.  Products with Gaussian weights are drawn given
-    the forward pass (see `bnmc.backpropagate`), so the joint law of the entries is exact at every
-    width.  Without a norm over the batch δ⁽ⁱ⁾ has one column, and batch columns suffice.
+    and v contributes the Gram matrix of layer L.  A convolution shares its weights over the pixels:
+    the average of a Gram matrix over the taps takes its place (`bnmc.Convolution`), and v
+    contributes the mean over the pixels of two images.  Products with Gaussian weights are drawn
+    given the forward pass (see `bnmc.backpropagate`), so the joint law of the entries is exact at
+    every width.  Without a norm over the batch δ⁽ⁱ⁾ has the columns of sample i alone.
 
     With probes u_1, …, u_m of independent random signs, a network yields
     :math:`K_{pq} = u_p^T Θ u_q`, and the estimate
@@ -248,10 +257,7 @@ def tangent_kernel(
     >>> bool((found.stderr() < 0.1 * abs(found.mean()).max()).all())
     True
     """
-    require_fully_connected(
-        as_chain(chain), "differentiate a network of your own with bnmc.drawn_weights"
-    )
-    require_no_bias(chain, "bnmc.backpropagate has the gradients of networks with biases")
+    as_chain(chain)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
@@ -368,7 +374,7 @@ def _lacks_moment(chain: Chain, order: int) -> bool:
         degrees = chain.width // norm.groups - norm.centred
     else:
         degrees = norm.dimensions(chain.batch)
-    return degrees != 1 and min(degrees, chain.width) <= 2 * order
+    return degrees != 1 and min(degrees, chain.fan_in + chain.shows_bias) <= 2 * order
 
 
 @dataclass(frozen=True)
@@ -383,21 +389,35 @@ class _Job:
     key: int
 
     @property
+    def pixels(self) -> int:
+        """Number of columns of a sample: the pixels of an image, or 1."""
+        convolution = self.chain.convolution
+        return 1 if convolution is None else convolution.positions
+
+    @property
+    def columns(self) -> int:
+        """Number of columns of a representation."""
+        return self.chain.batch * (self.inputs or 1)
+
+    @property
     def samples(self) -> int:
         """Number of samples in all batches."""
-        return self.chain.batch * (self.inputs or 1)
+        return self.columns // self.pixels
 
     @property
     def group(self) -> int:
         """Number of samples that see each other: those of a batch, or one without its norm."""
-        return self.chain.batch if self.chain.normalization.axis == "batch" else 1
+        by_batch = self.chain.normalization.axis == "batch"
+        return self.chain.batch // self.pixels if by_batch else 1
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
-        width, samples = self.chain.width, self.samples
-        columns = samples * (self.group if self.probes is None else self.probes)
-        layers = 8 * width * (2 * samples + self.samples // self.chain.batch) * (self.depth + 1)
+        width = self.chain.width
+        columns = self.columns * (self.group if self.probes is None else self.probes)
+        layers = 8 * width * (2 * self.columns + (self.inputs or 1)) * (self.depth + 1)
         rows = 5 * 8 * width * columns
+        if self.chain.convolution is not None:  # patches, and gradients with respect to them
+            rows += 4 * 8 * self.chain.fan_in * columns
         square = 3 * 8 * width**2 if self.sampler == "weights" or columns >= width else 0
         small = 4 * 8 * columns**2
         return layers + rows + square + small
@@ -416,7 +436,7 @@ class _Job:
         ]
         of_run = self.inputs, "float64", self.key, first, last
         x = first_rows(chain, start, *of_run)
-        weights: Weights = UnseenWeights(generators)
+        weights: Weights = UnseenWeights(chain, generators)
         if self.sampler == "weights":
             weights = DrawnWeights(chain, *of_run)
         network = Network(chain, self.inputs or 1, x, weights, depth, first)
@@ -424,10 +444,14 @@ class _Job:
         directions = self._directions(generators)
         # The gradients of combinations of outputs with respect to the last activations.
         at_a = readout[:, :, None] / np.sqrt(chain.width) * directions.reshape(len(x), 1, -1)
+        if self.pixels > 1:
+            at_a = np.repeat(at_a / self.pixels, self.pixels, axis=2)
         delta = network.through_activation(depth, at_a)
-        found = self._combined(directions, network.gram(depth))
+        found = self._combined(directions, self._pooled(network.gram(depth)))
         for layer in range(depth, 0, -1):
-            found += chain.gain**2 * self._contribution(delta, network.gram(layer - 1))
+            # The Gram matrix of what weights and bias multiply.
+            gram = chain.covariance(network.gram(layer - 1))
+            found += chain.gain**2 * self._contribution(delta, gram)
             if layer > 1:
                 delta = network.down(layer, delta)
         return found if self.probes is None else _unprobed(directions, found)
@@ -444,6 +468,14 @@ class _Job:
         own = np.tile(np.eye(self.group), (1, self.samples // self.group))
         return np.broadcast_to(own, (len(generators), *own.shape))
 
+    def _pooled(self, gram: Float64Array) -> Float64Array:
+        """Return the Gram matrix of what the readout multiplies: means over pixels."""
+        if self.pixels == 1:
+            return gram
+        shape = self.samples, self.pixels
+        pooled: Float64Array = gram.reshape(len(gram), *shape, *shape).mean(axis=(2, 4))
+        return pooled
+
     def _combined(self, directions: Float64Array, gram: Float64Array) -> Float64Array:
         if self.probes is None:
             return gram
@@ -452,14 +484,14 @@ class _Job:
 
     def _contribution(self, delta: Float64Array, gram: Float64Array) -> Float64Array:
         """Return the kernel of the weights between activations of a Gram matrix and gradients."""
-        samples, group = self.samples, self.group
+        samples, group, columns = self.samples, self.group, self.columns
         products = delta.swapaxes(1, 2) @ delta
         if self.probes is not None:
-            by_sample = products.reshape(len(delta), self.probes, samples, self.probes, samples)
+            by_sample = products.reshape(len(delta), self.probes, columns, self.probes, columns)
             probed: Float64Array = np.einsum("zijkm,zjm->zik", by_sample, gram, optimize=True)
             return probed
         # Output i of group b has the columns j of its group.
-        shape = group, samples // group, group
+        shape = group, samples // group, group * self.pixels
         by_group = products.reshape(len(delta), *shape, *shape)
         grams = gram.reshape(len(delta), *shape[1:], *shape[1:])
         found: Float64Array = np.einsum("zibjkcm,zbjcm->zbick", by_group, grams, optimize=True)

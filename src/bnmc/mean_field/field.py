@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import instance, integer, real
 from bnmc._support.keys import draw_key
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.finite_width.path import path_fluctuations
 from bnmc.mean_field.finite_width.predicted import fluctuations, require_independent
@@ -52,10 +51,7 @@ class MeanField:
         self.chain = as_chain(chain)
         # Maps of norms over the features have errors of their own.
         if chain.normalization.acts_on_rows and not chain.is_row_by_row:
-            hint = (
-                "bnmc.simulate measures this chain; bnmc.mean_field.CorrelationMap has other "
-                "orders for norms over the features"
-            )
+            hint = "bnmc.simulate measures this chain; norms over the features may have this order"
             raise ArgumentError("order", chain.order, '"norm-activation"', hint)
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
@@ -184,7 +180,8 @@ class MeanField:
         ------
         ArgumentError
             As in `fixed_point`. Also if the weights are "haar", whose noise differs, and for
-            convolutions.
+            convolutions. For these, norms over the features, no norm and biases, `trajectory` has
+            the fluctuations along the path of an input.
         NotMixing
             If the fixed point is unstable; ``partial`` is the `FixedPoint` and ``exponent`` the
             logarithm of its rate. The pivots are not known, so ``pivot_trend`` is 0.
@@ -239,11 +236,12 @@ class MeanField:
     ) -> Step:
         """One step ``F(G) = E[σ(φ) σ(φ)ᵀ]`` of the map, with ``φ = N(w)``, ``w ~ N(0, gain² G)``.
 
-        σ is the activation and N the normalization, with every eps. A norm over the features
-        divides each sample by its standard deviation, as the mean over infinitely many features is
-        0; the order must be "norm-activation". With biases the covariance of w is gain² G plus
-        their variance, and a convolution averages G over
-        its taps first: `bnmc.Convolution`.
+        σ is the activation and N the normalization, with every eps. Before the activation, a norm
+        over the features divides each sample by its standard deviation, as the mean over infinitely
+        many features is 0. After it, of order "activation-norm", ``F(G)_ij = (V_ij − m_i m_j) /
+        √((V_ii − m_i² + eps)(V_jj − m_j² + eps))`` with ``V = E[σ(w) σ(w)ᵀ]`` and m = E σ(w), or 0
+        for norm "rms". With biases the covariance of w is gain² G plus their variance, and a
+        convolution averages G over its taps first: `bnmc.Convolution`.
 
         Parameters
         ----------
@@ -269,7 +267,8 @@ class MeanField:
         ArgumentError, ArgumentTypeError
             If `G` is not such a matrix, or no row can be normalized: with eps 0, equal samples
             under norm "batch", ``G = 0`` under norm "batch-uncentred", a sample 0 under a norm over
-            the features. Also if skip is not 0, or the activation is not finite on [−4, 4].
+            the features. Also if skip is not 0, or the activation is not finite on [−4, 4], or
+            constant and followed by a norm.
         NonFiniteError
             If the activation overflows.
         PartialEstimateError
@@ -361,7 +360,8 @@ class MeanField:
         Raises
         ------
         ArgumentError, ArgumentTypeError, NonFiniteError
-            As in `step`. Also if `fluctuations` is true and the weights are "haar".
+            As in `step`. Also if `fluctuations` is true and the weights are "haar", or samples are
+            parallel, of different lengths, and normalized over the features with eps > 0.
         ZeroVarianceError
             If the rows of a later layer cannot be normalized, for example under norm "batch" if σ
             is constant on the sphere (abs for two samples); the message names the layer.
@@ -389,7 +389,10 @@ class MeanField:
         Cov(σσᵀ, zᵀ R⁺ Δ R⁺ᵀ z)``. The formula has no derivative of σ, so σ may have kinks and
         jumps. C_l and J_l are means over scrambled Sobol points. J_l S_l J_lᵀ uses two
         independent estimates of J_l, so S_l is unbiased. The standard errors are those of 8
-        replicates. For batch size n, each point of a layer costs about n⁴ operations. The theory
+        replicates. A norm over the features adds terms to σσᵀ, for the means and lengths of samples
+        at finite width: see `bnmc.mean_field.finite_width.norm_terms`. Deep layers have the
+        fluctuations at the fixed point, if the path tends to a stable one. For batch size n, each
+        point of a layer costs about n⁴ operations. The theory
         needs that G_l is far from singular, compared with its fluctuation, in the space that the
         normalization sees; `PathFluctuations.least_widths` judges this. Without normalization, S_l
         grows with depth l, and the theory holds for l much less than d;
@@ -412,7 +415,6 @@ class MeanField:
         if not instance("fluctuations", fluctuations, bool, "True or False"):
             return trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
         require_independent(self.chain)
-        require_row_by_row(self.chain, "fluctuations=False has the path alone")
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
         path = trajectory(self.chain, G0, depth, rtol, rng, max_nodes)

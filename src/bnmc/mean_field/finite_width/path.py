@@ -10,14 +10,17 @@ order the Gram matrix of layer l at width d has the covariance S_l/d around G_l,
 If the length of the row does not matter, zzᵀ is replaced by r zzᵀ/|z|², which has the same
 covariance with σσᵀ and less variance; r is the rank of R.
 
+A norm over the features adds terms to σσᵀ: see `bnmc.mean_field.finite_width.norm_terms`.  With
+biases or a convolution, Δ is first mapped to the change of the covariance of a row.
+
 The expectations are means over scrambled Sobol points, new ones in each layer.  J_l S_l J_lᵀ uses
 two independent estimates of J_l, one on either side, so S_l has no bias.  Independent replicates of
 the whole path give standard errors.
 
 The linear theory neglects the change of J_l over a fluctuation.  Let r_l = E‖A‖²/m² be the squared
-relative fluctuation at width 1, with A of size m × m (without its trace, if the length of the row
-does not matter), and ρ_l² the part of the trace of S_l that J_{l−1} S_{l−1} J_{l−1}ᵀ has.  The
-errors of all earlier layers are about
+relative fluctuation at width 1, with A of size m × m (without the part that the normalization does
+not see: its trace, if the length of the row does not matter), and ρ_l² the part of the trace of S_l
+that J_{l−1} S_{l−1} J_{l−1}ᵀ has.  The errors of all earlier layers are about
 
     x_{l+1} = ρ_{l+1} (x_l + r_l),    x_0 = 0,
 
@@ -31,9 +34,11 @@ import math
 import numpy as np
 
 from bnmc.chain.chain import Chain
+from bnmc.mean_field.finite_width.norm_terms import Estimates, NormTerms, norm_terms
+from bnmc.mean_field.finite_width.packing import packed, products
 from bnmc.mean_field.finite_width.path_results import PathFluctuations
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.map.rows import Rows, gaussian_rows
+from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
 
 __all__ = ["REPLICATES", "path_fluctuations"]
 
@@ -119,16 +124,17 @@ def _replicate(
     seeds = seed.spawn(2 * (len(grams) - 1))
     for layer in range(len(grams) - 1):
         rows = gaussian_rows(chain, grams[layer])
-        halves = [
-            _estimates(chain, rows, grams[layer + 1], one, exponent)
+        terms = norm_terms(chain, rows, grams[layer], grams[layer + 1])
+        first, second = (
+            _estimates(chain, rows, terms, one, exponent)
             for one in seeds[2 * layer : 2 * layer + 2]
-        ]
-        noise = 0.5 * (halves[0][0] + halves[1][0])
-        whitened = _whitening(rows, grams[layer])
+        )
+        noise = terms.noise(first, second)
+        whitened = _whitening(chain, rows, grams[layer])
         seen = whitened @ found[layer] @ whitened.T
-        carried = halves[0][1] @ seen @ halves[1][1].T
+        carried = terms.slopes(first) @ seen @ terms.slopes(second).T
         found[layer + 1] = 0.5 * (carried + carried.T) + noise
-        squares[layer] = _relative_square(seen, rows)
+        squares[layer] = _relative_square(terms.visible(seen), rows)
         traces[layer + 1] = np.trace(carried)
     return found, squares, traces
 
@@ -138,62 +144,62 @@ def _relative_square(seen: FloatArray, rows: Rows) -> float:
     m = rows.vectors.shape[1]
     if m == 0:
         return 0.0
-    trace = _packed(np.eye(m)) / math.sqrt(m)
+    trace = packed(np.eye(m)) / math.sqrt(m)
     kept = float(trace @ seen @ trace) if rows.damping == 0.0 else 0.0
     return float((np.trace(seen) - kept) / m**2)
 
 
 def _estimates(
-    chain: Chain, rows: Rows, mean: FloatArray, seed: np.random.SeedSequence, exponent: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return C and ½ Cov(σσᵀ, zzᵀ) in packed coordinates, by 2^exponent points."""
+    chain: Chain, rows: Rows, terms: NormTerms, seed: np.random.SeedSequence, exponent: int
+) -> Estimates:
+    """Return expectations over a row in packed coordinates, by 2^exponent points."""
     from scipy.special import ndtri
     from scipy.stats import qmc
 
     n, r = rows.vectors.shape
+    p = n * (n + 1) // 2
     if r == 0:  # eps makes every row 0
-        return np.zeros((n * (n + 1) // 2,) * 2), np.zeros((n * (n + 1) // 2, 0))
+        return Estimates(np.zeros((p, p)), np.zeros((p, 0)), np.zeros((p, 0)))
     sampler = qmc.Sobol(r, scramble=True, rng=np.random.default_rng(seed))
     root = rows.vectors * np.sqrt(rows.values)
     size = max(1, min(exponent, int(math.log2(max(2.0, _CHUNK / (n * n))))))
-    noise, slopes = np.zeros((2, 1))
+    noise, slopes, linear = np.zeros((3, 1))
     for _ in range(1 << (exponent - size)):
         z = ndtri(np.clip(sampler.random(1 << size), _LEAST, 1.0 - _LEAST))
         length = (z * z) @ rows.norm_values + rows.damping
         phi = (z @ root.T) * np.sqrt(rows.scale / length)[:, None]
         if rows.damping == 0.0:  # the length of the row does not matter
             z *= np.sqrt(r / (z * z).sum(axis=1))[:, None]
-        score = _products(z) - _packed(np.eye(r))
-        products = _products(np.asarray(chain.activation(phi))) - _packed(mean)
-        noise = noise + products.T @ products
-        slopes = slopes + products.T @ score
-    return noise / (1 << exponent), 0.5 * slopes / (1 << exponent)
+        score = products(z) - packed(np.eye(r))
+        entries = terms.entries(np.asarray(chain.activation(phi)))
+        noise = noise + entries.T @ entries
+        slopes = slopes + entries.T @ score
+        linear = linear + entries.T @ z
+    count = 1 << exponent
+    return Estimates(noise / count, 0.5 * slopes / count, linear / count)
 
 
-def _packed(matrices: FloatArray) -> FloatArray:
-    """Return coordinates of symmetric matrices in an orthonormal basis, shape (..., p)."""
-    n = matrices.shape[-1]
-    i, j = np.triu_indices(n)
-    return np.asarray(matrices[..., i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
-
-
-def _products(rows: FloatArray) -> FloatArray:
-    """Return the packed coordinates of vvᵀ for each row v, shape (rows, p)."""
-    i, j = np.triu_indices(rows.shape[1])
-    scaled = rows * math.sqrt(2.0)
-    found = np.where(i == j, rows[:, i], scaled[:, i])
-    found *= rows[:, j]
-    return np.asarray(found)
-
-
-def _whitening(rows: Rows, gram: FloatArray) -> FloatArray:
+def _whitening(chain: Chain, rows: Rows, gram: FloatArray) -> FloatArray:
     """Return the matrix from packed coordinates of Δ to those of A."""
     n = len(gram)
-    # The row is R z with RRᵀ the part of G that the normalization sees, up to a factor.
-    seen = np.einsum("ia,ij,ja->a", rows.vectors, gram, rows.vectors)
-    inverse = rows.vectors / np.sqrt(seen)
+    covariance = chain.covariance(gram)
+    if chain.normalization.axis == "features" and not follows_activation(chain):
+        # The row is D^(-½) w, with D the variances of the samples.
+        spread = np.sqrt(np.diagonal(covariance) + chain.eps / chain.gain**2)
+        inverse = rows.vectors / np.sqrt(rows.values) / spread[:, None]
+    else:
+        # The row is R z with RRᵀ the part of the covariance that the normalization sees, up to a
+        # factor.
+        seen = np.einsum("ia,ij,ja->a", rows.vectors, covariance, rows.vectors)
+        inverse = rows.vectors / np.sqrt(seen)
     i, j = np.triu_indices(n)
     scale = np.where(i == j, 0.5, math.sqrt(0.5))
+    if chain.convolution is not None:
+        basis = np.zeros((i.size, n, n))
+        basis[np.arange(i.size), i, j] += scale
+        basis[np.arange(i.size), j, i] += scale
+        images = inverse.T @ chain.convolution.covariance(basis) @ inverse
+        return packed(images).T
     images = inverse[i][:, :, None] * inverse[j][:, None, :]
     images = (images + images.swapaxes(1, 2)) * scale[:, None, None]
-    return _packed(images).T
+    return packed(images).T

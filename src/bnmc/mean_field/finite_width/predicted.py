@@ -39,7 +39,7 @@ _AGREED = 0.3
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require_independent(chain)
-    instead = "measure the spread of a run of bnmc.simulate"
+    instead = "MeanField.trajectory(..., fluctuations=True) has them along the path of an input"
     require_fully_connected(chain, instead)
     if chain.normalization.axis != "batch" or chain.normalization.is_identity:
         raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"', instead)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import finite_array, integer, real
 from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_memory
@@ -28,9 +27,10 @@ from bnmc.errors import (
 from bnmc.gram import validate_gram
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
+from bnmc.mean_field.map.norm_after import normalized_gram, sample_moments
 from bnmc.mean_field.map.pairwise import pairwise_maps
 from bnmc.mean_field.map.results import MapResult, MeanFieldTrajectory, Step
-from bnmc.mean_field.map.rows import Rows, gaussian_rows
+from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
 
 __all__ = ["SHIFTS", "step", "trajectory"]
 
@@ -92,11 +92,6 @@ def _run(
             else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections"
         )
         raise ArgumentError("skip", chain.skip, "0", hint)
-    if chain.order_code != NORM_FIRST:
-        hint = "bnmc.mean_field.CorrelationMap.of(chain) has other orders"
-        if chain.convolution is not None:
-            hint = "bnmc.simulate measures this chain"
-        raise ArgumentError("order", chain.order, '"norm-activation"', hint)
     depth = integer("depth", depth, low=0)
     rtol = real("rtol", rtol, above=0.0)
     max_nodes = integer("max_nodes", max_nodes, low=1)
@@ -146,6 +141,16 @@ def _next_rows(chain: Chain, gram: FloatArray, layer: int) -> Rows:
     return rows
 
 
+def _after_norm(
+    chain: Chain, before: FloatArray, products: FloatArray, layer: int
+) -> tuple[FloatArray, float]:
+    """Return the Gram matrix of a layer from E σσᵀ, and the error of the means of its samples."""
+    if not follows_activation(chain):
+        return products, 0.0
+    at = sample_moments(chain, before)
+    return normalized_gram(chain, products, at.means, layer), at.error
+
+
 def _require_finite(gram: FloatArray, layer: int) -> None:
     if not np.isfinite(gram).all():
         raise NonFiniteError(None, layer, "mean-field Gram matrix")
@@ -160,6 +165,8 @@ def _homogeneous(
         rows = first.rows if layer == 1 else _next_rows(chain, grams[-1], layer)
         gram, error = homogeneous_map(rows, left, right)
         _require_finite(gram, layer)
+        gram, more = _after_norm(chain, grams[-1], gram, layer)
+        error += more
         grams.append(gram)
         worst = max(worst, error)
     return MeanFieldTrajectory(
@@ -183,10 +190,15 @@ def _lattice(
         states = np.repeat(first.gram[None], SHIFTS, axis=0)
         for layer in range(1, depth + 1):
             rows = [first.rows if layer == 1 else _next_rows(chain, G, layer) for G in states]
-            states, nodes = pairwise_maps(rows, chain.activation, angles, shifts)
+            products, nodes = pairwise_maps(rows, chain.activation, angles, shifts)
             most = max(most, nodes)
+            _require_finite(products, layer)
+            pairs = zip(states, products, strict=True)
+            normed = [_after_norm(chain, before, one, layer) for before, one in pairs]
+            states = np.array([gram for gram, _ in normed])
             mean = np.mean(states, axis=0)
             _require_finite(mean, layer)
+            worst = max(worst, *(error for _, error in normed))
             grams.append(mean)
             stderrs.append(_standard_error(states, mean))
             worst = max(worst, _relative(stderrs[-1], mean))

@@ -7,7 +7,8 @@ only function that goes from G to that covariance.
 
 A norm over the features divides each sample by the root mean square of its features.  At infinite
 width the mean over all of them, or over those of a group, is 0 and the mean square is the variance
-of the sample.  So such a norm divides the covariance by constants, and acts as no other norm.
+of the sample.  So before the activation such a norm divides the covariance by constants; after the
+activation, the rows are those without norm (`bnmc.mean_field.map.norm_after`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
-__all__ = ["Rows", "gaussian_rows"]
+__all__ = ["Rows", "follows_activation", "gaussian_rows"]
 
 # A damping at most this large changes no expectation by more than rounding, whatever the rank.
 _UNDAMPED = 1e-32
@@ -71,6 +73,11 @@ class Rows:
         return np.asarray(1.0 / (1.0 + 2.0 * z[:, None] * self.norm_values))
 
 
+def follows_activation(chain: Chain) -> bool:
+    """Whether a norm over the features acts on σ(h)."""
+    return chain.normalization.axis == "features" and chain.order_code == ACTIVATION_FIRST
+
+
 def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> Rows:
     """Return the law of a row, as the normalization of the chain sees it.
 
@@ -84,11 +91,12 @@ def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> 
         Relative rounding error of G.  Eigenvalues λ ≤ batch · rounding · ‖G‖_∞ count as 0.
     """
     norm, n = chain.normalization, chain.batch
-    scale = float(1 if norm.is_identity else n)
+    plain = norm.is_identity or follows_activation(chain)
+    scale = float(1 if plain else n)
     none = np.zeros(0)
-    zero = Rows(np.zeros((n, 0)), none, none, float(norm.is_identity or chain.eps > 0), scale)
+    zero = Rows(np.zeros((n, 0)), none, none, float(plain or chain.eps > 0), scale)
     covariance = _row_covariance(chain, gram)
-    if norm.axis == "features":
+    if norm.axis == "features" and not plain:
         return _rows_of_samples(covariance, n, chain.eps, rounding)
     if covariance is None:
         return zero
@@ -98,7 +106,7 @@ def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> 
     if not seen.any():
         return zero
     values, vectors = values[seen], basis @ vectors[:, seen]
-    if norm.is_identity:
+    if plain:
         values = covariance.multiplied(values)
         return Rows(vectors, values, np.zeros_like(values), 1.0, scale)
     trace = float(values.sum())
