@@ -349,8 +349,16 @@ def state_functions(parts: Parts) -> States:
     @cuda.jit(device=True)
     def finish_state(sums, width, unit, skip, hidden, state, record):
         """Merge the sums of all ranges to the state, and record it."""
+        doubles = cuda.shared.array(0, float64)
         t = thread()
-        merge_gram(sums, width)
+        # Not a call of `merge_gram`, which would change the machine code of `descend`.
+        for entry in range(t, entries, threads):
+            total = 0.0
+            for index in range(sums.shape[0]):
+                total += sums[index, 2 * squares + entry]
+            doubles[u32(at_totals + entry)] = total
+        cuda.syncthreads()
+        finish_sums(width)
         store_gram(state[0])
         merge(sums, 0, width, state[1])
         if hidden:
@@ -362,7 +370,7 @@ def state_functions(parts: Parts) -> States:
 
     @cuda.jit(device=True)
     def merge_gram(sums, width):
-        """Write the mean of δᵀδ over rows to shared memory."""
+        """Write the mean over rows of the matrix of `end_range` to shared memory."""
         doubles = cuda.shared.array(0, float64)
         for entry in range(thread(), entries, threads):
             total = 0.0
