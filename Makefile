@@ -35,6 +35,10 @@ help:
 	@echo "make bench      benchmarks, with NumPy, PyTorch and JAX for comparison"
 	@echo "make clean      remove the environment and all caches"
 
+# Each of the two workers has one core: threads of BLAS and PyTorch would wait for each other.
+test test-slow fuzz: export OPENBLAS_NUM_THREADS := 1
+test test-slow fuzz: export OMP_NUM_THREADS := 1
+
 # A worker runs whole files while there are enough: the tests of a file share compiled kernels.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --cov --cov-report=term $(ARGS)

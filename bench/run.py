@@ -22,6 +22,11 @@ BENCHMARKS = {
     "gradients": ("bench.gradients", "benchmark", "backpropagate: speed, memory, rates"),
     "gradients-cpu": ("bench.gradients", "processor_time", "backpropagate: processor time"),
     "mean_field": ("bench.mean_field", "benchmark", "fixed points, trajectories, gradients"),
+    "infinite-width": (
+        "bench.infinite_width",
+        "benchmark",
+        "tangent kernel of 2000 inputs, against NumPy",
+    ),
     "fluctuations": ("bench.fluctuations", "benchmark", "fluctuations: measured over predicted"),
     "regularity": ("bench.regularity", "benchmark", "regularity constant, against a NumPy loop"),
     "mixing": ("bench.mixing", "benchmark", "certificates of mixing, against NumPy"),

@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 
 import pytest
@@ -23,6 +24,17 @@ settings.load_profile("bnmc-fuzz" if os.environ.get("BNMC_FUZZ") == "1" else "bn
 def pytest_configure(config):
     """Switch coverage off where it only costs time."""
     config.pluginmanager.register(Tracing(listed(LIST.read_text())), "tracing")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Leave what is collected, which lives as long as the process, out of garbage collections."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

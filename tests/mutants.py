@@ -147,7 +147,7 @@ def _tests(contexts: Sequence[str], of_file: Mapping[str, Collection[str]]) -> s
     """
     found = set()
     for context in filter(None, contexts):
-        name, _, phase = context.partition("|")
+        name, _, phase = context.rpartition("|")  # names may have bars
         found.update(of_file[name.partition("::")[0]] if phase == "setup" else [name])
     return found
 

@@ -160,6 +160,8 @@ def newer_interpreters():
     return found
 
 
+# What is in the wheel, the plugin and the cache of kernels have tests of their own.
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["this", "newer"])
 def test_a_package_that_depends_on_it(built, tmp_path, which):
     interpreters = [sys.executable] if which == "this" else newer_interpreters()

@@ -69,6 +69,14 @@ def test_tests_of_the_file_run_first_then_the_fastest():
     assert tests.of(fault, 1.0) == ["tests/a/test_one.py::slow"]
 
 
+def test_the_tests_that_ran_a_line():
+    """Contexts are names of tests and phases; a fixture may serve all tests of its file."""
+    names = {"tests/a.py": {"tests/a.py::f[|x|^2]", "tests/a.py::g"}, "tests/b.py": {"tests/b.py"}}
+    found = mutants._tests(["", "tests/a.py::f[|x|^2]|run"], names)
+    assert found == {"tests/a.py::f[|x|^2]"}
+    assert mutants._tests(["tests/a.py::f[|x|^2]|setup"], names) == names["tests/a.py"]
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict"), [(1, "killed"), (0, "survived"), (None, "slow"), ("none", "not run")]
 )

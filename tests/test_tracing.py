@@ -97,6 +97,35 @@ def test_a_listed_test_runs_without_a_tracer(monkeypatch):
     assert seen == [None, tracer, tracer, tracer]
 
 
+@pytest.mark.parametrize("hook", ["pytest_sessionstart", "pytest_runtestloop"])
+@pytest.mark.parametrize(
+    ("parts", "is_traced"),
+    [
+        ({"option": SimpleNamespace(numprocesses=2)}, False),
+        ({"option": SimpleNamespace(numprocesses=2), "workerinput": {}}, True),
+        ({"option": SimpleNamespace(numprocesses=None)}, True),
+        ({"option": SimpleNamespace()}, True),
+    ],
+)
+def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, parts, is_traced):
+    def tracer(frame, event, argument):
+        return None
+
+    session = SimpleNamespace(config=SimpleNamespace(**parts))
+    around = getattr(Tracing(()), hook)(session)
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        next(around)
+        during = sys.gettrace()
+        with pytest.raises(StopIteration, match="result"):
+            around.send("result")
+        after = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert (during, after) == (tracer if is_traced else None, tracer)
+
+
 def test_the_list_is_written_from_what_tests_execute(monkeypatch, tmp_path, capsys):
     of_line = {"one.py": {1: ["x[1]", "x[2]", "y"], 2: ["y"]}}
     learned = SimpleNamespace(of_line=of_line, seconds={"x[1]": 2.0, "x[2]": 1.0, "y": 3.0})

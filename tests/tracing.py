@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,7 +36,7 @@ ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matri
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
 
 #: Tests that take fewer seconds, all cases together, and single cases: not worth a line.
-LEAST_SECONDS, LEAST_OF_CASE = 0.3, 1.0
+LEAST_SECONDS, LEAST_OF_CASE = 0.3, 0.3
 
 HEAD = """\
 # Tests that run without coverage, because others reach the same lines: see tracing.py.
@@ -94,11 +94,19 @@ def compilation_without_a_tracer() -> Iterator[None]:
         yield
 
 
+def untraced_where_no_tests_run(session: pytest.Session) -> AbstractContextManager[None]:
+    """Switch coverage off in the process that only hands tests to others, and in its threads."""
+    config = session.config
+    workers = getattr(config.option, "numprocesses", None)
+    return switched_off() if workers and not hasattr(config, "workerinput") else nullcontext()
+
+
 class Tracing:
     """A pytest plugin that switches coverage off where it only costs time.
 
-    These are listed tests, tests marked `untraced`, in the folders `ALIKE` all but the first cases
-    of parametrized tests.  If mutants.py asks what the tests execute, coverage traces all tests.
+    This is in the process that hands tests to workers, in listed tests, in tests marked `untraced`,
+    and in the folders `ALIKE` in all but the first cases of parametrized tests.  If mutants.py asks
+    what the tests execute, coverage traces all tests.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -119,6 +127,18 @@ class Tracing:
             or item.get_closest_marker("untraced")
             or (repeats and self.cases[test] > TRACED_CASES)
         )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
+        """Start workers, and the threads that listen to them."""
+        with untraced_where_no_tests_run(session):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Iterator[object]:
+        """Run tests here, or hand them to workers."""
+        with untraced_where_no_tests_run(session):
+            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:

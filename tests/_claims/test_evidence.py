@@ -23,6 +23,8 @@ def test_p_values_are_those_of_student_with_halls_correction():
     assert row.p_value == pytest.approx(stats.ttest_1samp(mirrored[:, 0], 0).pvalue, rel=1e-9)
 
 
+# The correction is compared with its formula above.
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_the_correction_mends_the_tails_of_skew_statistics():
     """χ² with one degree of freedom, 200 samples: Student's test alone has 4 times the alarms."""

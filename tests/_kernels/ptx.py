@@ -13,11 +13,22 @@ from unittest import mock
 import numba.cuda.dispatcher
 from numba import types
 
-from bnmc._kernels.gpu.build import backward_kernels_of, kernels_of
+from bnmc._kernels.gpu.build import (
+    backward_kernels_of,
+    backward_orthogonal_of,
+    backward_passes_of,
+    kernels_of,
+)
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.passes import cover_kernel, unfold_kernel
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_CENTRED, NORM_NONE
+from bnmc._kernels.scalar.codes import (
+    ACTIVATION_FIRST,
+    NORM_CENTRED,
+    NORM_FIRST,
+    NORM_IN_BRANCH,
+    NORM_NONE,
+)
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 from bnmc.chain.slopes import slope_of
@@ -41,6 +52,7 @@ FEW = {
     "top-2-float32-skipped": ("top", 2, "float32", DRAWN, (90,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
     "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
+    "average-2-float64-skipped": ("average", 2, "float64", DRAWN, (90,)),
 }
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
@@ -61,6 +73,21 @@ KERNELS = {
     "top-10-float64": ("top", 10, "float64", DRAWN, BOTH),
     "begin-10-float32": ("begin", 10, "float32", DRAWN, BOTH),
     "descend-10-float32": ("descend", 10, "float32", DRAWN, BOTH),
+    "mix-10-float64-skipped": ("mix", 10, "float64", DRAWN, BOTH),
+    "average-10-float64-skipped": ("average", 10, "float64", DRAWN, BOTH),
+    "lower-10-float64-skipped": ("lower", 10, "float64", DRAWN, BOTH),
+    "lower-10-float64-first": ("lower", 10, "float64", DRAWN, (90,)),
+    "lower-10-float64-branch-skipped": ("lower", 10, "float64", DRAWN, (90,)),
+    "orthogonalise-10-float64": ("orthogonalise", 10, "float64", DRAWN, BOTH),
+    "top_orthogonal-10-float64": ("top_orthogonal", 10, "float64", DRAWN, (90,)),
+    "begin_orthogonal-10-float64": ("begin_orthogonal", 10, "float64", DRAWN, BOTH),
+    "descend_orthogonal-10-float64-skipped": (
+        "descend_orthogonal",
+        10,
+        "float64",
+        DRAWN,
+        BOTH,
+    ),
 }
 #: What the table of the benchmark has besides.
 MORE = {
@@ -79,8 +106,23 @@ MORE = {
     "begin-64-float64": ("begin", 64, "float64", DRAWN, (90,)),
     "descend-10-float64-skipped": ("descend", 10, "float64", DRAWN, (90,)),
     "descend-64-float64": ("descend", 64, "float64", DRAWN, (90,)),
+    "mix-64-float64": ("mix", 64, "float64", DRAWN, (90,)),
+    "average-64-float64": ("average", 64, "float64", DRAWN, (90,)),
+    "lower-64-float64": ("lower", 64, "float64", DRAWN, (90,)),
+    "orthogonalise-64-float64": ("orthogonalise", 64, "float64", DRAWN, (90,)),
+    "begin_orthogonal-64-float64": ("begin_orthogonal", 64, "float64", DRAWN, (90,)),
+    "descend_orthogonal-64-float64": ("descend_orthogonal", 64, "float64", DRAWN, (90,)),
 }
 BACKWARD = ("top", "begin", "descend")
+#: Those of layers in passes.
+BACKWARD_PASSES = ("mix", "average", "lower")
+#: Those of orthogonal weights, by their names in `BackwardOrthogonal`.
+BACKWARD_ORTHOGONAL = {
+    "orthogonalise": "orthogonalise",
+    "top_orthogonal": "top",
+    "begin_orthogonal": "begin",
+    "descend_orthogonal": "descend",
+}
 
 
 def signature_of_backward(kernel, dtype):
@@ -96,6 +138,22 @@ def signature_of_backward(kernel, dtype):
     sums = three, array(types.int32, 1)
     results = array(double, 5), array(double, 2), array(whole, 1)
     address = (whole, whole, whole, whole, word, word)
+    of_norm = three, three
+    if kernel == "mix":
+        return types.void(
+            grams, scales, three, xs, *of_norm, state, three, three, *sums, array(whole, 1), whole,
+            double, double, double, whole, *address,
+        )  # fmt: skip
+    if kernel == "average":
+        return types.void(
+            grams, scales, xs, *of_norm, above, state, three, array(double, 5), grams, sums[1],
+            array(whole, 1), whole, double, double, double, double, whole, *address,
+        )  # fmt: skip
+    if kernel == "lower":
+        return types.void(
+            grams, scales, xs, *of_norm, grams, above, state, three, *sums, *results, whole, double,
+            double, double, double, double, whole, types.boolean, *address,
+        )  # fmt: skip
     if kernel == "top":
         return types.void(
             grams, scales, xs, three, above, state, *sums, *results, whole, double, double,
@@ -109,6 +167,38 @@ def signature_of_backward(kernel, dtype):
     return types.void(
         grams, scales, xs, above, state, three, *sums, *results, whole, double, double, double,
         double, double, whole, types.boolean, *address,
+    )  # fmt: skip
+
+
+def signature_of_orthogonal(kernel):
+    """Types of the arguments of a kernel of the backward pass with orthogonal weights."""
+    whole, word, double = types.int64, types.uint32, types.float64
+
+    def array(kind, axes):
+        return types.Array(kind, axes, "C")
+
+    one, two, three, four = (array(double, axes) for axes in (1, 2, 3, 4))
+    sums = three, array(types.int32, 1)
+    results = array(double, 5), two, array(whole, 1)
+    address = (whole, whole, whole, whole, word, word)
+    if kernel == "orthogonalise":
+        return types.void(
+            four, two, four, three, three, four, three, two, one, one, *sums, array(whole, 1),
+            whole, types.boolean, whole, whole, *address,
+        )  # fmt: skip
+    if kernel == "top_orthogonal":
+        return types.void(
+            four, two, four, three, three, four, three, *sums, *results, whole, double, double,
+            types.boolean, *address,
+        )  # fmt: skip
+    if kernel == "begin_orthogonal":
+        return types.void(
+            four, two, three, four, four, three, three, three, four, three, two, one, *sums,
+            array(whole, 1), whole, double, double, whole, *address,
+        )  # fmt: skip
+    return types.void(
+        four, two, four, three, four, three, three, three, two, one, *sums, *results, whole, double,
+        double, double, double, double, whole, types.boolean, *address,
     )  # fmt: skip
 
 
@@ -187,10 +277,28 @@ def backward_spec_of(columns, dtype, skipped):
     )  # fmt: skip
 
 
+def passes_spec_of(name, columns, dtype):
+    """Relu chains of one batch with a norm that centres, over the features unless in a branch."""
+    order, norm = ACTIVATION_FIRST, NORM_NONE
+    if "first" in name:
+        order = NORM_FIRST
+    elif "branch" in name:
+        order, norm = NORM_IN_BRANCH, NORM_CENTRED
+    spec = backward_spec_of(columns, dtype, "skipped" in name)
+    passing = Passing(order, norm, norm == NORM_NONE, True)
+    return spec._replace(norm=norm, passing=passing)
+
+
 def built(name, kernel, columns, dtype, source):
     """Return all kernels of a spec, the bytes of shared memory, and types of the arguments."""
     if kernel in BACKWARD:
         kernels = backward_kernels_of(backward_spec_of(columns, dtype, "skipped" in name))
+        return kernels, kernels.room.bytes, signature_of_backward(kernel, dtype)
+    if kernel in BACKWARD_ORTHOGONAL:
+        kernels = backward_orthogonal_of(backward_spec_of(columns, dtype, "skipped" in name))
+        return kernels, kernels.room.bytes, signature_of_orthogonal(kernel)
+    if kernel in BACKWARD_PASSES:
+        kernels = backward_passes_of(passes_spec_of(name, columns, dtype))
         return kernels, kernels.room.bytes, signature_of_backward(kernel, dtype)
     kernels = kernels_of(
         spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
@@ -210,7 +318,10 @@ def compile_all(folder, wanted):
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
                 alone = {"cover": cover_kernel, "unfold": unfold_kernel}
-                function = alone[kernel]() if kernel in alone else getattr(compiled, kernel)
+                if kernel in alone:
+                    function = alone[kernel]()
+                else:
+                    function = getattr(compiled, BACKWARD_ORTHOGONAL.get(kernel, kernel))
                 ptx, _ = cuda.compile_ptx(function.py_func, arguments, cc=cc)
             registers = function.targetoptions["max_registers"]
             heading = f"// registers {registers}, threads {compiled.shape.threads}, "

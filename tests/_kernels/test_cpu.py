@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numba import njit
 from oracle import FORMULAS, gram, normalise, normals, projector, semidefinite_cholesky, weights
+from slow_cases import some
 
 from bnmc._kernels.compiling import OPTIONS, Apart
 from bnmc._kernels.cpu import blocks as cpu_blocks
@@ -42,6 +43,7 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+FLOAT64 = pytest.mark.parametrize("dtype", some([np.float32, np.float64], np.float64))
 BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
 NORMS = pytest.mark.parametrize("norm", [codes.NORM_NONE, codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 KEY = np.uint32(123456789), np.uint32(987654321)
@@ -646,7 +648,7 @@ def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip
             assert not layers.activations[chain, :, :, width:].any()
 
 
-@DTYPES
+@FLOAT64
 def test_weights_that_are_given(dtype):
     """A panel at a time, as `multiply_panels` takes them; rows of the last panel are missing."""
     width, panel_rows = 2 * numbers.BLOCK + 88, numbers.BLOCK
@@ -709,8 +711,15 @@ def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     np.testing.assert_array_equal(again.activations[0, 1], weighted.activations[0, 1])
 
 
-@BODIES
-@DTYPES
+@pytest.mark.parametrize(
+    ("dtype", "body"),
+    [
+        (np.float64, "compiled"),
+        (np.float32, "compiled"),
+        (np.float64, "python"),
+        pytest.param(np.float32, "python", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 def test_where_a_chain_stops(dtype, norm, body):
     """The second of three chains has equal (or no) samples: its rows have no variance."""
@@ -1070,7 +1079,7 @@ def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
     np.testing.assert_array_equal(results[:2], results[2:])
 
 
-@DTYPES
+@FLOAT64
 def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
     law = law_of(300, 3)
     x, a, g = start_of(law, 1, dtype)

@@ -90,6 +90,15 @@ def test_small_slopes_keep_their_relative_precision(name):
     )
 
 
+@pytest.mark.parametrize("how", ["python", "compiled"])
+def test_the_slope_of_gelu_is_precise_in_its_tail(how):
+    """Both terms have a factor exp(-x²/2), whose relative error is that of x²/2 in exp."""
+    x = np.array([-30.0, -20.0, -10.0])
+    expected = FORMULAS["gelu"](x.astype(LONG)).astype(float)
+    error = np.abs(values("gelu", x, how) - expected)
+    assert (error <= (4 * x**2) * np.finfo(float).eps * np.abs(expected)).all()
+
+
 def test_kinks_have_the_derivative_of_pytorch():
     zero = np.zeros(1)
     at_zero = {name: float(values(name, zero, "compiled")[0]) for name in SLOPES}

@@ -48,7 +48,10 @@ def test_the_law_of_a_sampler_draws_from_it():
     assert law.fourth_moment is None
 
 
-@pytest.mark.parametrize(("rows", "order"), [(1, 1), (4, 4), (2, 5)])
+@pytest.mark.parametrize(
+    ("rows", "order"),
+    [*(pytest.param(k, k, marks=pytest.mark.slow) for k in (1, 4)), (2, 5)],
+)
 def test_haar_entries_are_rows_of_orthogonal_matrices(rows, order):
     law = weight_law("haar")
     drawn = [law.entries(np.random.default_rng(seed), (rows, order)) for seed in range(2000)]
@@ -182,6 +185,8 @@ def largest_distance(mine, other):
     )
 
 
+# The next test compares blocks of torch with the same law of weights and biases.
+@pytest.mark.slow
 def test_the_law_is_that_of_modules_of_torch(torch):
     """Two layers of `Linear`, `LayerNorm` and tanh, in narrow networks that tell laws apart."""
     start = np.random.default_rng(5).standard_normal((3, 2))

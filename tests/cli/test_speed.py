@@ -71,3 +71,20 @@ class TestBench:
         for row, normals in zip(rows, (900, 90, 90, 90), strict=True):
             ratio = row["normals_per_second"] / row["layers_per_second"]
             assert ratio == pytest.approx(normals)
+
+    def test_speeds_are_networks_times_layers_by_seconds(self, monkeypatch):
+        """By a clock that runs only in programs: 2 s, 1 s or .5 s a layer."""
+        now = [1000.0]
+
+        def pass_time(seconds):
+            now[0] += seconds
+
+        def run_bnmc(chain, layers, networks, threads, dtype="float64"):
+            pass_time(layers * (1.0 if dtype == "float64" else 0.5))
+
+        monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        monkeypatch.setattr(speed, "_run_numpy", lambda chain, layers: pass_time(2.0 * layers))
+        monkeypatch.setattr(speed, "_run_bnmc", run_bnmc)
+        rows = speed.layer_speeds(Chain(30, 3), seconds=8.0, threads=2, progress=False)
+        assert [row["layers_per_second"] for row in rows] == [0.5, 1.0, 8.0, 16.0]
+        assert [row["speed"] for row in rows] == [1.0, 2.0, 16.0, 32.0]

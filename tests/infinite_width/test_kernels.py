@@ -232,7 +232,7 @@ def test_batch_normalization_in_depth_and_its_limits():
     again = nngp(x, 31, activation="relu", norm="batch", bias_variance=0.0)
     assert deep == pytest.approx(again, rel=1e-5)
     assert nngp(x, 0, norm="batch", dtype="float32").dtype == np.float32
-    for options in ({"skip": 1.0}, {"order": "activation-norm"}, {"activation": dual("relu")}):
+    for options in ({"order": "activation-norm"}, {"activation": dual("relu")}):
         with pytest.raises(ArgumentError, match="batch"):
             nngp(x, 1, norm="batch", **options)
     with pytest.raises(PartialEstimateError) as caught:
@@ -257,6 +257,7 @@ def test_batch_normalization_in_depth_and_its_limits():
         ({"weight_variance": 0.0}, ArgumentError),
         ({"bias_variance": -1.0}, ArgumentError),
         ({"skip": np.inf}, ArgumentError),
+        ({"skip": 1e200}, ArgumentError),
         ({"rtol": 0.0}, ArgumentError),
         ({"dtype": "int8"}, UnknownNameError),
         ({"progress": 3}, ArgumentTypeError),

@@ -13,6 +13,7 @@ import pytest
 from numpy_chains import after, network, normalised, row_of, settled
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import special, stats
+from slow_cases import some
 
 import bnmc
 from bnmc._claims.claims import _is_symmetric, uniqueness
@@ -612,7 +613,7 @@ OF_LAYERS = {
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("name", OF_LAYERS)
+@pytest.mark.parametrize("name", some(OF_LAYERS, "groups and bias", "batch with hidden bias"))
 def test_networks_of_other_layers_pass_and_others_fail(name):
     chain = bnmc.Chain(20, 3, **OF_LAYERS[name])
     states, step = layers_of(chain, np.random.default_rng(31))

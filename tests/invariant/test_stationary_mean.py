@@ -45,8 +45,8 @@ def long_run(chain, of, chains=8_000):
 
 
 #: Of burn-in, length and lag: states that overlap or not with those that the lag leaves out.
-TERMS = [(0, 1, 1), (0, 4, 1), (0, 4, 3), (3, 2, 2)]
-MORE_TERMS = [(0, 1, 2), (0, 1, 3), (0, 4, 2), (3, 2, 1), (3, 2, 3)]
+TERMS = [(0, 4, 1), (3, 2, 2)]
+MORE_TERMS = [(0, 1, 1), (0, 4, 3), (0, 1, 2), (0, 1, 3), (0, 4, 2), (3, 2, 1), (3, 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ NAMES = ["mean field", "contraction", "tv_bound", "autocorrelation", "spectral",
 
 @pytest.fixture(scope="module")
 def table():
-    return compare(bnmc.Chain(1000, 5, "relu"), rng=0)
+    return compare(bnmc.Chain(1000, 5, "relu"), rng=0, replicates=100)
 
 
 def test_estimators_agree_with_the_mean_field(table):

@@ -168,7 +168,6 @@ def test_intervals_cover_in_other_cases(chains, layers, rho, star):
 
 
 @pytest.mark.untraced
-@pytest.mark.untraced
 @pytest.mark.parametrize("sign", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_a_second_faster_mode_is_waited_for(sign):
     def two_modes(rng):

@@ -952,7 +952,10 @@ def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
     np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("key", "pair", "threshold"), [(56, 29, 1.2), (14, 8, 0.8)])
+@pytest.mark.parametrize(
+    ("key", "pair", "threshold"),
+    [pytest.param(56, 29, 1.2, marks=pytest.mark.slow), (14, 8, 0.8)],
+)
 def test_what_a_refusal_leaves_is_drawn_by_rejection(key, pair, threshold):
     """Pairs that are refused where the two laws are close, so that a draw of it is seldom kept."""
     chain = Chain(20, 3, "tanh", norm="batch-uncentred")
@@ -1035,6 +1038,8 @@ def test_a_certificate():
         tv_bound(chain, 2, backend="cuda", **options)
 
 
+# Below, pairs on two devices fail, and pairs go one by one.
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_pairs_that_are_divided_among_devices():
     """And on each of these into ranges: meeting times are those of one launch."""

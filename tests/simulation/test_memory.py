@@ -73,7 +73,7 @@ def peak(chain, depth, **options):
 #: Shapes that others include: moments over chains, a matrix per chain, arrays of one input.
 SLOW = (
     "chains and layers, reduced", "eigenvalues", "an array per chain", "depth 0", "an array",
-    "arrays of several inputs",
+    "arrays of several inputs", "another precision",
 )  # fmt: skip
 
 

@@ -39,8 +39,8 @@ def test_frameworks_that_are_missing(framework, monkeypatch):
     ("framework", "options", "words"),
     [
         ("torch", {}, None),
-        ("torch", {"eps": 1e-5}, "eps = 1e-05"),
         # test_same_law.py finds these mistakes in NumPy each time.
+        pytest.param("torch", {"eps": 1e-5}, "eps = 1e-05", marks=pytest.mark.slow),
         pytest.param("torch", {"training": False}, "evaluation mode", marks=pytest.mark.slow),
         ("torch", {"training": False, "momentum": 0.1}, "momentum"),
         pytest.param(

@@ -108,6 +108,8 @@ def test_all_named_activations_norms_and_laws_of_weights_occur():
 # ---------------------------------------------------------------- what they shrink to
 
 
+# The next test shrinks, too.
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_the_simplest_values():
     assert repr(drawn(chains())) == "Chain(width=1, batch=2, activation='linear')"

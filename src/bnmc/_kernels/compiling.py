@@ -26,17 +26,19 @@ from numba.extending import (
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import cache_of
 from bnmc._kernels.levels import cpu_features, cpu_name
-from bnmc._kernels.pipeline import InnerCompiler, WideCompiler
+from bnmc._kernels.pipeline import AnyInnerCompiler, InnerCompiler, WideCompiler
 from bnmc._kernels.wheel_kernels import used_folder
 
 wait_for_compilation()
 
 
-#: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.
+#: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.  Kernels
+#: allocate no array, so nobody counts references.
 OPTIONS: Any = {
     "error_model": "numpy",
     "fastmath": {"contract"},
     "boundscheck": False,
+    "_nrt": False,
     "pipeline_class": WideCompiler,
 }
 
@@ -49,6 +51,12 @@ INNER: Any = {
 }
 
 INLINED: Any = {"forceinline": True, **INNER}
+
+#: Of functions that return arrays, which Numba allows only where references are counted.
+MAKING: Any = {**INLINED, "_nrt": True}
+
+#: Of functions of users, which may contain anything.
+OF_USERS: Any = {**INLINED, "_nrt": True, "pipeline_class": AnyInnerCompiler}
 
 #: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
 #: LLVM, as for other functions, costs loops over normals a fifth of their speed.
@@ -126,6 +134,11 @@ def inlined(function):
     """Let compiled code call the plain `function`, inlined."""
     options = {**INLINED, "inline": "always"} if function.__name__ in EXPRESSIONS else INLINED
     return register_jitable(**options)(function)
+
+
+def makes_array(function):
+    """Let compiled code call the plain `function`, which returns an array of others' memory."""
+    return register_jitable(**MAKING)(function)
 
 
 @cache
@@ -217,7 +230,7 @@ def activate(sigma, x):
 @overload(activate, jit_options=INLINED)
 def _activate(sigma, x):
     function = Sigma.known[sigma.digest].functions[str(x)]
-    compiled = njit(**INLINED)(function)
+    compiled = njit(**OF_USERS)(function)
     cast = types.float32 if x == types.float32 else types.float64
     return lambda sigma, x: cast(compiled(x))
 

@@ -8,18 +8,48 @@ then sees each function once, with everything that is inlined into it.  That tak
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import llvmlite.binding as llvm
 from numba import _dynfunc  # type: ignore[attr-defined]
+from numba.core import config
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
 from numba.core.compiler_machinery import register_pass
 from numba.core.funcdesc import PythonFunctionDescriptor
 from numba.core.lowering import Lower
-from numba.core.typed_passes import NativeLowering
+from numba.core.registry import CPUDispatcher
+from numba.core.target_extension import jit_registry
+from numba.core.typed_passes import (
+    AnnotateTypes,
+    DumpParforDiagnostics,
+    NativeLowering,
+    NopythonRewrites,
+    NoPythonSupportedFeatureValidation,
+    NopythonTypeInference,
+)
+from numba.core.untyped_passes import (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    RewriteDynamicRaises,
+    RewriteSemanticConstants,
+    WithLifting,
+)
 
-__all__ = ["InnerCompiler", "InnerLibrary", "WideCompiler", "entry_of"]
+from bnmc._kernels.inference import KernelInference, Kernels
+
+__all__ = ["AnyInnerCompiler", "InnerCompiler", "InnerLibrary", "WideCompiler", "entry_of"]
+
+#: Passes of Numba that do nothing to kernels, each of which goes through the whole function: for
+#: closures, `with`, arithmetic on whole arrays, `literal_unroll`, constant `ndim`, reports.
+NEEDLESS = {
+    AnnotateTypes, DumpParforDiagnostics, FindLiterallyCalls, InlineClosureLikes,
+    LiteralPropagationSubPipelinePass, LiteralUnroll, MakeFunctionToJitFunction, NopythonRewrites,
+    NoPythonSupportedFeatureValidation, RewriteDynamicRaises, RewriteSemanticConstants, WithLifting,
+}  # fmt: skip
 
 
 class WideLower(Lower):
@@ -34,6 +64,22 @@ class WideLower(Lower):
         set.add(self.function.attributes, '"prefer-vector-width"="512"')
 
 
+class WideLibrary(JITCodeLibrary):
+    """Machine code of a function with all that it calls.
+
+    LLVM runs the passes of level 2.  Level 3 adds copies of loops, for each value of a condition
+    that does not change in them: they take half as long again to compile, and gain nothing.
+    """
+
+    def _optimize_final_module(self) -> None:
+        options = {"loop_vectorize": self._codegen._loopvect, "slp_vectorize": False}
+        level = self._codegen._opt_level
+        cheap, of_cheap = self._codegen._module_pass_manager(**options, opt=level, cost="cheap")
+        cheap.run(self._final_module, of_cheap)
+        full, of_full = self._codegen._module_pass_manager(opt=min(getattr(config, "OPT", 2), 2))
+        full.run(self._final_module, of_full)
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class WideLowering(NativeLowering):
     _name = "wide_lowering"
@@ -41,6 +87,12 @@ class WideLowering(NativeLowering):
     @property
     def lowering_class(self):
         return WideLower
+
+    def run_pass(self, state):
+        if state.library is None:
+            state.library = WideLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+            state.library.enable_object_caching()
+        return super().run_pass(state)
 
 
 class InnerLibrary(JITCodeLibrary):
@@ -114,14 +166,18 @@ class InnerLowering(WideLowering):
 
 
 class WideCompiler(CompilerBase):
-    """Numba's compiler with `WideLower` in its place."""
+    """Numba's compiler with `WideLower` in its place, and without the passes of `left_out`."""
 
     lowering = WideLowering
+    left_out: ClassVar[set[Any]] = NEEDLESS
 
     def define_pipelines(self):
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        places = {NativeLowering: self.lowering, NopythonTypeInference: KernelInference}
         manager.passes = [
-            (self.lowering if step is NativeLowering else step, why) for step, why in manager.passes
+            (places.get(step, step), why)
+            for step, why in manager.passes
+            if step not in self.left_out
         ]
         manager.finalize()
         return [manager]
@@ -131,3 +187,19 @@ class InnerCompiler(WideCompiler):
     """The compiler of functions that only compiled code calls."""
 
     lowering = InnerLowering
+
+
+class AnyInnerCompiler(InnerCompiler):
+    """The same for functions of users and of Numba, which may contain anything."""
+
+    left_out: ClassVar[set[Any]] = set()
+
+
+def _inner(**options: Any) -> Any:
+    """Return what compiles a function of Numba that kernels call."""
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    compiler = options.pop("pipeline_class", AnyInnerCompiler)
+    return lambda function: CPUDispatcher(function, {}, options, compiler)
+
+
+jit_registry[Kernels] = _inner

@@ -133,11 +133,13 @@ def backpropagate(
         matrices equal those of `simulate` up to rounding.  For a convolution with more columns than
         channels it is the default, because it is faster there.
     backend : {"auto", "cpu", "cuda"}
-        "cuda" takes all chains through one GPU, for Gaussian weights and the sampler "conditional",
-        with a norm over the batch before the activation or none, without bias and convolution.
-        Its random numbers are those of the CPU, so results agree up to rounding.  A float32 chain
-        that goes on in float64 does so on the CPU.  The kernels have not run on hardware yet, so
-        "auto" is "cpu".
+        "cuda" takes all chains through one GPU, for the sampler "conditional" without convolution.
+        With a norm over the batch before the activation or none, and without
+        a bias that the norm does not subtract, its random numbers are those of the CPU, so results
+        agree up to rounding; a float32 chain that goes on in float64 does so on the CPU.  For the
+        other layers, Gram matrices agree up to rounding, and gradients agree in law.  With
+        orthogonal weights, the forward pass is made on the CPU.  The kernels have not run on
+        hardware yet, so "auto" is "cpu".
     observables : names or functions
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
@@ -293,12 +295,12 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
     """Return the way of the GPU in place of another one, or raise what it cannot do."""
     for applies, what in (
         (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
-        (chain.is_orthogonal, "orthogonal weights"),
         (chain.convolution is not None, "convolutions"),
-        (not chain.normalization.acts_on_rows, f"norm={chain.norm!r}"),
-        (not chain.is_row_by_row, f"order={chain.order!r}"),
-        (chain.shows_bias, "biases"),
-        (kind is not Task, "sampler='weights'"),
+        (
+            chain.is_orthogonal and not (chain.is_row_by_row and chain.covariance.is_identity),
+            "orthogonal weights, unless a norm over the batch comes first, or none, without bias",
+        ),
+        (kind is DrawnTask, "sampler='weights'"),
     ):
         if applies:
             raise BackendError("cuda", f"no gradients of chains with {what}: backend='cpu'")
@@ -306,11 +308,15 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
         raise ArgumentError("executor", pool, "None with backend='cuda'")
     from bnmc._kernels.gpu.device import why_not
     from bnmc.gradients.on_gpu import GpuTask
+    from bnmc.gradients.on_gpu_orthogonal import GpuOrthogonalTask
+    from bnmc.gradients.on_gpu_passes import GpuPassesTask
 
     reason = why_not()
     if reason is not None:
         raise BackendError("cuda", reason)
-    return GpuTask
+    if chain.is_orthogonal:
+        return GpuOrthogonalTask
+    return GpuTask if kind is Task else GpuPassesTask
 
 
 def _require_memory(task: Task, chains: int, workers: int) -> None:

@@ -2,7 +2,8 @@
 
 The kernels are those of `_kernels.gpu.backward`, the forward pass is that of the sampler on GPUs.
 Random numbers are those of the CPU, so results agree up to rounding.  A chain that float32 does not
-resolve goes on with the kernels of the CPU.
+resolve goes on with the kernels of the CPU.  Layers in passes have other kernels and arrays, see
+`on_gpu_passes.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ from bnmc.simulation.engine.gpu.arrays import device_memory
 from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
 
-__all__ = ["GpuTask"]
+__all__ = [
+    "BLOCKS_OF_PROCESSOR",
+    "MOST_OF_GRID",
+    "PART_BYTES",
+    "Arrays",
+    "GpuLaunch",
+    "GpuPass",
+    "GpuTask",
+]
 
 #: Bytes that the matrices of a stretch of layers of all chains of a part, or its representations,
 #: may take.
@@ -71,7 +80,10 @@ class GpuTask(Task):
         self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
-        return _GpuPass(self, start, first, last, stop or Event(), {}).run()
+        return self._pass()(self, start, first, last, stop or Event(), {}).run()
+
+    def _pass(self) -> type[GpuPass]:
+        return GpuPass
 
     @property
     def backend(self) -> str:
@@ -85,13 +97,17 @@ class GpuTask(Task):
         ------
         BackendError
         """
-        needed = _kernels(self.chain, self.inputs or 1, self.dtype).room.bytes
+        needed = self._bytes_of_block()
         if needed > shared_memory():
             raise BackendError(
                 "cuda",
                 f"gradients of {self.columns} columns in {self.dtype} need {needed} bytes of "
                 f"shared memory, the device has {shared_memory()}: backend='cpu'",
             )
+
+    def _bytes_of_block(self) -> int:
+        """Return the bytes of shared memory that a block needs."""
+        return _kernels(self.chain, self.inputs or 1, self.dtype).room.bytes
 
     @property
     def chains_of_part(self) -> int:
@@ -103,11 +119,14 @@ class GpuTask(Task):
         return max(1, min(MOST_OF_GRID, PART_BYTES // (size * layers)))
 
 
-class _GpuPass(Pass):
+class GpuPass(Pass):
     """The work of one task."""
 
     _bases: NDArray[np.float64] | None = None
     _wide: NDArray[np.bool_]
+
+    def _launch(self) -> type[GpuLaunch]:
+        return GpuLaunch
 
     def _sampler(self) -> ScaledSampler:
         task = self.task
@@ -128,7 +147,9 @@ class _GpuPass(Pass):
         if last == task.depth:
             # For the whole descent, so that bits do not depend on how it is cut into stretches.
             self._wide = stretch.wide
-        one = _Launch(task, self.descents, stretch, last, self.first, self._wide, self._bases)
+        one = self._launch()(
+            task, self.descents, stretch, last, self.first, self._wide, self._bases
+        )
         one.has_top = last == task.depth and not isinstance(task.direction, Readout)
         for index in range(self.count):
             # Kernels of the CPU begin with the rows of chains with which they go on.
@@ -138,7 +159,7 @@ class _GpuPass(Pass):
         self._bases = one.bases
 
 
-class _Arrays(NamedTuple):
+class Arrays(NamedTuple):
     """Arrays on the device; see the kernels."""
 
     grams: Any
@@ -156,7 +177,7 @@ class _Arrays(NamedTuple):
     status: Any
 
 
-class _Launch:
+class GpuLaunch:
     """The way of all chains of a part down through a stretch of layers.
 
     Parameters
@@ -174,6 +195,9 @@ class _Launch:
         See the attribute; None for the first stretch.
     """
 
+    #: Steps of a layer, and of the top.
+    launches, of_top = 2, 1
+
     def __init__(
         self, task: Task, descents: list[Descent], stretch: Stretch, last: int, first_chain: int,
         wide: NDArray[np.bool_], bases: NDArray[np.float64] | None,
@@ -181,13 +205,21 @@ class _Launch:
         self.task, self.descents, self.stretch = task, descents, stretch
         self.last, self.layers, self.first_chain = last, last - stretch.first, first_chain
         self.law, self.lift = descents[0].law, descents[0].lift
-        self.kernels = _kernels(task.chain, task.inputs or 1, task.dtype)
+        #: Precision of the rows.
+        self.dtype = self._dtype()
+        self.kernels = self._kernels()
         #: Chains that the kernels of the CPU take.
         self.wide = wide | np.array([one.backward_dtype != task.dtype for one in descents])
         #: The factors of what the layer above the stretch saw, as the stretch above has left them.
         self.bases = bases
         #: Whether layer `last` has its gradient already; else the descents have the state above it.
         self.has_top = False
+
+    def _dtype(self) -> str:
+        return self.task.dtype
+
+    def _kernels(self) -> Any:
+        return _kernels(self.task.chain, self.task.inputs or 1, self.dtype)
 
     def run(
         self, states: NDArray[np.float64], log_scales: NDArray[np.float64], stop: Event
@@ -225,14 +257,18 @@ class _Launch:
             return 0
         if noted == NOT_STOPPED:
             return self.layers
-        # Two launches per layer, but one for the top.
-        done, reason = (int(noted >> STEP_BITS) + self.has_top) // 2, noted & (1 << STEP_BITS) - 1
+        step, reason = int(noted >> STEP_BITS), noted & (1 << STEP_BITS) - 1
+        done = (step + self.has_top * (self.launches - self.of_top)) // self.launches
         if reason == STOPPED_UNRESOLVED:
             self.descents[index].backward_dtype = "float64"
             return done
-        code = codes.NOT_FINITE if reason == STOPPED_NOT_FINITE else codes.ZERO_VARIANCE
-        raise_stopped(code, self.first_chain + index, self.last - done, reason)
+        self._raise(self.first_chain + index, self.last - done, reason)
         raise AssertionError
+
+    def _raise(self, chain: int, layer: int, reason: int) -> None:
+        """Raise the error that a kernel noted."""
+        code = codes.NOT_FINITE if reason == STOPPED_NOT_FINITE else codes.ZERO_VARIANCE
+        raise_stopped(code, chain, layer, reason)
 
     def _take(
         self,
@@ -251,19 +287,18 @@ class _Launch:
             log_scales[at] = descent.log_scale
             descent.stage = codes.TOP if is_top else codes.INNER
 
-    def _arrays(self, matrices: int) -> _Arrays:
+    def _arrays(self, matrices: int) -> Arrays:
         """Copy the layers, and the states of the chains, to the device."""
-        law, stretch, layers, dtype = self.law, self.stretch, self.layers, self.task.dtype
+        law, stretch, layers, dtype = self.law, self.stretch, self.layers, self.dtype
         count, n, shape = len(self.descents), law.columns, self.kernels.shape
         grams = np.ascontiguousarray(stretch.grams[:, : layers + 1])
         units = stretch.units[:, : layers + 1]
         ratios = np.exp2(units[:, :-1] - units[:, 1:] + float(self.lift))
+        seen = self._seen(grams[:, :-1])
         if self.bases is None:
             # What the layer saw that is above the first one to reach from above.
-            seen = grams[:, layers - self.has_top]
-            self.bases = np.stack(
-                [one.basis_of(gram) for one, gram in zip(self.descents, seen, strict=True)]
-            )
+            above_it = seen[:, -1] if self.has_top else grams[:, -1]
+            self.bases = self._bases_of(above_it)
         above = np.zeros((1, 1, 1), dtype)
         if self.task.chain.skip != 0.0:
             above = np.zeros((count, n, stretch.xs.shape[-1]), dtype)
@@ -277,11 +312,11 @@ class _Launch:
             return numba_cuda.device_array((count, *lengths), np.float64)
 
         send = numba_cuda.to_device
-        return _Arrays(
-            grams=send(grams),
+        return Arrays(
+            grams=send(np.ascontiguousarray(seen)),
             scales=send(self._scales(grams[:, :-1])),
             ratios=send(np.ascontiguousarray(ratios)),
-            xs=send(np.ascontiguousarray(stretch.xs)),
+            xs=send(np.ascontiguousarray(stretch.xs, dtype)),
             above=send(above),
             state=send(np.stack([one.state for one in self.descents])),
             basis=send(self.bases),
@@ -293,6 +328,14 @@ class _Launch:
             status=send(status),
         )
 
+    def _bases_of(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the factors of what a layer of each chain saw."""
+        return np.stack([one.basis_of(gram) for one, gram in zip(self.descents, seen, strict=True)])
+
+    def _seen(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the covariances of the rows of W a, given the Gram matrices of the layers."""
+        return grams
+
     def _scales(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the scale of the rows h of each layer, in place of the gain if N ignores it."""
         law = self.law
@@ -302,27 +345,45 @@ class _Launch:
         scales: NDArray[np.float64] = np.ldexp(1.0, -(np.frexp(largest)[1] // 2))
         return scales
 
-    def _start(self, arrays: _Arrays, hidden: bool) -> None:
+    def _start(self, arrays: Arrays, hidden: bool) -> None:
         """Launch the kernels of all layers."""
-        law, room, shape = self.law, self.kernels.room, self.kernels.shape
-        count, tiles = len(self.descents), arrays.sums.shape[1]
-        parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // count))
-        keys = np.uint32(self.task.key & 0xFFFFFFFF), np.uint32(self.task.key >> 32)
-        of_layers = arrays.grams, arrays.scales
-        of_sums = arrays.sums, arrays.arrived
-        results = arrays.record, arrays.factors, arrays.status
+        step, stage, at = 0, self.descents[0].stage, self.layers - 1
+        if self.has_top:
+            for task in self._at_top(arrays, hidden):
+                task(codes.TOP, self.last, at, step)
+                step += 1
+            stage, at = codes.TOP, at - 1
+        tasks = self._tasks(arrays, hidden)
+        while at >= 0:
+            for task in tasks:
+                task(stage, self.stretch.first + 1 + at, at, step)
+                step += 1
+            at, stage = at - 1, codes.INNER
+
+    def _at_top(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
+        """Return what launches the kernels of the last layer."""
+        law, results = self.law, (arrays.record, arrays.factors, arrays.status)
 
         def top(stage: int, *address: int) -> tuple[Any, ...]:
             return (
-                *of_layers, arrays.xs, self._given(), arrays.above, arrays.state, *of_sums,
-                *results, law.width, law.gain, law.skip, hidden, self.first_chain, *address, *keys,
+                arrays.grams, arrays.scales, arrays.xs, self._given(), arrays.above, arrays.state,
+                arrays.sums, arrays.arrived, *results, law.width, self._gain, law.skip,
+                hidden, self.first_chain, *address, *self._keys,
             )  # fmt: skip
+
+        return [self._prepared(self.kernels.top, top)]
+
+    def _tasks(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
+        """Return what launches the kernels of a layer, given its stage, number, place and step."""
+        law, of_layers = self.law, (arrays.grams, arrays.scales)
+        of_sums = arrays.sums, arrays.arrived
+        results = arrays.record, arrays.factors, arrays.status
 
         def begin(stage: int, *address: int) -> tuple[Any, ...]:
             return (
                 *of_layers, arrays.ratios, arrays.xs, arrays.state, arrays.basis, arrays.mixing,
                 *of_sums, arrays.status, law.width, law.skip, law.eps, stage, self.first_chain,
-                *address, *keys,
+                *address, *self._keys,
             )  # fmt: skip
 
         def descend(stage: int, *address: int) -> tuple[Any, ...]:
@@ -331,29 +392,36 @@ class _Launch:
             return (
                 *of_layers, arrays.xs, arrays.above, arrays.state, arrays.mixing, *of_sums,
                 *results, law.width, gain, skip, law.gain, law.skip, law.eps, stage, hidden,
-                self.first_chain, *address, *keys,
+                self.first_chain, *address, *self._keys,
             )  # fmt: skip
 
-        def prepared(kernel: Any, arguments: Callable[..., tuple[Any, ...]]) -> Any:
-            # Prepared once: a layer may be as short as the launch of a kernel by Python.
-            start = ready(
-                kernel, (parts, count), shape.threads, room.bytes, 0, arguments(0, 0, 0, 0)
-            )
-            return lambda *own: start(*arguments(*own))
-
-        step, stage, at = 0, self.descents[0].stage, self.layers - 1
-        if self.has_top:
-            prepared(self.kernels.top, top)(codes.TOP, self.last, at, step)
-            step, stage, at = 1, codes.TOP, at - 1
-        tasks = [
-            prepared(self.kernels.begin, begin),
-            prepared(self.kernels.descend, descend),
+        return [
+            self._prepared(self.kernels.begin, begin),
+            self._prepared(self.kernels.descend, descend),
         ]
-        while at >= 0:
-            for task in tasks:
-                task(stage, self.stretch.first + 1 + at, at, step)
-                step += 1
-            at, stage = at - 1, codes.INNER
+
+    @property
+    def _gain(self) -> float:
+        """The factor of W in the units of the rows."""
+        return self.law.gain
+
+    @property
+    def _keys(self) -> tuple[np.uint32, np.uint32]:
+        return np.uint32(self.task.key & 0xFFFFFFFF), np.uint32(self.task.key >> 32)
+
+    def _prepared(
+        self, kernel: Any, arguments: Callable[..., tuple[Any, ...]]
+    ) -> Callable[[int, int, int, int], None]:
+        """Return a function that launches a kernel, given what `arguments` takes."""
+        count, shape = len(self.descents), self.kernels.shape
+        blocks = -(-BLOCKS_OF_PROCESSOR * processors() // count)
+        parts = min(shape.tiles(self.law.width), MOST_RANGES, blocks)
+        # Prepared once: a layer may be as short as the launch of a kernel by Python.
+        start = ready(
+            kernel, (parts, count), shape.threads, self.kernels.room.bytes, 0,
+            arguments(0, 0, 0, 0),
+        )  # fmt: skip
+        return lambda *own: start(*arguments(*own))
 
     def _given(self) -> Any:
         """Return δ at the top on the device; an array without columns if it is normal."""

@@ -149,9 +149,7 @@ class ReplayedRows:
             triangle = one.factor[np.ix_(at, at)]
             # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
             basis = np.linalg.solve(triangle, seen[:, at].T).T / root
-            # One more row for the bias.
-            shape = len(seen), delta.shape[2]
-            z = self._generator(index, layer).standard_normal(shape) @ roots[index].T
+            z = self._noise(index, layer, len(seen), roots[index])
             known = one.normals[:, at].T @ delta[index] / root - basis.T @ z
             found.append((z + basis @ known)[:fan_in])
         return _folded(self._chain, np.stack(found))
@@ -184,9 +182,12 @@ class ReplayedRows:
         seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
         return seen.reshape(patches.shape)
 
-    def _generator(self, index: int, layer: int) -> np.random.Generator:
+    def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
+        """Return the rows Z, which are those of `root` times normals; one more for a bias."""
         counter = [0, 1, layer, self._numbers[index]]
-        return np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        noise: Float64Array = generator.standard_normal((rows, len(root))) @ root.T
+        return noise
 
 
 class _Seen(NamedTuple):

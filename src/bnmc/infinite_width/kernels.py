@@ -16,20 +16,18 @@ from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.infinite_width.activated_batches import ActivatedBatches
+from bnmc.infinite_width.activated_points import require_rows_vary
 from bnmc.infinite_width.batch_law import batch_law
-from bnmc.infinite_width.batches import (
-    BatchNetwork,
-    batch_kernel,
-    dimensions_of,
-    most_points,
-)
+from bnmc.infinite_width.batches import batch_kernel
 from bnmc.infinite_width.layers import NORMS, ORDERS, Layers
 from bnmc.infinite_width.networks import FiniteNetwork, SimulatedKernel, simulated_kernel
+from bnmc.infinite_width.normalized_batches import NormalizedBatches
+from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.map.homogeneous import slopes
 
 __all__ = ["MOST_LAYERS", "nngp", "ntk"]
 
@@ -41,6 +39,9 @@ _Matrix = NDArray[np.floating[Any]]
 METHODS = ("analytic", "monte-carlo")
 #: Largest depth.
 MOST_LAYERS = 1_000_000
+
+# Largest skip connection: its square is finite.
+_MOST_SKIP = 1e150
 
 # Default relative errors: of integrals, and of estimates.
 _RTOL, _ESTIMATED_RTOL = 1e-6, 1e-3
@@ -134,12 +135,12 @@ def nngp(
         Normalization N. "layer" and "rms" normalize each sample over the features, "batch" each
         feature over the samples of a batch.
     order : {"norm-activation", "activation-norm"}
-        Whether N acts before or after σ. Only the Monte Carlo method has norm "batch" after σ.
+        Whether N acts before or after σ. Norm "batch" after σ excludes functions that are constant
+        on an interval, such as relu: rows of equal outputs would have no variance.
     weight_variance, bias_variance : float
         σ_w² > 0, the variance of the weights times the number of their inputs, and σ_b² >= 0.
     skip : float
-        Factor of the skip connection from a layer to the next one; 0 removes it. With norm "batch",
-        only the Monte Carlo method has skip connections.
+        Factor of the skip connection from a layer to the next one, at most 1e150; 0 removes it.
     batch : int or (int, int), optional
         For norm "batch", the number of samples of a batch, of `x` and of `other`: consecutive
         samples are one batch, which its own mean and variance normalize. By default all samples of
@@ -147,7 +148,7 @@ def nngp(
     rtol : float, optional
         Largest acceptable relative error of the dual activation in a layer (see `dual`); for norm
         "batch", of the kernel. Errors of earlier layers propagate to later ones. The default is
-        1e-6, and 1e-3 for norm "batch" where the kernel is estimated (see Notes).
+        1e-6, and 1e-3 for norm "batch" if the kernel is estimated (see Notes).
     method : {"analytic", "monte-carlo"}
         "monte-carlo" simulates networks of finite width.
     width, networks : int
@@ -197,6 +198,11 @@ def nngp(
     estimated with 8 replicates of up to 262,144 randomized quasi-Monte Carlo points (65,536 above
     256 coordinates). The error is the standard error of the kernel, with the errors of earlier
     layers, relative in the Frobenius norm.
+
+    After σ, ``V[K] = E N(σ(u)) N(σ(u))ᵀ``. This is known for linear functions, which commute with
+    N, and estimated for all others. Before σ, a skip connection makes rows from h_1 on a sum of a
+    vector of fixed length and a Gaussian one. So the outputs are no Gaussian process, K is their
+    covariance, and for depth >= 2 it is estimated from random paths of a row through all layers.
 
     Without norm "batch", time is O(samples² (features + depth)), memory that of the result.
 
@@ -314,7 +320,8 @@ def ntk(
     ArgumentError, ArgumentTypeError
         As `nngp`; if the derivative of `activation` is not known; and under norm "batch" if the
         differences of the samples of a batch span two dimensions, as for 3 samples: then Θ is
-        infinite.
+        infinite. Also if they span 3 or 4, for norm "batch" before σ with a skip connection and
+        depth >= 2: then the variance of an estimate is infinite.
     ZeroVarianceError, NonFiniteError, ResultTooLargeError, PartialEstimateError
         As `nngp`.
 
@@ -337,6 +344,11 @@ def ntk(
     of `nngp`, but functions that are not positively homogeneous are estimated for one batch, too.
     The number of points needed grows with the batch. Yang et al. (arXiv 1902.08129) derive the map
     at its fixed point; the integrals are in the module `bnmc.infinite_width.batch_integrals`.
+
+    After σ, J is the derivative of ``N(σ(u))``, and a skip connection adds ``skip² Θ``. Beside a
+    norm before σ it adds ``skip² E D(u) Θ D(u′)ᵀ``, with D the derivative of N. The tangent kernel
+    of one output is then random at infinite width, too, since D depends on the row of this output;
+    Θ is its expectation.
 
     Examples
     --------
@@ -392,7 +404,7 @@ class _Request:
         choice("order", self.order, ORDERS)
         self.weight_variance = real("weight_variance", self.weight_variance, above=0.0)
         self.bias_variance = real("bias_variance", self.bias_variance, low=0.0)
-        self.skip = real("skip", self.skip)
+        self.skip = real("skip", self.skip, low=-_MOST_SKIP, high=_MOST_SKIP)
         if self.rtol is not None:
             self.rtol = real("rtol", self.rtol, above=0.0)
         self.dtype = precision(self.dtype)
@@ -444,34 +456,47 @@ class _Request:
         return as_activation(self.activation)
 
     def _of_batches(self, sizes: list[tuple[int, ...]]) -> FloatArray:
-        """Return the kernel of a network with batch normalization before σ."""
-        hint = 'method="monte-carlo" simulates it'
-        if self.order != "norm-activation":
-            raise ArgumentError("order", self.order, '"norm-activation", with norm="batch"', hint)
-        if self.skip != 0.0:
-            raise ArgumentError("skip", self.skip, '0, with norm="batch"', hint)
+        """Return the kernel of a network with batch normalization."""
         function = self._function()
         function.check()
-        largest = max(max(one) for one in sizes)
-        rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
-        dimensions = dimensions_of(tuple(size for one in sizes for size in one))
-        points = 2 * most_points(dimensions) * dimensions
-        size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + points)
-        require_memory("x", size, "take smaller batches")
-        homogeneous = slopes(function) is not None
-        network = BatchNetwork(
+        kind = self._kind_of_batches()
+        if kind is ActivatedBatches:
+            require_rows_vary(function)
+        network = kind(
             np.concatenate(self.inputs, axis=1), tuple(size for one in sizes for size in one),
             len(sizes[0]), self.depth, function, self.weight_variance, self.bias_variance,
-            self.name == "ntk",
+            self.skip, self.name == "ntk",
         )  # fmt: skip
-        if self.name == "nngp" and not homogeneous and len(network.sizes) == 1:
+        largest = max(network.sizes)
+        rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
+        size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + network.numbers)
+        require_memory("x", size, "take smaller batches")
+        is_exact = network.integrals() is not None
+        if (
+            isinstance(network, NormalizedBatches)
+            and not is_exact
+            and self._may_be_integrated(sizes)
+        ):
             integrated = self._integrated(network)
             if integrated is not None:
                 return integrated
-        rtol = self.rtol or (_RTOL if homogeneous else _ESTIMATED_RTOL)
+        rtol = self.rtol or (_RTOL if is_exact else _ESTIMATED_RTOL)
         return batch_kernel(network, self.name, rtol, draw_key(self.rng), self.progress)
 
-    def _integrated(self, network: BatchNetwork) -> FloatArray | None:
+    def _kind_of_batches(
+        self,
+    ) -> type[NormalizedBatches] | type[ActivatedBatches] | type[RowPaths]:
+        """Return the class of the network with batch normalization."""
+        if self.depth and self.order == "activation-norm":
+            return ActivatedBatches
+        return RowPaths if self.depth > 1 and self.skip != 0.0 else NormalizedBatches
+
+    def _may_be_integrated(self, sizes: list[tuple[int, ...]]) -> bool:
+        """Return whether the kernel is that of `MeanField`: of one batch, without skip."""
+        one_batch = sum(map(len, sizes)) == 1
+        return self.name == "nngp" and one_batch and (self.skip == 0.0 or not self.depth)
+
+    def _integrated(self, network: NormalizedBatches) -> FloatArray | None:
         """Return the covariance for one batch from `MeanField`; None if it is not accurate.
 
         The normalization hides σ_w², σ_b² and the mean of the samples, so the variances matter in

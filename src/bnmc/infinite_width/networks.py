@@ -2,7 +2,7 @@
 
 The parameters are standard normal, and the network multiplies those of a layer by σ_w/√inputs
 (weights) and σ_b (biases).  `bnmc.gradients.tangent_kernel` simulates wider networks without making
-their weights, but knows no biases, no weights of the first layer and no norms over the features.
+their weights, but knows no biases and no gradients of the weights of the first layer.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.array_arguments import require_memory
+from bnmc._support.blas import one_blas_thread
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter
 from bnmc.errors import NonFiniteError
@@ -59,8 +60,13 @@ class TiledKernel:
         tiles = list(_tiles(rows, columns, symmetric=len(sides) == 1))
         error = 0.0
         workers = min(available_processors(), len(tiles))
-        with Reporter(progress, name, "tiles") as report, ThreadPoolExecutor(workers) as pool:
-            # NumPy computes tiles in parallel, as it releases the lock of the interpreter.
+        with (
+            Reporter(progress, name, "tiles") as report,
+            one_blas_thread(),
+            ThreadPoolExecutor(workers) as pool,
+        ):
+            # NumPy computes tiles in parallel, as it releases the lock of the interpreter.  Threads
+            # of BLAS would wait for these.
             computed = pool.map(lambda at: self._tile(sides, *at), tiles)
             try:
                 for done, (i, j) in enumerate(tiles):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.compiling import Sigma, activate, inlined
+from bnmc._kernels.compiling import Sigma, activate, inlined, makes_array
 from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.scalar.codes import Law
 from bnmc.kernels import layers, random_numbers
@@ -225,7 +225,7 @@ def _is_work(pointer, size):
     return address != 0 and address % 8 == 0 and size >= 0
 
 
-@inlined
+@makes_array
 def _array(pointer, shape, dtype):
     """Return the memory behind a pointer as an array."""
     return workspace.at(workspace.address_of(pointer), shape, dtype)

@@ -115,3 +115,15 @@ def test_bad_options(run, options, said):
     status, out, err = run(*COMMAND, *options)
     assert (status, out) == (statuses.BAD_INPUT, "")
     assert said in err
+
+
+def test_a_model_that_the_import_draws_has_the_seed(document_of, folder):
+    def first_norms():
+        sys.modules.pop("own_models", None)
+        torch.manual_seed(99)  # what ran before in the process
+        torch.rand(int(next(numbers)))
+        found = document_of("inspect", "own_models:model", "--input", "x.npy", "--seed", "5")
+        return [row["scale"] for row in found["table"]]
+
+    numbers = iter([3, 4])
+    assert first_norms() == first_norms()

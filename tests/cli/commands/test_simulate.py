@@ -243,7 +243,9 @@ class TestOutput:
         assert run("simulate", *SMALL, "-o", "run.npz", "--force")[0] == 0
         assert np.load("run.npz")["layer"].shape == (7,)
 
-    @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
+    @pytest.mark.parametrize(("suffix", "magic"), [
+        pytest.param("png", b"\x89PNG", marks=pytest.mark.slow), ("pdf", b"%PDF"),
+    ])  # fmt: skip
     def test_plot(self, run: Run, suffix: str, magic: bytes) -> None:
         assert run("simulate", *SMALL, "--plot", f"run.{suffix}")[0] == 0
         assert Path(f"run.{suffix}").read_bytes().startswith(magic)

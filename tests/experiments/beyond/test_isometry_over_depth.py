@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from experiment_checks import CERTAIN, drawn, require_sound
+from matplotlib.figure import Figure
 from scipy import special
 
 from bnmc.experiments.beyond import isometry_over_depth
@@ -61,3 +62,11 @@ def test_it_is_sound(found):
     assert np.isnan(sigmoid.values[-1])
     assert "beyond rounding" in found.findings[1]
     assert found.table.rows[2][-1] is None
+
+
+def test_each_activation_has_its_axes(found):
+    """Four activations need a second row of three axes."""
+    four = found.data.isel(activation=[0, 1, 0, 1]).assign_coords(activation=list("abcd"))
+    figure = Figure()
+    isometry_over_depth._draw(four, figure)
+    assert sum(bool(ax.lines) for ax in figure.axes) == 4

@@ -7,6 +7,7 @@ import gzip
 
 import numpy as np
 import pytest
+from slow_cases import pairs
 
 from bnmc import experiments
 from bnmc.errors import ArgumentTypeError
@@ -50,8 +51,7 @@ def write(folder, data, count):
         (folder / f"{name}.gz").write_bytes(gzip.compress(content))
 
 
-@pytest.mark.parametrize("data", [None, "mnist", "cifar"])
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize(("name", "data"), pairs(FIGURES, [None, "mnist", "cifar"]))
 def test_full_sizes_and_files(name, data, tmp_path, monkeypatch):
     """All images of the files are used, up to the full number; kept parts give the same bits."""
     module, small = FIGURES[name]

@@ -13,7 +13,7 @@ import numpy as np
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.memory import PANEL
-from bnmc._kernels.cpu.vectors import load_strip, scale_add, store, zero_strip
+from bnmc._kernels.cpu.vectors import flat, load_strip, scale_add, store, zero_strip
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
 
 
@@ -104,7 +104,7 @@ def subtract_products(matrix, panel, first, last):
     changes too.  Rows are taken in fours.
     """
     order, stride = matrix.shape[0], panel.shape[1]
-    entries, products = matrix.reshape(matrix.size), panel.reshape(panel.size)
+    entries, products = flat(matrix), flat(panel)
     strip = vectors.STRIP_BYTES // 8
     whole = (last - first) // 4 * 4
     for i in range(first, first + whole, 4):

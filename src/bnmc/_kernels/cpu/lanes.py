@@ -20,6 +20,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.numbers import group_of_normals
+from bnmc._kernels.cpu.scaling import copy_numbers
 from bnmc._kernels.cpu.vectors import (
     WIDE_BYTES,
     fill_like,
@@ -92,7 +93,7 @@ def linear_layers(
             slot = step // every
             moments(shape, gram, x, sums[slot])
             if grams.shape[0] > 0:
-                grams[slot] = gram
+                copy_numbers(gram, grams[slot])
 
 
 @kernel

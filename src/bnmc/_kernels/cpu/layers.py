@@ -224,7 +224,7 @@ def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work,
         )  # fmt: skip
         if degenerate >= 0:
             return degenerate
-        panel_sums[number] = work.sums
+        copy_numbers(work.sums, panel_sums[number])
     return -1
 
 
@@ -242,7 +242,7 @@ def multiply_panels(
         )
         if degenerate >= 0:
             return degenerate
-        panel_sums[number] = work.sums
+        copy_numbers(work.sums, panel_sums[number])
     return -1
 
 

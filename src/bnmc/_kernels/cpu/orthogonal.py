@@ -32,21 +32,15 @@ from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import draw_regular, factorise
 from bnmc._kernels.cpu.scaling import copy_numbers, rescale
 from bnmc._kernels.scalar.codes import (
+    MOST_PASSES,
     NOT_FINITE,
+    ORTHOGONAL_PIVOT,
     RESOLVED_PIVOT,
     STREAM_ROWS,
     UNRESOLVED,
     ZERO_VARIANCE,
     Draw,
 )
-
-#: Least relative pivot of S with which one pass makes the columns orthogonal: rounding is 1e-5 of
-#: a column with float32 rows, 1e-14 with float64 rows.
-ORTHOGONAL_PIVOT = 2.0**-6
-
-#: Limit of the passes.  Each divides the least pivot by itself or by rounding, so two or three are
-#: enough.
-MOST_PASSES = 6
 
 
 class Frame(NamedTuple):

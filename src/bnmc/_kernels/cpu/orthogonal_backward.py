@@ -47,7 +47,6 @@ from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.memory import aligned_zeros, padded
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.orthogonal import (
-    ORTHOGONAL_PIVOT,
     invert_root,
     limit_rank,
     multiply_lower,
@@ -58,6 +57,7 @@ from bnmc._kernels.scalar.codes import (
     INNER,
     NORM_CENTRED,
     NOT_FINITE,
+    ORTHOGONAL_PIVOT,
     READOUT,
     RESOLVED_PIVOT,
     UNRESOLVED,

@@ -53,7 +53,8 @@ def measure_rows(block, rows, law, means, scales):
     zero = zero_strip(block)
     one = fill_like(zero, number(1.0))
     ratio = fill_like(zero, number(1.0 / batch))
-    rounding = fill_like(zero, number((batch * unit) ** 2))
+    resolved = batch * unit
+    rounding = fill_like(zero, number(resolved * resolved))
     eps = fill_like(zero, number(law.eps))
     for group in range(law.columns // batch):
         first = group * batch
@@ -93,7 +94,8 @@ def row_without_variance(block, first, start, rows, law):
                 mean += block[i * BLOCK + row] / law.batch
         variance = 0.0
         for i in range(first, first + law.batch):
-            variance += (block[i * BLOCK + row] - mean) ** 2 / law.batch
+            deviation = block[i * BLOCK + row] - mean
+            variance += deviation * deviation / law.batch
         relative = variance / (mean * mean) if mean != 0.0 else variance
         if least == least and not relative >= least:
             found, least = row, relative

@@ -65,6 +65,6 @@ def scale_row(values, exponent):
 
 @kernel
 def copy_numbers(values, out):
-    """Write whole numbers to another array of their length."""
+    """Write numbers to another array of their length."""
     for at in range(values.size):
         out[at] = values[at]

@@ -22,6 +22,7 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import lower_builtin, register_model
+from numba.np.arrayobj import populate_array
 
 from bnmc._kernels.levels import cpu_features
 
@@ -138,6 +139,11 @@ def load_part(array, index):
     return array[index : index + PART_BYTES // array.itemsize].copy()
 
 
+def flat(array):
+    """Return the elements of a C-contiguous array as an array of one axis, without a copy."""
+    return array.reshape(-1)
+
+
 def store(array, index, vector):
     """Write `vector` to the 1-d `array` from element `index` on."""
     array[index : index + len(vector)] = vector
@@ -207,6 +213,24 @@ _define_load(load_wide, WIDE_BYTES)
 _define_load(load_strip, STRIP_BYTES)
 
 _define_load(load_part, PART_BYTES)
+
+
+@emits(flat)
+def _flat(array):
+    if array.layout != "C":
+        return None
+    whole = array.copy(ndim=1)
+
+    def codegen(context, builder, signature, arguments):
+        given = context.make_array(array)(context, builder, arguments[0])
+        result = context.make_array(whole)(context, builder)
+        populate_array(
+            result, given.data, [given.nitems], [given.itemsize], given.itemsize, given.meminfo,
+            given.parent,
+        )  # fmt: skip
+        return result._getvalue()
+
+    return whole(array), codegen
 
 
 @emits(store)

@@ -59,7 +59,7 @@ def factor_layers(
                 row[:] = 0.0
                 largest = -np.inf
                 for k in range(i, columns):
-                    if np.any(factor[k] != 0.0):
+                    if has_entries(factor[k]):
                         largest = max(largest, exponent[k])
                 if i < rank and largest > -np.inf:
                     for k in range(i, columns):
@@ -86,6 +86,15 @@ def factor_layers(
 
 
 @kernel
+def has_entries(row):
+    """Return whether any number of a row is not zero."""
+    found = False
+    for value in row:
+        found = found or value != 0.0
+    return found
+
+
+@kernel
 def log_of_factors(law, log_start, layer):
     """Return the logarithm of what multiplies F^T F: each layer has a factor gain^2 / width."""
     return log_start + layer * (2.0 * np.log(abs(law.gain)) - np.log(law.width))
@@ -100,7 +109,7 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
     columns = factor.shape[0]
     largest = -np.inf
     for k in range(columns):
-        if np.any(factor[k] != 0.0):
+        if has_entries(factor[k]):
             largest = max(largest, exponent[k])
     gram[:, :] = 0.0
     for k in range(columns):
@@ -108,7 +117,7 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
         log_pivots[slot, k] = -np.inf
         if pivot > 0.0:
             log_pivots[slot, k] = common + 2.0 * (np.log(pivot) + exponent[k] * LOG_2)
-        if np.any(factor[k] != 0.0):
+        if has_entries(factor[k]):
             scale = 2.0 ** max(exponent[k] - largest, -1100.0)
             for i in range(k, columns):
                 for j in range(k, columns):
@@ -151,17 +160,14 @@ def triangularise(a, factor):
 
 
 @kernel
-def semidefinite_factor(matrix, panel, factor):
+def semidefinite_factor(matrix, diagonal, twin, regular, panel, factor):
     """Write the lower triangular factor of a positive semidefinite matrix, which is used up.
 
-    `factor` contains zeros; `panel` is work space of the shape `memory.panel_shape(columns)`.
+    `factor` contains zeros.  The arrays between are work space as `factor.cholesky` takes it.
     """
-    columns = matrix.shape[0]
-    diagonal, twin = np.zeros(columns), np.zeros(columns, np.int64)
-    for i in range(columns):
+    for i in range(matrix.shape[0]):
         diagonal[i] = matrix[i, i]
     find_twins(matrix, twin)
-    regular = np.zeros(columns, np.bool_)
     cholesky(matrix, diagonal, twin, 1.0, panel, factor, regular)
 
 

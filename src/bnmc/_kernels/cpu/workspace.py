@@ -16,7 +16,7 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.core.imputils import lower_constant
 from numba.extending import intrinsic, overload
 
-from bnmc._kernels.compiling import INLINED, SigmaType, inlined, kernel
+from bnmc._kernels.compiling import INLINED, MAKING, SigmaType, inlined, kernel, makes_array
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import Work
 
@@ -89,7 +89,7 @@ def at(address, shape, dtype):
 overload(address_of, jit_options=INLINED)(lambda pointer: lambda pointer: _number(pointer))
 
 
-overload(at, jit_options=INLINED)(
+overload(at, jit_options=MAKING)(
     lambda address, shape, dtype: (
         lambda address, shape, dtype: carray(_pointer(np.uintp(address)), shape, dtype)
     )
@@ -102,7 +102,7 @@ def lines(size):
     return (np.int64(size) + LINE - 1) // LINE * LINE
 
 
-@inlined
+@makes_array
 def header_of(workspace):
     """Return the header of a workspace, whose first line may be a part of one."""
     return at(lines(workspace.ctypes.data), (HEADER,), np.int64)
@@ -143,7 +143,7 @@ def lay_out(workspace, batch, columns):
     return True
 
 
-@inlined
+@makes_array
 def carve(workspace, batch, columns):
     """Return the fields of a workspace that is laid out."""
     s = memory.shapes(batch, columns)

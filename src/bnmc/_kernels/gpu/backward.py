@@ -158,7 +158,7 @@ def descend_kernel(parts: Parts) -> Any:
     draw, multiply, multiply_onto = tiles.draw, tiles.multiply, tiles.multiply_onto
     add_skip, activate, differentiate = steps.add_skip, steps.activate, steps.differentiate
     store = steps.store
-    clear_range, add_tile, end_range, finish_state = state_functions(parts)
+    clear_range, add_tile, end_range, finish_state, _ = state_functions(parts)
     at_seen, at_root, at_factor, at_mixing = room.seen, room.root, room.factor, room.mixing
     at_first, at_second, at_delta, at_pivots = (
         room.first, room.second, room.delta, shape.at.diagonal,
@@ -242,7 +242,7 @@ def top_kernel(parts: Parts) -> Any:
     prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
     factorise_seen, draw = parts.matrices.factorise_seen, parts.tiles.draw
     load, store, clear_padding = steps.load, steps.store, steps.clear_padding
-    clear_range, add_tile, end_range, finish_state = state_functions(parts)
+    clear_range, add_tile, end_range, finish_state, _ = state_functions(parts)
     at_seen, at_all = room.seen, shape.at.diagonal
     at_first, at_delta = room.first, room.delta
 
@@ -300,7 +300,17 @@ def top_kernel(parts: Parts) -> Any:
     return top
 
 
-def state_functions(parts: Parts) -> tuple[Any, Any, Any, Any]:
+class States(NamedTuple):
+    """Device functions of the sums that make the state of a layer."""
+
+    clear_range: Any
+    add_tile: Any
+    end_range: Any
+    finish_state: Any
+    merge_gram: Any
+
+
+def state_functions(parts: Parts) -> States:
     """Return the device functions of the sums that make the state of a layer."""
     shape, room = parts.shape, parts.room
     columns, kind, padded, skipped = (
@@ -341,6 +351,7 @@ def state_functions(parts: Parts) -> tuple[Any, Any, Any, Any]:
         """Merge the sums of all ranges to the state, and record it."""
         doubles = cuda.shared.array(0, float64)
         t = thread()
+        # Not a call of `merge_gram`, which would change the machine code of `descend`.
         for entry in range(t, entries, threads):
             total = 0.0
             for index in range(sums.shape[0]):
@@ -358,6 +369,18 @@ def state_functions(parts: Parts) -> tuple[Any, Any, Any, Any]:
             record[matrix, i, j] = state[matrix, i, j]
 
     @cuda.jit(device=True)
+    def merge_gram(sums, width):
+        """Write the mean over rows of the matrix of `end_range` to shared memory."""
+        doubles = cuda.shared.array(0, float64)
+        for entry in range(thread(), entries, threads):
+            total = 0.0
+            for index in range(sums.shape[0]):
+                total += sums[index, 2 * squares + entry]
+            doubles[u32(at_totals + entry)] = total
+        cuda.syncthreads()
+        finish_sums(width)
+
+    @cuda.jit(device=True)
     def add_drawn(unit, skip, cross, out):
         """Turn xᵀδ into hᵀδ: h is skip x and, of the normals z, gain W a."""
         numbers = cuda.shared.array(0, kind)
@@ -369,4 +392,4 @@ def state_functions(parts: Parts) -> tuple[Any, Any, Any, Any]:
             out[i, j] = total
         cuda.syncthreads()
 
-    return clear_range, add_tile, end_range, finish_state
+    return States(clear_range, add_tile, end_range, finish_state, merge_gram)

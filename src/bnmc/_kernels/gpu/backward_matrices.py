@@ -23,6 +23,9 @@ class Matrices(NamedTuple):
     factorise_delta: Any
     merge: Any
     solve: Any
+    #: The two halves of `solve`.
+    project: Any
+    mix: Any
     take_basis: Any
     take_mixing: Any
 
@@ -34,7 +37,7 @@ def matrix_functions(shape: Shape, block: Block, gram: Gram, room: Room) -> Matr
         _factorise_seen_function(shape, block, gram, room),
         _factorise_delta_function(shape, block, gram),
         _merge_function(shape, block),
-        _solve_function(shape, block),
+        *_solve_functions(shape, block),
         take_basis,
         take_mixing,
     )
@@ -123,7 +126,7 @@ def _merge_function(shape: Shape, block: Block) -> Any:
     return merge
 
 
-def _solve_function(shape: Shape, block: Block) -> Any:
+def _solve_functions(shape: Shape, block: Block) -> tuple[Any, Any, Any]:
     columns, batch, threads, thread = (
         shape.spec.columns, shape.spec.batch, shape.threads, block.thread,
     )  # fmt: skip
@@ -148,6 +151,25 @@ def _solve_function(shape: Shape, block: Block) -> Any:
 
     @cuda.jit(device=True)
     def solve_column(right, basis, cross, scale, ratio, stage, j):
+        project_column(right, basis, ratio, stage, j)
+        mix_column(right, basis, cross, scale, ratio, stage, j)
+
+    @cuda.jit(device=True)
+    def project(right, basis, ratio, stage):
+        """Turn aᵀZ / width into F⁻¹ P aᵀZ / width, in the rows of samples with a column of F."""
+        for j in range(thread(), columns, threads):
+            project_column(right, basis, ratio, stage, j)
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def mix(right, basis, cross, scale, ratio, stage):
+        """Turn the matrix of `project` into M."""
+        for j in range(thread(), columns, threads):
+            mix_column(right, basis, cross, scale, ratio, stage, j)
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def project_column(right, basis, ratio, stage, j):
         for i in range(columns):
             right[i, j] *= ratio[i]
         if centred and stage != READOUT:
@@ -158,6 +180,9 @@ def _solve_function(shape: Shape, block: Block) -> Any:
                 for k in range(i):
                     value -= basis[i, k] * right[k, j]
                 right[i, j] = value / basis[i, i]
+
+    @cuda.jit(device=True)
+    def mix_column(right, basis, cross, scale, ratio, stage, j):
         for i in range(columns):
             is_in = basis[i, i] != 0.0
             right[i, j] = scale * cross[i, j] - right[i, j] if is_in else 0.0
@@ -184,7 +209,7 @@ def _solve_function(shape: Shape, block: Block) -> Any:
             for i in range(first, first + batch):
                 right[i, j] -= mean
 
-    return solve
+    return solve, project, mix
 
 
 def _copy_functions(shape: Shape, block: Block, room: Room) -> tuple[Any, Any]:

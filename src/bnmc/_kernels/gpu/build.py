@@ -7,6 +7,14 @@ from typing import Any, NamedTuple
 
 from bnmc._kernels.gpu.backward import Parts, begin_kernel, descend_kernel, top_kernel
 from bnmc._kernels.gpu.backward_matrices import matrix_functions
+from bnmc._kernels.gpu.backward_orders import order_functions
+from bnmc._kernels.gpu.backward_orthogonal import (
+    begin_orthogonal_kernel,
+    descend_orthogonal_kernel,
+    orthogonalise_kernel,
+    top_orthogonal_kernel,
+)
+from bnmc._kernels.gpu.backward_passes import average_kernel, lower_kernel, mix_kernel
 from bnmc._kernels.gpu.backward_rows import step_functions
 from bnmc._kernels.gpu.backward_tiles import Room, room_of, tiles_functions
 from bnmc._kernels.gpu.block import block_functions
@@ -15,6 +23,7 @@ from bnmc._kernels.gpu.factor import factor_function
 from bnmc._kernels.gpu.gram import gram_functions, record_function
 from bnmc._kernels.gpu.layers import layers_kernel, rows_kernel
 from bnmc._kernels.gpu.multiplying import multiply_function
+from bnmc._kernels.gpu.orthogonal import frame_functions
 from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
 from bnmc._kernels.gpu.passes import finish_kernel, moments_kernel
 from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
@@ -101,13 +110,64 @@ class BackwardKernels(NamedTuple):
 @cache
 def backward_kernels_of(spec: Spec) -> BackwardKernels:
     """Build the kernels of the backward pass, for a `Spec` with a slope."""
+    parts = _parts_of(spec)
+    return BackwardKernels(
+        parts.shape, parts.room, top_kernel(parts), begin_kernel(parts), descend_kernel(parts)
+    )
+
+
+class BackwardPasses(NamedTuple):
+    """The kernels of the backward pass of one `Spec` with a `Passing`."""
+
+    shape: Shape
+    room: Room
+    top: Any
+    mix: Any
+    #: None unless a norm is over the features.
+    average: Any
+    lower: Any
+
+
+@cache
+def backward_passes_of(spec: Spec) -> BackwardPasses:
+    """Build the kernels of the backward pass, for a `Spec` with a slope and a `Passing`."""
+    parts = _parts_of(spec)
+    orders = order_functions(parts.shape, parts.block, parts.room)
+    average = average_kernel(parts, orders) if spec.needs_moments else None
+    return BackwardPasses(
+        parts.shape, parts.room, top_kernel(parts), mix_kernel(parts, orders), average,
+        lower_kernel(parts, orders),
+    )  # fmt: skip
+
+
+class BackwardOrthogonal(NamedTuple):
+    """The kernels of the backward pass of one `Spec` with orthogonal weights."""
+
+    shape: Shape
+    room: Room
+    orthogonalise: Any
+    top: Any
+    begin: Any
+    descend: Any
+
+
+@cache
+def backward_orthogonal_of(spec: Spec) -> BackwardOrthogonal:
+    """Build the kernels of the backward pass of orthogonal weights, for a `Spec` with a slope."""
+    parts = _parts_of(spec)
+    frames = frame_functions(parts.shape, parts.block, parts.room)
+    return BackwardOrthogonal(
+        parts.shape, parts.room, orthogonalise_kernel(parts, frames),
+        top_orthogonal_kernel(parts, frames), begin_orthogonal_kernel(parts, frames),
+        descend_orthogonal_kernel(parts, frames),
+    )  # fmt: skip
+
+
+def _parts_of(spec: Spec) -> Parts:
     shape = shape_of(spec)
     room, block = room_of(shape), block_functions(shape)
     gram = gram_functions(shape, block)
-    parts = Parts(
+    return Parts(
         shape, room, block, gram, sum_functions(shape, block, gram), tiles_functions(shape, block),
         step_functions(shape, block, room), matrix_functions(shape, block, gram, room),
     )  # fmt: skip
-    return BackwardKernels(
-        shape, room, top_kernel(parts), begin_kernel(parts), descend_kernel(parts)
-    )

@@ -50,7 +50,7 @@ def drawing_functions(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Dra
 
 def normals_of(shape: Shape) -> Any:
     """Return the device function of the normals of a quad."""
-    return normals32 if shape.spec.single else normals64
+    return normals32 if shape.spec.single or shape.spec.narrow else normals64
 
 
 def _prepare_function(shape: Shape, block: Block) -> Any:

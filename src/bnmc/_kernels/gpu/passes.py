@@ -179,6 +179,8 @@ class Moments(NamedTuple):
     begin_tile: Any
     add_moments: Any
     merge_moments: Any
+    #: Merges the means alone.
+    merge_means: Any
 
 
 def moment_functions(shape: Shape, block: Block) -> Moments:
@@ -187,7 +189,7 @@ def moment_functions(shape: Shape, block: Block) -> Moments:
     return Moments(
         _begin_function(shape, block),
         _add_moments_function(shape, block, count_before),
-        _merge_moments_function(shape, block, count_before),
+        *_merge_functions(shape, block, count_before),
     )
 
 
@@ -321,7 +323,7 @@ def _add_moments_function(shape: Shape, block: Block, count_before: Any) -> Any:
     return add_moments
 
 
-def _merge_moments_function(shape: Shape, block: Block, count_before: Any) -> Any:
+def _merge_functions(shape: Shape, block: Block, count_before: Any) -> tuple[Any, Any]:
     columns, single, threads, thread = (
         shape.spec.columns, shape.spec.single, shape.threads, block.thread,
     )  # fmt: skip
@@ -342,20 +344,7 @@ def _merge_moments_function(shape: Shape, block: Block, count_before: Any) -> An
         cuda.syncthreads()
         for item in range(thread(), groups * columns, threads):
             group, i = item // columns, item % columns
-            begin, end = group * size, (group + 1) * size
-            count, mean, squares = 0, 0.0, 0.0
-            first = begin // rows_of_block * tiles_of_block
-            for tile in range(first, ((end - 1) // rows_of_block + 1) * tiles_of_block):
-                length = count_before(tile * tile_rows, end)
-                length -= count_before(tile * tile_rows, begin)
-                if length > 0:
-                    place = (tile // tiles_of_block + group) * tiles_of_block
-                    place += tile % tiles_of_block
-                    other = segments[place, 0, i]
-                    between = squares_between(mean, count, other, length)
-                    mean = merged_mean(mean, count, other, length)
-                    squares += segments[place, 1, i] + between
-                    count += length
+            mean, squares = merged(group, i, size, segments)
             variance = variance_of(mean, squares, size, centred)
             shift, scale = mean if centred else 0.0, 0.0
             if not variance < np.inf:
@@ -368,7 +357,34 @@ def _merge_moments_function(shape: Shape, block: Block, count_before: Any) -> An
             scales[group, i] = scale
         cuda.syncthreads()
 
-    return merge_moments
+    @cuda.jit(device=True)
+    def merge_means(width, groups, segments, means):
+        """Write the mean of each group and sample, (groups, columns) float64."""
+        for item in range(thread(), groups * columns, threads):
+            group, i = item // columns, item % columns
+            means[group, i], _ = merged(group, i, width // groups, segments)
+        cuda.syncthreads()
+
+    @cuda.jit(device=True)
+    def merged(group, i, size, segments):
+        """Return mean and sum of squared deviations of a group of features of a sample."""
+        begin, end = group * size, (group + 1) * size
+        count, mean, squares = 0, 0.0, 0.0
+        first = begin // rows_of_block * tiles_of_block
+        for tile in range(first, ((end - 1) // rows_of_block + 1) * tiles_of_block):
+            length = count_before(tile * tile_rows, end)
+            length -= count_before(tile * tile_rows, begin)
+            if length > 0:
+                place = (tile // tiles_of_block + group) * tiles_of_block
+                place += tile % tiles_of_block
+                other = segments[place, 0, i]
+                between = squares_between(mean, count, other, length)
+                mean = merged_mean(mean, count, other, length)
+                squares += segments[place, 1, i] + between
+                count += length
+        return mean, squares
+
+    return merge_moments, merge_means
 
 
 # --- the second pass
@@ -458,7 +474,7 @@ def moments_kernel(shape: Shape, block: Block, gram: Gram, factorise: Any) -> An
     skipped, kept_rows = spec.skipped, spec.kept
     at_flags, begin = shape.at.flags, block.begin
     has_factor = resolving_function(shape, gram, factorise)
-    begin_tile, add_moments, merge_moments = moment_functions(shape, block)
+    begin_tile, add_moments, merge_moments, _ = moment_functions(shape, block)
     make_tile, is_last = make_function(shape, block), last_function(shape)
     assert spec.passing is not None
     is_convolved = spec.passing.is_convolved

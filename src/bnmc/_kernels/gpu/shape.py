@@ -87,6 +87,7 @@ class Spec(NamedTuple):
     scaled: bool = False  # whether the scale of each sample is split off
     passing: Passing | None = None  # for layers in passes over their rows
     slope: str = ""  # digest of the derivative, a key of `Sigma.known`, for a backward pass
+    narrow: bool = False  # whether the normals of float64 rows are those of float32 ones
 
     @property
     def rows_of_gram(self) -> int:

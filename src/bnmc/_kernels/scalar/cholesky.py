@@ -7,6 +7,8 @@ factored instead: it is singular by one dimension a batch, which is one normal a
 
 from __future__ import annotations
 
+import numpy as np
+
 #: A pivot below this many units of rounding of its diagonal entry, times the order, is zero.
 PIVOT_UNITS = 16.0 * 2.0**-52
 
@@ -41,11 +43,12 @@ def centre(gram, batch, means, out):
             for j in range(g * batch, (g + 1) * batch):
                 grand += means[h, j]
             grand /= batch
-            columns = slice(h * batch, (h + 1) * batch)
+            begin, end = np.uintp(h * batch), np.uintp((h + 1) * batch)
             for i in range(g * batch, (g + 1) * batch):
-                row, centred, others = gram[i, columns], out[i, columns], means[g, columns]
+                row, centred, others = gram[i], out[i], means[g]
                 own = means[h, i]
-                for j in range(batch):
+                # Unsigned, so that the compiler adds no test for negative indices.
+                for j in range(begin, end):
                     # The two means are added first, so that the result is symmetric to the bit.
                     centred[j] = (row[j] - (own + others[j])) + grand
 

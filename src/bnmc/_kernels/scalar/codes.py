@@ -38,6 +38,14 @@ READOUT, TOP, INNER = 0, 1, 2
 #: their rounding error is about 1e-7, and 1e-3 relative to such a pivot.
 RESOLVED_PIVOT = 2.0**-13
 
+#: Least relative pivot of zᵀz with which one pass makes the normals z orthogonal: rounding is 1e-5
+#: of a column with float32 rows, 1e-14 with float64 rows.
+ORTHOGONAL_PIVOT = 2.0**-6
+
+#: Limit of the passes.  Each divides the least pivot by itself or by rounding, so two or three are
+#: enough.
+MOST_PASSES = 6
+
 #: A pair counts as degenerate after more than this many consecutive layers without a common range.
 #: From collinear samples, an activation that is not odd regains full rank within a few layers.
 PATIENCE = 64

@@ -53,16 +53,14 @@ class LevelMap(NamedTuple):
         following = np.clip(product / level.following, -1.0, 1.0)
         # At c = 1 both are computed from the same moments, but rounded apart.
         following = np.where(correlation == 1.0, 1.0, following)
-        scale = self._weight * level.inner.square / level.following
-        return np.asarray(following), scale * error + level.error
+        return np.asarray(following), self._error(error)
 
     def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
         """Return Φ′, and the largest error."""
         layer, level = self.layer, self.level
         slope, error = self.pairs.slope(correlation)
         total = (layer.skip**2 * level.stream + self._weight * slope) / level.following
-        scale = self._weight * level.inner.square / level.following
-        return np.asarray(total), scale * error + level.error
+        return np.asarray(total), self._error(error)
 
     @property
     def constant(self) -> float:
@@ -83,6 +81,12 @@ class LevelMap(NamedTuple):
     @property
     def _weight(self) -> float:
         return self.layer.weight_variance * self.level.factor
+
+    def _error(self, of_pairs: float) -> float:
+        """Return the error of Φ or Φ′, given that of V or V′ relative to V(1)."""
+        level = self.level
+        scale = self._weight * level.inner.square / level.following
+        return scale * of_pairs + level.error
 
     def shares(self) -> tuple[FloatArray, float] | None:
         """Return β_k for all terms of the series, and their error; None for a closed form."""

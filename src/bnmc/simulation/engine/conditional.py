@@ -156,7 +156,7 @@ class ConditionalSampler(RowSampler):
         frame = self._frame(dtype)
         orthogonal.limit_rank(self.chain.width, own.regular, own.factor)
         orthogonal.begin_frame(frame)
-        for number in range(orthogonal.MOST_PASSES):
+        for number in range(codes.MOST_PASSES):
 
             def add(first: int, last: int, is_first: bool = number == 0) -> int:
                 work = self.work(dtype)._replace(regular=own.regular)
@@ -166,7 +166,7 @@ class ConditionalSampler(RowSampler):
                 return -1
 
             share(add)
-            if orthogonal.orthogonalise(self.law, own, frame) >= orthogonal.ORTHOGONAL_PIVOT:
+            if orthogonal.orthogonalise(self.law, own, frame) >= codes.ORTHOGONAL_PIVOT:
                 break
         orthogonal.multiply_lower(own.factor, frame.inverse)
 

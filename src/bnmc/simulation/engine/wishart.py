@@ -100,6 +100,8 @@ def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
 
 def root_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the upper triangular R with RᵀR = S for a positive semidefinite matrix S."""
-    lower, panel = np.zeros_like(matrix), np.zeros(memory.panel_shape(len(matrix)))
-    wishart.semidefinite_factor(np.array(matrix), panel, lower)
+    order = len(matrix)
+    lower, panel = np.zeros_like(matrix), np.zeros(memory.panel_shape(order))
+    diagonal, twin, regular = np.zeros(order), np.zeros(order, np.int64), np.zeros(order, np.bool_)
+    wishart.semidefinite_factor(np.array(matrix), diagonal, twin, regular, panel, lower)
     return np.ascontiguousarray(lower.T)

@@ -89,6 +89,8 @@ class GpuSampler(ScaledSampler):
     divisible = False
     frame_factor = 16
     source = DRAWN
+    #: Whether the normals of float64 rows are those of float32 ones.
+    narrow = False
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -320,7 +322,9 @@ class GpuSampler(ScaledSampler):
 
     def _kernels(self, law: codes.Law, source: int, dtype: str, kept: bool = False) -> Kernels:
         spec = _spec_of(self.chain, self.columns, law.norm, source, dtype)
-        kernels = kernels_of(spec._replace(digest=self.sigma.digest, kept=kept or self.keeps_a))
+        kernels = kernels_of(
+            spec._replace(digest=self.sigma.digest, kept=kept or self.keeps_a, narrow=self.narrow)
+        )
         if kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda",

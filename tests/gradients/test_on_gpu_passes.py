@@ -1,0 +1,248 @@
+"""The backward pass on a GPU of norms over the features, other orders and biases.
+
+It is that of the CPU to rounding, if the CPU takes the normals of Z from the same counters, and
+that of NumPy.
+"""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from gpu_gradients import assert_same_bits, assert_same_to_rounding, on_device
+from oracle import gram, normals, projector, semidefinite_cholesky
+from simulator import fast_simulator
+
+from bnmc import Chain, GroupNorm
+from bnmc._kernels.gpu import device
+from bnmc._kernels.gpu.stops import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
+from bnmc._kernels.scalar import codes
+from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
+from bnmc.gradients import on_gpu, on_gpu_passes, parts, products
+
+# The simulator's threads of Python do not inherit `np.errstate`.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+ROWS = np.random.default_rng(5).standard_normal((72, 4))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def simulator():
+    with fast_simulator() if device.SIMULATED else nullcontext():
+        yield
+
+
+def drawn(key, layer, stream, shape, dtype=np.float64):
+    """Return the normals of a layer, (rows, columns)."""
+    draw = codes.Draw(layer, stream, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32))
+    rows, columns = shape
+    return np.asarray(normals(np.arange(columns), np.arange(rows), draw, dtype), float).T
+
+
+@pytest.fixture
+def same_noise(monkeypatch):
+    """Let the CPU take the normals of Z from the counters of the GPU, in float64 or float32."""
+
+    class Rows(products.ReplayedRows):
+        def __init__(self, chain, inputs, dtype, *address):
+            super().__init__(chain, inputs, dtype, *address)
+            self.dtype = np.dtype(dtype)
+
+        def _noise(self, index, layer, rows, root):
+            stream = codes.STREAM_BACKWARD | np.uint32(self._numbers[index])
+            z = drawn(self._key, layer - 1, stream, (rows, len(root)), self.dtype)
+            return z @ semidefinite_cholesky(root @ root.T).T
+
+    monkeypatch.setattr("bnmc.gradients.drawn.ReplayedTask.products", Rows)
+
+
+CASES = {
+    "layer norm": (Chain(20, 3, "tanh", norm="layer"), 2, {"dtype": "float32"}),
+    "root mean squares, bias": (
+        Chain(20, 3, "relu", norm="rms", gain=1.5, bias_variance=0.3), 2, {},
+    ),
+    "groups across tiles, skip": (
+        Chain(72, 2, "tanh", norm=GroupNorm(3), skip=0.5, gain=0.7), 2, {"chains": 2},
+    ),
+    "layer norm after the activation, skip, bias": (
+        Chain(
+            20, 2, "tanh", norm="layer", order="activation-norm", skip=0.5, gain=0.7,
+            bias_variance=0.2,
+        ), 2, {"inputs": 2},
+    ),
+    "batch norm after the activation, bias": (
+        Chain(20, 4, "tanh", order="activation-norm", skip=0.5, bias_variance=0.2), 2, {},
+    ),
+    "batch norm in a branch": (Chain.resnet(20, 4, "tanh"), 2, {}),
+    "layer norm in a branch, eps": (Chain.resnet(20, 3, "tanh", norm="layer", eps=0.1), 2, {}),
+    "no norm, bias, whole tile, large gradients": (
+        Chain(64, 2, "tanh", norm="none", bias_variance=0.3), 2, {"loss": 1e200 * ROWS[:64, :2]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_gradients_are_those_of_the_cpu(what, same_noise):
+    chain, depth, options = CASES[what]
+    options = {"loss": loss_of(chain, options.get("inputs")), **options}
+    assert_same_to_rounding(chain, depth, **options)
+
+
+def test_a_norm_of_two_features_has_no_gradient():
+    """N(h) is 1 or -1 in each entry, whatever h."""
+    run = on_device(Chain(6, 3, "tanh", norm=GroupNorm(3)), 2)
+    assert (run.delta_gram[0, 0] == 0.0).all()
+    assert (np.diagonal(run.delta_gram[0, 1]) > 0.0).all()
+
+
+def loss_of(chain, inputs=None):
+    rows = ROWS[: chain.width, : chain.batch]
+    return rows if inputs is None else np.stack([rows, -rows[::-1]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "layer", "rms", GroupNorm(4), "none"])
+@pytest.mark.parametrize("order", ["norm-activation", "activation-norm", "pre-activation"])
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+@pytest.mark.parametrize("bias", [0.0, 0.3])
+def test_every_layer(norm, order, skip, bias, same_noise):
+    options = {"norm": norm, "order": order, "skip": skip, "bias_variance": bias, "gain": 0.8}
+    chain = Chain(72, 3, "tanh", **options)
+    if chain.is_row_by_row and chain.covariance.is_identity:
+        pytest.skip("other kernels")
+    dtype = "float32" if skip else "float64"
+    assert_same_to_rounding(chain, 3, dtype=dtype, loss=loss_of(chain))
+
+
+def norm_of(u, groups, eps):
+    """Layer norm of groups of rows; without groups, batch norm."""
+    parts_of = u[None] if groups is None else u.reshape(groups, -1, u.shape[1])
+    axis = -1 if groups is None else -2
+    centred = parts_of - parts_of.mean(axis=axis, keepdims=True)
+    square = (centred**2).mean(axis=axis, keepdims=True)
+    return (centred / np.sqrt(square + eps)).reshape(u.shape)
+
+
+FORMULAS = {
+    "norm-activation": lambda norm, h: (np.tanh(norm(h)), norm(h)),
+    "activation-norm": lambda norm, h: (norm(np.tanh(h)), h),
+    "pre-activation": lambda norm, h: (np.tanh(norm(h)), h),
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "groups", "bias"),
+    [("norm-activation", 1, 0.3), ("activation-norm", 2, 0.3), ("pre-activation", None, 0.0)],
+)
+def test_a_layer_is_that_of_numpy(order, groups, bias):
+    """Wᵀδ from the formula; the layer itself is differentiated by complex steps."""
+    width, n, gain, skip, eps = 20, 3, 0.8, 0.5, 0.1
+    norm = "batch" if groups is None else GroupNorm(groups)
+    chain = Chain(
+        width, n, "tanh", norm=norm, order=order, gain=gain, skip=skip, eps=eps,
+        bias_variance=bias,
+    )  # fmt: skip
+    start = ROWS[:width, :n]
+    run = on_device(chain, 2, initial=start, rng=7)
+
+    def layer(h):
+        return FORMULAS[order](lambda u: norm_of(u, groups, eps), h)
+
+    centre = np.eye(n) if bias else projector(n)
+    constant = np.sqrt(width * bias) / gain
+    a, x = layer(start)
+    if order == "norm-activation":
+        x = norm_of(start, groups, eps)
+    layers = []
+    for number in (1, 2):
+        covariance = centre @ (gram(a) + bias / gain**2) @ centre
+        z = drawn(run.key, number, codes.STREAM_ROWS, (width, n))
+        product = z @ semidefinite_cholesky(covariance).T  # W a + b / gain
+        layers.append((skip * x + gain * product, product))
+        a, x = layer(layers[-1][0])
+    delta = drawn(run.key, 2, codes.STREAM_BACKWARD, (width, n))
+    assert run.delta_gram[0, 1] == pytest.approx(delta.T @ delta, rel=1e-11, abs=1e-11)
+    hidden = layers[1][0] @ (projector(n) if order == "pre-activation" else np.eye(n))
+    assert run.hidden_delta[0, 1] == pytest.approx(hidden.T @ delta, rel=1e-10, abs=1e-10)
+
+    h = layers[0][0]
+    z = drawn(run.key, 1, codes.STREAM_BACKWARD, (width + 1, n))
+    z = z @ semidefinite_cholesky(gram(delta)).T
+    if not bias:
+        z = z[:width]
+    seen = layer(h)[0] @ centre
+    if bias:
+        seen = np.concatenate([seen, np.full((1, n), constant)])
+    below = layers[1][1].T @ delta - seen.T @ z
+    back = (seen @ np.linalg.pinv(seen.T @ seen) @ below + z)[:width]
+
+    def loss(h):
+        a, x = layer(h)
+        return (gain * back * a + skip * delta * x).sum()
+
+    own = np.zeros((width, n))
+    for place in np.ndindex(width, n):
+        moved = h.astype(complex)
+        moved[place] += 1e-30j
+        own[place] = loss(moved).imag / 1e-30
+    scale = np.exp(2 * run.log_scale[0, 0])
+    assert run.delta_gram[0, 0] * scale == pytest.approx(own.T @ own, rel=1e-10, abs=1e-10)
+
+
+def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(monkeypatch):
+    chain = Chain(72, 2, "tanh", norm=GroupNorm(3), skip=0.5, bias_variance=0.2)
+
+    def run():
+        return on_device(chain, 3, chains=2)
+
+    whole = run()
+    for module, name in (
+        (parts, "STRETCH_BYTES"), (on_gpu_passes, "PART_BYTES"), (on_gpu, "MOST_RANGES"),
+        (on_gpu, "BLOCKS_OF_PROCESSOR"), (on_gpu_passes, "BLOCKS_OF_PROCESSOR"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 1)
+    assert_same_bits(whole, run())
+
+
+def test_a_readout_has_neither_gain_nor_bias():
+    """Vᵀδ = a (aᵀa)⁺ (fᵀδ - aᵀZ) + Z for the outputs f = V a, then through tanh and layer norm."""
+    width, n, labels, bias = 20, 3, [0, 1, 1], 0.2
+    chain = Chain(width, n, "tanh", norm="layer", bias_variance=bias)
+    start = ROWS[:width, :n]
+    run = on_device(chain, 1, initial=start, loss="cross-entropy", labels=labels, rng=7)
+
+    def factor_of(matrix):
+        return semidefinite_cholesky(matrix).T
+
+    covariance = gram(np.tanh(norm_of(start, 1, 0.0))) + bias
+    h = drawn(run.key, 1, codes.STREAM_ROWS, (width, n)) @ factor_of(covariance)
+    x = norm_of(h, 1, 0.0)
+    a = np.tanh(x)
+    outputs = drawn(run.key, 1, codes.STREAM_START, (2, n)) @ factor_of(gram(a))
+    shares = np.exp(outputs) / np.exp(outputs).sum(axis=0)
+    delta = (shares - np.eye(2)[labels].T) / n
+    z = drawn(run.key, 1, codes.STREAM_BACKWARD, (width, n)) @ factor_of(delta.T @ delta / width)
+    back = a @ np.linalg.pinv(a.T @ a) @ (outputs.T @ delta - a.T @ z) + z
+    g = back * (1 - np.tanh(x) ** 2)
+    own = (g - g.mean(axis=0) - x * (g * x).mean(axis=0)) / h.std(axis=0)
+    scale = np.exp(2 * run.log_scale[0, 0])
+    assert run.delta_gram[0, 0] * scale == pytest.approx(own.T @ own, rel=1e-9, abs=1e-12)
+
+
+def test_what_kernels_note_is_raised():
+    def launch():
+        one = object.__new__(on_gpu_passes._PassesLaunch)
+        one.launches = 4
+        return one
+
+    with pytest.raises(ZeroVarianceError, match="chain 2, layer 5.*sample 1"):
+        launch()._raise(2, 5, STOPPED_FLAT + 1)
+    with pytest.raises(ZeroVarianceError, match="chain 2, layer 5, row 7"):
+        launch()._raise(2, 5, 7)
+    with pytest.raises(NonFiniteError, match="chain 2, layer 5"):
+        launch()._raise(2, 5, STOPPED_NOT_FINITE)
+    assert STEP_BITS == 36
+
+
+def test_too_many_columns():
+    with pytest.raises(BackendError, match="shared memory"):
+        on_device(Chain(300, 90, norm="layer"), 2)

@@ -1,0 +1,39 @@
+"""The correlation map at one level, and what errors of the moments of pairs do to it."""
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.mean_field.correlation.correlation_points import LevelMap
+from bnmc.mean_field.correlation.layer import layer_of
+from bnmc.mean_field.correlation.pair_function import pair_function
+
+
+class Wrong:
+    """Moments of pairs that are wrong by a known share of V(1)."""
+
+    def __init__(self, right, share, one):
+        self.right, self.share, self.one = right, share, one
+
+    def value(self, correlation):
+        return self.right.value(correlation)[0] + self.share * self.one, self.share
+
+    def slope(self, correlation):
+        return self.right.slope(correlation)[0] + self.share * self.one, self.share
+
+
+@pytest.mark.parametrize(
+    "options", [{"norm": "none", "bias_variance": 0.5}, {"norm": "rms", "gain": 3.0}]
+)
+def test_errors_are_those_that_wrong_moments_make(options):
+    layer = layer_of(bnmc.Chain(50, 2, "tanh", **options))
+    level = layer.level(0.7)
+    pairs = pair_function(layer.function, level.inner)
+    right = LevelMap(layer, level, pairs)
+    wrong = LevelMap(layer, level, Wrong(pairs, 1e-3, level.inner.square))
+    at = np.array([-0.3, 0.2])
+    for name in ("value", "slope"):
+        found, error = getattr(wrong, name)(at)
+        made = np.abs(found - getattr(right, name)(at)[0]).max()
+        assert error - level.error == pytest.approx(made, rel=1e-9)
+        assert made > 2e-4

@@ -1,0 +1,44 @@
+"""Mistakes that `assert_same_law` knows, against norms written from their formulas."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc.testing.faults import _norms_of_samples
+
+
+def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
+    """Return (h - mean) / sqrt(variance + eps) of each group of features, sample by sample."""
+    ends = np.linspace(0, len(h), groups + 1).astype(int)
+    parts = [h[first:last] for first, last in pairwise(ends)]
+    if centred:
+        parts = [part - part.mean(axis=0) for part in parts]
+    squares = [(part**2).sum(axis=0) / (len(part) - ddof) for part in parts]
+    return np.concatenate(
+        [part / np.sqrt(square + eps) for part, square in zip(parts, squares, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("norm", ["layer", "group(2)", "group(3)"])
+def test_wrong_norms_over_the_features(norm):
+    """The caller's step sees h / gain, so ε counts as ε / gain²."""
+    chain = bnmc.Chain(12, 3, "relu", norm=norm, gain=2.0, eps=0.5)
+    h = np.random.default_rng(1).standard_normal((12, 3))
+    groups, eps = chain.normalization.groups, 0.5 / 4
+    wrong = dict(_norms_of_samples(chain))
+    size = 12 // groups
+    expected = {
+        "ddof = 1": normed(h, groups, ddof=1, eps=eps),
+        "without being centred": normed(h, groups, centred=False, eps=eps),
+    }
+    if groups > 1:
+        order = np.arange(12).reshape(size, groups).T.ravel()
+        expected["all 12 features"] = normed(h, 1, eps=eps)
+        expected["transposed"] = normed(h[order], groups, eps=eps)[np.argsort(order)]
+        expected[f"{size} groups of {groups} features"] = normed(h, size, eps=eps)
+    assert len(wrong) == len(expected)
+    for part, values in expected.items():
+        [norm_of] = [function for text, function in wrong.items() if part in text]
+        np.testing.assert_allclose(norm_of(h), values, rtol=1e-12)
