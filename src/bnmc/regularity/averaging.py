@@ -58,7 +58,8 @@ class ErgodicRun:
         as_chain(chain)
         if chain.normalization.axis != "batch":
             allowed = "a chain with norm 'batch' or 'batch-uncentred'"
-            raise ArgumentError("chain", chain, allowed, "M has no unit diagonal without")
+            hint = "M has no unit diagonal without; average an observable of bnmc.simulate"
+            raise ArgumentError("chain", chain, allowed, hint)
         require_row_by_row(chain, "average an observable of bnmc.simulate")
         self.chain = chain
         self.tau = tau

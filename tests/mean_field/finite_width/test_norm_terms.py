@@ -107,6 +107,34 @@ def test_slopes_are_those_of_the_map(name):
     assert np.all(error < 0.12 * np.abs(expected).max() + 1e-12)
 
 
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_coefficients_of_lengths_are_means_with_the_derivative(eps):
+    """L_ij,i = E u_i σ′(u_i) σ(u_j) by Gauss-Hermite sums of 60² nodes, for σ = exp(x/2)."""
+    chain = Chain(10, 2, "tanh", norm="rms", eps=eps)
+    gram = np.array([[2.0, 0.6], [0.6, 0.7]])
+    rows = gaussian_rows(chain, gram)
+    root = rows.vectors * np.sqrt(rows.values)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    z = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
+    weight = np.outer(weights, weights).ravel() / (2 * math.pi)
+    u = z @ root.T
+    np.testing.assert_allclose((u * weight[:, None]).T @ u, root @ root.T, atol=1e-12)
+    sigma = np.exp(0.5 * u)
+    entries = np.stack([sigma[:, 0] ** 2, 2**0.5 * sigma[:, 0] * sigma[:, 1], sigma[:, 1] ** 2], 1)
+    score = np.stack([z[:, 0] ** 2 - 1, 2**0.5 * z[:, 0] * z[:, 1], z[:, 1] ** 2 - 1], 1)
+    slopes = 0.5 * (entries * weight[:, None]).T @ score
+    stretched = 0.5 * u * sigma  # u σ′(u)
+    expected = np.zeros((3, 2))
+    for k, (i, j) in enumerate(((0, 0), (0, 1), (1, 1))):
+        size = 1.0 if i == j else 2**0.5
+        expected[k, i] += size * weight @ (stretched[:, i] * sigma[:, j])
+        expected[k, j] += size * weight @ (sigma[:, i] * stretched[:, j])
+    found = norm_terms(chain, rows, gram, np.eye(2))._coefficients(slopes)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    if eps:
+        assert abs(expected[1, 0] / expected[1, 1] - 1) > 0.05
+
+
 def variances_agree(name, width, chains, depth):
     """Whether variances of simulated entries are those predicted, to `FALSE_ALARM`.
 

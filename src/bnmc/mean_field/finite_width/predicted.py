@@ -89,9 +89,8 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
 def require_independent(chain: Chain) -> None:
     """Raise `ArgumentError` if the weights are not independent."""
     if chain.weights == "haar":
-        raise ArgumentError(
-            "weights", chain.weights, "a law of independent entries", "rows of W a are dependent"
-        )
+        hint = "rows of W a are dependent: measure the spread of a run of bnmc.simulate"
+        raise ArgumentError("weights", chain.weights, "a law of independent entries", hint)
 
 
 def _sectors(

@@ -148,14 +148,16 @@ def _require_symmetric_fixed_point(chain: Chain) -> None:
             "without a norm over the batch the map acts on pairs of samples: use "
             "bnmc.mean_field.CorrelationMap.of(chain)"
         )
+        if chain.convolution is not None:
+            hint += " of the chain without convolution, which has the same fixed points"
         raise ArgumentError("norm", chain.norm, allowed, hint)
     if chain.shows_bias:
         hint = "with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory"
         raise ArgumentError("bias_variance", chain.bias_variance, "0", hint)
     if chain.skip != 0:
-        raise ArgumentError("skip", chain.skip, "0", "the fixed point is that of a chain of layers")
+        raise ArgumentError("skip", chain.skip, "0", "bnmc.simulate measures this chain")
     if chain.eps != 0:
-        raise ArgumentError("eps", chain.eps, "0", "the fixed point is that of scale-free layers")
+        raise ArgumentError("eps", chain.eps, "0", "iterate bnmc.MeanField(chain).trajectory")
     if chain.batch < 2:
         raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample has no Jacobian")
 

@@ -87,7 +87,8 @@ def _run(
     """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
     if chain.skip != 0:
         hint = (
-            "with a skip connection the Gram matrix alone does not say what comes next"
+            "with a skip connection the next Gram matrix depends on more than this one; "
+            "bnmc.simulate measures this chain"
             if chain.normalization.axis == "batch" or chain.convolution is not None
             else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections"
         )
