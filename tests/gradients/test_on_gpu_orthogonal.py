@@ -33,7 +33,7 @@ def haar(width, batch, activation="tanh", **options):
 CASES = {
     "two tiles": (haar(72, 3, "relu"), 2, {}),
     "skip, given rows, two chains": (
-        haar(20, 3, skip=0.5, gain=0.7), 2, {"loss": ROWS[:20, :3], "chains": 2},
+        haar(20, 3, skip=0.5, gain=0.7), 3, {"loss": ROWS[:20, :3], "chains": 2},
     ),
     "no norm, scale split off": (haar(20, 2, "relu", norm="none", gain=70.0), 2, {}),
     "readout": (haar(20, 3), 2, {"loss": "cross-entropy", "labels": [0, 1, 1]}),
