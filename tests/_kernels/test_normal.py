@@ -45,7 +45,7 @@ def draw_of(layer, chain=0, stream=codes.STREAM_ROWS):
     return codes.Draw(layer, np.uint32(stream | np.uint32(chain)), *KEY)
 
 
-@njit(**OPTIONS)
+@njit  # allocates, which kernels do not
 def count_cells(values, scale, counts, powers):
     """Count scaled values in cells of equal probability, and add up their powers 1 to 6."""
     cells = counts.size

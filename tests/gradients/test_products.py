@@ -345,5 +345,3 @@ def test_tangent_kernels_have_a_column_for_each_sample():
         ]
         error = np.hypot(runs[0].stderr(), runs[1].stderr())
         assert (np.abs(runs[0].mean() - runs[1].mean()) < 6 * error).all()
-    with pytest.raises(ArgumentError, match=r"^bias_variance.*bnmc\.backpropagate"):
-        bnmc.gradients.tangent_kernel(CASES["none, bias"], 2)
