@@ -18,7 +18,7 @@ import numpy as np
 
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.activated_points import ActivatedLaw, ActivatedPoints, Linear
-from bnmc.infinite_width.batch_network import BatchNetwork, Key, Report, centred, most_points
+from bnmc.infinite_width.batch_network import Key, LayerwiseNetwork, Report, centred
 from bnmc.infinite_width.batch_points import normal_points
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
@@ -42,26 +42,11 @@ class _Layer(Protocol):
     ) -> tuple[FloatArray, FloatArray]: ...
 
 
-class ActivatedBatches(BatchNetwork):
+class ActivatedBatches(LayerwiseNetwork):
     """A network of the order "activation-norm"."""
 
     @property
-    def steps(self) -> int:
-        """Number of reports: one for each pair and layer."""
-        return self.depth * len(self.own_and_pairs)
-
-    @property
-    def most_points(self) -> int:
-        """Largest number of points of a replicate."""
-        return most_points(self._dimensions)
-
-    @property
-    def numbers(self) -> int:
-        """Numbers of the points and of their uniform origins."""
-        return 2 * self.most_points * self._dimensions
-
-    @property
-    def _dimensions(self) -> int:
+    def coordinates(self) -> int:
         """Number of coordinates of a point."""
         return sum(sorted(self.sizes)[-2:]) + 1
 
@@ -79,7 +64,7 @@ class ActivatedBatches(BatchNetwork):
 
     def replicate(self, points: int, rng: np.random.Generator, report: Report) -> FloatArray:
         """Return an estimate of the kernel from some random points."""
-        normals = normal_points(self._dimensions, points, rng)
+        normals = normal_points(self.coordinates, points, rng)
         return self._through(ActivatedPoints(self.activation, normals), report)
 
     def first(self) -> dict[Key, FloatArray]:

@@ -19,7 +19,7 @@ from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_law import BatchLaw, batch_law, require_finite_tangents
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["BatchNetwork", "Key", "Report", "centred", "most_points"]
+__all__ = ["BatchNetwork", "Key", "LayerwiseNetwork", "Report", "centred"]
 
 # Most points of a replicate, and beyond 2^16 points the most coordinates of all of them.
 _MOST, _COORDINATES = 1 << 18, 1 << 25
@@ -139,15 +139,34 @@ class BatchNetwork(ABC):
         )
 
 
+class LayerwiseNetwork(BatchNetwork):
+    """A network whose rows are Gaussian in all layers, so that points of one layer suffice."""
+
+    @property
+    @abstractmethod
+    def coordinates(self) -> int:
+        """Number of coordinates of a point."""
+
+    @property
+    def steps(self) -> int:
+        """Number of reports: one for each pair and layer."""
+        return self.depth * len(self.own_and_pairs)
+
+    @property
+    def most_points(self) -> int:
+        """Largest number of points of a replicate."""
+        points = _MOST
+        while points > 1 << 16 and points * self.coordinates > _COORDINATES:
+            points //= 2
+        return points
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of the points and of their uniform origins."""
+        return 2 * self.most_points * self.coordinates
+
+
 def centred(batch: FloatArray) -> FloatArray:
     """Return the samples of a batch, (features, samples), minus their mean."""
     # Half of the numbers, so that sums do not overflow.
     return np.asarray(batch - 2.0 * (0.5 * batch).mean(axis=1, keepdims=True))
-
-
-def most_points(numbers: int) -> int:
-    """Return the largest number of points of a replicate, if each takes some numbers."""
-    points = _MOST
-    while points > 1 << 16 and points * numbers > _COORDINATES:
-        points //= 2
-    return points

@@ -16,7 +16,7 @@ import numpy as np
 
 from bnmc.infinite_width.batch_integrals import Homogeneous
 from bnmc.infinite_width.batch_law import BatchLaw
-from bnmc.infinite_width.batch_network import BatchNetwork, Key, Report, centred, most_points
+from bnmc.infinite_width.batch_network import Key, LayerwiseNetwork, Report, centred
 from bnmc.infinite_width.batch_points import Control, Sampled, normal_points
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
@@ -34,26 +34,11 @@ class _Layer(Protocol):
     ) -> tuple[FloatArray, FloatArray]: ...
 
 
-class NormalizedBatches(BatchNetwork):
+class NormalizedBatches(LayerwiseNetwork):
     """A network of the order "norm-activation", with at most one layer if `skip` is not 0."""
 
     @property
-    def steps(self) -> int:
-        """Number of reports: one for each pair and layer."""
-        return self.depth * len(self.own_and_pairs)
-
-    @property
-    def most_points(self) -> int:
-        """Largest number of points of a replicate."""
-        return most_points(self._dimensions)
-
-    @property
-    def numbers(self) -> int:
-        """Numbers of the points and of their uniform origins."""
-        return 2 * self.most_points * self._dimensions
-
-    @property
-    def _dimensions(self) -> int:
+    def coordinates(self) -> int:
         """Number of coordinates of a point."""
         return max(1, sum(size - 1 for size in sorted(self.sizes)[-2:]))
 
@@ -72,7 +57,7 @@ class NormalizedBatches(BatchNetwork):
 
     def replicate(self, points: int, rng: np.random.Generator, report: Report) -> FloatArray:
         """Return an estimate of the kernel from some random points."""
-        normals = normal_points(self._dimensions, points, rng)
+        normals = normal_points(self.coordinates, points, rng)
         layer = Sampled(self.activation, normals, Control.of(self.activation))
         return self._through(layer, Homogeneous(1.0, 1.0), report)
 
