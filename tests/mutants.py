@@ -55,12 +55,17 @@ class Tests:
     seconds: dict[str, float]
 
     def of(self, fault: Fault, most: float) -> list[str]:
-        """Return the tests for a fault, in the order in which they run."""
+        """Return the tests for a fault, in the order in which they run.
+
+        The file of the same name belongs to them in any case: a fixture of several files, or a
+        default, runs where no test of that file is seen.
+        """
         lines = self.of_line.get(str(fault.path), {})
         wanted = fault.lines or tuple(lines)
         names = {name for line in wanted for name in lines.get(line, [])}
         parts = Path(*fault.path.parts[2:])  # without src/bnmc
         own = f"tests/{parts.with_name('test_' + parts.name)}"
+        names.update(name for name in self.seconds if name.startswith(f"{own}::"))
         chosen: list[str] = []
         total = 0.0
         for name in sorted(

@@ -140,7 +140,7 @@ def backpropagate(
         other layers, Gram matrices agree up to rounding, and gradients agree in law.  With
         orthogonal weights, the forward pass is made on the CPU.  The kernels have not run on
         hardware yet, so "auto" is "cpu".
-    observables : names or functions
+    observables : names or functions, default ("delta_gram",)
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
         one number for each chain and layer.  A mapping gives names, with (function, shape) for
@@ -163,7 +163,7 @@ def backpropagate(
     timeout : float, optional
         Seconds, > 0, after which the run returns the first chains, up to the first one that is not
         finished: ``run.complete`` is False.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
     Returns

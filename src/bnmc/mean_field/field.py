@@ -59,7 +59,7 @@ class MeanField:
 
         Parameters
         ----------
-        rtol : float, optional
+        rtol : float, default 1e-8
             Largest acceptable `FixedPoint.error`, > 0. For smooth and piecewise smooth activations
             the error is about 1e-11; the true error is about 1e-13, that of the backward rate about
             1e-12.
@@ -166,7 +166,7 @@ class MeanField:
 
         Parameters
         ----------
-        rtol : float, optional
+        rtol : float, default 0.0001
             Largest acceptable relative numerical error of ``E‖G − G*‖_F²``, > 0. For named
             activations the error is usually below 1e-6.
 
@@ -247,12 +247,12 @@ class MeanField:
         ----------
         G : (batch, batch) array_like
             Gram matrix G, symmetric and positive semidefinite to rounding; it may be singular.
-        rtol : float, optional
+        rtol : float, default 0.0001
             Largest acceptable ``‖stderr‖ / ‖F(G)‖`` (Frobenius norms), > 0.
         rng : optional
             Seed or generator of the random shifts of the lattices: any argument of
             `numpy.random.default_rng`.
-        max_nodes : int, optional
+        max_nodes : int, default 100_000
             Largest number of nodes of a lattice, >= 1. The coarsest lattice is evaluated in any
             case. With the default, a step for 10 samples takes several seconds at most.
 
@@ -339,15 +339,15 @@ class MeanField:
             of `step`.
         depth : int
             Number of layers l, >= 0.
-        rtol : float, optional
+        rtol : float, default 0.0001
             Largest acceptable ``‖stderr‖ / ‖G_l‖`` (Frobenius norms) of any layer, > 0.
         rng, max_nodes
             As in `step`.
         fluctuations : bool, default False
             Whether to predict the fluctuations of chains of finite width around this path.
-        fluctuation_rtol : float, optional
+        fluctuation_rtol : float, default 0.02
             Largest acceptable relative standard error of ``E‖G_l − F^l(G_0)‖_F²``, > 0.
-        max_points : int, optional
+        max_points : int, default 32_768
             Points of an estimate of the Jacobian of one layer, at most, >= 1. The coarsest set, of
             512 points, is evaluated in any case; the cost of a layer is 16 such sets.
 

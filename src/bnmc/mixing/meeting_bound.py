@@ -399,7 +399,7 @@ def tv_bound(
     backend : {"cpu", "cuda"}
         "cuda" runs all replicates on the visible GPUs, one block per replicate, with the same
         random numbers.  Meeting times differ from those of "cpu" only where rounding decides.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) tasks.
 
     Returns
