@@ -35,21 +35,19 @@ from bnmc.chain.slopes import slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)
-#: name: (kernel, columns, dtype, source, compute capabilities).  Every kernel and both dtypes are
-#: among these.  Columns are unrolled, so few of them compile faster; with two, `couple` spills a
-#: register.  Kernels of one spec share device functions, which compile once.
+#: name: (kernel, columns, dtype, source, compute capabilities).  Both dtypes and nearly all device
+#: functions are among these: `rows`, `moments` and `top` call those of `layers`, `finish`,
+#: `average` and `descend`.  Columns are unrolled, so few of them compile faster; with two, `couple`
+#: spills a register.  Kernels of one spec share device functions, which compile once.
 FEW = {
     "couple-3-float64": ("couple", 3, "float64", DRAWN, (90,)),
+    "layers-3-float64": ("layers", 3, "float64", DRAWN, (90,)),
     "renew-3-float64": ("renew", 3, "float64", DRAWN, (90,)),
-    "observe-2-float32": ("observe", 2, "float32", DRAWN, (90,)),
-    "layers-2-float32": ("layers", 2, "float32", DRAWN, (80,)),
+    "observe-3-float64": ("observe", 3, "float64", DRAWN, (90,)),
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
-    "rows-2-float32-weights": ("rows", 2, "float32", MULTIPLIED, (90,)),
-    "moments-2-float32": ("moments", 2, "float32", DRAWN, (90,)),
-    "finish-2-float64": ("finish", 2, "float64", KEPT, (80,)),
+    "finish-2-float32-weights": ("finish", 2, "float32", MULTIPLIED, (90,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
-    "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (90,)),
-    "top-2-float32-skipped": ("top", 2, "float32", DRAWN, (90,)),
+    "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
     "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
     "average-2-float64-skipped": ("average", 2, "float64", DRAWN, (90,)),

@@ -118,13 +118,13 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(skip, monkeypatch, t
     chain = Chain(70, 3, "tanh", skip=skip)
 
     def run(**options):
-        return on_device(chain, 4, chains=2, dtype="float32", **options)
+        return on_device(chain, 3, chains=2, dtype="float32", **options)
 
     whole = run(store=tmp_path)
     assert_same_bits(whole, run(store=tmp_path))
     with pytest.raises(StoreMismatchError, match="conditional on cuda"):
         bnmc.backpropagate(
-            chain, 4, chains=2, dtype="float32", rng=3, observables=ALL, store=tmp_path
+            chain, 3, chains=2, dtype="float32", rng=3, observables=ALL, store=tmp_path
         )
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
     monkeypatch.setattr(on_gpu, "PART_BYTES", 1)
