@@ -111,7 +111,8 @@ PUBLIC = {
         "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
         "MeanFieldTrajectory PairFluctuations PairTrajectory PathFluctuations PathPrediction Phase "
         "Prediction ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric "
-        "edge_of_chaos isometry_rate limit partial_collapse plot_stability residual_growth stability"
+        "edge_of_chaos isometry_rate limit partial_collapse plot_stability residual_growth "
+        "stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "
