@@ -86,7 +86,11 @@ def test_covariance_is_the_limit_of_its_recursion(name, n):
             hidden[row, j * n + j] += 0.5 * covariance[i, j] / q
         seen = seen @ (np.eye(n * n) - hidden)
     square = np.trace(seen @ stationary @ seen.T) / n**2
-    assert law.least_width == pytest.approx(10 * square / (1 - point.rate), abs=1.01)
+    assert law.relative_square == pytest.approx(square, rel=1e-8)
+    assert law.least_width == math.ceil(10 * law.relative_square / (1 - point.rate))
+    own, pairs = (at.of_length, n), (at.of_pair, n * (n - 1) // 2)
+    expected = [own, pairs] if at.of_length else [pairs]
+    assert list(zip(point.eigenvalues, point.multiplicities, strict=True)) == expected
 
 
 def test_covariance_is_that_of_deep_layers():
