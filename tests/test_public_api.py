@@ -111,9 +111,10 @@ PUBLIC = {
     "bnmc.mean_field": (
         "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos EntryCovariance "
         "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
-        "MeanFieldTrajectory PairTrajectory PathFluctuations PathPrediction Phase Prediction "
-        "ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric edge_of_chaos "
-        "isometry_rate limit partial_collapse plot_stability residual_growth stability"
+        "MeanFieldTrajectory PairFluctuations PairTrajectory PathFluctuations PathPrediction Phase "
+        "Prediction ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric "
+        "edge_of_chaos isometry_rate limit partial_collapse plot_stability residual_growth "
+        "stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "

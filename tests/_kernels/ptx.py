@@ -20,6 +20,7 @@ from bnmc._kernels.gpu.build import (
     kernels_of,
 )
 from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.pairs import select_kernel
 from bnmc._kernels.gpu.passes import cover_kernel, unfold_kernel
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
 from bnmc._kernels.scalar.codes import (
@@ -47,6 +48,7 @@ FEW = {
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
     "finish-2-float32-weights": ("finish", 2, "float32", MULTIPLIED, (90,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
+    "select-2-float64": ("select", 2, "float64", DRAWN, (90,)),
     "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
     "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
@@ -226,6 +228,8 @@ def signature(kernel, dtype):
         return types.void(grams, array(number, 3), array(number, 4), status, whole, whole)
     if kernel == "cover":
         return types.void(grams, array(whole, 2), double, grams)
+    if kernel == "select":
+        return types.void(grams, status, grams)
     if kernel == "unfold":
         return types.void(array(number, 4), whole, whole, array(whole, 2), array(number, 3))
     # The Gram matrices or covariances, x, activations, what weights of several taps multiply.
@@ -315,7 +319,7 @@ def compile_all(folder, wanted):
             with mock.patch.object(
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
-                alone = {"cover": cover_kernel, "unfold": unfold_kernel}
+                alone = {"cover": cover_kernel, "select": select_kernel, "unfold": unfold_kernel}
                 if kernel in alone:
                     function = alone[kernel]()
                 else:
