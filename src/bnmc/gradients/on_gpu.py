@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu.backward import sums_of
+from bnmc._kernels.gpu.backward_frame import sums_of
 from bnmc._kernels.gpu.build import BackwardKernels, backward_kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready, shared_memory

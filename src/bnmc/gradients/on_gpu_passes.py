@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu.backward import sums_of
+from bnmc._kernels.gpu.backward_frame import sums_of
 from bnmc._kernels.gpu.build import (
     BackwardPasses,
     Kernels,
