@@ -191,6 +191,7 @@ def making_functions(parts: Parts) -> Making:
     """Return the device functions that make the tiles of a layer again."""
     shape, room, tiles = parts.shape, parts.room, parts.tiles
     draw, multiply, add_skip = tiles.draw, tiles.multiply, parts.steps.add_skip
+    thread = parts.block.thread
     at_seen, at_root, at_factor = room.seen, room.root, room.factor
     at_first, at_second, at_delta, at_pivots = (
         room.first, room.second, room.delta, shape.at.diagonal,
@@ -198,11 +199,13 @@ def making_functions(parts: Parts) -> Making:
 
     @inlined
     def draw_rows(at_tile, row, draws):
-        draw(at_tile, at_seen, row, 0, draws.counter, draws.rows, draws.k0, draws.k1)
+        t = thread()
+        draw(t, at_tile, at_seen, row, 0, draws.counter, draws.rows, draws.k0, draws.k1)
 
     @inlined
     def draw_noise(at_tile, row, draws):
-        draw(at_tile, at_pivots, row, 0, draws.counter, draws.noise, draws.k0, draws.k1)
+        t = thread()
+        draw(t, at_tile, at_pivots, row, 0, draws.counter, draws.noise, draws.k0, draws.k1)
 
     @inlined
     def make_noise(row, draws):

@@ -8,7 +8,7 @@ unless a norm is over the features.  The kernel `lower` makes δ of the layer an
 layer has its gradient from the kernel `top` of `backward`.
 
 A bias is the weight of one more row of a, all of whose entries are `constant`.  So Z has one more
-row, too.
+row, too.  Convolutions have several taps, see `backward_taps`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from bnmc._kernels.gpu.backward_frame import (
     Gradient,
     Parts,
-    clear_function,
     leave,
     making_functions,
     registers_of,
@@ -27,6 +26,7 @@ from bnmc._kernels.gpu.backward_frame import (
     sum_function,
 )
 from bnmc._kernels.gpu.backward_orders import Orders
+from bnmc._kernels.gpu.backward_taps import taps_functions
 from bnmc._kernels.gpu.device import cuda, inlined, kernel
 from bnmc._kernels.gpu.layers import last_function
 from bnmc._kernels.gpu.passes import moment_functions
@@ -49,27 +49,26 @@ def mix_kernel(parts: Parts, orders: Orders) -> Any:
     """Return the kernel `mix`."""
     room, matrices, tile_rows = parts.room, parts.matrices, parts.shape.tile_rows
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    merge, solve, take_basis = matrices.merge, matrices.solve, matrices.take_basis
-    activate, add_cross, add_bias = orders.activate, parts.tiles.add_cross, _bias_function(parts)
+    solve, take_basis, activate = matrices.solve, matrices.take_basis, orders.activate
     prepare, is_last, rows_of = parts.block.begin, last_function(parts.shape), rows_function(parts)
-    making = making_functions(parts)
+    taps, making, add_bias = taps_functions(parts), making_functions(parts), _bias_function(parts)
+    add_cross, merge = taps.add_cross, taps.merge
     make_noise, make_rows = making.make_noise, making.make_rows
-    at_first, at_second, at_delta = room.first, room.second, room.delta
 
     @inlined
     def add_tile(row, width, sums, layer):
-        rows, norm = layer
+        rows, norm, neighbours = layer
         make_rows(row, width, rows)
         activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
-        make_noise(row, rows.draws)
-        add_cross(at_second, at_delta, at_first, sums, 0)
+        add_cross(row, rows.draws, neighbours, sums)
 
-    sum_rows = sum_function(parts, clear_function(parts), add_tile, leave, activates=True)
+    sum_rows = sum_function(parts, taps.clear, add_tile, leave, activates=True)
 
     @kernel(registers_of(room))
     def mix(
         covariances, scales, ratios, xs, shifts, inverses, state, basis, mixing, sums, arrived,
         status, width, skip, constant, eps, stage, first_chain, layer, at, step, k0, k1,
+        neighbours,
     ):  # fmt: skip
         """Sum aᵀZ of a layer, and solve for M.
 
@@ -80,7 +79,10 @@ def mix_kernel(parts: Parts, orders: Orders) -> Any:
         shifts, inverses : (chains, groups, columns) float64
             What a norm over the features subtracts, and its inverse scale.
         constant : float
-            The entries of the row of a that a bias multiplies; 0 without a bias.
+            The entries of the row of a that a bias multiplies, divided by the square root of the
+            number of taps; 0 without a bias.
+        neighbours : (taps, columns) int64
+            The column that each tap sees from a column, if the chain is convolutional.
         """
         chain = cuda.blockIdx.y
         # As in `rows`, other blocks may write this step's status now.
@@ -92,10 +94,10 @@ def mix_kernel(parts: Parts, orders: Orders) -> Any:
         scale, _ = factorise_delta(state[chain, 0], stage)
         rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
         norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
-        sum_rows(sums, status, step, width, (rows, norm))
+        sum_rows(sums, status, step, width, (rows, norm, neighbours))
         if not is_last(arrived, chain, cuda.gridDim.x):
             return
-        merge(sums[chain], 0, width, mixing[chain])
+        merge(sums[chain], neighbours, width, mixing[chain])
         if constant != 0.0:
             make_noise(width // tile_rows * tile_rows, rows.draws)
             add_bias(width, constant, mixing[chain])
@@ -126,16 +128,16 @@ def _bias_function(parts: Parts) -> Any:
 
 def _gradient_function(parts: Parts, orders: Orders) -> Any:
     """Return the device function of what `average` and `lower` have in common."""
-    room = parts.room
-    _, _, make_noise, make_rows, make_rows_again = making_functions(parts)
+    room, making, make_noise = parts.room, making_functions(parts), taps_functions(parts).make_noise
+    make_rows, make_rows_again = making.make_rows, making.make_rows_again
     activate, differentiate, apply = orders.activate, orders.differentiate, orders.apply
     multiply_onto = parts.tiles.multiply_onto
     at_second, at_mixing, at_delta = room.second, room.mixing, room.delta
 
     @inlined
-    def make_gradient(row, width, rows, gradient, norm):
+    def make_gradient(row, width, rows, gradient, norm, neighbours):
         """Write the gradient with respect to N(u) to the tile `delta`, and u to `second`."""
-        make_noise(row, rows.draws)
+        make_noise(row, rows.draws, neighbours)
         make_rows(row, width, rows)
         activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
         multiply_onto(at_second, at_mixing, at_delta)
@@ -156,7 +158,8 @@ def average_kernel(parts: Parts, orders: Orders) -> Any:
     skipped, tile_rows, rows_of = shape.spec.skipped, shape.tile_rows, rows_function(parts)
     prepare, is_last, weigh = parts.block.begin, last_function(shape), orders.weigh
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    take_mixing, make_gradient = matrices.take_mixing, _gradient_function(parts, orders)
+    take_mixing = taps_functions(parts).take_mixing
+    make_gradient = _gradient_function(parts, orders)
     moments = moment_functions(shape, parts.block)
     add_moments, merge_means = moments.add_moments, moments.merge_means
 
@@ -164,6 +167,7 @@ def average_kernel(parts: Parts, orders: Orders) -> Any:
     def average(
         covariances, scales, xs, shifts, inverses, above, state, mixing, segments, means, arrived,
         status, width, gain, skip, own_skip, eps, stage, first_chain, layer, at, step, k0, k1,
+        neighbours,
     ):  # fmt: skip
         """Sum the gradients with respect to N(u), and their products with N(u), over the features.
 
@@ -181,12 +185,12 @@ def average_kernel(parts: Parts, orders: Orders) -> Any:
         groups = shifts.shape[1]
         factorise_seen(covariances[chain, at], scales[chain, at])
         scale, _ = factorise_delta(state[chain, 0], stage)
-        take_mixing(mixing[chain])
+        take_mixing(mixing[chain], neighbours)
         rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
         gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, 1.0, False)
         norm = Standard(width // groups, shifts[chain], inverses[chain])
         for row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
-            make_gradient(row, width, rows, gradient, norm)
+            make_gradient(row, width, rows, gradient, norm, neighbours)
             add_moments(row, width, groups, segments[chain, 0])
             weigh(row, width, norm.size, norm.shifts, norm.inverses)
             add_moments(row, width, groups, segments[chain, 1])
@@ -202,7 +206,9 @@ def lower_kernel(parts: Parts, orders: Orders) -> Any:
     """Return the kernel `lower`."""
     spec, room, matrices = parts.shape.spec, parts.room, parts.matrices
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    skipped, prepare, take_mixing = spec.skipped, parts.block.begin, matrices.take_mixing
+    skipped, prepare, take_mixing = (
+        spec.skipped, parts.block.begin, taps_functions(parts).take_mixing,
+    )  # fmt: skip
     make_gradient = _gradient_function(parts, orders)
     make_rows_again = making_functions(parts).make_rows_again
     lead_through, finish = orders.lead_through, orders.finish
@@ -213,8 +219,8 @@ def lower_kernel(parts: Parts, orders: Orders) -> Any:
 
     @inlined
     def add_tile(row, width, sums, layer):
-        rows, gradient, norm, means = layer
-        make_gradient(row, width, rows, gradient, norm)
+        rows, gradient, norm, means, neighbours = layer
+        make_gradient(row, width, rows, gradient, norm, neighbours)
         lead_through(
             row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
             norm.inverses, means, gradient.above,
@@ -230,7 +236,7 @@ def lower_kernel(parts: Parts, orders: Orders) -> Any:
     def lower(
         covariances, scales, xs, shifts, inverses, means, above, state, mixing, sums, arrived,
         record, factors, status, width, gain, skip, own_gain, own_skip, eps, stage, hidden,
-        first_chain, layer, at, step, k0, k1,
+        first_chain, layer, at, step, k0, k1, neighbours,
     ):  # fmt: skip
         """Make δ of a layer, and the sums over its rows.
 
@@ -243,12 +249,13 @@ def lower_kernel(parts: Parts, orders: Orders) -> Any:
         scale_of_rows = scales[chain, at]
         factorise_seen(covariances[chain, at], scale_of_rows)
         scale, _ = factorise_delta(state[chain, 0], stage)
-        take_mixing(mixing[chain])
+        take_mixing(mixing[chain], neighbours)
         unit = scale_of_rows / own_gain
         rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
         gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
         norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
-        sum_rows(sums, status, step, width, (rows, gradient, norm, means[chain]))
+        layer_of = rows, gradient, norm, means[chain], neighbours
+        sum_rows(sums, status, step, width, layer_of)
         if not is_last(arrived, chain, cuda.gridDim.x):
             return
         finish_state(

@@ -68,7 +68,7 @@ class Tiles(NamedTuple):
 def tiles_functions(shape: Shape, block: Block) -> Tiles:
     """Return the device functions of tiles."""
     return Tiles(
-        draw_function(shape, block),
+        draw_function(shape),
         *_multiply_functions(shape, block),
         _add_cross_function(shape, block),
     )

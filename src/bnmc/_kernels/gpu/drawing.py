@@ -195,18 +195,16 @@ def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) 
     return add_drawn
 
 
-def draw_function(shape: Shape, block: Block) -> Any:
+def draw_function(shape: Shape) -> Any:
     """Return the device function of the normals of a tile."""
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, draw_normals = block.thread, normals_of(shape)
-    quads, groups, stride = shape.quads, shape.groups, shape.stride
+    quads, groups, stride, draw_normals = shape.quads, shape.groups, shape.stride, normals_of(shape)
 
     @inlined
-    def draw(at_tile, at_pivots, first_row, element, layer, stream, k0, k1):
-        """Write normals to a tile; a column without a pivot gets zeros."""
+    def draw(t, at_tile, at_pivots, first_row, element, layer, stream, k0, k1):
+        """Write normals to a tile, as thread t; a column without a pivot gets zeros."""
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
-        t = thread()
         q, g = t % quads, t // quads
         quad = np.uint32(first_row // 4 + q)
         for k in range(g, columns, groups):
@@ -228,7 +226,7 @@ def draw_function(shape: Shape, block: Block) -> Any:
 def tile_function(shape: Shape, block: Block) -> Any:
     """Return the device function `draw_tile`."""
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, draw = block.thread, draw_function(shape, block)
+    thread, draw = block.thread, draw_function(shape)
     quads, chunk, accumulators = shape.quads, shape.chunk, shape.accumulators
     padded, stride = shape.padded, shape.stride
     at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
@@ -240,7 +238,7 @@ def tile_function(shape: Shape, block: Block) -> Any:
         acc = cuda.local.array(accumulators, kind)
         t = thread()
         q, g = t % quads, t // quads
-        draw(at_tile, at_diagonal, first_row, element, layer, stream, k0, k1)
+        draw(t, at_tile, at_diagonal, first_row, element, layer, stream, k0, k1)
         for c in range(accumulators):
             acc[c] = number(0.0)
         for k in range(min(columns, (g + 1) * chunk)):
