@@ -78,6 +78,9 @@ KERNELS = {
     "lower-10-float64-skipped": ("lower", 10, "float64", DRAWN, BOTH),
     "lower-10-float64-first": ("lower", 10, "float64", DRAWN, (90,)),
     "lower-10-float64-branch-skipped": ("lower", 10, "float64", DRAWN, (90,)),
+    "mix-10-float64-convolved": ("mix", 10, "float64", DRAWN, (90,)),
+    "average-10-float64-convolved-skipped": ("average", 10, "float64", DRAWN, (90,)),
+    "lower-10-float64-branch-convolved-skipped": ("lower", 10, "float64", DRAWN, (90,)),
     "orthogonalise-10-float64": ("orthogonalise", 10, "float64", DRAWN, BOTH),
     "top_orthogonal-10-float64": ("top_orthogonal", 10, "float64", DRAWN, (90,)),
     "begin_orthogonal-10-float64": ("begin_orthogonal", 10, "float64", DRAWN, BOTH),
@@ -138,21 +141,21 @@ def signature_of_backward(kernel, dtype):
     sums = three, array(types.int32, 1)
     results = array(double, 5), array(double, 2), array(whole, 1)
     address = (whole, whole, whole, whole, word, word)
-    of_norm = three, three
+    of_norm, neighbours = (three, three), array(whole, 2)
     if kernel == "mix":
         return types.void(
             grams, scales, three, xs, *of_norm, state, three, three, *sums, array(whole, 1), whole,
-            double, double, double, whole, *address,
+            double, double, double, whole, *address, neighbours,
         )  # fmt: skip
     if kernel == "average":
         return types.void(
             grams, scales, xs, *of_norm, above, state, three, array(double, 5), grams, sums[1],
-            array(whole, 1), whole, double, double, double, double, whole, *address,
+            array(whole, 1), whole, double, double, double, double, whole, *address, neighbours,
         )  # fmt: skip
     if kernel == "lower":
         return types.void(
             grams, scales, xs, *of_norm, grams, above, state, three, *sums, *results, whole, double,
-            double, double, double, double, whole, types.boolean, *address,
+            double, double, double, double, whole, types.boolean, *address, neighbours,
         )  # fmt: skip
     if kernel == "top":
         return types.void(
@@ -287,7 +290,7 @@ def passes_spec_of(name, columns, dtype):
     elif "branch" in name:
         order, norm = NORM_IN_BRANCH, NORM_CENTRED
     spec = backward_spec_of(columns, dtype, "skipped" in name)
-    passing = Passing(order, norm, norm == NORM_NONE, True)
+    passing = Passing(order, norm, norm == NORM_NONE, True, is_convolved="convolved" in name)
     return spec._replace(norm=norm, passing=passing)
 
 
