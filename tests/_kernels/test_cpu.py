@@ -735,7 +735,9 @@ def test_where_a_chain_stops(dtype, norm, body):
         layers.status, [[0, 0, 0], [codes.ZERO_VARIANCE, 1, 0], [0, 0, 0]]
     )
     assert np.isfinite(record[[0, 2]]).all()
-    conditional = Layers(law, x, a, g, np.float64, keeps=False)
+    # Two panels: the first one names the row.
+    wide = law_of(600, 4, 1, norm)
+    conditional = Layers(wide, start_of(wide, 3, dtype)[0], a, g, np.float64, keeps=False)
     record = conditional.run(body_of(cpu_layers.conditional_layers, body), [0, 1])
     np.testing.assert_array_equal(conditional.status, layers.status)
     assert np.isfinite(record[[0, 2]]).all()

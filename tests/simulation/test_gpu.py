@@ -994,8 +994,9 @@ def test_what_a_refusal_leaves_is_drawn_by_rejection(key, pair, threshold):
     np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
 
 
-def test_pairs_that_are_driven_by_the_same_normals():
-    chain = Chain(20, 2, "relu")
+@pytest.mark.parametrize("chain", [Chain(20, 2, "relu"), Chain(48, 17, "linear")], ids=str)
+def test_pairs_that_are_driven_by_the_same_normals(chain):
+    """Rows of few samples are in registers, others in shared memory; 48 rows end a block of 16."""
     (a, record_a, _), (b, record_b, _) = (
         pairs_of(kind, chain, threshold=APART, layers=2) for kind in (Pairs, GpuPairs)
     )
