@@ -1,11 +1,11 @@
 """Put small faults into the package, one at a time, and see which ones the tests find.
 
 ``make mutants`` draws 40 faults in the files that differ from the branch ``main``;
-``make mutants ARGS="--all --faults 300 --seed 7"`` draws them in all files.  First the tests run
-once without a fault, to learn which tests execute which lines.  Then each fault meets the tests
-that execute its line: those that belong to its file first, then the fastest.  Tests that take more
-than `--seconds` together are left out.  A fault that no test finds *survives*: either it changes
-nothing that matters, or a test is missing.
+``make mutants ARGS="--all --faults 300 --seed 7"`` draws them in all files.  First the tests that
+are not slow run once without a fault, to learn which tests execute which lines.  Then each fault
+meets the tests that execute its line: those that belong to its file first, then the fastest.  Tests
+that take more than `--seconds` together are left out.  A fault that no test finds *survives*:
+either it changes nothing that matters, or a test is missing.
 
 Compiled lines are not seen to run, so a fault in a kernel meets the tests that run the kernel as
 plain Python, and those in the simulator of the GPU.
@@ -55,12 +55,17 @@ class Tests:
     seconds: dict[str, float]
 
     def of(self, fault: Fault, most: float) -> list[str]:
-        """Return the tests for a fault, in the order in which they run."""
+        """Return the tests for a fault, in the order in which they run.
+
+        The file of the same name belongs to them in any case: a fixture of several files, or a
+        default, runs where no test of that file is seen.
+        """
         lines = self.of_line.get(str(fault.path), {})
         wanted = fault.lines or tuple(lines)
         names = {name for line in wanted for name in lines.get(line, [])}
         parts = Path(*fault.path.parts[2:])  # without src/bnmc
         own = f"tests/{parts.with_name('test_' + parts.name)}"
+        names.update(name for name in self.seconds if name.startswith(f"{own}::"))
         chosen: list[str] = []
         total = 0.0
         for name in sorted(
@@ -211,7 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--since", default="main", help="files that differ from this branch")
     parser.add_argument("--all", action="store_true", help="all files of the package")
     parser.add_argument("--files", nargs="*", help="these files or folders of src/bnmc")
-    parser.add_argument("--tests", nargs="*", default=[], help="run these tests only")
+    parser.add_argument(
+        "--tests", nargs="*", default=["-m", "not slow"], help="run these tests only"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="of tests for one fault")
     parser.add_argument("--keep", type=Path, help="folder that keeps what the tests execute")
     parser.add_argument(

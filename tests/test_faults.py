@@ -69,6 +69,15 @@ def test_tests_of_the_file_run_first_then_the_fastest():
     assert tests.of(fault, 1.0) == ["tests/a/test_one.py::slow"]
 
 
+def test_the_file_of_the_same_name_belongs_to_a_fault():
+    """Another file may have asked first for a fixture that both share; a default never runs."""
+    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,))
+    seconds = dict.fromkeys(("tests/a/test_one.py::x", "tests/a/test_one_more.py::y"), 1.0)
+    for seen in ({}, {"src/bnmc/a/one.py": {7: ["tests/c.py::z"]}}):
+        found = mutants.Tests(seen, seconds).of(fault, 30.0)
+        assert found == ["tests/a/test_one.py::x", *(["tests/c.py::z"] if seen else [])]
+
+
 def test_the_tests_that_ran_a_line():
     """Contexts are names of tests and phases; a fixture may serve all tests of its file."""
     names = {"tests/a.py": {"tests/a.py::f[|x|^2]", "tests/a.py::g"}, "tests/b.py": {"tests/b.py"}}

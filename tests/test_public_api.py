@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import math
 import os
 import pkgutil
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bnmc
@@ -109,9 +111,10 @@ PUBLIC = {
     "bnmc.mean_field": (
         "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos EntryCovariance "
         "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
-        "MeanFieldTrajectory PairTrajectory PathFluctuations PathPrediction Phase Prediction "
-        "ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric edge_of_chaos "
-        "isometry_rate limit partial_collapse plot_stability residual_growth stability"
+        "MeanFieldTrajectory PairFluctuations PairTrajectory PathFluctuations PathPrediction Phase "
+        "Prediction ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric "
+        "edge_of_chaos isometry_rate limit partial_collapse plot_stability residual_growth "
+        "stability"
     ),
     "bnmc.mixing": (
         "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "
@@ -248,6 +251,50 @@ def test_functions_say_what_they_take_and_return(name):
         parameters = inspect.signature(inspect.unwrap(value)).parameters
         assert ">>> " in text, f"{name}.{one} has no example"
         assert not parameters or "Parameters\n" in text, f"{name}.{one}"
+
+
+def documented_defaults(text):
+    """Yield each parameter of a docstring with its default: after the type, or first in braces.
+
+    A line may have several names, and as many defaults, joined by "and".
+    """
+    section = re.search(r"Parameters\n-+\n(.*?)(?=\n\n?[A-Z][A-Za-z ]+\n-{3,}|\Z)", text, re.S)
+    for line in section.group(1).splitlines() if section else ():
+        entry = re.match(r"([\w, *]+) : (?:\{([^,}]+))?.*?(?:, default (.+))?$", line)
+        if entry is not None:
+            names = [name.strip(" *") for name in entry.group(1).split(",")]
+            first, told = entry.group(2), entry.group(3)
+            values = told.split(" and ") if told and len(names) > 1 else [told or first]
+            yield from zip(names, values * (len(names) // len(values)), strict=True)
+
+
+def callables_of(module):
+    """Yield the functions and classes that a module exports, and the methods of the classes."""
+    for one in names_of(module):
+        value = value_of(module, one)
+        if inspect.isclass(value):
+            methods = {name: getattr(value, name) for name in vars(value) if name[0] != "_"}
+            methods = {name: f for name, f in methods.items() if callable(f)}
+            yield from ((f"{one}.{name}", f) for name, f in methods.items())
+        if callable(value):
+            yield one, value
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_tell_the_defaults(name):
+    """All but None, which stands for what the text says, and a long tuple of `testing.batches`."""
+    for one, function in callables_of(importlib.import_module(name)):
+        try:
+            parameters = inspect.signature(function).parameters
+        except ValueError:  # functions compiled for C
+            continue
+        for parameter, told in documented_defaults(inspect.getdoc(function) or ""):
+            default = getattr(parameters.get(parameter), "default", None)
+            if default not in (None, inspect.Parameter.empty) and parameter != "kinds":
+                assert told is not None, f"{name}.{one}: {parameter} without its default"
+                value = math.inf if told == "inf" else ast.literal_eval(told)
+                # A single name or type may stand for a tuple of one.
+                assert value in (default, *np.atleast_1d(default)), f"{name}.{one}: {parameter}"
 
 
 @pytest.mark.parametrize("name", MODULES)

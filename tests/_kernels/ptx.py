@@ -20,6 +20,7 @@ from bnmc._kernels.gpu.build import (
     kernels_of,
 )
 from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.pairs import select_kernel
 from bnmc._kernels.gpu.passes import cover_kernel, unfold_kernel
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
 from bnmc._kernels.scalar.codes import (
@@ -47,6 +48,7 @@ FEW = {
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
     "finish-2-float32-weights": ("finish", 2, "float32", MULTIPLIED, (90,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
+    "select-2-float64": ("select", 2, "float64", DRAWN, (90,)),
     "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
     "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
@@ -76,6 +78,9 @@ KERNELS = {
     "lower-10-float64-skipped": ("lower", 10, "float64", DRAWN, BOTH),
     "lower-10-float64-first": ("lower", 10, "float64", DRAWN, (90,)),
     "lower-10-float64-branch-skipped": ("lower", 10, "float64", DRAWN, (90,)),
+    "mix-10-float64-convolved": ("mix", 10, "float64", DRAWN, (90,)),
+    "average-10-float64-convolved-skipped": ("average", 10, "float64", DRAWN, (90,)),
+    "lower-10-float64-branch-convolved-skipped": ("lower", 10, "float64", DRAWN, (90,)),
     "orthogonalise-10-float64": ("orthogonalise", 10, "float64", DRAWN, BOTH),
     "top_orthogonal-10-float64": ("top_orthogonal", 10, "float64", DRAWN, (90,)),
     "begin_orthogonal-10-float64": ("begin_orthogonal", 10, "float64", DRAWN, BOTH),
@@ -136,21 +141,21 @@ def signature_of_backward(kernel, dtype):
     sums = three, array(types.int32, 1)
     results = array(double, 5), array(double, 2), array(whole, 1)
     address = (whole, whole, whole, whole, word, word)
-    of_norm = three, three
+    of_norm, neighbours = (three, three), array(whole, 2)
     if kernel == "mix":
         return types.void(
             grams, scales, three, xs, *of_norm, state, three, three, *sums, array(whole, 1), whole,
-            double, double, double, whole, *address,
+            double, double, double, whole, *address, neighbours,
         )  # fmt: skip
     if kernel == "average":
         return types.void(
             grams, scales, xs, *of_norm, above, state, three, array(double, 5), grams, sums[1],
-            array(whole, 1), whole, double, double, double, double, whole, *address,
+            array(whole, 1), whole, double, double, double, double, whole, *address, neighbours,
         )  # fmt: skip
     if kernel == "lower":
         return types.void(
             grams, scales, xs, *of_norm, grams, above, state, three, *sums, *results, whole, double,
-            double, double, double, double, whole, types.boolean, *address,
+            double, double, double, double, whole, types.boolean, *address, neighbours,
         )  # fmt: skip
     if kernel == "top":
         return types.void(
@@ -226,6 +231,8 @@ def signature(kernel, dtype):
         return types.void(grams, array(number, 3), array(number, 4), status, whole, whole)
     if kernel == "cover":
         return types.void(grams, array(whole, 2), double, grams)
+    if kernel == "select":
+        return types.void(grams, status, grams)
     if kernel == "unfold":
         return types.void(array(number, 4), whole, whole, array(whole, 2), array(number, 3))
     # The Gram matrices or covariances, x, activations, what weights of several taps multiply.
@@ -283,7 +290,7 @@ def passes_spec_of(name, columns, dtype):
     elif "branch" in name:
         order, norm = NORM_IN_BRANCH, NORM_CENTRED
     spec = backward_spec_of(columns, dtype, "skipped" in name)
-    passing = Passing(order, norm, norm == NORM_NONE, True)
+    passing = Passing(order, norm, norm == NORM_NONE, True, is_convolved="convolved" in name)
     return spec._replace(norm=norm, passing=passing)
 
 
@@ -315,7 +322,7 @@ def compile_all(folder, wanted):
             with mock.patch.object(
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
-                alone = {"cover": cover_kernel, "unfold": unfold_kernel}
+                alone = {"cover": cover_kernel, "select": select_kernel, "unfold": unfold_kernel}
                 if kernel in alone:
                     function = alone[kernel]()
                 else:

@@ -34,6 +34,8 @@ def test_a_run_names_blas_if_its_values_depend_on_it():
             for executor in (None, pool):
                 run = bnmc.simulate(CHAIN, 1, rng=0, observables=[observable], executor=executor)
                 assert run.cpu == f"{plain}; {blas.blas_kernel()}"
+    for observable in ("orthogonality_gap", bnmc.Observable(np.trace)):
+        assert bnmc.simulate(CHAIN, 1, rng=0, observables=[observable]).cpu == plain
 
 
 def test_states_do_not_depend_on_blas(capsys):

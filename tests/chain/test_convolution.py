@@ -7,6 +7,7 @@ import pytest
 from numpy_convolutions import convolved, covariance
 
 import bnmc
+from bnmc.chain.chain import MOST_WIDTH
 from bnmc.chain.covariance import OfConvolution
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
@@ -111,3 +112,10 @@ def test_pytorch_counts_the_taps_in_the_fan():
     assert torch.bias_variance == pytest.approx(1.0 / (3.0 * 8 * 9))
     assert torch.gain**2 == pytest.approx(1.0 / 3.0)
     assert "bias" not in repr(torch)
+
+
+def test_the_fan_has_at_most_as_many_weights_as_a_row():
+    most = MOST_WIDTH // 9
+    assert bnmc.Chain.conv(most, 1, "relu").width == most
+    with pytest.raises(ArgumentError, match=rf"^width: got {most + 1}, .* {most}\b(?!\.)"):
+        bnmc.Chain.conv(most + 1, 1, "relu")

@@ -51,6 +51,7 @@ def test_groups_have_a_name_and_a_value():
         ({"norm": "group(0)"}, ArgumentError, "^groups: got 0"),
         ({"norm": "groups(2)"}, ArgumentError, "in parentheses"),
         ({"norm": "leyer"}, UnknownNameError, "did you mean 'layer'"),
+        ({"norm": "instance"}, UnknownNameError, r"rms, group\(8\)$"),
         ({"norm": 3}, ArgumentTypeError, "^norm"),
         ({"order": "norm-first"}, UnknownNameError, "^order"),
         ({"bias_variance": -0.1}, ArgumentError, "^bias_variance"),

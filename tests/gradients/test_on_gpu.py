@@ -161,7 +161,6 @@ def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(monkeypatch):
     ("chain", "options", "text"),
     [
         (Chain(30, 4, weights="uniform"), {}, "weights"),
-        (Chain.conv(30, 2, "relu", shape=(3, 3)), {"sampler": "conditional"}, "convolutions"),
         (Chain(30, 4), {"sampler": "weights"}, "sampler"),
         (Chain(300, 90), {}, "shared memory"),
     ],

@@ -1,4 +1,4 @@
-"""The backward pass on a GPU of norms over the features, other orders and biases.
+"""The backward pass on a GPU of norms over the features, other orders, biases and convolutions.
 
 It is that of the CPU to rounding, if the CPU takes the normals of Z from the same counters, and
 that of NumPy.
@@ -13,17 +13,21 @@ from gpu_gradients import assert_same_bits, assert_same_to_rounding, on_device
 from oracle import gram, normals, projector, semidefinite_cholesky
 from simulator import fast_simulator
 
-from bnmc import Chain, GroupNorm
-from bnmc._kernels.gpu import device
+from bnmc import Chain, Convolution, GroupNorm
+from bnmc._kernels.gpu import build, device
+from bnmc._kernels.gpu.shape import MOST_RANGES
 from bnmc._kernels.gpu.stops import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.gradients import on_gpu, on_gpu_passes, parts, products
+from bnmc.gradients.directions import NormalRows
+from bnmc.simulation.job import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 ROWS = np.random.default_rng(5).standard_normal((72, 4))
+IMAGES = np.random.default_rng(6).standard_normal((72, 18))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,11 +36,11 @@ def simulator():
         yield
 
 
-def drawn(key, layer, stream, shape, dtype=np.float64):
-    """Return the normals of a layer, (rows, columns)."""
+def drawn(key, layer, stream, shape, dtype=np.float64, first=0):
+    """Return the normals of a layer, (rows, columns), which are elements first, first + 1, …."""
     draw = codes.Draw(layer, stream, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32))
     rows, columns = shape
-    return np.asarray(normals(np.arange(columns), np.arange(rows), draw, dtype), float).T
+    return np.asarray(normals(first + np.arange(columns), np.arange(rows), draw, dtype), float).T
 
 
 @pytest.fixture
@@ -50,7 +54,16 @@ def same_noise(monkeypatch):
 
         def _noise(self, index, layer, rows, root):
             stream = codes.STREAM_BACKWARD | np.uint32(self._numbers[index])
-            z = drawn(self._key, layer - 1, stream, (rows, len(root)), self.dtype)
+            width, n = self._chain.width, len(root)
+            # Each tap has elements of its own.  The row of a bias has those of the first tap.
+            blocks = [
+                drawn(self._key, layer - 1, stream, (width, n), self.dtype, tap * n)
+                for tap in range(rows // width)
+            ]
+            if rows % width:
+                first = drawn(self._key, layer - 1, stream, (width + 1, n), self.dtype)
+                blocks.append(first[width:])
+            z = np.concatenate(blocks)
             return z @ semidefinite_cholesky(root @ root.T).T
 
     monkeypatch.setattr("bnmc.gradients.drawn.ReplayedTask.products", Rows)
@@ -78,6 +91,18 @@ CASES = {
     "no norm, bias, whole tile, large gradients": (
         Chain(64, 2, "tanh", norm="none", bias_variance=0.3), 2, {"loss": 1e200 * ROWS[:64, :2]},
     ),
+    "convolution, fewer columns than channels": (
+        Chain(20, 6, "tanh", convolution=Convolution((1, 3), (1, 2)), skip=0.5, gain=0.7), 2, {},
+    ),
+    "convolution, layer norm, bias, more columns than channels": (
+        Chain(
+            5, 6, "tanh", convolution=Convolution((2, 3), (2, 2)), norm="layer", bias_variance=0.2,
+        ), 2, {"sampler": "conditional"},
+    ),
+    "convolution, norm after the activation": (
+        Chain(20, 6, "relu", convolution=Convolution((1, 3), (1, 3)), order="activation-norm"), 2,
+        {"dtype": "float32"},
+    ),
 }  # fmt: skip
 
 
@@ -96,7 +121,7 @@ def test_a_norm_of_two_features_has_no_gradient():
 
 
 def loss_of(chain, inputs=None):
-    rows = ROWS[: chain.width, : chain.batch]
+    rows = (ROWS if chain.convolution is None else IMAGES)[: chain.width, : chain.batch]
     return rows if inputs is None else np.stack([rows, -rows[::-1]])
 
 
@@ -104,10 +129,16 @@ def made_in_passes():
     """Return all kinds of layers whose gradients these kernels make."""
     norms = ("batch", "batch-uncentred", "layer", "rms", GroupNorm(4), "none")
     orders = ("norm-activation", "activation-norm", "pre-activation")
+    places = ((3, None), (6, Convolution((1, 3), (1, 2))))
     chains = [
-        Chain(72, 3, "tanh", norm=norm, order=order, skip=skip, bias_variance=bias, gain=0.8)
-        for norm, order, skip, bias in product(norms, orders, (0.0, 0.5), (0.0, 0.3))
-    ]
+        Chain(
+            72, n, "tanh", norm=norm, order=order, skip=skip, bias_variance=bias, gain=0.8,
+            convolution=convolution,
+        )
+        for norm, order, skip, bias, (n, convolution) in product(
+            norms, orders, (0.0, 0.5), (0.0, 0.3), places
+        )
+    ]  # fmt: skip
     return [one for one in chains if not (one.is_row_by_row and one.covariance.is_identity)]
 
 
@@ -210,23 +241,35 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(monkeypatch):
     assert_same_bits(whole, run())
 
 
-def test_a_readout_has_neither_gain_nor_bias():
-    """Vᵀδ = a (aᵀa)⁺ (fᵀδ - aᵀZ) + Z for the outputs f = V a, then through tanh and layer norm."""
-    width, n, labels, bias = 20, 3, [0, 1, 1], 0.2
-    chain = Chain(width, n, "tanh", norm="layer", bias_variance=bias)
-    start = ROWS[:width, :n]
+@pytest.mark.parametrize("convolution", [None, Convolution((1, 2), (1, 2))])
+def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
+    """Vᵀδ = a (aᵀa)⁺ (fᵀδ - aᵀZ) + Z for the outputs f = V a, then through tanh and layer norm.
+
+    The loss of images is one of the averages of f over their pixels.
+    """
+    width, n, labels, bias = 20, 4, [0, 1, 1, 0], 0.2
+    chain = Chain(width, n, "tanh", norm="layer", bias_variance=bias, convolution=convolution)
+    start, pixels = ROWS[:width, :n], 1
+    if convolution is not None:
+        pixels, labels = 2, labels[:2]
     run = on_device(chain, 1, initial=start, loss="cross-entropy", labels=labels, rng=7)
 
     def factor_of(matrix):
         return semidefinite_cholesky(matrix).T
 
-    covariance = gram(np.tanh(norm_of(start, 1, 0.0))) + bias
+    covariance = gram(np.tanh(norm_of(start, 1, 0.0)))
+    if convolution is not None:
+        # Each of the two taps sees one of the two pixels.
+        other = np.array([1, 0, 3, 2])
+        covariance = (covariance + covariance[np.ix_(other, other)]) / 2
+    covariance = covariance + bias
     h = drawn(run.key, 1, codes.STREAM_ROWS, (width, n)) @ factor_of(covariance)
     x = norm_of(h, 1, 0.0)
     a = np.tanh(x)
     outputs = drawn(run.key, 1, codes.STREAM_START, (2, n)) @ factor_of(gram(a))
-    shares = np.exp(outputs) / np.exp(outputs).sum(axis=0)
-    delta = (shares - np.eye(2)[labels].T) / n
+    averages = outputs.reshape(2, -1, pixels).mean(axis=-1)
+    shares = np.exp(averages) / np.exp(averages).sum(axis=0)
+    delta = np.repeat(shares - np.eye(2)[labels].T, pixels, axis=1) / n
     z = drawn(run.key, 1, codes.STREAM_BACKWARD, (width, n)) @ factor_of(delta.T @ delta / width)
     back = a @ np.linalg.pinv(a.T @ a) @ (outputs.T @ delta - a.T @ z) + z
     g = back * (1 - np.tanh(x) ** 2)
@@ -248,6 +291,18 @@ def test_what_kernels_note_is_raised():
     with pytest.raises(NonFiniteError, match="chain 2, layer 5"):
         launch()._raise(2, 5, STOPPED_NOT_FINITE)
     assert STEP_BITS == 36
+
+
+def test_the_sums_of_all_taps_are_counted(monkeypatch):
+    """A chain has three matrices of 2 √depth + 2 layers, and aᵀZ of each tap and tile."""
+    monkeypatch.setattr(on_gpu_passes, "PART_BYTES", 10**7)
+    chain = Chain(640, 9, "tanh", convolution=Convolution((3, 3), (3, 3)))
+    task = on_gpu_passes.GpuPassesTask(
+        chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1)
+    )
+    tiles = build.backward_passes_of(on_gpu_passes._spec(chain, 1, "float64")).shape.tiles(640)
+    assert 1 < tiles <= MOST_RANGES
+    assert task.chains_of_part == 10**7 // (24 * 81 * 4 + 8 * tiles * 9 * 81)
 
 
 def test_too_many_columns():

@@ -406,6 +406,17 @@ def test_ctrl_c_hands_over_finished_networks(monkeypatch):
     np.testing.assert_array_equal(found.kernels, whole.kernels[: found.chains])
 
 
+def test_progress_counts_networks(monkeypatch):
+    monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
+    seen = []
+    tangent_kernel(
+        Chain(9, 4, "tanh"), 2, chains=3, rng=0, threads=1,
+        progress=lambda *counts: seen.append(counts),
+    )  # fmt: skip
+    assert seen[-1] == (3, 3)
+    assert all(total == 3 and 0 <= done <= 3 for done, total in seen)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [

@@ -25,8 +25,9 @@ def test_the_ends_have_their_timescales():
 
 
 def test_a_rate_outside_of_its_range_is_refused():
-    with pytest.raises(ArgumentError):
-        RateEstimate(1.5, 0.1, (1.4, 1.6), 5, "test")
+    for rate in (1.5, 1.0):
+        with pytest.raises(ArgumentError, match="^rate: "):
+            RateEstimate(rate, 0.1, (rate - 0.1, min(rate + 0.1, 1.6)), 5, "test")
     with pytest.raises(ArgumentError, match="ci"):
         RateEstimate(0.5, 0.1, (-0.1, 0.6), 5, "test")
 

@@ -101,6 +101,7 @@ def test_bad_magnitudes_and_tolerances():
         with pytest.raises(ArgumentError, match="^S2: got 1e-201, .* 1e200"):
             function([[1.0]], [[1e-201]])
     assert rm.total_variation([[1e-150]], [[1e49]]) == 1
+    assert rm.total_variation([[1e150]], [[1e150]]) == 0
     assert rm.total_variation([[1, 1e-200], [1e-200, 1]], np.eye(2)) <= 1e-100
     for atol in (0, -1, math.nan):
         with pytest.raises(ArgumentError, match="^atol: got "):

@@ -953,6 +953,32 @@ def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
 
 
 @pytest.mark.parametrize(
+    ("chain", "key"),
+    [
+        (Chain(20, 2, "tanh", norm="batch-uncentred", bias_variance=0.3), 3),
+        (Chain.conv(12, 1, "relu", shape=(1, 3), kernel=(1, 2)), 12),
+    ],
+    ids=["bias", "convolution"],
+)
+def test_pairs_whose_covariance_is_no_gram_matrix(chain, key):
+    """A pair that meets goes on until layer 3 and then stays, while the other one moves."""
+    results = []
+    for kind in (Pairs, GpuPairs):
+        pairs = kind(chain, Covariance(np.eye(chain.batch)), 1, 3, 5, key, 3.0)
+        records = [pairs.advance(2, until=3, record=True, traced=1) for _ in range(2)]
+        results.append(
+            (pairs, *(np.concatenate(parts, axis=1) for parts in zip(*records, strict=True)))
+        )
+    (a, record_a, trace_a), (b, record_b, trace_b) = results
+    assert np.array_equal(a.met, b.met)
+    assert sorted(a.met) == [-1, 2]
+    assert np.array_equal(a.tries, b.tries)
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
     ("key", "pair", "threshold"),
     [pytest.param(56, 29, 1.2, marks=pytest.mark.slow), (14, 8, 0.8)],
 )

@@ -11,11 +11,13 @@ from slow_cases import some
 
 from bnmc import Chain, Convolution, simulate
 from bnmc._kernels.gpu import device, shape
-from bnmc._kernels.gpu.passes import segments_of
+from bnmc._kernels.gpu.device import launch
+from bnmc._kernels.gpu.passes import cover_kernel, segments_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
+from bnmc.simulation.engine.gpu import samplers
 from bnmc.simulation.ensemble import ensemble_of
 from bnmc.simulation.execution import choose_backend
 
@@ -231,3 +233,22 @@ def test_auto_takes_the_cpu_if_no_block_has_room(side, backend):
         mock.patch("bnmc.simulation.engine.gpu.samplers.shared_memory", return_value=227 * 1024),
     ):
         assert choose_backend("auto", ensemble, 1000, 1) == backend
+
+
+@IN_THREADS
+def test_the_covariance_that_a_kernel_sees():
+    """`cover` averages over the taps and adds the variance of the biases."""
+    convolution = Convolution((3, 2), (2, 2))
+    h = np.random.default_rng(2).standard_normal((2, 9, 12))
+    grams = h.swapaxes(1, 2) @ h
+    out, threads = np.zeros_like(grams), 32
+    launch(cover_kernel(), 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out)
+    np.testing.assert_allclose(out, convolution.covariance(grams) + 0.3, rtol=1e-12)
+
+
+def test_ranges_of_consecutive_numbers():
+    """Numbers with one missing between them are in two ranges."""
+    numbers = np.array([3, 4, 6, 9, 10, 11])
+    assert samplers._ranges(numbers) == [(3, 5), (6, 7), (9, 12)]
+    assert samplers._ranges(numbers[:1]) == [(3, 4)]
+    assert samplers._ranges(numbers[:0]) == []

@@ -52,6 +52,19 @@ def step_of(
     return step
 
 
+def test_kernels_of_other_sizes_are_tried():
+    """Squares and single rows or columns up to 7 x 7 that fit in the image, and the transposed."""
+    chain = bnmc.Chain.conv(16, 1, "relu", shape=(8, 6), kernel=(3, 2))
+    found = {
+        tuple(map(int, match.groups()))
+        for text, _ in wrong_covariances(chain)
+        if (match := re.match(r"the kernel has (\d) x (\d) taps, not 3 x 2", text))
+    }
+    squares = {(i, i) for i in (1, 2, 3, 5)}
+    lines = {(1, i) for i in (2, 3, 5)} | {(i, 1) for i in (2, 3, 5, 7)}
+    assert found == squares | lines | {(2, 3)}
+
+
 @pytest.mark.parametrize(
     "options",
     [

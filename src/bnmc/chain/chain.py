@@ -53,14 +53,14 @@ class Chain:
         d, number of neurons per layer, from 1 to 2**53.
     batch : int
         n >= 1, number of samples; at least 2 if `norm` is "batch".
-    activation : str, Activation or callable
+    activation : str, Activation or callable, default "linear"
         :math:`\sigma`: a built-in name, or a scalar function that Numba can compile.
     norm : {"batch", "batch-uncentred", "none", "layer", "rms", "group(g)"} or GroupNorm
         N.  "batch" of a row r: (r - mean r) / sqrt(Var r + eps) with the variance divided by n.
         "batch-uncentred": r / sqrt(mean(r^2) + eps).  "none": r.  "layer" and "rms" are the same
         for the d features of a sample in place of a row, "group(g)" and ``GroupNorm(g)`` for each
         of g groups of neighbouring features.  There are no learned factors.
-    skip : float
+    skip : float, default 0.0
         Factor of the skip connection; 0 removes it.
     gain : float, optional
         Factor of the weights; not 0.  The default is 1, or 1/sqrt(3) if `weights` is "pytorch".
@@ -69,7 +69,7 @@ class Chain:
         uniformly distributed on the orthogonal matrices.  "pytorch" is the default initialization
         of ``torch.nn.Linear(d, d)``; see Notes.  A callable takes a `numpy.random.Generator` and a
         shape, and returns an array of that shape; several threads call it.
-    eps : float
+    eps : float, default 0.0
         Number >= 0 that is added to the variance.  The papers use 0; PyTorch uses 1e-5.
     order : {"norm-activation", "activation-norm", "pre-activation"}
         Which state a layer keeps, and what W multiplies; see Notes.

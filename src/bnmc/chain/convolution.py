@@ -36,9 +36,9 @@ class Convolution:
 
     Parameters
     ----------
-    shape : (int, int)
+    shape : (int, int), default (8, 8)
         Height and width of the images, in pixels, >= 1.
-    kernel : (int, int)
+    kernel : (int, int), default (3, 3)
         Height and width of the kernel, from 1 to those of the images.  Along an axis with k taps,
         tap j sees the pixel at the distance j − (k−1)//2, so a kernel of even size has one more
         tap behind the pixel than before it, as in PyTorch with ``padding="same"``.

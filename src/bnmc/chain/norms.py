@@ -233,4 +233,4 @@ def as_norm(norm: str | Norm) -> Norm:
         return GroupNorm(int(found[1]))
     if isinstance(norm, str) and norm.startswith("group"):
         raise ArgumentError("norm", norm, "the number of groups in parentheses: 'group(8)'")
-    return _ALL[NORMS.index(choice("norm", norm, NORMS))]
+    return _ALL[NORMS.index(choice("norm", norm, (*NORMS, "group(8)")))]

@@ -222,7 +222,7 @@ def run(
         Whether to use the sizes of the paper.  The default sizes take seconds.
     rng : optional, default 0
         Seed or generator: anything `numpy.random.default_rng` takes (SPEC 7).
-    progress : bool or callable
+    progress : bool or callable, default False
         True shows a bar on standard error (extra ``cli``).  A function is called with (done,
         total).
     threads : int, optional

@@ -133,14 +133,14 @@ def backpropagate(
         matrices equal those of `simulate` up to rounding.  For a convolution with more columns than
         channels it is the default, because it is faster there.
     backend : {"auto", "cpu", "cuda"}
-        "cuda" takes all chains through one GPU, for the sampler "conditional" without convolution.
-        With a norm over the batch before the activation or none, and without
+        "cuda" takes all chains through one GPU, for the sampler "conditional", its default.
+        With a norm over the batch before the activation or none, without convolution, and without
         a bias that the norm does not subtract, its random numbers are those of the CPU, so results
         agree up to rounding; a float32 chain that goes on in float64 does so on the CPU.  For the
         other layers, Gram matrices agree up to rounding, and gradients agree in law.  With
         orthogonal weights, the forward pass is made on the CPU.  The kernels have not run on
         hardware yet, so "auto" is "cpu".
-    observables : names or functions
+    observables : names or functions, default ("delta_gram",)
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
         one number for each chain and layer.  A mapping gives names, with (function, shape) for
@@ -163,7 +163,7 @@ def backpropagate(
     timeout : float, optional
         Seconds, > 0, after which the run returns the first chains, up to the first one that is not
         finished: ``run.complete`` is False.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
     Returns
@@ -254,7 +254,9 @@ def backpropagate(
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
     columns = chain.batch * (ensemble.inputs or 1)
-    kind = _kind_of_task(chain, columns, sampler)
+    # Chains on a GPU have no other sampler.
+    of_gpu = on_gpu and sampler == "auto"
+    kind = _kind_of_task(chain, columns, "conditional" if of_gpu else sampler)
     if on_gpu:
         kind, workers = _gpu_task(kind, chain, pool), 1
     task = kind(
@@ -295,7 +297,6 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
     """Return the way of the GPU in place of another one, or raise what it cannot do."""
     for applies, what in (
         (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
-        (chain.convolution is not None, "convolutions"),
         (
             chain.is_orthogonal and not (chain.is_row_by_row and chain.covariance.is_identity),
             "orthogonal weights, unless a norm over the batch comes first, or none, without bias",

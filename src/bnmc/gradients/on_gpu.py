@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu.backward import sums_of
+from bnmc._kernels.gpu.backward_frame import sums_of
 from bnmc._kernels.gpu.build import BackwardKernels, backward_kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready, shared_memory
-from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
+from bnmc._kernels.gpu.shape import MOST_RANGES, Shape, Spec
 from bnmc._kernels.gpu.stops import (
     NOT_STOPPED,
     STEP_BITS,
@@ -321,12 +321,16 @@ class GpuLaunch:
             state=send(np.stack([one.state for one in self.descents])),
             basis=send(self.bases),
             mixing=empty(n, n),
-            sums=empty(tiles, sums_of(shape)),
+            sums=empty(tiles, self._sums_of(shape)),
             arrived=send(np.zeros(count, np.int32)),
             record=empty(layers, matrices, n, n),
             factors=empty(layers),
             status=send(status),
         )
+
+    def _sums_of(self, shape: Shape) -> int:
+        """Return how many sums over rows a range of tiles has."""
+        return sums_of(shape)
 
     def _bases_of(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factors of what a layer of each chain saw."""

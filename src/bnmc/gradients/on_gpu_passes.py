@@ -1,4 +1,4 @@
-"""A backward pass on a GPU of layers in passes: norms over the features, other orders, biases.
+"""A backward pass on a GPU of layers in passes: other norms and orders, biases, convolutions.
 
 The kernels are those of `_kernels.gpu.backward_passes`, in float64.  With dtype "float32" the
 normals of the rows have this precision, and products are float64, as on the CPU.  The forward pass
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu.backward import sums_of
+from bnmc._kernels.gpu.backward_frame import sums_of
 from bnmc._kernels.gpu.build import (
     BackwardPasses,
     Kernels,
@@ -25,7 +25,7 @@ from bnmc._kernels.gpu.build import (
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready
 from bnmc._kernels.gpu.passes import segments_of
-from bnmc._kernels.gpu.shape import DRAWN, MOST_RANGES, Spec
+from bnmc._kernels.gpu.shape import DRAWN, MOST_RANGES, Shape, Spec
 from bnmc._kernels.gpu.stops import STOPPED_FLAT
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
@@ -51,9 +51,11 @@ __all__ = ["GpuPassesTask"]
 
 def _spec(chain: Chain, inputs: int, dtype: str) -> Spec:
     """Return the properties for which kernels of the backward pass are compiled."""
+    passing = GpuPasses.passing(chain, DRAWN)
     return Spec(
         chain.batch * inputs, chain.batch, law_of(chain, inputs).norm, chain.skip != 0.0, False,
-        "float64", sigma_of(chain.activation).digest, passing=GpuPasses.passing(chain, DRAWN),
+        "float64", sigma_of(chain.activation).digest,
+        passing=passing._replace(is_convolved=chain.convolution is not None),
         slope=slope_of(chain.activation).digest, narrow=dtype == "float32",
     )  # fmt: skip
 
@@ -77,7 +79,7 @@ class GpuPassesTask(GpuTask):
         if self.chain.skip != 0.0:
             size += 8 * self.columns * width
         size *= 2 * math.isqrt(self.depth) + 2
-        size += 8 * min(shape.tiles(width), MOST_RANGES) * sums_of(shape)
+        size += 8 * min(shape.tiles(width), MOST_RANGES) * _sums_of(self.chain, shape)
         if spec.needs_moments:
             size += 16 * 3 * self.columns * segments_of(shape, width, groups)
         return max(1, min(MOST_OF_GRID, PART_BYTES // size))
@@ -85,6 +87,15 @@ class GpuPassesTask(GpuTask):
 
 def _groups(chain: Chain) -> int:
     return max(1, style_of(chain).groups)
+
+
+def _sums_of(chain: Chain, shape: Shape) -> int:
+    """Return how many sums over rows a range of tiles has: aᵀZ of each tap, or those of a state."""
+    return max(sums_of(shape), _taps(chain) * shape.spec.columns**2)
+
+
+def _taps(chain: Chain) -> int:
+    return 1 if chain.convolution is None else chain.convolution.taps
 
 
 class _Sampler(GpuConditionalSampler):
@@ -129,7 +140,9 @@ class _PassesLaunch(GpuLaunch):
         task = self.task
         spec = _spec(task.chain, task.inputs or 1, task.dtype)
         #: The kernels of the forward pass, which sum the moments of samples.
-        self.forward: Kernels = kernels_of(spec._replace(slope=""))
+        self.forward: Kernels = kernels_of(
+            spec._replace(slope="", passing=GpuPasses.passing(task.chain, DRAWN))
+        )
         self.style = style_of(task.chain)
         #: Launches per layer, but for the one of the top.
         self.launches = 4 if spec.needs_moments else 2
@@ -142,6 +155,9 @@ class _PassesLaunch(GpuLaunch):
 
     def _seen(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.task.chain.covariance(grams)
+
+    def _sums_of(self, shape: Shape) -> int:
+        return _sums_of(self.task.chain, shape)
 
     def _raise(self, chain: int, layer: int, reason: int) -> None:
         if reason >= STOPPED_FLAT:
@@ -170,6 +186,10 @@ class _PassesLaunch(GpuLaunch):
         of_layers, keys = (arrays.grams, arrays.scales), self._keys
         of_sums = arrays.sums, arrays.arrived
         results = arrays.record, arrays.factors, arrays.status
+        # A readout has one tap.
+        one_tap = every_tap = numba_cuda.to_device(np.arange(n, dtype=np.int64)[None])
+        if chain.convolution is not None:
+            every_tap = numba_cuda.to_device(chain.convolution.neighbours(n))
         constant = math.sqrt(law.width) * self.style.bias / chain.gain if self.style.bias else 0.0
 
         def empty(*lengths: int) -> Any:
@@ -178,29 +198,29 @@ class _PassesLaunch(GpuLaunch):
         of_norm = empty(groups, n), empty(groups, n)
         means = empty(2, groups, n)
 
-        def of_stage(stage: int) -> tuple[int, float, float, float]:
+        def of_stage(stage: int) -> tuple[int, float, float, float, Any]:
             # Only the gradient through a norm at the state's own place has sums of zero.
             if stage == codes.INNER and self.style.order != codes.NORM_FIRST:
                 stage = codes.TOP
             # A readout has no gain, no skip connection and no bias.
             if stage == codes.READOUT:
-                return stage, 1.0, 0.0, 0.0
-            return stage, chain.gain, law.skip, constant
+                return stage, 1.0, 0.0, 0.0, one_tap
+            return stage, chain.gain / _taps(chain), law.skip, constant, every_tap
 
         def mix(stage: int, *address: int) -> tuple[Any, ...]:
-            stage, _, _, of_bias = of_stage(stage)
+            stage, _, _, of_bias, taps = of_stage(stage)
             return (
                 *of_layers, arrays.ratios, arrays.xs, *of_norm, arrays.state, arrays.basis,
                 arrays.mixing, *of_sums, arrays.status, law.width, law.skip, of_bias, eps, stage,
-                self.first_chain, *address, *keys,
+                self.first_chain, *address, *keys, taps,
             )  # fmt: skip
 
         def lower(stage: int, *address: int) -> tuple[Any, ...]:
-            stage, gain, skip, _ = of_stage(stage)
+            stage, gain, skip, _, taps = of_stage(stage)
             return (
                 *of_layers, arrays.xs, *of_norm, means, arrays.above, arrays.state, arrays.mixing,
                 *of_sums, *results, law.width, gain, skip, chain.gain, law.skip, eps, stage,
-                hidden, self.first_chain, *address, *keys,
+                hidden, self.first_chain, *address, *keys, taps,
             )  # fmt: skip
 
         if kernels.average is None:
@@ -208,11 +228,11 @@ class _PassesLaunch(GpuLaunch):
         segments = empty(2, segments_of(kernels.shape, law.width, groups), 2, n)
 
         def average(stage: int, *address: int) -> tuple[Any, ...]:
-            stage, gain, skip, _ = of_stage(stage)
+            stage, gain, skip, _, taps = of_stage(stage)
             return (
                 *of_layers, arrays.xs, *of_norm, arrays.above, arrays.state, arrays.mixing,
                 segments, means, arrays.arrived, arrays.status, law.width, gain, skip, law.skip,
-                eps, stage, self.first_chain, *address, *keys,
+                eps, stage, self.first_chain, *address, *keys, taps,
             )  # fmt: skip
 
         return [

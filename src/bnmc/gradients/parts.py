@@ -268,7 +268,12 @@ class Pass:
         )  # fmt: skip
         if not np.isfinite(outputs).all():
             raise NonFiniteError(self.first + index, self.task.depth, "outputs")
-        descent.begin_with_readout(direction(outputs.T).T, normals)
+        # The readout averages the pixels of an image.
+        convolution = self.task.chain.convolution
+        pixels = 1 if convolution is None else convolution.positions
+        averages = outputs.reshape(direction.classes, -1, pixels).mean(axis=-1)
+        gradient = np.repeat(direction(averages.T).T, pixels, axis=1) / pixels
+        descent.begin_with_readout(gradient, normals)
 
     def _record(
         self, stretch: Stretch, states: NDArray[np.float64], scales: NDArray[np.float64]
@@ -286,8 +291,12 @@ class Pass:
         grams, units = stretch.grams, stretch.units
         largest = units[:, :count].max(axis=-1, keepdims=True)
         matrices = in_units(grams[:, :count], units[:, :count] - largest)
-        products = np.einsum("clij,clij->cl", states[:, :, 0], matrices)
         factor = 2.0 * math.log(abs(chain.gain) * chain.width)
+        if chain.convolution is not None:
+            # Gram matrices of the patches that W multiplies are taps · width · C(G).
+            matrices = chain.convolution.covariance(matrices)
+            factor += math.log(chain.convolution.taps)
+        products = np.einsum("clij,clij->cl", states[:, :, 0], matrices)
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
         logs += math.log(2.0) * (scales + largest[..., 0])

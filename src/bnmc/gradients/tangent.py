@@ -207,7 +207,7 @@ def tangent_kernel(
     threads : int, optional
         Number of threads; each takes some of the networks.  The default is the number of
         processors.  Results do not depend on it.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
     Returns

@@ -100,11 +100,11 @@ def warmup(
 
     Parameters
     ----------
-    dtypes : {"float64", "float32"} or iterable of them
+    dtypes : {"float64", "float32"} or iterable of them, default ("float64",)
         Precisions of rows and weights.
-    activations : str, Activation, callable or iterable of them
+    activations : str, Activation, callable or iterable of them, default ("relu",)
         Activations, as in `bnmc.Chain`.
-    samplers : iterable of names, or one of them
+    samplers : iterable of names, or one of them, default ("conditional", "weights")
         Programs to compile. "conditional" and "weights" are samplers of `bnmc.simulate`, "factor"
         is its sampler for linear chains without normalization, and "c" is `bnmc.kernels.c.table`.
         "haar" is the sampler "conditional" for orthogonal weights. "backward" and "haar-backward"

@@ -65,7 +65,7 @@ def posterior(
         Labels, real numbers; the loss is squared.
     times : (times,) array_like
         Times t >= 0, nondecreasing; see `descent`.
-    learning_rate : float
+    learning_rate : float, default 1.0
         η > 0.
     test_tangent, test_prior : (tests, samples) array_like, optional
         Θ and K of the test inputs with the training inputs.

@@ -128,7 +128,7 @@ def nngp(
     other : (features, others) array_like, optional
         Second set of inputs. The kernel is then that of `x` with `other`: for example `x` the test
         set and `other` the training set. By default it is that of `x` with itself.
-    activation : str, Activation, callable or Dual
+    activation : str, Activation, callable or Dual, default "relu"
         Activation σ; see `dual`. Norm "batch" and the Monte Carlo method take no `Dual`, and of the
         names only those of `bnmc.Activation`.
     norm : {"none", "layer", "rms", "batch"}
@@ -137,9 +137,9 @@ def nngp(
     order : {"norm-activation", "activation-norm"}
         Whether N acts before or after σ. Norm "batch" after σ excludes functions that are constant
         on an interval, such as relu: rows of equal outputs would have no variance.
-    weight_variance, bias_variance : float
+    weight_variance, bias_variance : float, default 1 and 0
         σ_w² > 0, the variance of the weights times the number of their inputs, and σ_b² >= 0.
-    skip : float
+    skip : float, default 0.0
         Factor of the skip connection from a layer to the next one, at most 1e150; 0 removes it.
     batch : int or (int, int), optional
         For norm "batch", the number of samples of a batch, of `x` and of `other`: consecutive
@@ -151,11 +151,11 @@ def nngp(
         1e-6, and 1e-3 for norm "batch" if the kernel is estimated (see Notes).
     method : {"analytic", "monte-carlo"}
         "monte-carlo" simulates networks of finite width.
-    width, networks : int
+    width, networks : int, default 512 and 100
         For the Monte Carlo method, the width of the networks, >= 2, and their number.
     dtype : {"float64", "float32"}
         Type of the result of the analytic method. The computation uses float64.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar (extra ``cli``), or a function of (done, total): tiles, pairs of batches, or
         networks.
     rng : optional

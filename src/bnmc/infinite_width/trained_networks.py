@@ -114,7 +114,7 @@ def train_networks(
     reference_width : int, default 128
         d*, the width at which all scalings are one network: weights of variance 1/d* after the
         first hidden layer, and the learning rate `learning_rate` for all weights.
-    activation : str, Activation or callable
+    activation : str, Activation or callable, default "leaky_relu"
         With a known derivative.
     learning_rate : float, default 0.02
         > 0.

@@ -74,7 +74,7 @@ def descent(
         rows that sum to 1.
     times : (times,) array_like
         Times t >= 0, nondecreasing. With discrete steps of size η, t counts the steps.
-    learning_rate : float
+    learning_rate : float, default 1.0
         η > 0.
     loss : {"squared", "cross-entropy"}
         The loss of one sample with outputs f: ``|f − y|² / 2``; or ``−log`` of the probability of

@@ -103,13 +103,13 @@ def convergence(
     ----------
     x, depth
         As in `ntk`; depth >= 1.
-    widths : iterable of int
+    widths : iterable of int, default (64, 128, 256, 512)
         At least two different widths >= 2.
     networks : int, default 50
         Networks of each width, >= 2.
     rng : optional
         Seed of the networks, and of the limit if it is estimated.
-    progress : bool or callable
+    progress : bool or callable, default False
         As in `ntk`, for each width.
     **options
         Other arguments of `ntk` except `method`, `width` and `dtype`.

@@ -80,7 +80,7 @@ def check(
         Anything `numpy.random.default_rng` takes (SPEC 7). One 64-bit key is drawn from it.
     max_layers : int, default 4000
         As in `bnmc.invariant.sample`.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total): of tasks
         while states are drawn, then of samples.
 

@@ -257,8 +257,10 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
         Status that a kernel returned.
     work : workspace
         Workspace of that call.
-    layer, chain : int
-        Numbers of layer and chain, for the message.
+    layer : int
+        Number of the layer, for the message.
+    chain : int, default 0
+        Number of the chain, for the message.
 
     Raises
     ------

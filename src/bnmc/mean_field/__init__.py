@@ -48,6 +48,7 @@ from bnmc.mean_field.correlation.results import (
 )
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
+from bnmc.mean_field.finite_width.pair_results import PairFluctuations
 from bnmc.mean_field.finite_width.path_results import PathFluctuations, PathPrediction
 from bnmc.mean_field.finite_width.results import Fluctuations, Prediction
 from bnmc.mean_field.finite_width.sectors import Sector
@@ -72,6 +73,7 @@ __all__ = [
     "Limit",
     "MeanField",
     "MeanFieldTrajectory",
+    "PairFluctuations",
     "PairTrajectory",
     "PathFluctuations",
     "PathPrediction",

@@ -92,11 +92,11 @@ class CoupledPairs:
         self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
         as_chain(chain)
         require_coupling(chain)
-        if self.backend == "cuda" and not (chain.is_row_by_row and chain.covariance.is_identity):
+        if self.backend == "cuda" and not chain.is_row_by_row:
             raise BackendError(
                 "cuda",
-                "convolutions, biases, norms over the features and orders other than "
-                "'norm-activation' are coupled on the CPU: backend='cpu'",
+                "norms over the features and orders other than 'norm-activation' are coupled on "
+                "the CPU: backend='cpu'",
             )
         self.chain = chain
         self.max_layers = integer("max_layers", max_layers, low=1, high=2**30)

@@ -398,8 +398,9 @@ def tv_bound(
         Results do not depend on it.
     backend : {"cpu", "cuda"}
         "cuda" runs all replicates on the visible GPUs, one block per replicate, with the same
-        random numbers.  Meeting times differ from those of "cpu" only where rounding decides.
-    progress : bool or callable
+        random numbers.  Meeting times differ from those of "cpu" only where rounding decides. It
+        takes norms over the batch before the activation, with biases and convolutions.
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) tasks.
 
     Returns
@@ -426,7 +427,8 @@ def tv_bound(
     ZeroVarianceError
         For a row with zero variance.
     BackendError, ResultTooLargeError
-        For "cuda", without a usable GPU or without enough memory on it.
+        For "cuda", without a usable GPU or without enough memory on it. `BackendError` also for
+        norms over the features and other orders.
 
     Notes
     -----

@@ -53,7 +53,7 @@ def predicted_band(
         Probability of the band, in (0, 1).
     label : str, optional
         Label of the median in the legend.
-    colour : str, optional
+    colour : str, default "#0072B2"
         Colour of median and band.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new figure.

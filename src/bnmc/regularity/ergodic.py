@@ -54,7 +54,7 @@ def constant(
         24 (1 + skip²/gain²) √min(width, batch), times 0.01/rtol if that factor exceeds 1.
     threads : int, optional
         Number of threads; the default is the number of processors.  Results do not depend on it.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
         The total grows if the ensemble needs more layers.
 
@@ -155,7 +155,7 @@ def figures(
 
     Parameters
     ----------
-    widths : iterable of int
+    widths : iterable of int, default (4, 8, 16, 32, 64, 128, 256)
         Widths d >= 1.
     gamma : float, default inf
         Weight scale γ > 0 of `Chain.bn_residual`; inf removes the skip connection.  Chains need

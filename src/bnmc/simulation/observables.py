@@ -222,7 +222,7 @@ class SoftRank(_Builtin):
 
     Parameters
     ----------
-    tau : float
+    tau : float, default 0.5
         Threshold > 0; see `bnmc.gram.soft_rank`.
     name : str, default "soft_rank"
         Name of the result.

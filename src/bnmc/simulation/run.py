@@ -92,14 +92,14 @@ def simulate(
         contracts.
     dtype : {"float64", "float32"}
         Precision of rows and weights.  Gram matrices are summed and kept in float64.
-    observables : names, Observables or functions of G
+    observables : names, Observables or functions of G, default ("gram",)
         Recorded functions of the Gram matrix: names among "gram", "scaled_gram", "cross_gram",
         "eigenvalues", "log_scale", "log_pivots", "orthogonality_gap", "rank_bound" and
         "soft_rank", and `Observable` objects.  If all are among "orthogonality_gap", "rank_bound"
         and `Distance`, a GPU writes only the numbers.
-    every, burn_in : int
+    every, burn_in : int, default 1 and 0
         The run records layers burn_in, burn_in + every, … and always the last one.
-    reduce : {"chain", "layer"} or several of them
+    reduce : {"chain", "layer"} or several of them, default ()
         Axes over which means and variances replace values.  With "layer", memory does not grow
         with depth.
     threads : int, optional
@@ -119,7 +119,7 @@ def simulate(
     timeout : float, optional
         Seconds, > 0, after which the run returns its finished part: ``run.complete`` is False, and
         its layers are those that all chains have reached.
-    progress : bool or callable
+    progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
     out : mapping of name to float64 array, optional
         Arrays for the values, of the shapes of the results, that share no memory with each other

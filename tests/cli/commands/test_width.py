@@ -15,6 +15,16 @@ def test_width(run, document_of):
     assert f"hold from width {law.least_width} on" in run(*options, "--distance", "2")[1]
 
 
+def test_norm_over_the_features(run, document_of):
+    options = ("width", "--norm", "layer", "--batch", "4", "--activation")
+    chain = bnmc.Chain(500, 4, "tanh", norm="layer")
+    found = document_of(*options, "tanh", "--distance", "0.05")
+    assert found["width"] == bnmc.MeanField(chain).fluctuations().width_for(0.05)
+    status, _, err = run(*options, "relu")
+    assert status == 3
+    assert "correlation of all samples tends to 1" in err
+
+
 def test_bad_input(run):
     status, _, err = run("width", "--distance", "0")
     assert status == 2

@@ -5,6 +5,7 @@ probability at most 1e-6 if the theory holds.
 """
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,19 @@ from experiment_checks import errors
 from scipy import special
 
 from bnmc.experiments.data import curve
+from bnmc.experiments.rank_collapse import vanilla_collapse
+
+
+def test_angles_are_averaged_over_all_pairs():
+    """log sin² of the angles 30, 45 and 75 degrees between three vectors in a plane."""
+    angles = np.radians([0.0, 30.0, 75.0])
+    vectors = np.array([np.cos(angles), np.sin(angles)]) * [1.0, 2.0, 3.0]
+    gram = np.tile(vectors.T @ vectors, (2, 3, 1, 1))
+    run = mock.MagicMock(layers=np.array([0, 4, 8]))
+    run.__getitem__.side_effect = {"scaled_gram": gram}.__getitem__
+    found = vanilla_collapse._mean_log_squared_sines(run, 4)
+    expected = np.log(np.sin(np.radians([30.0, 45.0, 75.0])) ** 2).mean()
+    np.testing.assert_allclose(found, np.full((2, 2), expected), rtol=1e-12)
 
 
 class TestLemma3:

@@ -37,3 +37,15 @@ def test_errors_are_those_that_wrong_moments_make(options):
         made = np.abs(found - getattr(right, name)(at)[0]).max()
         assert error - level.error == pytest.approx(made, rel=1e-9)
         assert made > 2e-4
+
+
+@pytest.mark.parametrize("options", [{"skip": 0.6}, {"skip": 0.6, "bias_variance": 0.3}, {}])
+def test_shares_are_the_coefficients_of_the_map(options):
+    """Φ(c) = Σ β_k c^k, with the skip connection in β_1 and the biases in β_0."""
+    layer = layer_of(bnmc.Chain(50, 2, "silu", norm="rms", **options))
+    level = layer.level(0.7)
+    at = LevelMap(layer, level, pair_function(layer.function, level.inner))
+    shares, error = at.shares()
+    c = np.array([-0.8, -0.3, 0.0, 0.4, 0.9])
+    found = np.polynomial.polynomial.polyval(c, shares)
+    np.testing.assert_allclose(found, at.value(c)[0], rtol=0.0, atol=1e-12 + error)

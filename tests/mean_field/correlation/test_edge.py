@@ -72,7 +72,11 @@ def test_closed_forms(name, squares):
     [("relu", 2.0), ("tanh", 1.0), ("erf", math.pi / 4), ("abs", 1.0), ("linear", 1.0)],
 )
 def test_without_bias(name, weight):
-    assert float(edge_of_chaos(name).weight_variance) == pytest.approx(weight, rel=1e-14)
+    edge = edge_of_chaos(name)
+    assert float(edge.weight_variance) == pytest.approx(weight, rel=1e-14)
+    # Homogeneous functions keep any variance; those that saturate keep 0 alone, which attracts.
+    assert float(edge.variance) == (0.0 if name in ("tanh", "erf") else 1.0)
+    assert float(edge.variance_slope) == 1.0
 
 
 def test_a_function_without_derivative():

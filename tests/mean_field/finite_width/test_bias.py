@@ -1,11 +1,15 @@
 """The bias of E G, against second differences of the map, and simulated chains."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
 import bnmc
 from bnmc.chain import Chain
 from bnmc.mean_field import MeanField
+from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
+from bnmc.mean_field.finite_width.uncentred_bias import _others, _score
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,50 @@ def test_second_differences(activation, n, norm, step, tolerance):
     found = bias - (ends[0] - ends[1]) / (2 * length)
     assert found == pytest.approx(expected, abs=tolerance * scale)
     assert scale > 0.005
+
+
+def test_the_second_derivative_of_the_density_without_centring():
+    """Q of the module's docstring, with all sums over samples written out."""
+    n, b, c = 4, 0.7, 0.3
+    covariance = EntryCovariance(
+        ii_ii=1.0, ii_jj=0.2, ii_ij=0.3, ii_jk=-0.1, ij_ij=0.6, ij_ik=0.15, ij_kl=0.05
+    )
+    entries = np.ndindex(n, n, n, n)
+    S = np.array([covariance.between(e[:2], e[2:]) for e in entries]).reshape((n,) * 4)
+    inverse = np.linalg.inv(b * ((1 - c) * np.eye(n) + c * np.ones((n, n))))
+    basis = np.array([np.eye(n) / 2.0, (np.ones((n, n)) - np.eye(n)) / np.sqrt(12.0)])
+    trivial = mock.Mock(variance=np.einsum("aij,ijkm,bkm->ab", basis, S, basis))
+    x = np.array([[1.0, -1.0, 1.0, -1.0], [3.0, -1.0, -1.0, -1.0], [0.2, 1.5, -0.4, -1.3]])
+    x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True))
+    f, h = np.array([0.4, -1.1]), np.array([0.9, 0.5])
+    for one in x:
+        q = f[:, None] + h[:, None] * one
+        squared = np.einsum("ai,aj,ijkm,ak,am->a", q, q, S, q, q) * (n + 2.0) / n
+        traced = np.einsum("ai,aj,ijkm,km->a", q, q, S, inverse)
+        twice = np.einsum("ai,ijkm,jk,am->a", q, S, inverse, q)
+        found = _score(
+            f, h, n, trivial, covariance, mock.Mock(b=b, c=c), (one**3).sum(), (one**4).sum()
+        )
+        np.testing.assert_allclose(found, 0.25 * (squared - 2.0 * traced) - twice, rtol=1e-12)
+
+
+@pytest.mark.parametrize("left", [2, 3])
+def test_powers_of_the_other_coordinates(left):
+    """Two coordinates have one distance from their mean, three lie on a circle around it."""
+    n, sums, squares = 6, np.array([0.3, -1.2]), np.array([0.9, 1.7])
+    centre = -sums / left
+    radius = np.sqrt(n - squares - left * centre**2)
+    if left == 2:
+        points = np.array([[1.0, -1.0], [-1.0, 1.0]]) / np.sqrt(2.0)
+    else:  # twelve points have all moments of the circle up to the eleventh
+        angles = 2.0 * np.pi * (np.arange(12)[:, None] / 12 + np.arange(3) / 3)
+        points = np.sqrt(2.0 / 3.0) * np.cos(angles)
+    others = centre[:, None, None] + radius[:, None, None] * points
+    for power in (3, 4):
+        expected = (others**power).sum(axis=-1).mean(axis=-1)
+        found = _others(sums, squares, left, n, power)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert (_others(sums, squares, 0, n, 3) == 0.0).all()
 
 
 # Second differences give the bias, above.

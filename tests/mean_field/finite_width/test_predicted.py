@@ -98,9 +98,6 @@ def test_what_raises():
     assert caught.value.exponent > 0
     with pytest.raises(ArgumentError, match="weights"):
         fluctuations("tanh", 5, weights="haar")
-    for norm in ("none", "layer"):
-        with pytest.raises(ArgumentError, match=r"^norm: .*trajectory\(.*fluctuations=True"):
-            fluctuations("relu", 5, norm=norm)
     with pytest.raises(PartialEstimateError, match="mean square is known") as caught:
         MeanField(Chain(width=9, batch=4, activation="relu")).fluctuations(rtol=1e-10)
     assert isinstance(caught.value.partial, Fluctuations)

@@ -1,9 +1,11 @@
 """Moments by transforms, against nested rules, rules for two coordinates, and closed forms."""
 
+import math
 from dataclasses import astuple
 
 import numpy as np
 import pytest
+from scipy import special
 
 from bnmc.chain.activations import as_activation
 from bnmc.mean_field.finite_width import uncentred_moments
@@ -99,3 +101,14 @@ def test_given_angle(monkeypatch):
     transformed = found(20)
     monkeypatch.setattr(uncentred_moments, "LEAST_BATCH", 10**9)
     assert transformed == pytest.approx(found(16), rel=1e-9, abs=1e-10)
+    # E σ₁²x₁ and E σ₁²(x₁² − 1), with x₁ a coordinate of the sphere of radius √(n−1).
+    sine, cosine, m = math.sin(angle), math.cos(angle), n - 1
+    assert -sine / cosine > -edge
+    x, weight = special.roots_legendre(200)
+    x = 0.5 * (edge - sine / cosine) + 0.5 * (edge + sine / cosine) * x
+    density = (1.0 - x * x / m) ** ((m - 3) / 2)
+    normalizer = math.sqrt(m) * special.beta(0.5, (m - 1) / 2)
+    weight = 0.5 * (edge + sine / cosine) * weight * density / normalizer
+    square = (sine + cosine * x) ** 2
+    own = [weight @ (square * x), weight @ (square * (x * x - 1.0))]
+    assert transformed[-4:-2] == pytest.approx(own, rel=1e-9)

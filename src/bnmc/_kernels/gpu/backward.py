@@ -13,66 +13,48 @@ chain adds in their order: results do not depend on the number of blocks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numba import float64, int64
+from numba import float64
 
-from bnmc._kernels.gpu.backward_matrices import Matrices
-from bnmc._kernels.gpu.backward_rows import Steps
-from bnmc._kernels.gpu.backward_tiles import Room, Tiles
-from bnmc._kernels.gpu.block import Block
-from bnmc._kernels.gpu.device import cuda, kernel
-from bnmc._kernels.gpu.gram import Gram
+from bnmc._kernels.gpu.backward_frame import (
+    Gradient,
+    Parts,
+    clear_function,
+    leave,
+    making_functions,
+    registers_of,
+    rows_function,
+    state_functions,
+    sum_function,
+)
+from bnmc._kernels.gpu.device import cuda, inlined, kernel
 from bnmc._kernels.gpu.layers import last_function
-from bnmc._kernels.gpu.registers import MOST_REGISTERS, SHARED_OF_PROCESSOR
-from bnmc._kernels.gpu.shape import Shape, u32
-from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED
-from bnmc._kernels.gpu.sums import Sums
-from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_BACKWARD, STREAM_ROWS
-
-
-class Parts(NamedTuple):
-    """What the kernels are made of."""
-
-    shape: Shape
-    room: Room
-    block: Block
-    gram: Gram
-    sums: Sums
-    tiles: Tiles
-    steps: Steps
-    matrices: Matrices
-
-
-def sums_of(shape: Shape) -> int:
-    """Return how many sums over rows a range of tiles has: zᵀδ, xᵀδ, and δᵀδ."""
-    return 2 * shape.spec.columns**2 + shape.entries
-
-
-def registers_of(room: Room) -> int:
-    """Return the largest number of registers of a thread."""
-    # Blocks have at most 128 threads, so that fewer registers would not let more of them run.
-    blocks = max(1, SHARED_OF_PROCESSOR // room.bytes)
-    return MOST_REGISTERS if blocks > 2 else 255
+from bnmc._kernels.gpu.shape import u32
+from bnmc._kernels.gpu.stops import STEP_BITS, STOPPED_UNRESOLVED
+from bnmc._kernels.scalar.codes import RESOLVED_PIVOT
 
 
 def begin_kernel(parts: Parts) -> Any:
     """Return the kernel `begin`."""
-    shape, room, tiles, steps, matrices = (
-        parts.shape, parts.room, parts.tiles, parts.steps, parts.matrices,
-    )  # fmt: skip
-    single, skipped, squares = shape.spec.single, shape.spec.skipped, shape.spec.columns**2
-    tile_rows, threads, at_flags = shape.tile_rows, shape.threads, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    shape, room, matrices = parts.shape, parts.room, parts.matrices
+    single, rows_of = shape.spec.single, rows_function(parts)
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
     merge, solve, take_basis = matrices.merge, matrices.solve, matrices.take_basis
-    draw, multiply, add_cross = tiles.draw, tiles.multiply, tiles.add_cross
-    add_skip, activate = steps.add_skip, steps.activate
-    at_seen, at_root, at_factor = room.seen, room.root, room.factor
-    at_first, at_second, at_delta, at_pivots = (
-        room.first, room.second, room.delta, shape.at.diagonal,
-    )  # fmt: skip
+    is_last = last_function(shape)
+    activate, add_cross = parts.steps.activate, parts.tiles.add_cross
+    prepare, making = parts.block.begin, making_functions(parts)
+    make_noise, make_rows = making.make_noise, making.make_rows
+    at_first, at_second, at_delta = room.first, room.second, room.delta
+
+    @inlined
+    def add_tile(row, width, sums, rows):
+        make_rows(row, width, rows)
+        activate(row, width, rows.eps)
+        make_noise(row, rows.draws)
+        add_cross(at_second, at_delta, at_first, sums, 0)
+
+    sum_rows = sum_function(parts, clear_function(parts), add_tile, leave, activates=True)
 
     @kernel(registers_of(room))
     def begin(
@@ -105,39 +87,21 @@ def begin_kernel(parts: Parts) -> Any:
         step : int
             Number of the launch, from 0 on.
         """
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         # As in `rows`, other blocks may write this step's status now.
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        scale_of_rows = scales[chain, at]
         factorise_seen(grams[chain, at], scale_of_rows)
         scale, least = factorise_delta(state[chain, 0], stage)
         if single and least < RESOLVED_PIVOT:
-            if part == 0 and t == 0:
+            if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
                 status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
             return
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            for entry in range(t, squares, threads):
-                sums[chain, index, entry] = 0.0
-            cuda.syncthreads()
-            # The rows of a quad are 16 apart, so rows come in whole groups of 64.
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                draw(at_first, at_seen, row, counter, stream, k0, k1)
-                multiply(at_first, at_factor, at_second)
-                add_skip(row, width, skip, x)
-                activate(row, width, eps)
-                draw(at_first, at_pivots, row, counter, noise, k0, k1)
-                multiply(at_first, at_root, at_delta)
-                add_cross(at_second, at_delta, at_first, sums[chain, index], 0)
-            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, blocks):
+        rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
+        sum_rows(sums, status, step, width, rows)
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         merge(sums[chain], 0, width, mixing[chain])
         solve(mixing[chain], basis[chain], state[chain, 1], scale, ratios[chain, at], stage)
@@ -148,21 +112,11 @@ def begin_kernel(parts: Parts) -> Any:
 
 def descend_kernel(parts: Parts) -> Any:
     """Return the kernel `descend`."""
-    shape, room, tiles, steps, matrices = (
-        parts.shape, parts.room, parts.tiles, parts.steps, parts.matrices,
-    )  # fmt: skip
-    skipped, tile_rows, at_flags = shape.spec.skipped, shape.tile_rows, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    room, matrices, skipped = parts.room, parts.matrices, parts.shape.spec.skipped
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    take_mixing = matrices.take_mixing
-    draw, multiply, multiply_onto = tiles.draw, tiles.multiply, tiles.multiply_onto
-    add_skip, activate, differentiate = steps.add_skip, steps.activate, steps.differentiate
-    store = steps.store
-    clear_range, add_tile, end_range, finish_state, _ = state_functions(parts)
-    at_seen, at_root, at_factor, at_mixing = room.seen, room.root, room.factor, room.mixing
-    at_first, at_second, at_delta, at_pivots = (
-        room.first, room.second, room.delta, shape.at.diagonal,
-    )  # fmt: skip
+    prepare, take_mixing, states = parts.block.begin, matrices.take_mixing, state_functions(parts)
+    finish_state, close, rows_of = states.finish_state, states.close, rows_function(parts)
+    is_last, sum_rows = last_function(parts.shape), descent_function(parts)
 
     @kernel(registers_of(room))
     def descend(
@@ -184,67 +138,61 @@ def descend_kernel(parts: Parts) -> Any:
         own_gain, own_skip : float
             The gain of the layer, and its factor of x.
         """
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        of_above = above[chain if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        scale_of_rows = scales[chain, at]
         factorise_seen(grams[chain, at], scale_of_rows)
         scale, _ = factorise_delta(state[chain, 0], stage)
         take_mixing(mixing[chain])
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            clear_range(sums[chain, index])
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                draw(at_first, at_pivots, row, counter, noise, k0, k1)
-                multiply(at_first, at_root, at_delta)
-                draw(at_first, at_seen, row, counter, stream, k0, k1)
-                multiply(at_first, at_factor, at_second)
-                add_skip(row, width, own_skip, x)
-                activate(row, width, eps)
-                multiply_onto(at_second, at_mixing, at_delta)
-                # The rows h again, which is faster than a further tile.
-                multiply(at_first, at_factor, at_second)
-                add_skip(row, width, own_skip, x)
-                differentiate(
-                    row, width, gain, skip * scale, scale_of_rows / own_gain, eps, of_above
-                )
-                if skipped:
-                    store(at_delta, row, width, of_above)
-                add_tile(row, width, hidden, x, sums[chain, index])
-            end_range(sums[chain, index])
-            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, blocks):
+        unit = scale_of_rows / own_gain
+        rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
+        gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
+        sum_rows(sums, status, step, width, (rows, gradient))
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         finish_state(
-            sums[chain], width, scale_of_rows / own_gain, own_skip, hidden, state[chain],
-            record[chain, at],
+            sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
         )  # fmt: skip
-        if t == 0:
-            factors[chain, at] = scale
-            if whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        close(factors, status, at, step, scale)
 
     return descend
 
 
+def descent_function(parts: Parts) -> Any:
+    """Return the device function that makes δ of a layer; it takes `Rows` and `Gradient`."""
+    room, steps, multiply_onto = parts.room, parts.steps, parts.tiles.multiply_onto
+    activate, differentiate = steps.activate, steps.differentiate
+    _, _, make_noise, make_rows, make_rows_again = making_functions(parts)
+    states = state_functions(parts)
+    add_products, at_second, at_mixing, at_delta = (
+        states.add_tile, room.second, room.mixing, room.delta,
+    )  # fmt: skip
+
+    @inlined
+    def add_tile(row, width, sums, layer):
+        rows, gradient = layer
+        make_noise(row, rows.draws)
+        make_rows(row, width, rows)
+        activate(row, width, rows.eps)
+        multiply_onto(at_second, at_mixing, at_delta)
+        # The rows h again, which is faster than a further tile.
+        make_rows_again(row, width, rows)
+        differentiate(
+            row, width, gradient.gain, gradient.skip, gradient.unit, rows.eps, gradient.above
+        )
+        add_products(row, width, sums, rows, gradient)
+
+    return sum_function(parts, states.clear_range, add_tile, states.end_range, activates=True)
+
+
 def top_kernel(parts: Parts) -> Any:
     """Return the kernel `top`."""
-    shape, room, steps = parts.shape, parts.room, parts.steps
-    columns, skipped = shape.spec.columns, shape.spec.skipped
-    tile_rows, threads, at_flags = shape.tile_rows, shape.threads, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
-    factorise_seen, draw = parts.matrices.factorise_seen, parts.tiles.draw
-    load, store, clear_padding = steps.load, steps.store, steps.clear_padding
-    clear_range, add_tile, end_range, finish_state, _ = state_functions(parts)
-    at_seen, at_all = room.seen, shape.at.diagonal
-    at_first, at_delta = room.first, room.delta
+    room, skipped, prepare = parts.room, parts.shape.spec.skipped, parts.block.begin
+    factorise_seen, states = parts.matrices.factorise_seen, state_functions(parts)
+    finish_state, close, rows_of = states.finish_state, states.close, rows_function(parts)
+    is_last, sum_rows = last_function(parts.shape), at_top_function(parts)
 
     @kernel(registers_of(room))
     def top(
@@ -258,138 +206,53 @@ def top_kernel(parts: Parts) -> Any:
         given : (chains or 1, columns, width) float64, or (1, 0, 1)
             δ, or nothing if its entries are independent standard normals.
         """
-        doubles = cuda.shared.array(0, float64)
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        of_above = above[chain if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        scale_of_rows = scales[chain, at]
         factorise_seen(grams[chain, at], scale_of_rows)
-        for k in range(t, columns, threads):
-            doubles[u32(at_all + k)] = 1.0
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            clear_range(sums[chain, index])
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                if given.shape[1] > 0:
-                    load(at_delta, row, width, given[chain if given.shape[0] > 1 else 0])
-                else:
-                    draw(at_delta, at_all, row, counter, noise, k0, k1)
-                    clear_padding(at_delta, row, width)
-                draw(at_first, at_seen, row, counter, stream, k0, k1)
-                if skipped:
-                    store(at_delta, row, width, of_above)
-                add_tile(row, width, hidden, x, sums[chain, index])
-            end_range(sums[chain, index])
-        if not is_last(arrived, chain, blocks):
+        unit = scale_of_rows / own_gain
+        rows = rows_of(xs, own_skip, 0.0, first_chain, layer, at, k0, k1)
+        gradient = Gradient(above[chain if skipped else 0], 0.0, 1.0, unit, hidden)
+        own = given[chain if given.shape[0] > 1 else 0]
+        sum_rows(sums, status, step, width, (rows, gradient, own))
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         finish_state(
-            sums[chain], width, scale_of_rows / own_gain, own_skip, hidden, state[chain],
-            record[chain, at],
+            sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
         )  # fmt: skip
-        if t == 0:
-            factors[chain, at] = 1.0
-            if whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        close(factors, status, at, step, 1.0)
 
     return top
 
 
-class States(NamedTuple):
-    """Device functions of the sums that make the state of a layer."""
+def at_top_function(parts: Parts) -> Any:
+    """Return the device function of δ of the last layer; it takes `Rows`, `Gradient` and δ."""
+    shape, room, steps = parts.shape, parts.room, parts.steps
+    columns, threads, at_all = shape.spec.columns, shape.threads, shape.at.diagonal
+    load, clear_padding, states = steps.load, steps.clear_padding, state_functions(parts)
+    draw_rows, draw_noise, *_ = making_functions(parts)
+    add_products, at_first, at_delta = states.add_tile, room.first, room.delta
 
-    clear_range: Any
-    add_tile: Any
-    end_range: Any
-    finish_state: Any
-    merge_gram: Any
+    @inlined
+    def add_tile(row, width, sums, layer):
+        rows, gradient, given = layer
+        if given.shape[0] > 0:
+            load(at_delta, row, width, given)
+        else:
+            draw_noise(at_delta, row, rows.draws)
+            clear_padding(at_delta, row, width)
+        draw_rows(at_first, row, rows.draws)
+        add_products(row, width, sums, rows, gradient)
 
+    sum_tiles = sum_function(parts, states.clear_range, add_tile, states.end_range, activates=False)
 
-def state_functions(parts: Parts) -> States:
-    """Return the device functions of the sums that make the state of a layer."""
-    shape, room = parts.shape, parts.room
-    columns, kind, padded, skipped = (
-        shape.spec.columns, shape.spec.kind, shape.padded, shape.spec.skipped,
-    )  # fmt: skip
-    threads, thread, entries, squares = shape.threads, parts.block.thread, shape.entries, columns**2
-    at_totals, at_factor = shape.at.totals, room.factor
-    at_first, at_second, at_delta = room.first, room.second, room.delta
-    add_gram, finish_sums, store_gram = parts.sums.add_tile, parts.sums.finish, parts.gram.store
-    add_cross, load, merge = parts.tiles.add_cross, parts.steps.load, parts.matrices.merge
-
-    @cuda.jit(device=True)
-    def clear_range(sums):
-        """Set the sums over a range of tiles to zero, but for those of δᵀδ."""
-        for entry in range(thread(), 2 * squares, threads):
-            sums[entry] = 0.0
-        cuda.syncthreads()
-
-    @cuda.jit(device=True)
-    def add_tile(row, width, hidden, x, sums):
-        """Add zᵀδ, xᵀδ and δᵀδ of the tiles `first` and `delta`, which are used up."""
-        add_cross(at_first, at_delta, at_second, sums, 0)
-        if skipped and hidden:
-            load(at_first, row, width, x)
-            add_cross(at_first, at_delta, at_second, sums, squares)
-        add_gram()
-
-    @cuda.jit(device=True)
-    def end_range(sums):
-        """Store the sums of δᵀδ, which are in shared memory."""
+    @inlined
+    def sum_rows(sums, status, step, width, layer):
         doubles = cuda.shared.array(0, float64)
-        for entry in range(thread(), entries, threads):
-            sums[2 * squares + entry] = doubles[u32(at_totals + entry)]
-        cuda.syncthreads()
+        for k in range(cuda.threadIdx.x, columns, threads):
+            doubles[u32(at_all + k)] = 1.0
+        sum_tiles(sums, status, step, width, layer)
 
-    @cuda.jit(device=True)
-    def finish_state(sums, width, unit, skip, hidden, state, record):
-        """Merge the sums of all ranges to the state, and record it."""
-        doubles = cuda.shared.array(0, float64)
-        t = thread()
-        # Not a call of `merge_gram`, which would change the machine code of `descend`.
-        for entry in range(t, entries, threads):
-            total = 0.0
-            for index in range(sums.shape[0]):
-                total += sums[index, 2 * squares + entry]
-            doubles[u32(at_totals + entry)] = total
-        cuda.syncthreads()
-        finish_sums(width)
-        store_gram(state[0])
-        merge(sums, 0, width, state[1])
-        if hidden:
-            merge(sums, squares, width, record[2])
-            add_drawn(unit, skip, state[1], record[2])
-        for item in range(t, 2 * squares, threads):
-            matrix, i, j = item // squares, item % squares // columns, item % columns
-            record[matrix, i, j] = state[matrix, i, j]
-
-    @cuda.jit(device=True)
-    def merge_gram(sums, width):
-        """Write the mean over rows of the matrix of `end_range` to shared memory."""
-        doubles = cuda.shared.array(0, float64)
-        for entry in range(thread(), entries, threads):
-            total = 0.0
-            for index in range(sums.shape[0]):
-                total += sums[index, 2 * squares + entry]
-            doubles[u32(at_totals + entry)] = total
-        cuda.syncthreads()
-        finish_sums(width)
-
-    @cuda.jit(device=True)
-    def add_drawn(unit, skip, cross, out):
-        """Turn xᵀδ into hᵀδ: h is skip x and, of the normals z, gain W a."""
-        numbers = cuda.shared.array(0, kind)
-        for item in range(thread(), squares, threads):
-            i, j = item // columns, item % columns
-            total = skip * out[i, j] if skipped else 0.0
-            for k in range(i + 1):
-                total += float(numbers[u32(at_factor + k * padded + i)]) / unit * cross[k, j]
-            out[i, j] = total
-        cuda.syncthreads()
-
-    return States(clear_range, add_tile, end_range, finish_state, merge_gram)
+    return sum_rows

@@ -11,22 +11,27 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-from numba import float64, int64
+from numba import float64
 
-from bnmc._kernels.gpu.backward import Parts, registers_of, state_functions
-from bnmc._kernels.gpu.device import cuda, kernel
+from bnmc._kernels.gpu.backward import at_top_function, descent_function
+from bnmc._kernels.gpu.backward_frame import (
+    Gradient,
+    Parts,
+    clear_function,
+    draws_of,
+    leave,
+    making_functions,
+    registers_of,
+    rows_function,
+    state_functions,
+    sum_function,
+)
+from bnmc._kernels.gpu.device import cuda, inlined, kernel
 from bnmc._kernels.gpu.layers import last_function
 from bnmc._kernels.gpu.orthogonal import Frames
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE
-from bnmc._kernels.scalar.codes import (
-    MOST_PASSES,
-    ORTHOGONAL_PIVOT,
-    READOUT,
-    STREAM_BACKWARD,
-    STREAM_ROWS,
-)
+from bnmc._kernels.gpu.stops import STEP_BITS
+from bnmc._kernels.scalar.codes import MOST_PASSES, ORTHOGONAL_PIVOT, READOUT
 
 
 class Seeing(NamedTuple):
@@ -63,19 +68,31 @@ def seeing_functions(parts: Parts, frames: Frames) -> Seeing:
 
 def orthogonalise_kernel(parts: Parts, frames: Frames) -> Any:
     """Return the kernel `orthogonalise`."""
-    shape, room, tiles = parts.shape, parts.room, parts.tiles
-    tile_rows, prepare, is_last = shape.tile_rows, parts.block.begin, last_function(shape)
-    clear_sums, add_gram, clear_padding = (
-        parts.sums.clear, parts.sums.add_tile, parts.steps.clear_padding,
+    room, matrices, prepare = parts.room, parts.matrices, parts.block.begin
+    factorise_seen, limit_seen, begin = matrices.factorise_seen, frames.limit_seen, frames.begin
+    take_lower, invert_root, factorise_rest = (
+        frames.take_lower, frames.invert_root, frames.factorise_rest,
     )  # fmt: skip
-    factorise_seen, limit_seen, begin = (
-        parts.matrices.factorise_seen, frames.limit_seen, frames.begin,
+    draw_rows, multiply, clear_padding, add_gram = (
+        making_functions(parts).draw_rows, parts.tiles.multiply, parts.steps.clear_padding,
+        parts.sums.add_tile,
     )  # fmt: skip
-    draw, multiply, take_lower = tiles.draw, tiles.multiply, frames.take_lower
-    invert_root, factorise_rest = frames.invert_root, frames.factorise_rest
-    states = state_functions(parts)
+    states, is_last = state_functions(parts), last_function(parts.shape)
     end_range, merge_gram, store_gram = states.end_range, states.merge_gram, parts.gram.store
-    at_seen, at_first, at_delta, at_mixing = room.seen, room.first, room.delta, room.mixing
+    at_first, at_delta, at_mixing = room.first, room.delta, room.mixing
+
+    @inlined
+    def add_tile(row, width, sums, layer):
+        draws, number = layer
+        if number > 0:
+            draw_rows(at_first, row, draws)
+            multiply(at_first, at_mixing, at_delta)
+        else:
+            draw_rows(at_delta, row, draws)
+        clear_padding(at_delta, row, width)
+        add_gram()
+
+    sum_rows = sum_function(parts, leave, add_tile, end_range, activates=False)
 
     @kernel(registers_of(room))
     def orthogonalise(
@@ -99,30 +116,19 @@ def orthogonalise_kernel(parts: Parts, frames: Frames) -> Any:
         number : int
             Number of the launch for this layer.
         """
-        part, chain, blocks = cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         if number > 0 and leasts[chain] >= ORTHOGONAL_PIVOT:
             return
         prepare()
-        stream, counter = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain)), np.uint32(layer)
         factorise_seen(grams[chain, at], scales[chain, at])
         limit_seen(width)
         if number > 0:
             take_lower(inverse[chain], at_mixing)
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            # The rows of a quad are 16 apart, so rows come in whole groups of 64.
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                if number > 0:
-                    draw(at_first, at_seen, row, counter, stream, k0, k1)
-                    multiply(at_first, at_mixing, at_delta)
-                else:
-                    draw(at_delta, at_seen, row, counter, stream, k0, k1)
-                clear_padding(at_delta, row, width)
-                add_gram()
-            end_range(sums[chain, index])
-        if not is_last(arrived, chain, blocks):
+        draws = draws_of(first_chain, layer, k0, k1)
+        sum_rows(sums, status, step, width, (draws, number))
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         merge_gram(sums[chain], width)
         store_gram(work[chain, 0])
@@ -143,19 +149,31 @@ def orthogonalise_kernel(parts: Parts, frames: Frames) -> Any:
 
 def begin_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
     """Return the kernel `begin_orthogonal`."""
-    shape, room, tiles, steps = parts.shape, parts.room, parts.tiles, parts.steps
-    skipped, squares = shape.spec.skipped, shape.spec.columns**2
-    tile_rows, threads, at_flags = shape.tile_rows, shape.threads, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    room, matrices, prepare = parts.room, parts.matrices, parts.block.begin
     take_seen, take_regular = seeing_functions(parts, frames)
-    factorise_seen, take_basis = parts.matrices.factorise_seen, parts.matrices.take_basis
-    limit_seen, merge = frames.limit_seen, parts.matrices.merge
-    draw, multiply, add_cross = tiles.draw, tiles.multiply, tiles.add_cross
-    add_skip, activate, clear_padding = steps.add_skip, steps.activate, steps.clear_padding
-    add_gram, end_range = parts.sums.add_tile, state_functions(parts).end_range
-    solve_with_noise = _noise_function(parts, frames)
-    at_seen, at_factor, at_pivots = room.seen, room.factor, shape.at.diagonal
+    factorise_seen, take_basis, merge = (
+        matrices.factorise_seen, matrices.take_basis, matrices.merge,
+    )  # fmt: skip
+    limit_seen, solve_with_noise = frames.limit_seen, _noise_function(parts, frames)
+    is_last, rows_of, making = (
+        last_function(parts.shape), rows_function(parts), making_functions(parts),
+    )  # fmt: skip
+    make_rows, draw_noise = making.make_rows, making.draw_noise
+    activate, clear_padding = parts.steps.activate, parts.steps.clear_padding
+    add_cross, add_gram = parts.tiles.add_cross, parts.sums.add_tile
     at_first, at_second, at_delta = room.first, room.second, room.delta
+
+    @inlined
+    def add_tile(row, width, sums, rows):
+        make_rows(row, width, rows)
+        activate(row, width, rows.eps)
+        draw_noise(at_delta, row, rows.draws)
+        clear_padding(at_delta, row, width)
+        add_cross(at_second, at_delta, at_first, sums, 0)
+        add_gram()
+
+    end_range = state_functions(parts).end_range
+    sum_rows = sum_function(parts, clear_function(parts), add_tile, end_range, activates=True)
 
     @kernel(registers_of(room))
     def begin_orthogonal(
@@ -166,35 +184,15 @@ def begin_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
 
         Parameters are those of `backward.begin` and of `orthogonalise`.
         """
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter = np.uint32(layer)
         take_seen(grams[chain, at], scales[chain, at], width, inverse[chain])
         take_regular(regular[chain])
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            for entry in range(t, squares, threads):
-                sums[chain, index, entry] = 0.0
-            cuda.syncthreads()
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                draw(at_first, at_seen, row, counter, stream, k0, k1)
-                multiply(at_first, at_factor, at_second)
-                add_skip(row, width, skip, x)
-                activate(row, width, eps)
-                draw(at_delta, at_pivots, row, counter, noise, k0, k1)
-                clear_padding(at_delta, row, width)
-                add_cross(at_second, at_delta, at_first, sums[chain, index], 0)
-                add_gram()
-            end_range(sums[chain, index])
-            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, blocks):
+        rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
+        sum_rows(sums, status, step, width, rows)
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         merge(sums[chain], 0, width, mixing[chain])
         solve_with_noise(
@@ -248,22 +246,14 @@ def _noise_function(parts: Parts, frames: Frames) -> Any:
 
 def descend_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
     """Return the kernel `descend_orthogonal`."""
-    shape, room, tiles, steps = parts.shape, parts.room, parts.tiles, parts.steps
-    skipped, tile_rows, at_flags = shape.spec.skipped, shape.tile_rows, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    room, skipped, prepare = parts.room, parts.shape.spec.skipped, parts.block.begin
     take_seen, take_regular = seeing_functions(parts, frames)
     take_mixing, take_lower, turn_cross = (
         parts.matrices.take_mixing, frames.take_lower, frames.turn_cross,
     )  # fmt: skip
-    draw, multiply, multiply_onto = tiles.draw, tiles.multiply, tiles.multiply_onto
-    add_skip, activate, differentiate = steps.add_skip, steps.activate, steps.differentiate
-    store, states = steps.store, state_functions(parts)
-    clear_range, add_tile, end_range = states.clear_range, states.add_tile, states.end_range
-    finish_state = states.finish_state
-    at_seen, at_root, at_factor, at_mixing = room.seen, room.root, room.factor, room.mixing
-    at_first, at_second, at_delta, at_pivots = (
-        room.first, room.second, room.delta, shape.at.diagonal,
-    )  # fmt: skip
+    states, rows_of, at_root = state_functions(parts), rows_function(parts), room.root
+    finish_state, close = states.finish_state, states.close
+    is_last, sum_rows = last_function(parts.shape), descent_function(parts)
 
     @kernel(registers_of(room))
     def descend_orthogonal(
@@ -275,75 +265,39 @@ def descend_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
 
         Parameters are those of `backward.descend` and of `orthogonalise`.
         """
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        of_above = above[chain if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows, scale = np.uint32(layer), scales[chain, at], powers[chain]
+        scale_of_rows, scale = scales[chain, at], powers[chain]
         take_seen(grams[chain, at], scale_of_rows, width, inverse[chain])
         take_regular(regular[chain])
         take_lower(root[chain], at_root)
         take_mixing(mixing[chain])
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            clear_range(sums[chain, index])
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                draw(at_first, at_pivots, row, counter, noise, k0, k1)
-                multiply(at_first, at_root, at_delta)
-                draw(at_first, at_seen, row, counter, stream, k0, k1)
-                multiply(at_first, at_factor, at_second)
-                add_skip(row, width, own_skip, x)
-                activate(row, width, eps)
-                multiply_onto(at_second, at_mixing, at_delta)
-                # The rows h again, which is faster than a further tile.
-                multiply(at_first, at_factor, at_second)
-                add_skip(row, width, own_skip, x)
-                differentiate(
-                    row, width, gain, skip * scale, scale_of_rows / own_gain, eps, of_above
-                )
-                if skipped:
-                    store(at_delta, row, width, of_above)
-                add_tile(row, width, hidden, x, sums[chain, index])
-            end_range(sums[chain, index])
-            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, blocks):
+        unit = scale_of_rows / own_gain
+        rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
+        gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
+        sum_rows(sums, status, step, width, (rows, gradient))
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         finish_state(
-            sums[chain], width, scale_of_rows / own_gain, own_skip, hidden, state[chain],
-            record[chain, at],
+            sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
         )  # fmt: skip
         cuda.syncthreads()
         turn_cross(inverse[chain], state[chain, 1])
         turn_cross(inverse[chain], record[chain, at, 1])
-        if t == 0:
-            factors[chain, at] = scale
-            if whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        close(factors, status, at, step, scale)
 
     return descend_orthogonal
 
 
 def top_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
     """Return the kernel `top_orthogonal`."""
-    shape, room, steps = parts.shape, parts.room, parts.steps
-    columns, skipped = shape.spec.columns, shape.spec.skipped
-    tile_rows, threads, at_flags = shape.tile_rows, shape.threads, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    room, skipped, prepare = parts.room, parts.shape.spec.skipped, parts.block.begin
     take_seen, turn_cross = seeing_functions(parts, frames).take_seen, frames.turn_cross
-    draw, load, store, clear_padding = (
-        parts.tiles.draw, steps.load, steps.store, steps.clear_padding,
-    )  # fmt: skip
-    states = state_functions(parts)
-    clear_range, add_tile, end_range = states.clear_range, states.add_tile, states.end_range
-    finish_state = states.finish_state
-    at_seen, at_all = room.seen, shape.at.diagonal
-    at_first, at_delta = room.first, room.delta
+    states, rows_of = state_functions(parts), rows_function(parts)
+    finish_state, close = states.finish_state, states.close
+    is_last, sum_rows = last_function(parts.shape), at_top_function(parts)
 
     @kernel(registers_of(room))
     def top_orthogonal(
@@ -354,46 +308,25 @@ def top_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
 
         Parameters are those of `backward.top` and of `orthogonalise`.
         """
-        doubles = cuda.shared.array(0, float64)
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        of_above = above[chain if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        scale_of_rows = scales[chain, at]
         take_seen(grams[chain, at], scale_of_rows, width, inverse[chain])
-        for k in range(t, columns, threads):
-            doubles[u32(at_all + k)] = 1.0
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            clear_range(sums[chain, index])
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                if given.shape[1] > 0:
-                    load(at_delta, row, width, given[chain if given.shape[0] > 1 else 0])
-                else:
-                    draw(at_delta, at_all, row, counter, noise, k0, k1)
-                    clear_padding(at_delta, row, width)
-                draw(at_first, at_seen, row, counter, stream, k0, k1)
-                if skipped:
-                    store(at_delta, row, width, of_above)
-                add_tile(row, width, hidden, x, sums[chain, index])
-            end_range(sums[chain, index])
-        if not is_last(arrived, chain, blocks):
+        unit = scale_of_rows / own_gain
+        rows = rows_of(xs, own_skip, 0.0, first_chain, layer, at, k0, k1)
+        gradient = Gradient(above[chain if skipped else 0], 0.0, 1.0, unit, hidden)
+        own = given[chain if given.shape[0] > 1 else 0]
+        sum_rows(sums, status, step, width, (rows, gradient, own))
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         finish_state(
-            sums[chain], width, scale_of_rows / own_gain, own_skip, hidden, state[chain],
-            record[chain, at],
+            sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
         )  # fmt: skip
         cuda.syncthreads()
         turn_cross(inverse[chain], state[chain, 1])
         turn_cross(inverse[chain], record[chain, at, 1])
-        if t == 0:
-            factors[chain, at] = 1.0
-            if whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        close(factors, status, at, step, 1.0)
 
     return top_orthogonal

@@ -8,80 +8,67 @@ unless a norm is over the features.  The kernel `lower` makes δ of the layer an
 layer has its gradient from the kernel `top` of `backward`.
 
 A bias is the weight of one more row of a, all of whose entries are `constant`.  So Z has one more
-row, too.
+row, too.  Convolutions have several taps, see `backward_taps`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-from numba import int64
-
-from bnmc._kernels.gpu.backward import Parts, registers_of, state_functions
+from bnmc._kernels.gpu.backward_frame import (
+    Gradient,
+    Parts,
+    leave,
+    making_functions,
+    registers_of,
+    rows_function,
+    state_functions,
+    sum_function,
+)
 from bnmc._kernels.gpu.backward_orders import Orders
-from bnmc._kernels.gpu.device import cuda, kernel
+from bnmc._kernels.gpu.backward_taps import taps_functions
+from bnmc._kernels.gpu.device import cuda, inlined, kernel
 from bnmc._kernels.gpu.layers import last_function
 from bnmc._kernels.gpu.passes import moment_functions
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.gpu.stops import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, STREAM_BACKWARD, STREAM_ROWS
+from bnmc._kernels.gpu.stops import STEP_BITS
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 
 
-class Making(NamedTuple):
-    """Device functions that make the tiles of a layer again."""
+class Standard(NamedTuple):
+    """What a norm over the features subtracts, and its inverse scale."""
 
-    #: Writes Z to the tile `delta`.
-    make_noise: Any
-    #: Writes the normals of the rows h to the tile `first`, and h to the tile `second`.
-    make_rows: Any
-    #: Writes h to the tile `second`, given its normals.
-    make_rows_again: Any
-
-
-def making_functions(parts: Parts) -> Making:
-    """Return the device functions that make the tiles of a layer again."""
-    shape, room, tiles = parts.shape, parts.room, parts.tiles
-    draw, multiply, add_skip = tiles.draw, tiles.multiply, parts.steps.add_skip
-    at_seen, at_root, at_factor = room.seen, room.root, room.factor
-    at_first, at_second, at_delta, at_pivots = (
-        room.first, room.second, room.delta, shape.at.diagonal,
-    )  # fmt: skip
-
-    @cuda.jit(device=True)
-    def make_noise(row, counter, noise, k0, k1):
-        draw(at_first, at_pivots, row, counter, noise, k0, k1)
-        multiply(at_first, at_root, at_delta)
-
-    @cuda.jit(device=True)
-    def make_rows(row, width, skip, x, counter, stream, k0, k1):
-        draw(at_first, at_seen, row, counter, stream, k0, k1)
-        make_rows_again(row, width, skip, x)
-
-    @cuda.jit(device=True)
-    def make_rows_again(row, width, skip, x):
-        multiply(at_first, at_factor, at_second)
-        add_skip(row, width, skip, x)
-
-    return Making(make_noise, make_rows, make_rows_again)
+    #: Rows of a group of features.
+    size: Any
+    #: (groups, columns) float64
+    shifts: Any
+    inverses: Any
 
 
 def mix_kernel(parts: Parts, orders: Orders) -> Any:
     """Return the kernel `mix`."""
-    shape, room, matrices = parts.shape, parts.room, parts.matrices
-    skipped, squares = shape.spec.skipped, shape.spec.columns**2
-    tile_rows, threads, at_flags = shape.tile_rows, shape.threads, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    room, matrices, tile_rows = parts.room, parts.matrices, parts.shape.tile_rows
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    merge, solve, take_basis = matrices.merge, matrices.solve, matrices.take_basis
-    add_cross, activate, add_bias = parts.tiles.add_cross, orders.activate, _bias_function(parts)
-    make_noise, make_rows, _ = making_functions(parts)
-    at_first, at_second, at_delta = room.first, room.second, room.delta
+    solve, take_basis, activate = matrices.solve, matrices.take_basis, orders.activate
+    prepare, is_last, rows_of = parts.block.begin, last_function(parts.shape), rows_function(parts)
+    taps, making, add_bias = taps_functions(parts), making_functions(parts), _bias_function(parts)
+    add_cross, merge = taps.add_cross, taps.merge
+    make_noise, make_rows = making.make_noise, making.make_rows
+
+    @inlined
+    def add_tile(row, width, sums, layer):
+        rows, norm, neighbours = layer
+        make_rows(row, width, rows)
+        activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+        add_cross(row, rows.draws, neighbours, sums)
+
+    sum_rows = sum_function(parts, taps.clear, add_tile, leave, activates=True)
 
     @kernel(registers_of(room))
     def mix(
         covariances, scales, ratios, xs, shifts, inverses, state, basis, mixing, sums, arrived,
         status, width, skip, constant, eps, stage, first_chain, layer, at, step, k0, k1,
+        neighbours,
     ):  # fmt: skip
         """Sum aᵀZ of a layer, and solve for M.
 
@@ -92,39 +79,27 @@ def mix_kernel(parts: Parts, orders: Orders) -> Any:
         shifts, inverses : (chains, groups, columns) float64
             What a norm over the features subtracts, and its inverse scale.
         constant : float
-            The entries of the row of a that a bias multiplies; 0 without a bias.
+            The entries of the row of a that a bias multiplies, divided by the square root of the
+            number of taps; 0 without a bias.
+        neighbours : (taps, columns) int64
+            The column that each tap sees from a column, if the chain is convolutional.
         """
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         # As in `rows`, other blocks may write this step's status now.
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        scale_of_rows = scales[chain, at]
         factorise_seen(covariances[chain, at], scale_of_rows)
         scale, _ = factorise_delta(state[chain, 0], stage)
-        size = width // shifts.shape[1]
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            for entry in range(t, squares, threads):
-                sums[chain, index, entry] = 0.0
-            cuda.syncthreads()
-            # The rows of a quad are 16 apart, so rows come in whole groups of 64.
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                make_rows(row, width, skip, x, counter, stream, k0, k1)
-                activate(row, width, size, eps, shifts[chain], inverses[chain])
-                make_noise(row, counter, noise, k0, k1)
-                add_cross(at_second, at_delta, at_first, sums[chain, index], 0)
-            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, blocks):
+        rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
+        norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
+        sum_rows(sums, status, step, width, (rows, norm, neighbours))
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
-        merge(sums[chain], 0, width, mixing[chain])
+        merge(sums[chain], neighbours, width, mixing[chain])
         if constant != 0.0:
-            make_noise(width // tile_rows * tile_rows, counter, noise, k0, k1)
+            make_noise(width // tile_rows * tile_rows, rows.draws)
             add_bias(width, constant, mixing[chain])
         solve(mixing[chain], basis[chain], state[chain, 1], scale, ratios[chain, at], stage)
         take_basis(basis[chain], scale_of_rows)
@@ -153,25 +128,25 @@ def _bias_function(parts: Parts) -> Any:
 
 def _gradient_function(parts: Parts, orders: Orders) -> Any:
     """Return the device function of what `average` and `lower` have in common."""
-    room, making = parts.room, making_functions(parts)
-    make_noise, make_rows, make_rows_again = making
+    room, making, make_noise = parts.room, making_functions(parts), taps_functions(parts).make_noise
+    make_rows, make_rows_again = making.make_rows, making.make_rows_again
     activate, differentiate, apply = orders.activate, orders.differentiate, orders.apply
     multiply_onto = parts.tiles.multiply_onto
     at_second, at_mixing, at_delta = room.second, room.mixing, room.delta
 
-    @cuda.jit(device=True)
-    def make_gradient(
-        row, width, size, gain, skip, own_skip, eps, shifts, inverses, x, above, counter, stream,
-        noise, k0, k1,
-    ):  # fmt: skip
+    @inlined
+    def make_gradient(row, width, rows, gradient, norm, neighbours):
         """Write the gradient with respect to N(u) to the tile `delta`, and u to `second`."""
-        make_noise(row, counter, noise, k0, k1)
-        make_rows(row, width, own_skip, x, counter, stream, k0, k1)
-        activate(row, width, size, eps, shifts, inverses)
+        make_noise(row, rows.draws, neighbours)
+        make_rows(row, width, rows)
+        activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
         multiply_onto(at_second, at_mixing, at_delta)
         # The rows h again, which is faster than a further tile.
-        make_rows_again(row, width, own_skip, x)
-        differentiate(row, width, size, gain, skip, eps, shifts, inverses, above)
+        make_rows_again(row, width, rows)
+        differentiate(
+            row, width, norm.size, gradient.gain, gradient.skip, rows.eps, norm.shifts,
+            norm.inverses, gradient.above,
+        )  # fmt: skip
         apply(row, width)
 
     return make_gradient
@@ -180,10 +155,11 @@ def _gradient_function(parts: Parts, orders: Orders) -> Any:
 def average_kernel(parts: Parts, orders: Orders) -> Any:
     """Return the kernel `average`."""
     shape, room, matrices = parts.shape, parts.room, parts.matrices
-    skipped, tile_rows = shape.spec.skipped, shape.tile_rows
+    skipped, tile_rows, rows_of = shape.spec.skipped, shape.tile_rows, rows_function(parts)
     prepare, is_last, weigh = parts.block.begin, last_function(shape), orders.weigh
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    take_mixing, make_gradient = matrices.take_mixing, _gradient_function(parts, orders)
+    take_mixing = taps_functions(parts).take_mixing
+    make_gradient = _gradient_function(parts, orders)
     moments = moment_functions(shape, parts.block)
     add_moments, merge_means = moments.add_moments, moments.merge_means
 
@@ -191,6 +167,7 @@ def average_kernel(parts: Parts, orders: Orders) -> Any:
     def average(
         covariances, scales, xs, shifts, inverses, above, state, mixing, segments, means, arrived,
         status, width, gain, skip, own_skip, eps, stage, first_chain, layer, at, step, k0, k1,
+        neighbours,
     ):  # fmt: skip
         """Sum the gradients with respect to N(u), and their products with N(u), over the features.
 
@@ -205,22 +182,17 @@ def average_kernel(parts: Parts, orders: Orders) -> Any:
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        of_above = above[chain if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, groups = np.uint32(layer), shifts.shape[1]
+        groups = shifts.shape[1]
         factorise_seen(covariances[chain, at], scales[chain, at])
         scale, _ = factorise_delta(state[chain, 0], stage)
-        take_mixing(mixing[chain])
-        size = width // groups
+        take_mixing(mixing[chain], neighbours)
+        rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
+        gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, 1.0, False)
+        norm = Standard(width // groups, shifts[chain], inverses[chain])
         for row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
-            make_gradient(
-                row, width, size, gain, skip * scale, own_skip, eps, shifts[chain],
-                inverses[chain], x, of_above, counter, stream, noise, k0, k1,
-            )  # fmt: skip
+            make_gradient(row, width, rows, gradient, norm, neighbours)
             add_moments(row, width, groups, segments[chain, 0])
-            weigh(row, width, size, shifts[chain], inverses[chain])
+            weigh(row, width, norm.size, norm.shifts, norm.inverses)
             add_moments(row, width, groups, segments[chain, 1])
         if not is_last(arrived, chain, blocks):
             return
@@ -232,71 +204,63 @@ def average_kernel(parts: Parts, orders: Orders) -> Any:
 
 def lower_kernel(parts: Parts, orders: Orders) -> Any:
     """Return the kernel `lower`."""
-    shape, room, matrices = parts.shape, parts.room, parts.matrices
-    skipped, tile_rows, at_flags = shape.spec.skipped, shape.tile_rows, shape.at.flags
-    prepare, clear_sums, is_last = parts.block.begin, parts.sums.clear, last_function(shape)
+    spec, room, matrices = parts.shape.spec, parts.room, parts.matrices
     factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    take_mixing, store = matrices.take_mixing, parts.steps.store
+    skipped, prepare, take_mixing = (
+        spec.skipped, parts.block.begin, taps_functions(parts).take_mixing,
+    )  # fmt: skip
     make_gradient = _gradient_function(parts, orders)
     make_rows_again = making_functions(parts).make_rows_again
     lead_through, finish = orders.lead_through, orders.finish
-    clear_range, add_tile, end_range, finish_state, _ = state_functions(parts)
-    assert shape.spec.passing is not None
-    activated, at_delta = shape.spec.passing.order == ACTIVATION_FIRST, room.delta
+    assert spec.passing is not None
+    activated, rows_of = spec.passing.order == ACTIVATION_FIRST, rows_function(parts)
+    is_last, states = last_function(parts.shape), state_functions(parts)
+    add_products, finish_state, close = states.add_tile, states.finish_state, states.close
+
+    @inlined
+    def add_tile(row, width, sums, layer):
+        rows, gradient, norm, means, neighbours = layer
+        make_gradient(row, width, rows, gradient, norm, neighbours)
+        lead_through(
+            row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
+            norm.inverses, means, gradient.above,
+        )  # fmt: skip
+        if activated:
+            make_rows_again(row, width, rows)
+            finish(row, width, gradient.skip, gradient.above)
+        add_products(row, width, sums, rows, gradient)
+
+    sum_rows = sum_function(parts, states.clear_range, add_tile, states.end_range, activates=True)
 
     @kernel(registers_of(room))
     def lower(
         covariances, scales, xs, shifts, inverses, means, above, state, mixing, sums, arrived,
         record, factors, status, width, gain, skip, own_gain, own_skip, eps, stage, hidden,
-        first_chain, layer, at, step, k0, k1,
+        first_chain, layer, at, step, k0, k1, neighbours,
     ):  # fmt: skip
         """Make δ of a layer, and the sums over its rows.
 
         Parameters are those of `average` and of `backward.descend`.
         """
-        whole = cuda.shared.array(0, int64)
-        t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+        chain = cuda.blockIdx.y
         if status[chain] >> STEP_BITS < step:
             return
         prepare()
-        x = xs[chain if skipped else 0, at if skipped else 0]
-        of_above = above[chain if skipped else 0]
-        own = np.uint32(first_chain + chain)
-        stream, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-        counter, scale_of_rows = np.uint32(layer), scales[chain, at]
+        scale_of_rows = scales[chain, at]
         factorise_seen(covariances[chain, at], scale_of_rows)
         scale, _ = factorise_delta(state[chain, 0], stage)
-        take_mixing(mixing[chain])
-        unit, size = scale_of_rows / own_gain, width // shifts.shape[1]
-        for index in range(part, sums.shape[1], blocks):
-            clear_sums()
-            clear_range(sums[chain, index])
-            for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-                make_gradient(
-                    row, width, size, gain, skip * scale, own_skip, eps, shifts[chain],
-                    inverses[chain], x, of_above, counter, stream, noise, k0, k1,
-                )  # fmt: skip
-                lead_through(
-                    row, width, size, skip * scale, unit, eps, shifts[chain], inverses[chain],
-                    means[chain], of_above,
-                )  # fmt: skip
-                if activated:
-                    make_rows_again(row, width, own_skip, x)
-                    finish(row, width, skip * scale, of_above)
-                if skipped:
-                    store(at_delta, row, width, of_above)
-                add_tile(row, width, hidden, x, sums[chain, index])
-            end_range(sums[chain, index])
-            if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-        if not is_last(arrived, chain, blocks):
+        take_mixing(mixing[chain], neighbours)
+        unit = scale_of_rows / own_gain
+        rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
+        gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
+        norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
+        layer_of = rows, gradient, norm, means[chain], neighbours
+        sum_rows(sums, status, step, width, layer_of)
+        if not is_last(arrived, chain, cuda.gridDim.x):
             return
         finish_state(
             sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
         )  # fmt: skip
-        if t == 0:
-            factors[chain, at] = scale
-            if whole[u32(at_flags)] != NOT_STOPPED:
-                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        close(factors, status, at, step, scale)
 
     return lower

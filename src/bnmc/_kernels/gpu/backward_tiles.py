@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64
 
 from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.drawing import normals_of
+from bnmc._kernels.gpu.drawing import draw_function
 from bnmc._kernels.gpu.shape import VECTOR, Shape, u32
 
 #: Largest edge of the square of products that a thread sums.  The shares of all threads then fit
@@ -69,39 +68,10 @@ class Tiles(NamedTuple):
 def tiles_functions(shape: Shape, block: Block) -> Tiles:
     """Return the device functions of tiles."""
     return Tiles(
-        _draw_function(shape, block),
+        draw_function(shape),
         *_multiply_functions(shape, block),
         _add_cross_function(shape, block),
     )
-
-
-def _draw_function(shape: Shape, block: Block) -> Any:
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, draw_normals = block.thread, normals_of(shape)
-    quads, groups, stride = shape.quads, shape.groups, shape.stride
-
-    @cuda.jit(device=True)
-    def draw(at_tile, at_pivots, first_row, layer, stream, k0, k1):
-        """Write normals to a tile; a column without a pivot gets zeros."""
-        doubles = cuda.shared.array(0, float64)
-        numbers = cuda.shared.array(0, kind)
-        t = thread()
-        q, g = t % quads, t // quads
-        quad = np.uint32(first_row // 4 + q)
-        for k in range(g, columns, groups):
-            at = at_tile + k * stride + q
-            if doubles[u32(at_pivots + k)] > 0.0:
-                z0, z1, z2, z3 = draw_normals(np.uint32(k), quad, layer, stream, k0, k1)
-                numbers[u32(at)] = z0
-                numbers[u32(at + quads)] = z1
-                numbers[u32(at + 2 * quads)] = z2
-                numbers[u32(at + 3 * quads)] = z3
-            else:
-                for j in range(4):
-                    numbers[u32(at + j * quads)] = number(0.0)
-        cuda.syncthreads()
-
-    return draw
 
 
 def _multiply_functions(shape: Shape, block: Block) -> tuple[Any, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from bnmc._kernels.gpu.backward import Parts, begin_kernel, descend_kernel, top_kernel
+from bnmc._kernels.gpu.backward import begin_kernel, descend_kernel, top_kernel
+from bnmc._kernels.gpu.backward_frame import Parts
 from bnmc._kernels.gpu.backward_matrices import matrix_functions
 from bnmc._kernels.gpu.backward_orders import order_functions
 from bnmc._kernels.gpu.backward_orthogonal import (

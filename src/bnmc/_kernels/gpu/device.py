@@ -32,6 +32,7 @@ __all__ = [
     "device_module",
     "devices",
     "free_memory",
+    "inlined",
     "inverse_root32",
     "inverse_root64",
     "is_out_of_memory",
@@ -191,6 +192,15 @@ def kernel(most_registers: int) -> Any:
     if SIMULATED:
         return cuda.jit
     return cuda.jit(max_registers=most_registers, lto=False)
+
+
+def inlined(function: Any) -> Any:
+    """Compile a device function as part of every function that calls it.
+
+    Left to itself, the compiler first simplifies a function, and then decides where to copy it: the
+    instructions of a kernel would depend on how its code is divided into functions.
+    """
+    return cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))(function)
 
 
 def _names(code: Any) -> set[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import float64, uint32
 
 from bnmc._kernels.gpu.block import Block
-from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.numbers import normals32, normals32_of, normals64, normals64_of
 from bnmc._kernels.gpu.rows import Rows
 from bnmc._kernels.gpu.shape import Shape, u32
@@ -195,26 +195,21 @@ def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) 
     return add_drawn
 
 
-def tile_function(shape: Shape, block: Block) -> Any:
-    """Return the device function `draw_tile`."""
+def draw_function(shape: Shape) -> Any:
+    """Return the device function of the normals of a tile."""
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, draw_normals = block.thread, normals_of(shape)
-    quads, groups, chunk, accumulators = shape.quads, shape.groups, shape.chunk, shape.accumulators
-    padded, stride = shape.padded, shape.stride
-    at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
+    quads, groups, stride, draw_normals = shape.quads, shape.groups, shape.stride, normals_of(shape)
 
-    @cuda.jit(device=True)
-    def draw_tile(first_row, element, layer, stream, k0, k1):
-        """Write rows W a of the tile."""
+    @inlined
+    def draw(t, at_tile, at_pivots, first_row, element, layer, stream, k0, k1):
+        """Write normals to a tile, as thread t; a column without a pivot gets zeros."""
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
-        acc = cuda.local.array(accumulators, kind)
-        t = thread()
         q, g = t % quads, t // quads
         quad = np.uint32(first_row // 4 + q)
         for k in range(g, columns, groups):
             at = at_tile + k * stride + q
-            if doubles[u32(at_diagonal + k)] > 0.0:
+            if doubles[u32(at_pivots + k)] > 0.0:
                 z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
                 numbers[u32(at)] = z0
                 numbers[u32(at + quads)] = z1
@@ -224,6 +219,26 @@ def tile_function(shape: Shape, block: Block) -> Any:
                 for j in range(4):
                     numbers[u32(at + j * quads)] = number(0.0)
         cuda.syncthreads()
+
+    return draw
+
+
+def tile_function(shape: Shape, block: Block) -> Any:
+    """Return the device function `draw_tile`."""
+    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
+    thread, draw = block.thread, draw_function(shape)
+    quads, chunk, accumulators = shape.quads, shape.chunk, shape.accumulators
+    padded, stride = shape.padded, shape.stride
+    at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
+
+    @cuda.jit(device=True)
+    def draw_tile(first_row, element, layer, stream, k0, k1):
+        """Write rows W a of the tile."""
+        numbers = cuda.shared.array(0, kind)
+        acc = cuda.local.array(accumulators, kind)
+        t = thread()
+        q, g = t % quads, t // quads
+        draw(t, at_tile, at_diagonal, first_row, element, layer, stream, k0, k1)
         for c in range(accumulators):
             acc[c] = number(0.0)
         for k in range(min(columns, (g + 1) * chunk)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import log, sqrt
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda, kernel
 from bnmc._kernels.gpu.drawing import Drawing, normals_of
 from bnmc._kernels.gpu.gram import Gram
-from bnmc._kernels.gpu.registers import most_registers
+from bnmc._kernels.gpu.registers import MOST_REGISTERS, most_registers
 from bnmc._kernels.gpu.relative import KeptFactor, Relative
 from bnmc._kernels.gpu.rows import Rows
 from bnmc._kernels.gpu.scalars import philox4x32, uniform64
@@ -274,3 +275,20 @@ def renew_kernel(shape: Shape) -> Any:
             pair[0, i, j] = matrix[i, j]
 
     return renew
+
+
+@cache
+def select_kernel() -> Any:
+    """Return the kernel `select`."""
+
+    @kernel(MOST_REGISTERS)
+    def select(source, chosen, out):
+        """Copy the chosen matrices: a matrix per block."""
+        matrix = cuda.blockIdx.x
+        if chosen[matrix] != 0:
+            columns = out.shape[1]
+            for item in range(cuda.threadIdx.x, columns * columns, cuda.blockDim.x):
+                i, j = item // columns, item % columns
+                out[matrix, i, j] = source[matrix, i, j]
+
+    return select

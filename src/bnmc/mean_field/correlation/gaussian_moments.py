@@ -24,7 +24,7 @@ from bnmc.mean_field.correlation.functions import GaussianFunction
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 
-__all__ = ["Moments", "moments", "rough_moments"]
+__all__ = ["Moments", "moments", "normal_panels", "rough_moments"]
 
 # Half lengths of the interval, one tried after the other.  The normal density at 13 is 8e-38; at 38
 # it is the smallest that float64 numbers have.
@@ -120,7 +120,7 @@ def _on_panels(
     root = math.sqrt(variance)
     rule = gauss_legendre(_ORDER)
     for end in _ENDS:
-        z, half = panel_points(_edges(function.kinks, root, width, end), rule.nodes)
+        z, half = panel_points(normal_panels(function.kinks, root, width, end), rule.nodes)
         weight = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
         value = np.asarray(function.value(root * z), dtype=np.float64)
         counted = value * value * weight
@@ -155,8 +155,8 @@ def _on_panels(
     return found, scales
 
 
-def _edges(kinks: tuple[float, ...], root: float, width: float, end: float) -> FloatArray:
-    """Return the ends of the panels, in units of z."""
+def normal_panels(kinks: tuple[float, ...], root: float, width: float, end: float) -> FloatArray:
+    """Return the ends of panels of [−end, end] for functions of σ(root z) and σ(−root z)."""
     # E σ(u)σ(−u) sees the kinks on both sides.
     bends = np.concatenate([kinks, np.negative(kinks)]) / root
     points = [np.array([-end, 0.0, end]), bends]

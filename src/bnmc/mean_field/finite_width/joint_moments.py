@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from bnmc.chain.activations import Activation
+from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
 from bnmc.mean_field.finite_width.transforms import (
     LEAST_BATCH,
     TRANSFORM_ORDERS,
@@ -99,6 +100,20 @@ class JointMoments:
     m1111: float
     own: float
     pair: float
+
+    @property
+    def covariance(self) -> EntryCovariance:
+        """The covariances of the entries of σσᵀ."""
+        own, pair = self.m2, self.m11
+        return EntryCovariance(
+            ii_ii=self.m4 - own * own,
+            ii_jj=self.m22 - own * own,
+            ii_ij=self.m31 - own * pair,
+            ii_jk=self.m211 - own * pair,
+            ij_ij=self.m22 - pair * pair,
+            ij_ik=self.m211 - pair * pair,
+            ij_kl=self.m1111 - pair * pair,
+        )
 
 
 def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:

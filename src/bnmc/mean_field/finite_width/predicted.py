@@ -13,6 +13,7 @@ from bnmc.mean_field.finite_width.joint_moments import (
     joint_moments,
     odd_moments,
 )
+from bnmc.mean_field.finite_width.pair_fluctuations import pair_fluctuations
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.finite_width.sectors import (
     Sector,
@@ -41,8 +42,8 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     require_independent(chain)
     instead = "MeanField.trajectory(..., fluctuations=True) has them along the path of an input"
     require_fully_connected(chain, instead)
-    if chain.normalization.axis != "batch" or chain.normalization.is_identity:
-        raise ArgumentError("norm", chain.norm, '"batch" or "batch-uncentred"', instead)
+    if not chain.normalization.has_symmetric_fixed_point:
+        return pair_fluctuations(chain, rtol)
     point, errors = fixed_point_and_errors(chain)
     used = {name: error for name, error in errors.items() if name not in _ELSEWHERE}
     worst = max(used, key=lambda name: (not used[name] <= math.inf, used[name]))
@@ -101,11 +102,12 @@ def _sectors(
         pair = (joint_moments if centres else odd_moments)(activation, batch)
         jacobians_of = centred_jacobians if centres else odd_jacobians
         return [
-            stationary(noises(one, batch), jacobians_of(one, batch, point), batch) for one in pair
+            stationary(noises(one.covariance, batch), jacobians_of(one, batch, point), batch)
+            for one in pair
         ]
     return [
         stationary(
-            noises(one.joint, batch),
+            noises(one.joint.covariance, batch),
             uncentred_jacobians(one.trivial, one.standard, batch, point),
             batch,
         )

@@ -20,7 +20,7 @@ from bnmc.mean_field.finite_width.uncentred_bias import uncentred_bias
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["Fluctuations", "Prediction"]
+__all__ = ["Fluctuations", "Prediction", "mean_square_of"]
 
 _Sectors = tuple[Sector, ...]
 
@@ -372,7 +372,12 @@ class Fluctuations:
         ones = np.ones((n, n)) / n
         whitener = (np.eye(n) - ones) / math.sqrt(mu)
         whitener += ones / math.sqrt(point.b * (1.0 + (n - 1.0) * point.c))
-        return self._relative_to(whitener, self.sectors) / n**2
+
+        def relative(matrix: FloatArray) -> FloatArray:
+            found = whitener @ matrix @ whitener
+            return np.asarray(found - np.trace(found) / n * np.eye(n))
+
+        return mean_square_of(relative, self.sectors, n) / n**2
 
     def _bulk(self, sectors: _Sectors) -> float:
         """Return the mean square of the traceless part of PGP, for width 1."""
@@ -387,17 +392,26 @@ class Fluctuations:
             value += sectors[2].multiplicity * float(sectors[2].variance[0, 0])
         return value
 
-    def _relative_to(self, whitener: FloatArray, sectors: _Sectors) -> float:
-        """Return E‖WΔW − tr(WΔW) I/n‖², for W that permutations preserve and width 1."""
-        n = self.fixed_point.batch
-        total = 0.0
-        for sector, basis in zip(sectors, _examples(n), strict=True):
-            images = [whitener @ matrix @ whitener for matrix in basis]
-            images = [image - np.trace(image) / n * np.eye(n) for image in images]
-            inner = np.array([[float(np.sum(a * b)) for b in images] for a in images])
-            copies = len(sector.variance)
-            total += sector.multiplicity * float(np.sum(inner[:copies, :copies] * sector.variance))
-        return total
+
+def mean_square_of(
+    image: Callable[[FloatArray], FloatArray], sectors: _Sectors, batch: int
+) -> float:
+    """Return E‖image(Δ)‖² for a deviation Δ at width 1.
+
+    Parameters
+    ----------
+    image : callable
+        A linear map of symmetric matrices that permutations of the samples preserve.
+    sectors : tuple of Sector
+    batch : int
+    """
+    total = 0.0
+    for sector, basis in zip(sectors, _examples(batch), strict=True):
+        images = [image(matrix) for matrix in basis]
+        inner = np.array([[float(np.sum(a * b)) for b in images] for a in images])
+        copies = len(sector.variance)
+        total += sector.multiplicity * float(np.sum(inner[:copies, :copies] * sector.variance))
+    return total
 
 
 def _examples(batch: int) -> list[list[FloatArray]]:

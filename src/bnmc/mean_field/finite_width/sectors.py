@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
 from bnmc.mean_field.finite_width.joint_moments import JointMoments
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
@@ -34,6 +35,7 @@ __all__ = [
     "centred_jacobians",
     "noises",
     "odd_jacobians",
+    "pair_jacobians",
     "stationary",
     "uncentred_jacobians",
 ]
@@ -83,29 +85,21 @@ class Sector:
         return float(values[np.argmax(np.abs(values))].real)
 
 
-def noises(moments: JointMoments, batch: int) -> tuple[FloatArray, ...]:
-    """Return C in each sector that the batch has."""
-    n, m = batch, moments
-    total = n * (n - 1.0)
-    of_squares = n * m.m4 + total * m.m22 - (n * m.m2) ** 2
-    mixed = 2.0 * total * m.m31 + total * (n - 2.0) * m.m211 - n * m.m2 * total * m.m11
-    of_pairs = (
-        2.0 * total * m.m22
-        + 4.0 * total * (n - 2.0) * m.m211
-        + total * (n - 2.0) * (n - 3.0) * m.m1111
-        - (total * m.m11) ** 2
-    )
-    cross = mixed / math.sqrt(n * total)
-    trivial = np.array([[of_squares / n, cross], [cross, of_pairs / total]])
-    own = m.m4 - m.m22
+def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
+    """Return C in each sector that the batch has, from the covariances of the entries of σσᵀ."""
+    n, e = batch, entries
+    cross = math.sqrt(n - 1.0) * (2.0 * e.ii_ij + (n - 2.0) * e.ii_jk)
+    of_pairs = 2.0 * e.ij_ij + (n - 2.0) * (4.0 * e.ij_ik + (n - 3.0) * e.ij_kl)
+    trivial = np.array([[e.ii_ii + (n - 1.0) * e.ii_jj, cross], [cross, of_pairs]])
+    own = e.ii_ii - e.ii_jj
     if n == 2:
         return trivial, np.array([[own]])
-    both = math.sqrt(2.0 * (n - 2.0)) * (m.m31 - m.m211)
-    other = 2.0 * (m.m22 - m.m211 + (n - 3.0) * (m.m211 - m.m1111))
+    both = math.sqrt(2.0 * (n - 2.0)) * (e.ii_ij - e.ii_jk)
+    other = 2.0 * (e.ij_ij - e.ij_ik + (n - 3.0) * (e.ij_ik - e.ij_kl))
     standard = np.array([[own, both], [both, other]])
     if n == 3:
         return trivial, standard
-    return trivial, standard, np.array([[2.0 * (m.m22 - 2.0 * m.m211 + m.m1111)]])
+    return trivial, standard, np.array([[2.0 * (e.ij_ij - 2.0 * e.ij_ik + e.ij_kl)]])
 
 
 def centred_jacobians(
@@ -149,6 +143,32 @@ def uncentred_jacobians(
     if batch <= 3:
         return trivial, standard
     return trivial, standard, np.array([[point.eigenvalues[-1].real]])
+
+
+def pair_jacobians(
+    of_length: float, of_first: float, of_pair: float, batch: int
+) -> tuple[FloatArray, ...]:
+    """Return J in each sector of a map of pairs of samples.
+
+    Parameters
+    ----------
+    of_length : float
+        The derivative of a diagonal entry with respect to that before.
+    of_first, of_pair : float
+        Those of an entry off the diagonal with respect to one of its two diagonal entries and to
+        that entry.
+    batch : int
+        n ≥ 2.
+    """
+
+    def triangular(weight: float) -> FloatArray:
+        return np.array([[of_length, 0.0], [of_first * weight, of_pair]])
+
+    trivial = triangular(2.0 * math.sqrt(batch - 1.0))
+    if batch == 2:
+        return trivial, np.array([[of_length]])
+    standard = triangular(math.sqrt(2.0 * (batch - 2.0)))
+    return (trivial, standard, np.array([[of_pair]]))[: min(batch, 4) - 1]
 
 
 def stationary(

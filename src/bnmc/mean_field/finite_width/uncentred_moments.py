@@ -257,7 +257,7 @@ def _covariance(nodes: AngleNodes, first: FloatArray, second: FloatArray) -> flo
 
 def _difference(first: UncentredMoments, second: UncentredMoments, batch: int) -> float:
     """Return the largest difference of the Jacobians, and of the noise relative to its trace."""
-    noise = zip(noises(first.joint, batch), noises(second.joint, batch), strict=True)
+    noise = zip(*(noises(one.joint.covariance, batch) for one in (first, second)), strict=True)
     found = [float(np.abs(a - b).max() / np.trace(a)) for a, b in noise]
     found += [float(np.abs(first.trivial - second.trivial).max())]
     found += [float(np.abs(first.standard - second.standard).max())]

@@ -53,7 +53,7 @@ def limit(
         As in `bnmc.Chain`.
     norm : {"batch", "batch-uncentred"}
         The normalization; eps is 0.
-    rtol : float, optional
+    rtol : float, default 1e-8
         Largest acceptable `Limit.error`, > 0.
 
     Returns

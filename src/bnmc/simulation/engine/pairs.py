@@ -206,9 +206,8 @@ class Pairs:
             recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
         trace = np.full((traced, layers, 2), np.nan)
         trace[..., 1] = np.inf
-        covariance = self.chain.covariance
-        if covariance.is_identity or isinstance(covariance, WithBias):
-            variance = covariance.variance if isinstance(covariance, WithBias) else 0.0
+        variance = self._constant
+        if variance is not None:
             self._run(
                 self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded,
                 variance,
@@ -218,6 +217,14 @@ class Pairs:
             self._advance_singly(layers, until, trace, recorded)
         self._check()
         return recorded, trace
+
+    @property
+    def _constant(self) -> float | None:
+        """What the kernel adds to Gram matrices; None if they are mapped between its calls."""
+        covariance = self.chain.covariance
+        if isinstance(covariance, WithBias):
+            return covariance.variance
+        return 0.0 if covariance.is_identity else None
 
     def _advance_singly(
         self, layers: int, until: int, trace: NDArray[np.float64], recorded: NDArray[np.float64]
@@ -235,10 +242,13 @@ class Pairs:
 
     def _take_covariances(self, until: int) -> None:
         """Replace the Gram matrices that the next layer starts from by covariances of its rows."""
-        goes_on = (self.status[:, 0] == 0) & ((self.met < 0) | (self.layer < until))
-        behind = goes_on & (self.met < 0) & (self.layer + 1 > self.lag)
-        for side, moved in enumerate((goes_on, behind)):
+        for side, moved in enumerate(self._moved(until)):
             self.grams[moved, side] = self.chain.covariance(self.grams[moved, side])
+
+    def _moved(self, until: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which chains ahead, and which behind, go through the next layer."""
+        ahead = (self.status[:, 0] == 0) & ((self.met < 0) | (self.layer < until))
+        return ahead, ahead & (self.met < 0) & (self.layer + 1 > self.lag)
 
     def _run(
         self,

@@ -5,6 +5,7 @@ A device takes the pairs in ranges that fit in its memory.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -14,10 +15,13 @@ from numpy.typing import NDArray
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
+from bnmc._kernels.gpu.pairs import select_kernel
+from bnmc._kernels.gpu.passes import cover_kernel
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.splits import even_ranges, ranges
 from bnmc.chain.chain import Chain
+from bnmc.chain.covariance import OfConvolution, WithBias
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
 from bnmc.simulation.engine.gpu.arrays import device_memory
@@ -28,6 +32,9 @@ __all__ = ["GpuPairs", "meet_on_devices"]
 
 #: Part of the free memory of a device that a range of pairs may take.
 SHARE_OF_MEMORY = 0.5
+
+# Most threads of a block of the kernels `cover` and `select`.
+MOST_THREADS = 256
 
 #: Most pairs of a range, which bounds the memory of the host.
 MOST_OF_RANGE = 1 << 17
@@ -75,6 +82,31 @@ class GpuPairs(Pairs):
                 numba_cuda.to_device(np.ascontiguousarray(matrix)),
             )  # fmt: skip
 
+    @property
+    def _constant(self) -> float | None:
+        """0 if the covariance is the Gram matrix; else None: the kernel `couple` adds nothing."""
+        return 0.0 if self.chain.covariance.is_identity else None
+
+    def _take_covariances(self, until: int) -> None:
+        """Replace the Gram matrices that the next layer starts from by covariances of its rows."""
+        covariance, n, count = self.chain.covariance, self.chain.batch, 2 * len(self.met)
+        if isinstance(covariance, OfConvolution):
+            taps, bias = covariance.convolution.neighbours(n), covariance.bias
+        else:
+            assert isinstance(covariance, WithBias)
+            taps, bias = np.arange(n)[None], covariance.variance
+        moved = np.stack(self._moved(until), axis=1).ravel().astype(np.int64)
+        grams, covered = (one.reshape(count, n, n) for one in (self._grams, self._work[0]))
+        threads = min(MOST_THREADS, 32 * math.ceil(n * n / 32))
+        with _room(taps.nbytes + moved.nbytes):
+            launch(
+                cover_kernel(), count, threads, 0, 0, grams,
+                numba_cuda.to_device(np.ascontiguousarray(taps, np.int64)), bias, covered,
+            )  # fmt: skip
+            launch(
+                select_kernel(), count, threads, 0, 0, covered, numba_cuda.to_device(moved), grams
+            )  # fmt: skip
+
     def _run(
         self,
         law: codes.Law,
@@ -86,7 +118,7 @@ class GpuPairs(Pairs):
         record: NDArray[np.float64],
         variance: float = 0.0,
     ) -> None:
-        assert variance == 0.0, "pairs with a bias are coupled on the CPU"
+        assert variance == 0.0, "the kernel `cover` adds the bias"
         kernels, pairs = self._kernels, len(self.met)
         small = [self.met, self.tries, self.status, record, trace]
         with _room(sum(values.nbytes for values in small)):
