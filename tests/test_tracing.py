@@ -175,11 +175,12 @@ def test_without_coverage_nothing_changes_while_tests_are_collected():
 
 def test_the_list_is_written_from_what_tests_execute(monkeypatch, tmp_path, capsys):
     of_line = {"one.py": {1: ["x[1]", "x[2]", "y"], 2: ["y"]}}
-    learned = SimpleNamespace(of_line=of_line, seconds={"x[1]": 2.0, "x[2]": 1.0, "y": 3.0})
+    seconds = {"x[1]": 2.0, "x[2]": 1.0, "y": 3.0, "z": 4.0}
+    learned = SimpleNamespace(of_line=of_line, seconds=seconds)
     import mutants
 
     monkeypatch.setattr(mutants, "learn", lambda where, folder: learned)
     monkeypatch.setattr(tracing, "LIST", tmp_path / "list.txt")
     tracing.main(tmp_path)
-    assert (tmp_path / "list.txt").read_text() == tracing.HEAD + "x\n"
-    assert capsys.readouterr().out == "1 tests run without coverage: 3 s of 6 s\n"
+    assert (tmp_path / "list.txt").read_text() == tracing.HEAD + "x\nz\n"
+    assert capsys.readouterr().out == "2 tests run without coverage: 7 s of 10 s\n"

@@ -234,11 +234,12 @@ def main(folder: Path) -> None:
     import mutants
 
     learned = mutants.learn(["-m", "not slow"], folder)
-    tests = defaultdict(set)
+    # Some execute no line of the package, or only in other processes.
+    tests: dict[str, set[tuple[str, int]]] = {name: set() for name in learned.seconds}
     for path, lines in learned.of_line.items():
         for line, names in lines.items():
             for name in names:
-                tests[name].add((path, line))
+                tests.setdefault(name, set()).add((path, line))
     found = others_reach(tests, learned.seconds)
     LIST.write_text(HEAD + "".join(f"{name}\n" for name in found))
     saved = sum(
