@@ -46,7 +46,7 @@ def test_a_test_is_left_out_only_if_others_reach_its_lines():
     # Of twins the faster one counts; a fast test is not worth leaving out.
     assert others_reach(lines, seconds) == ["slow", "twin"]
     assert others_reach({**lines, "other": {4}}, seconds) == ["slow"]
-    assert others_reach(lines, dict.fromkeys(lines, 0.2)) == []
+    assert others_reach(lines, dict.fromkeys(lines, 0.1)) == []
 
 
 def test_a_name_stands_for_all_cases_unless_one_must_remain():

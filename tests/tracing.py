@@ -45,7 +45,7 @@ ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matri
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
 
 #: Tests that take fewer seconds, all cases together, and single cases: not worth a line.
-LEAST_SECONDS, LEAST_OF_CASE = 0.3, 0.3
+LEAST_SECONDS, LEAST_OF_CASE = 0.15, 0.15
 
 HEAD = """\
 # Tests that run without coverage, because others reach the same lines: see tracing.py.

@@ -85,8 +85,12 @@ REFUSING = {
 }
 
 
-#: The map of the mean field has biases; its fixed point has none.
-KNOWN = {("bias_variance", "mean field, map"), ("bias_variance", "mean field, path")}
+#: The map of the mean field has biases; its fixed point has none.  Norms over the features have
+#: fluctuations at their fixed points.
+KNOWN = {
+    ("bias_variance", "mean field, map"), ("bias_variance", "mean field, path"),
+    ("norm", "mean field, fluctuations"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

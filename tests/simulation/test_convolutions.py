@@ -392,8 +392,9 @@ def test_sizes_are_checked_before_any_work(monkeypatch):
 
 def test_other_functions_name_their_alternative():
     chain = bnmc.Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2))
+    layer = bnmc.Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2), norm="layer")
     with pytest.raises(BackendError, match="backend='cpu'"):
-        bnmc.mixing.tv_bound(chain, 2, backend="cuda")
+        bnmc.mixing.tv_bound(layer, 2, backend="cuda")
     for call in (
         lambda: bnmc.MeanField(chain).fluctuations(),
         lambda: bnmc.kernels.law(chain),

@@ -359,7 +359,7 @@ class Chain:
             Number of samples.  The batch of the chain is the number of samples times that of the
             pixels, and its Gram matrices are over samples and pixels, with the sample as the
             slower index.
-        activation : str, Activation or callable
+        activation : str, Activation or callable, default "relu"
         shape : (int, int), default (8, 8)
             Height and width of the images in pixels.
         kernel : (int, int), default (3, 3)

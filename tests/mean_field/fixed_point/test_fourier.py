@@ -128,10 +128,6 @@ def test_the_slowest_component_is_a_mode():
             lambda field: field.fixed_point(), "^bias_variance: got 0.1, allowed: 0 .*trajectory",
         ),
         (
-            bnmc.Chain(20, 3, norm="layer"), lambda field: field.fluctuations(),
-            "^norm: got 'layer', .*fluctuations=True",
-        ),
-        (
             bnmc.Chain(20, 3, order="activation-norm"), lambda field: field.fixed_point(),
             "^order: got 'activation-norm', .*bnmc.simulate",
         ),

@@ -73,7 +73,7 @@ def uncentred_bias(
     base = _score(f, h, n, trivial, covariance, point, 0, 0)
     third, fourth = third - base, fourth - base
     scores = np.stack([base, third, fourth])
-    mean_fourth = 3.0 * n * (n - 1.0) / (n + 1.0)
+    mean_fourth = float(_others(np.zeros(1), np.zeros(1), n, n, 4)[0])
     mean = float(nodes.weight @ (base + fourth * mean_fourth))
     second = []
     for one in (parts[:, 0], parts[:, 1]):
@@ -161,7 +161,10 @@ def _rule(
 
 
 def _others(sums: FloatArray, squares: FloatArray, left: int, n: int, power: int) -> FloatArray:
-    """Return the expected sum of third or fourth powers of the other N = `left` coordinates."""
+    """Return the expected sum of third or fourth powers of the other N = `left` coordinates.
+
+    `sums` and `squares` are those of the coordinates that are known.
+    """
     if left == 0:
         return np.zeros_like(sums)
     centre = -sums / left
