@@ -368,7 +368,7 @@ class Chain:
         norm : str or GroupNorm, default "batch"
             "batch" takes mean and variance of a channel over samples and pixels.  A norm over the
             features acts on the channels of each pixel.
-        gain, eps : float
+        gain, eps : float, default 1.0 and 0.0
             As in `Chain`.  Weights have variance gain²/(channels · taps).
 
         Returns
