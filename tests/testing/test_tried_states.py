@@ -50,3 +50,12 @@ def test_a_chain_whose_columns_cannot_be_read():
     state = rows_apart(bnmc.Chain(20, 2, "linear"), 0)
     state.add(np.random.default_rng(0).standard_normal((2, 20, 20)) @ state.layer.a[0])
     assert state.readings == []
+
+
+@pytest.mark.parametrize("batch", [3, 4, 7])
+def test_half_of_the_samples_are_copies(batch):
+    """But two differ even in a batch of three: a norm over the batch divides by their spread."""
+    chain = bnmc.Chain(6, batch, "relu")
+    states = dict(tried_states(chain, lambda h: h, np.random.default_rng(0)))
+    samples = states["duplicated samples"].y[0].T
+    assert len(np.unique(samples, axis=0)) == (batch + 1) // 2
