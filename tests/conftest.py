@@ -22,25 +22,19 @@ settings.load_profile("bnmc-fuzz" if os.environ.get("BNMC_FUZZ") == "1" else "bn
 
 
 def pytest_configure(config):
-    """Switch coverage off where it only costs time, and rewrite assertions of the tests alone."""
-    # pytest rewrites those of this package too, because it contains a plugin.
-    config.pluginmanager.rewrite_hook._must_rewrite.discard("bnmc")
+    """Switch coverage off where it only costs time."""
     config.pluginmanager.register(Tracing(listed(LIST.read_text())), "tracing")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Leave what is collected, which lives as long as the process, out of garbage collections.
-
-    These become rarer too: of what a compilation allocates nearly everything is freed without them.
-    """
+    """Leave what is collected, which lives as long as the process, out of garbage collections."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
-        gc.set_threshold(20_000)
 
 
 def pytest_collection_modifyitems(items):

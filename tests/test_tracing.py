@@ -3,14 +3,12 @@
 import ast
 import sys
 from functools import cache
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tracing
-from tracing import LIST, Tracing, listed, only_imports_of_the_package, others_reach
+from tracing import LIST, Tracing, listed, others_reach
 
 ROOT = Path(__file__).parents[1]
 
@@ -126,51 +124,6 @@ def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, parts
     finally:
         sys.settrace(before)
     assert (during, after) == (tracer if is_traced else None, tracer)
-
-
-def test_while_tests_are_collected_only_the_package_is_traced(tmp_path, monkeypatch):
-    (tmp_path / "other_of_tracing.py").write_text("x = 1\n")
-    (tmp_path / "own.py").write_text("import other_of_tracing\n\ny = (lambda: 2)()\n")
-    (tmp_path / "test_own.py").write_text("z = (lambda: 3)()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "other_of_tracing", raising=False)
-    lines = set()
-
-    def tracer(frame, event, argument):
-        path = Path(frame.f_code.co_filename)
-        if path.parent == tmp_path:
-            lines.add((path.name, frame.f_lineno))
-        return tracer
-
-    def load(name):
-        spec = spec_from_file_location(name, tmp_path / f"{name.rpartition('.')[2]}.py")
-        spec.loader.exec_module(module_from_spec(spec))
-
-    before = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        collection = Tracing(()).pytest_collection()
-        next(collection)
-        during = sys.gettrace()
-        load("tests.test_own")
-        load("bnmc.own")
-        with pytest.raises(StopIteration, match="result"):
-            collection.send("result")
-        after = sys.gettrace()
-    finally:
-        sys.settrace(before)
-    assert (during, after) == (None, tracer)
-    assert {line for line in lines if line[1]} == {("own.py", 1), ("own.py", 3)}
-
-
-def test_without_coverage_nothing_changes_while_tests_are_collected():
-    executed, before = SourceFileLoader.exec_module, sys.gettrace()
-    sys.settrace(None)
-    try:
-        with only_imports_of_the_package():
-            assert SourceFileLoader.exec_module is executed
-    finally:
-        sys.settrace(before)
 
 
 def test_the_list_is_written_from_what_tests_execute(monkeypatch, tmp_path, capsys):

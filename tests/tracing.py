@@ -17,22 +17,13 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest import mock
 
 import pytest
 
-__all__ = [
-    "LIST",
-    "Tracing",
-    "compilation_without_a_tracer",
-    "listed",
-    "only_imports_of_the_package",
-    "others_reach",
-]
+__all__ = ["LIST", "Tracing", "compilation_without_a_tracer", "listed", "others_reach"]
 
 LIST = Path(__file__).with_name("untraced.txt")
 
@@ -72,42 +63,6 @@ def switched_off() -> Iterator[None]:
 
 
 @contextmanager
-def traced_by(tracer: Any) -> Iterator[None]:
-    """Let a function trace this thread, or nothing."""
-    before = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
-@contextmanager
-def only_imports_of_the_package() -> Iterator[None]:
-    """Switch coverage off in this thread, but for modules of this package that are imported.
-
-    Collecting tests takes twice as long under coverage, most of it in pytest and in other packages.
-    """
-    tracer = sys.gettrace()
-    if tracer is None:
-        yield
-        return
-    executed = SourceFileLoader.exec_module
-
-    def exec_module(self: SourceFileLoader, module: ModuleType) -> None:
-        of_package = module.__name__.partition(".")[0] == "bnmc"
-        with traced_by(tracer if of_package else None):
-            executed(self, module)
-
-    with (
-        mock.patch.object(SourceFileLoader, "exec_module", exec_module),
-        compilation_without_a_tracer(),
-        traced_by(None),
-    ):
-        yield
-
-
-@contextmanager
 def compilation_without_a_tracer() -> Iterator[None]:
     """Switch coverage off while Numba compiles the functions of this package.
 
@@ -128,8 +83,12 @@ def compilation_without_a_tracer() -> Iterator[None]:
         if not of_package and module.rpartition(".")[2] not in SCALAR_TESTS:
             return compiled(self, signature)
         # Other threads may start threads meanwhile, so `switched_off` is too much.
-        with traced_by(None):
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
             return compiled(self, signature)
+        finally:
+            sys.settrace(tracer)
 
     with mock.patch.object(Dispatcher, "compile", untraced):
         yield
@@ -145,9 +104,9 @@ def untraced_where_no_tests_run(session: pytest.Session) -> AbstractContextManag
 class Tracing:
     """A pytest plugin that switches coverage off where it only costs time.
 
-    This is in the process that hands tests to workers, while tests are collected, in listed tests,
-    in tests marked `untraced`, and in the folders `ALIKE` in all but the first cases of
-    parametrized tests.  If mutants.py asks what the tests execute, coverage traces all tests.
+    This is in the process that hands tests to workers, in listed tests, in tests marked `untraced`,
+    and in the folders `ALIKE` in all but the first cases of parametrized tests.  If mutants.py asks
+    what the tests execute, coverage traces all tests.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -173,12 +132,6 @@ class Tracing:
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
         """Start workers, and the threads that listen to them."""
         with untraced_where_no_tests_run(session):
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self) -> Iterator[object]:
-        """Import the test files and what they import."""
-        with only_imports_of_the_package():
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
