@@ -37,7 +37,7 @@ def test_every_kernel_compiles(ptx):
     # Kernels that share nearly all device functions with another one compile with the slow tests.
     if len(files) > 20:
         every |= {"rows", "moments", "top", "mix", "lower", "orthogonalise"}
-        every |= {"top_orthogonal", "begin_orthogonal", "descend_orthogonal"}
+        every |= {"frame", "framed", "top_orthogonal", "begin_orthogonal", "descend_orthogonal"}
     assert {name.split("-")[0] for name in files} - {"cover", "select", "unfold"} == every
     for name in files:
         text = (ptx / name).read_text()
