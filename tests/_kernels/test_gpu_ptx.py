@@ -36,7 +36,7 @@ def test_every_kernel_compiles(ptx):
     # Kernels that share most device functions with another one compile with the slow tests.
     if len(files) > 20:
         every |= {"rows", "moments", "finish", "top", "descend"}
-        every |= {"mix", "average", "lower", "orthogonalise"}
+        every |= {"mix", "average", "lower", "orthogonalise", "frame", "framed"}
         every |= {"top_orthogonal", "begin_orthogonal", "descend_orthogonal"}
     assert {name.split("-")[0] for name in files} - {"cover", "select", "unfold"} == every
     for name in files:
