@@ -1,8 +1,8 @@
 """Numbers at the ends of the ranges that docstrings state, and just beyond them.
 
-Every ``>= 1``, ``> 0``, ``in (0, 1)`` and ``1 … 2⁵³`` of an int or a float is tried: a call with the
-first number outside raises an error about the argument, and one with the last number inside passes
-the check.  Calls end at the check, before any work.
+Every ``>= 1``, ``> 0``, ``in (0, 1)`` and ``1 … 2⁵³`` of an int or a float is tried: a call with
+the first number outside raises an error about the argument, and one with the last number inside
+passes the check.  Calls end at the check, before any work.
 """
 
 import importlib
