@@ -53,6 +53,7 @@ CROSS_CUTTING = {
     "test_fuzz.py": "calls public functions and commands at random",
     "test_pages.py": "compares tables and pictures of the documentation with the package",
     "test_public_api.py": "lists all public names",
+    "test_ranges.py": "calls all public functions at the ends of the ranges of their arguments",
     "test_readme.py": "runs the programs of the README",
     "experiments/limits/test_full_sizes.py": "runs all figures of the limits on files of data",
     "experiments/training/test_full_sizes.py": "runs all training figures on files of data",
