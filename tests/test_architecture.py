@@ -51,6 +51,7 @@ CROSS_CUTTING = {
     "test_faults.py": "tests the tool that puts faults into the package",
     "test_tracing.py": "tests the list of tests that run without coverage",
     "test_fuzz.py": "calls public functions and commands at random",
+    "test_memory.py": "measures the memory of functions of several packages",
     "test_pages.py": "compares tables and pictures of the documentation with the package",
     "test_public_api.py": "lists all public names",
     "test_ranges.py": "calls all public functions at the ends of the ranges of their arguments",
