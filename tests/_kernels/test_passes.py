@@ -19,9 +19,9 @@ def body_of(kernel, body):
 def test_moments_of_neighbours_cancel_no_mean(body, dtype):
     """With a mean that is 1000 standard deviations away, at every place and length."""
     generator = np.random.default_rng(0)
-    block = memory.aligned_zeros((4 * numbers.BLOCK,), dtype)
+    block = memory.aligned_zeros((4 * numbers.STRIDE,), dtype)
     block[:] = 1000.0 + generator.standard_normal(block.size)
-    scratch = np.zeros(numbers.TILE * numbers.BLOCK, dtype)
+    scratch = np.zeros(numbers.TILE * numbers.STRIDE, dtype)
     for at, length in ((0, 1), (3, 2), (5, 63), (0, 64), (7, 300), (512, 512)):
         values = block[at : at + length].astype(np.float64)
         mean, squares = body_of(passes.moments_of, body)(block, at, length, scratch)
@@ -39,14 +39,14 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     panels = -(-width // panel)
     room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
     room.moments[:] = np.nan
-    block = memory.aligned_zeros((memory.padded(columns) * numbers.BLOCK,), dtype)
-    scratch = np.zeros(numbers.TILE * numbers.BLOCK, dtype)
+    block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
+    scratch = np.zeros(numbers.TILE * numbers.STRIDE, dtype)
     add, merge = (body_of(one, body) for one in (passes.add_moments, passes.merge_moments))
     for number in range(panels):
         for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):
             rows = values[start : start + numbers.BLOCK]
             block[:] = 1e9  # what is beyond the rows counts for nothing
-            block.reshape(-1, numbers.BLOCK)[:columns, : len(rows)] = rows.T
+            block.reshape(-1, numbers.STRIDE)[:columns, : len(rows)] = rows.T
             add(style, law, panel, number, start, len(rows), block, scratch, room.moments)
     event, column = merge(style, law, panel, block, room)
     return room.shift, room.scale, event, column

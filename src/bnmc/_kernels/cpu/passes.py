@@ -34,7 +34,7 @@ from bnmc._kernels.cpu.blocks import (
 )
 from bnmc._kernels.cpu.layers import merge_panels
 from bnmc._kernels.cpu.memory import aligned_zeros, stride
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals, fill_uniforms
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals, fill_uniforms
 from bnmc._kernels.cpu.rows import (
     activate_block,
     draw_regular,
@@ -162,7 +162,7 @@ def add_moments(style, law, panel, number, start, count, block, scratch, moments
         length = end - row
         segment = moments[number + group]
         for i in range(law.columns):
-            mean, squares = moments_of(block, i * BLOCK + row, length, scratch)
+            mean, squares = moments_of(block, i * STRIDE + row, length, scratch)
             if before > 0:
                 between = squares_between(segment[0, i], before, mean, length)
                 mean = merged_mean(segment[0, i], before, mean, length)
@@ -213,7 +213,7 @@ def normalise_samples(style, law, start, rows, block, room):
         for i in range(law.columns):
             shift = block.dtype.type(room.shift[group, i])
             scale = block.dtype.type(room.scale[group, i])
-            for at in range(np.uintp(i * BLOCK + row), np.uintp(i * BLOCK + end)):
+            for at in range(np.uintp(i * STRIDE + row), np.uintp(i * STRIDE + end)):
                 block[at] = (block[at] - shift) * scale
         row = end
 
@@ -240,7 +240,7 @@ def add_bias(style, law, element, start, rows, draw, tile, block):
     factor = block.dtype.type(style.bias)
     for i in range(law.columns):
         for row in range(np.uintp(rows)):
-            block[np.uintp(i * BLOCK) + row] += factor * tile[row]
+            block[np.uintp(i * STRIDE) + row] += factor * tile[row]
 
 
 @kernel
@@ -301,8 +301,8 @@ def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
 def normalise_rows(block, law, rows, means, scales):
     """Normalize the rows of a block in place."""
     for i in range(law.columns):
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // law.batch * BLOCK)
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // law.batch * STRIDE)
         for row in range(np.uintp(rows)):
             block[column + row] = (block[column + row] - means[group + row]) * scales[group + row]
 
@@ -311,7 +311,7 @@ def normalise_rows(block, law, rows, means, scales):
 def load_columns(hidden, columns, rows, first_row, block):
     """Write kept rows, from `first_row` on, to the columns of a block."""
     for i in range(columns):
-        values = block[i * BLOCK : i * BLOCK + rows]
+        values = block[i * STRIDE : i * STRIDE + rows]
         kept = hidden[i, first_row : first_row + rows]
         for row in range(rows):
             values[row] = kept[row]
