@@ -19,7 +19,7 @@ def body_of(kernel, body):
 def test_moments_of_neighbours_cancel_no_mean(body, dtype):
     """With a mean that is 1000 standard deviations away, at every place and length."""
     generator = np.random.default_rng(0)
-    block = memory.aligned_zeros((8 * numbers.BLOCK,), dtype)
+    block = memory.aligned_zeros((8 * numbers.STRIDE,), dtype)
     block[:] = 1000.0 + generator.standard_normal(block.size)
     out = np.zeros(13)
     for first, row, length in (
@@ -30,8 +30,8 @@ def test_moments_of_neighbours_cancel_no_mean(body, dtype):
         (0, 7, 300),
         (4, 0, 512),
     ):
-        body_of(passes.moments_of, body)(block, first * numbers.BLOCK + row, length, out)
-        values = block.reshape(8, numbers.BLOCK)[first : first + 4, row : row + length]
+        body_of(passes.moments_of, body)(block, first * numbers.STRIDE + row, length, out)
+        values = block.reshape(8, numbers.STRIDE)[first : first + 4, row : row + length]
         values = values.astype(np.float64)
         atol = 1e-14 * 1000.0 + 1e-3 * np.finfo(dtype).eps * 1000.0
         np.testing.assert_allclose(out[:4], values.mean(axis=1), rtol=0, atol=atol)
@@ -50,14 +50,14 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     panels = -(-width // panel)
     room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
     room.moments[:] = np.nan
-    block = memory.aligned_zeros((memory.padded(columns) * numbers.BLOCK,), dtype)
+    block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
     scratch = np.zeros(12)
     add, merge = (body_of(one, body) for one in (passes.add_moments, passes.merge_moments))
     for number in range(panels):
         for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):
             rows = values[start : start + numbers.BLOCK]
             block[:] = 1e9  # what is beyond the rows counts for nothing
-            block.reshape(-1, numbers.BLOCK)[:columns, : len(rows)] = rows.T
+            block.reshape(-1, numbers.STRIDE)[:columns, : len(rows)] = rows.T
             add(style, law, panel, number, start, len(rows), block, scratch, room.moments)
     event, column = merge(style, law, panel, block, room)
     return room.shift, room.scale, event, column

@@ -34,7 +34,7 @@ from bnmc._kernels.cpu.blocks import (
 )
 from bnmc._kernels.cpu.layers import merge_panels
 from bnmc._kernels.cpu.memory import aligned_zeros, stride
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals, fill_uniforms
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals, fill_uniforms
 from bnmc._kernels.cpu.rows import (
     activate_block,
     draw_regular,
@@ -122,13 +122,13 @@ def moments_of(block, at, length, out):
     for k in range(4):
         lanes = zero_wide(block)
         for row in range(0, whole, strip):
-            lanes = lanes + load_wide(block, at + k * BLOCK + row)
+            lanes = lanes + load_wide(block, at + k * STRIDE + row)
         out[k] = sum_lanes(lanes)
     # Rows beyond whole vectors are added one by one.  An addition takes several cycles, so four
     # columns are added at once.
     totals = load_across(out, 0, 1)
     for row in range(whole, length):
-        totals = totals + load_across(block, at + row, BLOCK)
+        totals = totals + load_across(block, at + row, STRIDE)
     store(out, 0, totals)
     # The centre is the mean up to rounding, so its error is summed as well.
     for k in range(4):
@@ -136,7 +136,7 @@ def moments_of(block, at, length, out):
         middle = fill_like(zero_wide(block), centre)
         first, second = zero_wide(block), zero_wide(block)
         for row in range(0, whole, strip):
-            deviation = load_wide(block, at + k * BLOCK + row) - middle
+            deviation = load_wide(block, at + k * STRIDE + row) - middle
             first = first + deviation
             second = multiply_add(deviation, deviation, second)
         out[k] = centre
@@ -145,7 +145,7 @@ def moments_of(block, at, length, out):
     centres = load_across(out, 0, 1)
     squares, shifts = load_across(out, 4, 1), load_across(out, 8, 1)
     for row in range(whole, length):
-        deviations = load_across(block, at + row, BLOCK) - centres
+        deviations = load_across(block, at + row, STRIDE) - centres
         shifts = shifts + deviations
         squares = squares + deviations * deviations
     store(out, 4, squares)
@@ -174,7 +174,7 @@ def add_moments(style, law, panel, number, start, count, block, scratch, moments
         segment = moments[number + group]
         for i in range(law.columns):
             if i % 4 == 0:
-                moments_of(block, i * BLOCK + row, length, scratch)
+                moments_of(block, i * STRIDE + row, length, scratch)
             mean, squares = scratch[i % 4], scratch[4 + i % 4]
             if before > 0:
                 between = squares_between(segment[0, i], before, mean, length)
@@ -226,7 +226,7 @@ def normalise_samples(style, law, start, rows, block, room):
         for i in range(law.columns):
             shift = block.dtype.type(room.shift[group, i])
             scale = block.dtype.type(room.scale[group, i])
-            for at in range(np.uintp(i * BLOCK + row), np.uintp(i * BLOCK + end)):
+            for at in range(np.uintp(i * STRIDE + row), np.uintp(i * STRIDE + end)):
                 block[at] = (block[at] - shift) * scale
         row = end
 
@@ -253,7 +253,7 @@ def add_bias(style, law, element, start, rows, draw, tile, block):
     factor = block.dtype.type(style.bias)
     for i in range(law.columns):
         for row in range(np.uintp(rows)):
-            block[np.uintp(i * BLOCK) + row] += factor * tile[row]
+            block[np.uintp(i * STRIDE) + row] += factor * tile[row]
 
 
 @kernel
@@ -314,8 +314,8 @@ def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
 def normalise_rows(block, law, rows, means, scales):
     """Normalize the rows of a block in place."""
     for i in range(law.columns):
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // law.batch * BLOCK)
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // law.batch * STRIDE)
         for row in range(np.uintp(rows)):
             block[column + row] = (block[column + row] - means[group + row]) * scales[group + row]
 
@@ -324,7 +324,7 @@ def normalise_rows(block, law, rows, means, scales):
 def load_columns(hidden, columns, rows, first_row, block):
     """Write kept rows, from `first_row` on, to the columns of a block."""
     for i in range(columns):
-        values = block[i * BLOCK : i * BLOCK + rows]
+        values = block[i * STRIDE : i * STRIDE + rows]
         kept = hidden[i, first_row : first_row + rows]
         for row in range(rows):
             values[row] = kept[row]
