@@ -24,7 +24,7 @@ import numpy as np
 from bench.report import Cell, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, at_once, interleave
 from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.peaks import NORMALS, fill_blocks, fma_kernel, vector_registers
+from bnmc._kernels.cpu.peaks import NORMALS, PLACES, fill_blocks, fma_kernel, vector_registers
 from bnmc.testing.machine_limits import layer_flops, layer_normals
 
 DTYPES = ("float32", "float64")
@@ -53,10 +53,22 @@ class Rates:
         ]
 
     def times(
-        self, timings: Mapping[str, Timings], *, width: int, batch: int, sampler: str
+        self,
+        timings: Mapping[str, Timings],
+        *,
+        width: int,
+        batch: int,
+        sampler: str,
+        drawn: bool = False,
     ) -> Timings:
-        """The roofline of a layer in seconds, round by round."""
+        """The roofline of a layer in seconds, round by round.
+
+        With `drawn`, only normals count that the conditional sampler draws under centred
+        normalization: width (batch - 1).
+        """
         normals = layer_normals(width, batch, sampler)
+        if drawn and sampler == "conditional":
+            normals -= width
         flops = layer_flops(width, batch, sampler)
         pairs = zip(timings[self.normals].seconds, timings[self.flops].seconds, strict=True)
         return Timings(tuple(normals * a + flops * b for a, b in pairs))
@@ -78,7 +90,7 @@ def library_normals(dtype: str, seed: int) -> Callable[[int], Run]:
     The repetitions are in compiled code, as in the samplers, and so is the size of the block:
     16 columns of as many rows as the samplers work on at a time.  It stays in the level-1 cache.
     """
-    out = memory.aligned_zeros((NORMALS,), dtype)
+    out = memory.aligned_zeros((PLACES,), dtype)
     return lambda times: lambda: fill_blocks(out, times, np.uint32(seed))
 
 

@@ -37,23 +37,20 @@ from bnmc.chain.slopes import slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)
-#: name: (kernel, columns, dtype, source, compute capabilities).  Both dtypes and nearly all device
-#: functions are among these: `rows`, `moments` and `top` call those of `layers`, `finish`,
-#: `average` and `descend`.  Columns are unrolled, so few of them compile faster; with two, `couple`
-#: spills a register.  Kernels of one spec share device functions, which compile once.
+#: name: (kernel, columns, dtype, source, compute capabilities).  Both dtypes and most device
+#: functions are among these: `rows`, `top` and `descend` call those of `layers` and `begin`.
+#: Columns are unrolled, so few of them compile faster; with two, `couple` spills a register.
+#: Kernels of one spec share device functions, which compile once.
 FEW = {
     "couple-3-float64": ("couple", 3, "float64", DRAWN, (90,)),
     "layers-3-float64": ("layers", 3, "float64", DRAWN, (90,)),
     "renew-3-float64": ("renew", 3, "float64", DRAWN, (90,)),
     "observe-3-float64": ("observe", 3, "float64", DRAWN, (90,)),
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
-    "finish-2-float32-weights": ("finish", 2, "float32", MULTIPLIED, (90,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
     "select-2-float64": ("select", 2, "float64", DRAWN, (90,)),
     "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
-    "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
-    "average-2-float64-skipped": ("average", 2, "float64", DRAWN, (90,)),
 }
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),

@@ -6,7 +6,7 @@ from slow_cases import some
 
 from bnmc import Chain
 from bnmc._kernels.cpu import backward, blocks, orthogonal, orthogonal_backward
-from bnmc._kernels.cpu.numbers import BLOCK
+from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc.gradients import backpropagate
 
 ALL = ("delta_gram", "gram", "hidden_delta")
@@ -62,8 +62,8 @@ def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
 def test_add_cross_is_a_matrix_product(columns, dtype):
     rng = np.random.default_rng(columns)
     whole = (columns + 3) // 4 * 4
-    first, second = np.zeros((2, whole, BLOCK), dtype)
-    first[:columns], second[:columns] = rng.standard_normal((2, columns, BLOCK))
+    first, second = np.zeros((2, whole, STRIDE), dtype)
+    first[:columns], second[:columns] = rng.standard_normal((2, columns, STRIDE))
     tiles = whole // 4
     sums = np.ones(16 * tiles * tiles)
     blocks.add_cross(first.reshape(-1), second.reshape(-1), columns, 192, np.zeros(16, dtype), sums)

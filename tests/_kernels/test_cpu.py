@@ -25,6 +25,7 @@ from bnmc._kernels.cpu.vectors import (
     all_greater,
     fill_like,
     keep_order,
+    load_across,
     load_part,
     load_strip,
     load_wide,
@@ -33,6 +34,7 @@ from bnmc._kernels.cpu.vectors import (
     square_root,
     store,
     store_sums,
+    sum_lanes,
     zero_part,
     zero_strip,
     zero_wide,
@@ -72,8 +74,8 @@ def law_of(width, batch, inputs=1, norm=codes.NORM_CENTRED, skip=0.0, gain=1.0, 
 def blocked(rows, columns, dtype, seed, integers=False):
     """A flat block whose rows beyond `rows` are a mark, and its values (columns, rows)."""
     generator = np.random.default_rng(seed)
-    block = memory.aligned_zeros((memory.padded(columns) * numbers.BLOCK,), dtype)
-    view = block.reshape(-1, numbers.BLOCK)
+    block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
+    view = block.reshape(-1, numbers.STRIDE)
     shape = (columns, rows)
     values = generator.integers(-9, 10, shape) if integers else generator.standard_normal(shape)
     view[:columns, :rows] = values
@@ -128,6 +130,12 @@ def narrow_program(array, out):
     store_sums(out, 4, add_all(sums, (u, u, u, u, v, v, v, v, u, u, u, u, v, v, v, v)))
 
 
+def across_program(array, out):
+    """Four numbers that are apart, in float64, and the sum of all lanes of a wide vector."""
+    store(out, 1, load_across(array, 5, 60))
+    out[5] = sum_lanes(load_wide(array, 3))
+
+
 def strip_program(array, out):
     """A strip of rows and zeros, one after the other."""
     lanes = STRIP_BYTES // array.itemsize
@@ -163,6 +171,16 @@ def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
     strip_program(array, strips[0])
     njit(strip_program)(array, strips[1])
     np.testing.assert_array_equal(strips, np.stack([[7, *array[3 : 3 + n], *[0] * n, 7]] * 2))
+    # Roots of integers: the order of additions shows in the last bits.
+    array = np.sqrt(array)
+    across = np.full((2, 7), 0.5)
+    across_program(array, across[0])
+    njit(across_program)(array, across[1])
+    halves = array[3 : 3 + lanes]
+    while halves.size > 1:
+        halves = halves[: halves.size // 2] + halves[halves.size // 2 :]
+    exact = [0.5, *array[5:186:60], halves[0], 0.5]
+    np.testing.assert_array_equal(across, [exact] * 2)
 
 
 def sum_tile(first, second, rows, partial):
@@ -174,7 +192,7 @@ def sum_tile(first, second, rows, partial):
 def test_sums_of_lanes_have_a_fixed_order(dtype):
     """Whatever the processor: a sum for each lane of 64 bytes, then halves to halves."""
     rng = np.random.default_rng(3)
-    first, second = rng.standard_normal((2, 4, numbers.BLOCK)).astype(dtype)
+    first, second = rng.standard_normal((2, 4, numbers.STRIDE)).astype(dtype)
     lanes = 64 // first.itemsize
     # Each product is rounded once, with the sum; in float64 these are not exact, so powers of 2.
     first = np.exp2(np.round(first)).astype(dtype)
@@ -202,7 +220,7 @@ def test_multiply_triangular(dtype, body, integers):
             block, values = blocked(rows, columns, dtype, columns, integers)
             factor, exact_factor = padded_factor(columns, dtype, rows, None, integers)
             kernel(factor, columns, block, rows)
-            view = block.reshape(-1, numbers.BLOCK)
+            view = block.reshape(-1, numbers.STRIDE)
             exact = exact_factor @ values
             if integers:
                 np.testing.assert_array_equal(view[:columns, :rows], exact)
@@ -225,7 +243,7 @@ def test_add_product(dtype, body, integers):
             tile, values = blocked(rows, numbers.TILE, dtype, columns + 1, integers)
             factor, exact_factor = padded_factor(columns, dtype, rows, 40, integers)
             kernel(factor, start, columns, tile, depth, block, rows)
-            view = block.reshape(-1, numbers.BLOCK)
+            view = block.reshape(-1, numbers.STRIDE)
             part = exact_factor[:, start : start + depth]
             exact = before + part @ values[:depth]
             if integers:
@@ -279,8 +297,8 @@ def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body
     body_of(cpu_blocks.multiply_triangular, body)(factor, 7, block, 256)
     narrow = factor[:4].copy()
     body_of(cpu_blocks.multiply_triangular, body)(narrow, 4, parts, 64)
-    whole = block.reshape(-1, numbers.BLOCK)[:4, :64]
-    np.testing.assert_array_equal(parts.reshape(-1, numbers.BLOCK)[:4, :64], whole)
+    whole = block.reshape(-1, numbers.STRIDE)[:4, :64]
+    np.testing.assert_array_equal(parts.reshape(-1, numbers.STRIDE)[:4, :64], whole)
 
 
 # --- normalization
@@ -314,7 +332,7 @@ def test_normalise(dtype, body, norm, eps):
             assert normalise_block(body, block, rows, law) == -1
             # The kernel knows eps in the dtype of its rows.
             exact = normalise(values.T, norm, batch, float(dtype(eps))).T
-            view = block.reshape(-1, numbers.BLOCK)
+            view = block.reshape(-1, numbers.STRIDE)
             # A centred row loses digits where its variance is small beside its mean.
             of_groups = values.reshape(inputs, batch, rows)
             condition = np.sqrt((of_groups**2).mean(axis=1)) / of_groups.std(axis=1)
@@ -336,7 +354,7 @@ def test_a_row_may_have_any_scale(dtype, body, power):
         assert normalise_block(body, one, 64, law) == -1
     rows = np.s_[:5, :64]
     np.testing.assert_array_equal(
-        block.reshape(-1, numbers.BLOCK)[rows], scaled.reshape(-1, numbers.BLOCK)[rows]
+        block.reshape(-1, numbers.STRIDE)[rows], scaled.reshape(-1, numbers.STRIDE)[rows]
     )
 
 
@@ -352,7 +370,7 @@ def test_a_row_without_variance_is_named(dtype, body, row):
         (codes.NORM_CENTRED, [1.0, 2.0, np.inf, 0.0, 0.0]),
     ):
         block, _ = blocked(192, 5, dtype, 3)
-        block.reshape(-1, numbers.BLOCK)[:5, row] = values
+        block.reshape(-1, numbers.STRIDE)[:5, row] = values
         with np.errstate(invalid="ignore"):
             assert normalise_block(body, block, 192, law_of(256, 5, norm=norm)) == row
 
@@ -361,7 +379,7 @@ def test_a_row_without_variance_is_named(dtype, body, row):
 @DTYPES
 def test_the_second_batch_may_lack_variance_too(dtype, body):
     block, _ = blocked(128, 6, dtype, 3)
-    block.reshape(-1, numbers.BLOCK)[3:6, 100] = 7.0
+    block.reshape(-1, numbers.STRIDE)[3:6, 100] = 7.0
     assert normalise_block(body, block, 128, law_of(256, 3, 2, codes.NORM_CENTRED)) == 100
 
 
@@ -369,7 +387,7 @@ def test_the_second_batch_may_lack_variance_too(dtype, body):
 @DTYPES
 def test_eps_makes_a_constant_row_zero(dtype, body):
     block, _ = blocked(64, 4, dtype, 3)
-    view = block.reshape(-1, numbers.BLOCK)
+    view = block.reshape(-1, numbers.STRIDE)
     view[:4, 9] = 0.25
     law = law_of(256, 4, norm=codes.NORM_CENTRED, eps=1e-5)
     assert normalise_block(body, block, 64, law) == -1
@@ -381,7 +399,7 @@ def test_eps_makes_a_constant_row_zero(dtype, body):
 def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
     """What is more than rounding of the mean counts as variance."""
     block, values = blocked(64, batch, dtype, 8)
-    view = block.reshape(-1, numbers.BLOCK)
+    view = block.reshape(-1, numbers.STRIDE)
     size = 1000 * batch * np.finfo(dtype).eps
     view[:batch, :64] = 1 + size * values
     assert normalise_block("compiled", block, 64, law_of(256, batch)) == -1
@@ -396,7 +414,7 @@ def test_equal_entries_have_no_variance_however_many_are_added(dtype, body, batc
     law, seen = law_of(256, batch), 0.0
     for value in np.random.default_rng(batch).uniform(0.5, 2.0, 40 if body == "compiled" else 3):
         block, _ = blocked(64, batch, dtype, 3)
-        view = block.reshape(-1, numbers.BLOCK)
+        view = block.reshape(-1, numbers.STRIDE)
         view[:batch, 9] = value
         mean = dtype(0.0)
         for entry in view[:batch, 9]:
@@ -414,7 +432,7 @@ def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, body, batc
     """One entry of n differs by δ: the variance is δ² (n−1)/n², here 3² times the threshold."""
     unit = np.finfo(dtype).eps
     block, _ = blocked(64, batch, dtype, 3)
-    view = block.reshape(-1, numbers.BLOCK)
+    view = block.reshape(-1, numbers.STRIDE)
     view[:batch, :64] = 1.0
     view[0, :64] += 3.0 * batch**2 * unit / math.sqrt(batch - 1)
     assert normalise_block(body, block, 64, law_of(256, batch)) == -1
@@ -447,7 +465,7 @@ def test_finish_block(dtype, body, norm, skip, keeps):
     h = values[:, :count] + (skip * before[here] if skip else 0.0)
     exact_x = normalise(h.T, norm, batch).T
     tolerance = 3000 * np.finfo(dtype).eps
-    view = work.block.reshape(-1, numbers.BLOCK)
+    view = work.block.reshape(-1, numbers.STRIDE)
     np.testing.assert_allclose(view[:6, :count], np.tanh(exact_x), rtol=0, atol=tolerance)
     assert not view[:6, count:128].any()
     if skip:
@@ -469,12 +487,12 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     work = memory.work(3, 2, dtype)
     block, values = blocked(128, 6, dtype, 5)
     work.block[:] = block
-    work.block.reshape(-1, numbers.BLOCK)[:, count:] = 0.0
+    work.block.reshape(-1, numbers.STRIDE)[:, count:] = 0.0
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     kernel = body_of(cpu_rows.finish_block, body)
     finishing = nothing, work.block, work.means, work.scales
     assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), *finishing) == -1
-    view = work.block.reshape(-1, numbers.BLOCK)
+    view = work.block.reshape(-1, numbers.STRIDE)
     exact = np.tanh(normalise(values[:, :count].T, norm, 3).T)
     np.testing.assert_allclose(view[:6, :count], exact, rtol=0, atol=3000 * np.finfo(dtype).eps)
 
@@ -485,14 +503,14 @@ def test_finish_block_names_a_row_of_the_layer(dtype, body):
     law = law_of(600, 5)
     work = memory.work(5, 1, dtype)
     work.block[:], _ = blocked(128, 5, dtype, 5)
-    work.block.reshape(-1, numbers.BLOCK)[:5, 70] = 0.25
+    work.block.reshape(-1, numbers.STRIDE)[:5, 70] = 0.25
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     finishing = np.zeros((1, 1), dtype), nothing, work.block, work.means, work.scales
     kernel = body_of(cpu_rows.finish_block, body)
     assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
     # The same row beyond the width is no one's.
     work.block[:], _ = blocked(128, 5, dtype, 5)
-    work.block.reshape(-1, numbers.BLOCK)[:5, 70] = 0.25
+    work.block.reshape(-1, numbers.STRIDE)[:5, 70] = 0.25
     assert kernel(sigma, law, 512, 70, *finishing) == -1
 
 
@@ -818,7 +836,7 @@ def test_helpers_of_a_block(dtype, body):
         """The block that a kernel leaves, as (columns, rows), and its arguments after it."""
         mine = block.copy()
         body_of(kernel, body)(*(mine if one is block else one for one in arguments))
-        view = mine.reshape(-1, numbers.BLOCK)
+        view = mine.reshape(-1, numbers.STRIDE)
         assert np.all(view[:columns, rows:] == 55.0)
         assert not view[columns:].any()
         return view[:columns, :rows]
@@ -850,7 +868,7 @@ def test_helpers_of_a_block(dtype, body):
 @BODIES
 def test_the_row_that_is_named_has_the_least_variance_beside_its_mean(body):
     block, _ = blocked(64, 4, np.float64, 4)
-    view = block.reshape(-1, numbers.BLOCK)
+    view = block.reshape(-1, numbers.STRIDE)
     view[:4, 20] = [1.0, 1.0, 1.0, 1.0 + 1e-12]
     view[:4, 40] = [1e6, 1e6, 1e6, 1e6 + 1e-9]
     named = body_of(cpu_rows.row_without_variance, body)
@@ -1138,7 +1156,7 @@ def test_activations_inside_a_layer(name, dtype):
     finishing = np.zeros((0, 0), dtype), work.block, work.means, work.scales
     assert cpu_rows.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *finishing) == -1
     exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
-    actual = work.block.reshape(-1, numbers.BLOCK)[:4, :128]
+    actual = work.block.reshape(-1, numbers.STRIDE)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
 
 

@@ -110,7 +110,7 @@ def test_products_of_more_columns_than_a_slab(columns):
     work = memory.work(columns, 1, np.float32)
     values = rng.integers(-3, 4, (columns, 64)).astype(np.float32)
     lower = np.tril(rng.integers(-3, 4, (columns, columns))).astype(np.float32)
-    view = work.block.reshape(-1, numbers.BLOCK)
+    view = work.block.reshape(-1, numbers.STRIDE)
     view[:columns, :64] = values
     work.factor[:columns, :columns] = lower
     blocks.multiply_triangular(work.factor, columns, work.block, 64)
@@ -126,10 +126,10 @@ def test_products_of_more_columns_than_a_slab(columns):
 
     before = rng.integers(-3, 4, (columns, 64)).astype(np.float32)
     view[:columns, :64] = before
-    tile = memory.aligned_zeros((numbers.TILE * numbers.BLOCK,), np.float32)
-    tile.reshape(-1, numbers.BLOCK)[:, :64] = rng.integers(-3, 4, (numbers.TILE, 64))
+    tile = memory.aligned_zeros((numbers.TILE * numbers.STRIDE,), np.float32)
+    tile.reshape(-1, numbers.STRIDE)[:, :64] = rng.integers(-3, 4, (numbers.TILE, 64))
     blocks.add_product(work.factor, 5, columns, tile, 9, work.block, 64)
-    product = lower[:, 5:14] @ tile.reshape(-1, numbers.BLOCK)[:9, :64]
+    product = lower[:, 5:14] @ tile.reshape(-1, numbers.STRIDE)[:9, :64]
     np.testing.assert_array_equal(view[:columns, :64], before + product)
 
 

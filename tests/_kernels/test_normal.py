@@ -73,11 +73,11 @@ def count_beyond(values, thresholds, counts):
 
 def stream_of_draws(dtype, draws, fill=numbers.fill_normals):
     """Yield flat arrays of numbers, `draws` in all: layer after layer, 16 blocks of rows each."""
-    out = memory.aligned_zeros((ELEMENTS * numbers.BLOCK,), dtype)
-    for index in range(draws // out.size):
+    out = memory.aligned_zeros((ELEMENTS * numbers.STRIDE,), dtype)
+    for index in range(draws // (ELEMENTS * numbers.BLOCK)):
         layer, block = divmod(index, 16)
         fill(out, 0, 0, ELEMENTS, block * numbers.BLOCK, numbers.BLOCK, draw_of(layer))
-        yield out
+        yield out.reshape(ELEMENTS, numbers.STRIDE)[:, : numbers.BLOCK].reshape(-1)
 
 
 def cells_and_powers_of(dtype, draws, scale=1.0):
@@ -195,11 +195,11 @@ PAIRS_ELEMENTS = 6_000
 
 def block_of(dtype, first_element=0, draw=None):
     """Normals of many elements and a block of rows, as (elements, rows) float64."""
-    out = memory.aligned_zeros((PAIRS_ELEMENTS * numbers.BLOCK,), dtype)
+    out = memory.aligned_zeros((PAIRS_ELEMENTS * numbers.STRIDE,), dtype)
     numbers.fill_normals(
         out, 0, first_element, PAIRS_ELEMENTS, 0, numbers.BLOCK, draw or draw_of(3, 5)
     )
-    return out.reshape(PAIRS_ELEMENTS, numbers.BLOCK).astype(np.float64)
+    return out.reshape(PAIRS_ELEMENTS, numbers.STRIDE)[:, : numbers.BLOCK].astype(np.float64)
 
 
 @pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["float32", "float64"])

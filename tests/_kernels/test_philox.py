@@ -39,9 +39,9 @@ def compiled_words(counters):
 
 def filled(fill, dtype, elements, rows, draw, first_element=0, first_row=0):
     """What a kernel writes for all elements and rows, as (elements, rows)."""
-    out = memory.aligned_zeros((elements * numbers.BLOCK,), dtype)
+    out = memory.aligned_zeros((elements * numbers.STRIDE,), dtype)
     fill(out, 0, first_element, elements, first_row, rows, draw)
-    return out.reshape(elements, numbers.BLOCK)[:, :rows]
+    return out.reshape(elements, numbers.STRIDE)[:, :rows]
 
 
 @pytest.mark.parametrize("line", KNOWN_ANSWERS)
@@ -126,11 +126,11 @@ def test_a_fill_writes_its_place_alone_and_the_same_in_any_parts(
     whole = filled(numbers.fill_normals, dtype, elements, rows, DRAW, first_element, first_row)
     for k in range(elements):
         for start in range(0, rows, numbers.GROUP):
-            out = memory.aligned_zeros((3 * numbers.BLOCK,), dtype)
+            out = memory.aligned_zeros((3 * numbers.STRIDE,), dtype)
             numbers.fill_normals(
                 out, 1, first_element + k, 1, first_row + start, numbers.GROUP, DRAW
             )
-            column = out[numbers.BLOCK : numbers.BLOCK + numbers.GROUP]
+            column = out[numbers.STRIDE : numbers.STRIDE + numbers.GROUP]
             np.testing.assert_array_equal(column, whole[k, start : start + numbers.GROUP])
             column[:] = 0.0
             assert not out.any()

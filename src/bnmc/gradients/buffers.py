@@ -9,7 +9,7 @@ import numpy as np
 from bnmc._kernels.cpu import memory, orthogonal, orthogonal_backward
 from bnmc._kernels.cpu.backward import Blocks, Rows, Solve
 from bnmc._kernels.cpu.memory import aligned_zeros, padded, stride
-from bnmc._kernels.cpu.numbers import BLOCK, Work
+from bnmc._kernels.cpu.numbers import BLOCK, STRIDE, Work
 from bnmc.chain.chain import Chain
 
 __all__ = ["Buffers", "bytes_of_rows"]
@@ -40,14 +40,14 @@ class Buffers:
     ) -> None:
         columns, n = chain.batch * inputs, chain.batch
         whole = padded(columns)
-        tiles, numbers = whole // 4, whole * BLOCK
+        tiles, numbers = whole // 4, whole * STRIDE
         blocks = stride(chain.width) // BLOCK
         of_above = (blocks, numbers) if chain.skip != 0.0 else (1, 1)
         self.rows = Rows(
             normals=aligned_zeros((blocks, numbers), forward),
             hidden=aligned_zeros((blocks, numbers), forward),
-            means=aligned_zeros((blocks, inputs * BLOCK), forward),
-            scales=aligned_zeros((blocks, inputs * BLOCK), forward),
+            means=aligned_zeros((blocks, inputs * STRIDE), forward),
+            scales=aligned_zeros((blocks, inputs * STRIDE), forward),
             delta=aligned_zeros((blocks, numbers), backward),
             above=aligned_zeros(of_above, backward),
         )

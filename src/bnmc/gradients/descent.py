@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import backward, memory, orthogonal, orthogonal_backward, rows
 from bnmc._kernels.cpu.blocks import unpack_gram
-from bnmc._kernels.cpu.numbers import BLOCK
+from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
@@ -133,11 +133,12 @@ class Descent:
         self.stage = codes.TOP
         if self.chain.skip != 0.0:
             self.above = own.rows.delta.copy()
-        states = np.zeros((3, *self.state.shape[1:]))
-        states[:2] = self.state
-        backward.unpack_cross(own.totals[3], self.law, states[2])
-        states[2] /= backward.unit_of(gram_before, self.law, own.solve)
-        return states[: 3 if self._hidden else 2]
+        if not self._hidden:
+            return self.state.copy()
+        of_hidden = np.zeros_like(self.state[:1])
+        backward.unpack_cross(own.totals[3], self.law, of_hidden[0])
+        of_hidden /= backward.unit_of(gram_before, self.law, own.solve)
+        return np.concatenate([self.state, of_hidden])
 
     def readout(
         self, classes: int, layer: int, gram: NDArray[np.float64], units: NDArray[np.int64]
@@ -158,11 +159,10 @@ class Descent:
         normals = np.zeros((classes, columns))
         draw = codes.Draw(layer, self._streams[2], *self._keys)
         block = own.blocks.values
-        size = len(block) // memory.padded(columns)
-        for first in range(0, classes, size):
-            count = min(size, classes - first)
-            rows.draw_regular(block, columns, own.solve.in_basis, first, size, draw)
-            drawn = block.reshape(-1, size)[:columns, :count]
+        for first in range(0, classes, BLOCK):
+            count = min(BLOCK, classes - first)
+            rows.draw_regular(block, columns, own.solve.in_basis, first, BLOCK, draw)
+            drawn = block.reshape(-1, STRIDE)[:columns, :count]
             normals[first : first + count] = drawn.T
         basis = np.tril(own.solve.basis[:columns, :columns]) * own.solve.in_basis
         with np.errstate(over="ignore"):
@@ -185,18 +185,17 @@ class Descent:
     def copy_above(self, rows: NDArray[Any]) -> None:
         """Copy δ of the layer of the state to rows, (columns, >= width)."""
         assert self.above is not None
-        of_columns = self.above.reshape(len(self.above), -1, BLOCK).swapaxes(0, 1)
-        whole = of_columns.reshape(of_columns.shape[0], -1)
+        of_columns = self.above.reshape(len(self.above), -1, STRIDE).swapaxes(0, 1)
+        whole = of_columns[..., :BLOCK].reshape(of_columns.shape[0], -1)
         rows[:] = whole[: rows.shape[0], : rows.shape[1]]
 
     def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
         """Return δ of a layer as `above`, given rows, (columns, >= width)."""
         columns, count = memory.padded(len(rows)), memory.stride(self.law.width) // BLOCK
-        blocks = np.zeros((columns, count * BLOCK), rows.dtype)
-        blocks[: len(rows)] = rows[:, : count * BLOCK]
-        swapped = blocks.reshape(columns, count, BLOCK).swapaxes(0, 1)
-        above: FloatArray = np.ascontiguousarray(swapped.reshape(count, columns * BLOCK))
-        return above
+        above: FloatArray = np.zeros((count, columns, STRIDE), rows.dtype)
+        whole = rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK)
+        above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
+        return above.reshape(count, columns * STRIDE)
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""

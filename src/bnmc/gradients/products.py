@@ -167,7 +167,7 @@ class ReplayedRows:
         block = sampler.work().block
         for start in range(0, len(normals), numbers.BLOCK):
             rows.draw_regular(block, columns, own.regular, start, numbers.BLOCK, draw)
-            drawn = block.reshape(-1, numbers.BLOCK)[:columns]
+            drawn = block.reshape(-1, numbers.STRIDE)[:columns, : numbers.BLOCK]
             normals[start : start + numbers.BLOCK] = drawn.T
         # The law has gain 1 if the norm does not see the scale of rows.
         factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._law.gain

@@ -12,7 +12,7 @@ from bnmc._kernels.compiling import Sigma, inlined
 from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import finish_block
 from bnmc._kernels.scalar.codes import GIVEN, MOST_ELEMENTS, NORM_NONE, Law
 from bnmc.kernels.checks import (
@@ -286,7 +286,7 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
             return ZERO_VARIANCE
         for i in range(law.columns):
             for row in range(count):
-                out[start + row, i] = block[i * BLOCK + row]
+                out[start + row, i] = block[i * STRIDE + row]
     return OK
 
 
@@ -415,4 +415,4 @@ def _load(values, start, count, columns, block):
     """Copy rows to a block, in which the elements of each column are contiguous."""
     for i in range(columns):
         for row in range(count):
-            block[i * BLOCK + row] = values[start + row, i]
+            block[i * STRIDE + row] = values[start + row, i]

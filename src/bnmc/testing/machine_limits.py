@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.peaks import NORMALS, fill_blocks, fma_kernel, vector_registers
+from bnmc._kernels.cpu.peaks import NORMALS, PLACES, fill_blocks, fma_kernel, vector_registers
 from bnmc._support.arguments import choice, integer
 from bnmc.errors import ArgumentTypeError
 
@@ -98,7 +98,7 @@ def roofline(
     layers, rounds = integer("layers", layers, low=1), integer("rounds", rounds, low=1)
     sampler = choice("sampler", sampler, ("conditional", "weights"))
     dtype = choice("dtype", dtype, ("float64", "float32"))
-    block = memory.aligned_zeros((NORMALS,), dtype)
+    block = memory.aligned_zeros((PLACES,), dtype)
     bits, accumulators = vector_registers()
     fused = fma_kernel(dtype, bits, accumulators)
     flops = 2.0 * accumulators * bits / (8 * np.dtype(dtype).itemsize)

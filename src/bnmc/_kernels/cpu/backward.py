@@ -44,7 +44,7 @@ from bnmc._kernels.cpu.blocks import (
     unpack_gram,
 )
 from bnmc._kernels.cpu.factor import cholesky
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.cpu.rows import draw_regular, measure_rows
 from bnmc._kernels.cpu.vectors import fill_like, load_strip, multiply_add, store, zero_strip
 from bnmc._kernels.scalar import activations, slopes
@@ -68,10 +68,10 @@ for _module in (activations, slopes):
 
 
 class Rows(NamedTuple):
-    """All rows of one layer of one chain, as (blocks, padded columns * BLOCK).
+    """All rows of one layer of one chain, as (blocks, padded columns * STRIDE).
 
     `normals` and `hidden` have the dtype of the forward pass, as have `means` and `scales`,
-    (blocks, inputs * BLOCK); the others have the dtype of the backward pass.
+    (blocks, inputs * STRIDE); the others have the dtype of the backward pass.
     """
 
     normals: np.ndarray
@@ -115,7 +115,7 @@ class Solve(NamedTuple):
 def cast(source, out, columns, rows):
     """Write the columns of a block to a block of another dtype."""
     for i in range(columns):
-        for at in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
+        for at in range(np.uintp(i * STRIDE), np.uintp(i * STRIDE + rows)):
             out[at] = source[at]
 
 
@@ -280,8 +280,8 @@ def activate_into(sigma, h, columns, batch, rows, means, scales, out):
     """Normalise the rows of h, and write their activations to a block of this or another dtype."""
     for i in range(columns):
         # Unsigned, so that the compiler adds no test for negative indices.
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // batch * BLOCK)
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // batch * STRIDE)
         for row in range(np.uintp(rows)):
             value = (h[column + row] - means[group + row]) * scales[group + row]
             out[column + row] = activate(sigma, value)
@@ -292,8 +292,8 @@ def multiply_slopes(slope, h, columns, batch, rows, means, scales, gain, x, delt
     """Write the normalised rows of h to x, and multiply `delta` by gain times the slopes there."""
     factor = delta.dtype.type(gain)
     for i in range(columns):
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // batch * BLOCK)
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // batch * STRIDE)
         for row in range(np.uintp(rows)):
             value = (h[column + row] - means[group + row]) * scales[group + row]
             x[column + row] = value
@@ -484,7 +484,7 @@ def second_pass(sigma, slope, law, gain, skip, unit, first_row, last_row, solve,
         if skip != 0.0:
             above, of_skip = rows_of.above[number], delta.dtype.type(skip)
             for i in range(columns):
-                for k in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
+                for k in range(np.uintp(i * STRIDE), np.uintp(i * STRIDE + rows)):
                     delta[k] += of_skip * above[k]
         if law.norm != NORM_NONE:
             through_norm(law, rows, unit, scales, values, blocks.factors, delta)
@@ -512,22 +512,22 @@ def through_norm(law, rows, unit, scales, x, factors, g):
     for group in range(law.columns // batch):
         first = group * batch
         for row in range(np.uintp(rows)):
-            factors[row] = unit * number(scales[np.uintp(group * BLOCK) + row])
+            factors[row] = unit * number(scales[np.uintp(group * STRIDE) + row])
         for row in range(0, rows, strip):
             factor = load_strip(factors, row)
             mean = zero
             along = zero
             for i in range(first, first + batch):
-                value = load_strip(g, i * BLOCK + row)
+                value = load_strip(g, i * STRIDE + row)
                 if law.norm == NORM_CENTRED:
                     mean = mean + value
-                along = multiply_add(value, load_strip(x, i * BLOCK + row), along)
+                along = multiply_add(value, load_strip(x, i * STRIDE + row), along)
             mean = mean * ratio
             along = along * ratio
             for i in range(first, first + batch):
-                value = load_strip(g, i * BLOCK + row) - mean
-                value = value - along * load_strip(x, i * BLOCK + row)
-                store(g, i * BLOCK + row, value * factor)
+                value = load_strip(g, i * STRIDE + row) - mean
+                value = value - along * load_strip(x, i * STRIDE + row)
+                store(g, i * STRIDE + row, value * factor)
 
 
 @kernel
@@ -572,7 +572,7 @@ def top_pass(
         if given.shape[0] > 0:
             for i in range(columns):
                 for row in range(count):
-                    delta[i * BLOCK + row] = given[i, start + row]
+                    delta[i * STRIDE + row] = given[i, start + row]
         else:
             fill_normals(delta, 0, 0, columns, start, rows, noise)
         clear_rows(delta, 0, columns, count, rows)

@@ -1,6 +1,6 @@
 """Arithmetic on blocks of rows: products with a factor or with weights, and Gram matrices.
 
-A block is flat and holds (columns, BLOCK) numbers; its dtype is that of the rows.
+A block is flat and holds (columns, STRIDE) numbers; its dtype is that of the rows.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.cpu import vectors
-from bnmc._kernels.cpu.numbers import BLOCK
+from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc._kernels.cpu.vectors import (
     add_all,
     keep_order,
@@ -36,7 +36,7 @@ def multiply_triangular(factor, columns, block, rows):
     """Replace the columns of a block by factor @ block, for a lower triangular factor.
 
     `factor` and `block` are padded with zeros to a multiple of four columns; `block` is flat,
-    (columns, BLOCK).  The result takes the place of the argument: a column of it depends on
+    (columns, STRIDE).  The result takes the place of the argument: a column of it depends on
     earlier columns alone, so the last ones come first.
     """
     for first in range((columns - 1) // SLAB * SLAB, -1, -SLAB):
@@ -58,26 +58,26 @@ def multiply_slab(factor, first, last, block, rows):
                 sum0 = zero_strip(block)
                 sum1 = zero_strip(block)
                 for k in range(first, last):
-                    lanes = load_strip(block, k * BLOCK + row)
+                    lanes = load_strip(block, k * STRIDE + row)
                     sum0 = scale_add(factor[i, k], lanes, sum0)
                     sum1 = scale_add(factor[i + 1, k], lanes, sum1)
-                store(block, i * BLOCK + row, sum0)
-                store(block, (i + 1) * BLOCK + row, sum1)
+                store(block, i * STRIDE + row, sum0)
+                store(block, (i + 1) * STRIDE + row, sum1)
                 continue
             sum0 = zero_strip(block)
             sum1 = zero_strip(block)
             sum2 = zero_strip(block)
             sum3 = zero_strip(block)
             for k in range(first, min(i + 4, last)):
-                lanes = load_strip(block, k * BLOCK + row)
+                lanes = load_strip(block, k * STRIDE + row)
                 sum0 = scale_add(factor[i, k], lanes, sum0)
                 sum1 = scale_add(factor[i + 1, k], lanes, sum1)
                 sum2 = scale_add(factor[i + 2, k], lanes, sum2)
                 sum3 = scale_add(factor[i + 3, k], lanes, sum3)
-            store(block, i * BLOCK + row, sum0)
-            store(block, (i + 1) * BLOCK + row, sum1)
-            store(block, (i + 2) * BLOCK + row, sum2)
-            store(block, (i + 3) * BLOCK + row, sum3)
+            store(block, i * STRIDE + row, sum0)
+            store(block, (i + 1) * STRIDE + row, sum1)
+            store(block, (i + 2) * STRIDE + row, sum2)
+            store(block, (i + 3) * STRIDE + row, sum3)
 
 
 @kernel
@@ -100,20 +100,20 @@ def add_slab(factor, first, columns, start, depth, tile, at, block, rows):
         for row in range(0, rows, strip):
             for quad in range(begin, min(begin + TILES, tiles)):
                 i = 4 * quad
-                sum0 = load_strip(block, i * BLOCK + row)
-                sum1 = load_strip(block, (i + 1) * BLOCK + row)
-                sum2 = load_strip(block, (i + 2) * BLOCK + row)
-                sum3 = load_strip(block, (i + 3) * BLOCK + row)
+                sum0 = load_strip(block, i * STRIDE + row)
+                sum1 = load_strip(block, (i + 1) * STRIDE + row)
+                sum2 = load_strip(block, (i + 2) * STRIDE + row)
+                sum3 = load_strip(block, (i + 3) * STRIDE + row)
                 for k in range(depth):
-                    lanes = load_strip(tile, (at + k) * BLOCK + row)
+                    lanes = load_strip(tile, (at + k) * STRIDE + row)
                     sum0 = scale_add(factor[i, start + k], lanes, sum0)
                     sum1 = scale_add(factor[i + 1, start + k], lanes, sum1)
                     sum2 = scale_add(factor[i + 2, start + k], lanes, sum2)
                     sum3 = scale_add(factor[i + 3, start + k], lanes, sum3)
-                store(block, i * BLOCK + row, sum0)
-                store(block, (i + 1) * BLOCK + row, sum1)
-                store(block, (i + 2) * BLOCK + row, sum2)
-                store(block, (i + 3) * BLOCK + row, sum3)
+                store(block, i * STRIDE + row, sum0)
+                store(block, (i + 1) * STRIDE + row, sum1)
+                store(block, (i + 2) * STRIDE + row, sum2)
+                store(block, (i + 3) * STRIDE + row, sum3)
 
 
 @kernel
@@ -128,11 +128,11 @@ def add_gram(block, columns, rows, partial, sums):
         for tile_i in range(first, tiles):
             position = 16 * (tile_i * (tile_i + 1) // 2 + first)
             for tile_j in range(first, min(first + SLAB // 4, tile_i)):
-                sum_tile(block, 4 * tile_i * BLOCK, block, 4 * tile_j * BLOCK, rows, partial)
+                sum_tile(block, 4 * tile_i * STRIDE, block, 4 * tile_j * STRIDE, rows, partial)
                 add_partial(partial, sums, position)
                 position += 16
             if tile_i < first + SLAB // 4:
-                sum_diagonal_tile(block, 4 * tile_i * BLOCK, rows, partial)
+                sum_diagonal_tile(block, 4 * tile_i * STRIDE, rows, partial)
                 add_partial(partial, sums, position)
 
 
@@ -145,7 +145,7 @@ def add_cross(first, second, columns, rows, partial, sums):
     tiles = (columns + 3) // 4
     for tile_i in range(tiles):
         for tile_j in range(tiles):
-            sum_tile(first, 4 * tile_i * BLOCK, second, 4 * tile_j * BLOCK, rows, partial)
+            sum_tile(first, 4 * tile_i * STRIDE, second, 4 * tile_j * STRIDE, rows, partial)
             for row in range(4):
                 at = np.uintp(4 * ((4 * tile_i + row) * tiles + tile_j))
                 for k in range(4):
@@ -170,10 +170,10 @@ def sum_tile(first, i, second, j, rows, partial):
     """
     lanes = vectors.PART_BYTES // first.itemsize
     a = sum_half_tile(first, i, second, j, rows)
-    b = sum_half_tile(first, i, second, j + 2 * BLOCK, rows)
+    b = sum_half_tile(first, i, second, j + 2 * STRIDE, rows)
     if vectors.PART_BYTES < vectors.NARROW_BYTES:
         a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
-        b = add_all(b, sum_half_tile(first, i + lanes, second, j + 2 * BLOCK + lanes, rows))
+        b = add_all(b, sum_half_tile(first, i + lanes, second, j + 2 * STRIDE + lanes, rows))
     sums = (
         a[0], a[4], b[0], b[4], a[1], a[5], b[1], b[5], a[2], a[6], b[2], b[6], a[3], a[7], b[3],
         b[7],
@@ -194,13 +194,13 @@ def sum_half_tile(first, i, second, j, rows):
     for row in range(0, rows, strip):
         keep_order()
         x0 = load_part(first, i + row)
-        x1 = load_part(first, i + BLOCK + row)
-        x2 = load_part(first, i + 2 * BLOCK + row)
-        x3 = load_part(first, i + 3 * BLOCK + row)
+        x1 = load_part(first, i + STRIDE + row)
+        x2 = load_part(first, i + 2 * STRIDE + row)
+        x3 = load_part(first, i + 3 * STRIDE + row)
         y = load_part(second, j + row)
         s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
         s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-        y = load_part(second, j + BLOCK + row)
+        y = load_part(second, j + STRIDE + row)
         s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
         s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
     return s00, s10, s20, s30, s01, s11, s21, s31
@@ -233,9 +233,9 @@ def sum_lower_tile(block, i, rows):
     for row in range(0, rows, strip):
         keep_order()
         x0 = load_part(block, i + row)
-        x1 = load_part(block, i + BLOCK + row)
-        x2 = load_part(block, i + 2 * BLOCK + row)
-        x3 = load_part(block, i + 3 * BLOCK + row)
+        x1 = load_part(block, i + STRIDE + row)
+        x2 = load_part(block, i + 2 * STRIDE + row)
+        x3 = load_part(block, i + 3 * STRIDE + row)
         s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
         s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
         s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
@@ -248,7 +248,7 @@ def sum_lower_tile(block, i, rows):
 def clear_rows(block, first_column, last_column, first_row, last_row):
     """Write zeros to a range of rows of a range of columns of a block."""
     for i in range(first_column, last_column):
-        for at in range(np.uintp(i * BLOCK + first_row), np.uintp(i * BLOCK + last_row)):
+        for at in range(np.uintp(i * STRIDE + first_row), np.uintp(i * STRIDE + last_row)):
             block[at] = 0.0
 
 
@@ -256,8 +256,8 @@ def clear_rows(block, first_column, last_column, first_row, last_row):
 def repeat_first_row(block, columns, first_row, last_row):
     """Write the first row of a block to a range of its rows."""
     for i in range(columns):
-        value = block[i * BLOCK]
-        for at in range(np.uintp(i * BLOCK + first_row), np.uintp(i * BLOCK + last_row)):
+        value = block[i * STRIDE]
+        for at in range(np.uintp(i * STRIDE + first_row), np.uintp(i * STRIDE + last_row)):
             block[at] = value
 
 
@@ -266,7 +266,7 @@ def add_columns(factor, x, first_row, columns, rows, block):
     """Add factor * x to the columns of a block whose rows begin at `first_row`."""
     factor = block.dtype.type(factor)
     for i in range(columns):
-        values = block[i * BLOCK : i * BLOCK + rows]
+        values = block[i * STRIDE : i * STRIDE + rows]
         others = x[i, first_row : first_row + rows]
         for row in range(rows):
             values[row] += factor * others[row]
@@ -276,7 +276,7 @@ def add_columns(factor, x, first_row, columns, rows, block):
 def scale_columns(factor, columns, rows, block):
     """Multiply the columns of a block by a number of its dtype."""
     for i in range(columns):
-        for at in range(np.uintp(i * BLOCK), np.uintp(i * BLOCK + rows)):
+        for at in range(np.uintp(i * STRIDE), np.uintp(i * STRIDE + rows)):
             block[at] *= factor
 
 
@@ -284,7 +284,7 @@ def scale_columns(factor, columns, rows, block):
 def keep_columns(block, columns, rows, first_row, out):
     """Write the columns of a block to rows of `out`, (>= columns, >= first_row + rows)."""
     for i in range(columns):
-        values = block[i * BLOCK : i * BLOCK + rows]
+        values = block[i * STRIDE : i * STRIDE + rows]
         kept = out[i, first_row : first_row + rows]
         for row in range(rows):
             kept[row] = values[row]

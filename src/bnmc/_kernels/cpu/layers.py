@@ -13,7 +13,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.blocks import add_gram, copy_matrix, unpack_gram
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import draw_rows, factorise, multiply_rows
 from bnmc._kernels.cpu.scaling import copy_numbers, rescale
 from bnmc._kernels.scalar.codes import (
@@ -201,7 +201,7 @@ def gram_of_rows(a, width, work, gram):
     for start in range(0, width, BLOCK):
         rows = (min(BLOCK, width - start) + GROUP - 1) // GROUP * GROUP
         for k in range(law.columns):
-            values, others = work.block[k * BLOCK : k * BLOCK + rows], a[k, start : start + rows]
+            values, others = work.block[k * STRIDE : k * STRIDE + rows], a[k, start : start + rows]
             for row in range(rows):
                 values[row] = others[row]
         add_gram(work.block, law.columns, rows, work.partial, work.sums)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bnmc._kernels.cpu.numbers import BLOCK, TILE, Work
+from bnmc._kernels.cpu.numbers import BLOCK, STRIDE, TILE, Work
 
 ALIGNMENT = 64
 
@@ -68,10 +68,10 @@ def shapes(batch: int, columns: int) -> tuple[Any, ...]:
     inputs, whole = columns // batch, padded(columns)
     tiles = whole // 4
     return (
-        (whole * BLOCK,),
-        (TILE * BLOCK,),
-        (inputs * BLOCK,),
-        (inputs * BLOCK,),
+        (whole * STRIDE,),
+        (TILE * STRIDE,),
+        (inputs * STRIDE,),
+        (inputs * STRIDE,),
         (16,),
         (tiles * (tiles + 1) // 2 * 16,),
         (columns, columns),

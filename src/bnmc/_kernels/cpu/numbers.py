@@ -20,6 +20,10 @@ BLOCK = 512
 GROUP = 64
 LANES = GROUP // 4
 
+#: Places of a block from one column to the next.  With `BLOCK`, a power of two, the same rows of
+#: all columns would be in two sets of the first cache, which do not hold more than 16 columns.
+STRIDE = BLOCK + 16
+
 # Unsigned like offsets, so that the compiler adds no test for negative indices.
 ONE, TWO, THREE = np.uintp(LANES), np.uintp(2 * LANES), np.uintp(3 * LANES)
 
@@ -30,10 +34,10 @@ TILE = 32
 class Work(NamedTuple):
     """Buffers of one thread, aligned to cache lines; see `bnmc._kernels.cpu.memory`."""
 
-    block: np.ndarray  # (columns padded to 4) * BLOCK
-    tile: np.ndarray  # TILE * BLOCK
-    means: np.ndarray  # inputs * BLOCK
-    scales: np.ndarray  # inputs * BLOCK
+    block: np.ndarray  # (columns padded to 4) * STRIDE
+    tile: np.ndarray  # TILE * STRIDE
+    means: np.ndarray  # inputs * STRIDE
+    scales: np.ndarray  # inputs * STRIDE
     partial: np.ndarray  # 16
     sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle
     covariance: np.ndarray  # float64 (columns, columns)
@@ -126,7 +130,7 @@ def fill_normals(out, first_column, first_element, columns, first_row, rows, dra
         group = (first_row + start) // GROUP
         for k in range(columns):
             group_of_normals(
-                out, np.uintp((first_column + k) * BLOCK + start), first_element + k, group,
+                out, np.uintp((first_column + k) * STRIDE + start), first_element + k, group,
                 draw.layer, draw.stream, draw.key0, draw.key1,
             )  # fmt: skip
 
@@ -138,7 +142,7 @@ def fill_uniforms(out, first_column, first_element, columns, first_row, rows, dr
         group = (first_row + start) // GROUP
         for k in range(columns):
             group_of_uniforms(
-                out, np.uintp((first_column + k) * BLOCK + start), first_element + k, group,
+                out, np.uintp((first_column + k) * STRIDE + start), first_element + k, group,
                 draw.layer, draw.stream, draw.key0, draw.key1,
             )  # fmt: skip
 
@@ -150,7 +154,7 @@ def fill_signs(out, first_column, first_element, columns, first_row, rows, draw)
         group = (first_row + start) // GROUP
         for k in range(columns):
             signs(
-                out, np.uintp((first_column + k) * BLOCK + start), first_element + k, group,
+                out, np.uintp((first_column + k) * STRIDE + start), first_element + k, group,
                 draw.layer, draw.stream, draw.key0, draw.key1,
             )  # fmt: skip
 
@@ -168,6 +172,6 @@ def fill_weights(weights, given, tile, element, columns, first_row, rows, draw):
         origin = first_row % given.shape[0]
         count = min(rows, given.shape[1] - first_row)
         for k in range(columns):
-            tile[k * BLOCK : k * BLOCK + rows] = 0.0
+            tile[k * STRIDE : k * STRIDE + rows] = 0.0
             for row in range(count):
-                tile[k * BLOCK + row] = given[origin + row, element + k]
+                tile[k * STRIDE + row] = given[origin + row, element + k]

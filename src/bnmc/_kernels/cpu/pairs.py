@@ -21,7 +21,7 @@ from bnmc._kernels.cpu.blocks import (
     multiply_triangular,
     unpack_gram,
 )
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.cpu.passes import (
     Room,
     add_variance,
@@ -217,7 +217,7 @@ def fill_side(law, rows, normals, work):
     """Write rows with the covariance of a chain to its block, from normals."""
     block = work.block
     for k in range(law.columns):
-        for at in range(np.uintp(k * BLOCK), np.uintp(k * BLOCK + rows)):
+        for at in range(np.uintp(k * STRIDE), np.uintp(k * STRIDE + rows)):
             block[at] = normals[at]
     multiply_triangular(work.factor, law.columns, block, rows)
 
@@ -279,6 +279,8 @@ def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
                 event, place = merge_moments(style, law, law.width, works[side].block, rooms[side])
                 if event != RUNNING:
                     return event, place
+                # The first pass has used them.
+                works[side].sums[:] = 0.0
     for start in range(0, law.width, BLOCK):
         count = min(BLOCK, law.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP

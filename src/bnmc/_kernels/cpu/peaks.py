@@ -15,17 +15,18 @@ from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu import numbers
 from bnmc._kernels.scalar import codes
 
-#: Normals of a block: 16 or 32 KiB, which stay in the first cache.
-NORMALS = 8 * numbers.BLOCK
+#: Columns, normals and places of a block: 16 or 32 KiB, which stay in the first cache.
+COLUMNS = 8
+NORMALS = COLUMNS * numbers.BLOCK
+PLACES = COLUMNS * numbers.STRIDE
 
 
 @kernel
 def fill_blocks(out, times, key):
-    """Fill a block of `NORMALS` several times by the kernel that the samplers use."""
-    columns = NORMALS // numbers.BLOCK
+    """Fill a block of `PLACES` several times by the kernel that the samplers use."""
     for layer in range(times):
         draw = codes.Draw(layer, codes.STREAM_ROWS, key, key)
-        numbers.fill_normals(out, 0, 0, columns, 0, numbers.BLOCK, draw)
+        numbers.fill_normals(out, 0, 0, COLUMNS, 0, numbers.BLOCK, draw)
 
 
 def vector_registers() -> tuple[int, int]:

@@ -22,7 +22,7 @@ from bnmc._kernels.cpu.blocks import (
     scale_columns,
 )
 from bnmc._kernels.cpu.factor import cholesky
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, TILE, fill_normals, fill_weights
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, TILE, fill_normals, fill_weights
 from bnmc._kernels.cpu.vectors import (
     all_greater,
     fill_like,
@@ -40,7 +40,7 @@ from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, 
 def measure_rows(block, rows, law, means, scales):
     """Write the mean that the normalization subtracts from each row, and its scale factor.
 
-    means, scales : (inputs * BLOCK,), in the block's dtype
+    means, scales : (inputs * STRIDE,), in the block's dtype
         One of each for each row of each input batch.
 
     Returns a row without variance, or -1.
@@ -63,19 +63,19 @@ def measure_rows(block, rows, law, means, scales):
             scale = one
             if law.norm == NORM_CENTRED:
                 for i in range(first, first + batch):
-                    mean = mean + load_strip(block, i * BLOCK + row)
+                    mean = mean + load_strip(block, i * STRIDE + row)
                 mean = mean * ratio
             if law.norm != NORM_NONE:
                 variance = zero
                 for i in range(first, first + batch):
-                    deviation = load_strip(block, i * BLOCK + row) - mean
+                    deviation = load_strip(block, i * STRIDE + row) - mean
                     variance = multiply_add(deviation, deviation, variance)
                 variance = variance * ratio
                 if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
                     return row_without_variance(block, first, row, rows, law)
                 scale = one / square_root(variance + eps)
-            store(means, group * BLOCK + row, mean)
-            store(scales, group * BLOCK + row, scale)
+            store(means, group * STRIDE + row, mean)
+            store(scales, group * STRIDE + row, scale)
     return -1
 
 
@@ -91,10 +91,10 @@ def row_without_variance(block, first, start, rows, law):
         mean = 0.0
         if law.norm == NORM_CENTRED:
             for i in range(first, first + law.batch):
-                mean += block[i * BLOCK + row] / law.batch
+                mean += block[i * STRIDE + row] / law.batch
         variance = 0.0
         for i in range(first, first + law.batch):
-            deviation = block[i * BLOCK + row] - mean
+            deviation = block[i * STRIDE + row] - mean
             variance += deviation * deviation / law.batch
         relative = variance / (mean * mean) if mean != 0.0 else variance
         if least == least and not relative >= least:
@@ -107,8 +107,8 @@ def activate_columns(sigma, block, columns, batch, rows, means, scales):
     """Normalise the rows of a block, and apply the activation."""
     for i in range(columns):
         # Unsigned, so that the compiler adds no test for negative indices.
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // batch * BLOCK)
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // batch * STRIDE)
         for row in range(np.uintp(rows)):
             value = (block[column + row] - means[group + row]) * scales[group + row]
             block[column + row] = activate(sigma, value)
@@ -160,8 +160,8 @@ def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
 def keep_normalised(block, law, rows, means, scales, first_row, out):
     """Write the normalised rows of a block to `out`, (>= columns, >= first_row + rows)."""
     for i in range(law.columns):
-        column = np.uintp(i * BLOCK)
-        group = np.uintp(i // law.batch * BLOCK)
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // law.batch * STRIDE)
         for row in range(np.uintp(rows)):
             value = (block[column + row] - means[group + row]) * scales[group + row]
             out[i, first_row + row] = value

@@ -6,7 +6,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.factor import cholesky
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.scalar.cholesky import find_twins
 from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
 from bnmc._kernels.scalar.gamma import chi
@@ -66,7 +66,7 @@ def factor_layers(
                         if k == i:
                             entry = chi(law.width - i, i, layer, stream_chi, key0, key1)
                         else:
-                            entry = block[k * BLOCK + i % BLOCK]
+                            entry = block[k * STRIDE + i % BLOCK]
                         entry *= 2.0 ** max(exponent[k] - largest, -1100.0)
                         for j in range(k, columns):
                             row[j] += entry * factor[k, j]

@@ -154,7 +154,7 @@ def unit_weights_of_layer(
                 numbers.fill_weights(
                     sampler.weight_code, given, tile, column, columns, row, numbers.BLOCK, draw
                 )
-                part[:] = tile.reshape(numbers.TILE, numbers.BLOCK)[:columns, :rows].T
+                part[:] = tile.reshape(numbers.TILE, numbers.STRIDE)[:columns, :rows].T
     return weights
 
 
