@@ -38,6 +38,8 @@ help:
 # Each of the two workers has one core: threads of BLAS and PyTorch would wait for each other.
 test test-slow fuzz: export OPENBLAS_NUM_THREADS := 1
 test test-slow fuzz: export OMP_NUM_THREADS := 1
+# Some machines forbid Python to keep compiled modules, which each process of a test would compile.
+test test-slow fuzz: export PYTHONDONTWRITEBYTECODE :=
 
 # A worker runs whole files while there are enough: the tests of a file share compiled kernels.
 test: lint

@@ -2,11 +2,18 @@
 
 Both make relu, batch normalization over samples and pixels, and a circular 3 x 3 convolution with
 new weights in each layer, in float32, without gradients and on one core.  PyTorch is timed with the
-Gram matrix of each layer, which `simulate` makes in any case, and without.
+Gram matrix of each layer, which `simulate` makes in any case, and without.  The candidates take
+turns, and the clock counts the time of the processor in this process.
+
+With d channels, n columns (samples times pixels) and 9 taps, PyTorch draws 9 d^2 normals and makes
+9 d^2 n multiplications.  So does the sampler "weights", which adds n^2 d / 2 for the Gram matrix.
+The conditional sampler draws d (n - 1) normals and makes n^2 d multiplications, and n^3 / 6 in
+float64.  The more channels there are to a column, the more it saves.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,12 +33,12 @@ SAMPLERS = ("conditional", "weights")
 
 @dataclass(frozen=True)
 class Shape:
-    """Channels, height and width of the images, samples, and the wanted speed ratio."""
+    """Channels, height and width of the images, samples, and the wanted speed over PyTorch."""
 
     channels: int
     pixels: int
     samples: int
-    wanted: float | None = None
+    wanted: float
 
     @property
     def label(self) -> str:
@@ -44,7 +51,15 @@ class Shape:
         return bnmc.Chain.conv(self.channels, self.samples, "relu", shape=size)
 
 
-SHAPES = (Shape(64, 8, 4, wanted=5.0), Shape(64, 8, 1), Shape(256, 8, 1), Shape(512, 4, 4))
+#: The first has 64 channels and n = 256 columns.  Either sampler makes about 10^7 multiplications
+#: there.  At the peak of a core these alone take a fifth of the time of PyTorch, so five times its
+#: speed is out of reach.  The sampler that `simulate` takes must be no slower.
+SHAPES = (
+    Shape(64, 8, 4, wanted=1.0),
+    Shape(64, 8, 1, wanted=2.0),
+    Shape(256, 8, 1, wanted=5.0),
+    Shape(512, 4, 4, wanted=5.0),
+)
 
 
 def benchmark(*, quick: bool) -> Report:
@@ -53,17 +68,17 @@ def benchmark(*, quick: bool) -> Report:
     headers = ["candidate", "us a layer-chain", "x PyTorch", "x PyTorch with Gram matrices"]
     for shape in SHAPES[: 2 if quick else None]:
         peers.verify(partial(_of_torch(shape, 40, with_gram=True), keeps=True), shape.chain.batch)
+        rounds, seconds = (3, 0.1) if quick else (5, 0.3)
         timings = interleave(
-            candidates(shape), rounds=3 if quick else 5, seconds=0.1 if quick else 0.3
+            candidates(shape), rounds=rounds, seconds=seconds, clock=time.process_time
         )
         rows = [_row(name, mine, timings) for name, mine in timings.items()]
         chosen = bnmc.simulate(shape.chain, 0, dtype="float32").sampler
         title = f"{shape.label}, relu, float32; sampler 'auto' takes {chosen!r}"
         report.tables.append(Table(title, headers, rows))
         report.samples[shape.label] = {name: one.seconds for name, one in timings.items()}
-        if shape.wanted is not None:
-            best = max(timings[f"bnmc {one}"].speed_over(timings["PyTorch"]) for one in SAMPLERS)
-            report.floors.append(Floor(f"{shape.label} over PyTorch", best, shape.wanted))
+        speed = timings[f"bnmc {chosen}"].speed_over(timings["PyTorch"])
+        report.floors.append(Floor(f"{shape.label} over PyTorch", speed, shape.wanted))
     return report
 
 

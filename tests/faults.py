@@ -61,6 +61,9 @@ class Fault:
     lines : tuple of int
         Lines whose execution shows the fault: those of the place, or the whole module where the
         place runs at import.
+    is_default : bool
+        Whether the place is in the default of an argument.  Then the lines are those of the
+        function.
     """
 
     path: Path
@@ -69,6 +72,7 @@ class Fault:
     was: str
     becomes: str
     lines: tuple[int, ...]
+    is_default: bool = False
 
     def __str__(self) -> str:
         short = [" ".join(text.split()) for text in (self.was, self.becomes)]
@@ -82,7 +86,7 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
     # `ast.get_source_segment` divides the source into lines for each node.
     text = source.encode().splitlines(keepends=True)
     found = []
-    for node, changed, inside in _changes(tree):
+    for node, changed, function, is_default in _changes(tree):
         becomes = "pass" if changed is None else f"({ast.unparse(changed)})"
         if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and changed is not None:
             becomes = ast.unparse(changed)
@@ -93,8 +97,10 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
         segment[-1] = segment[-1][: node.end_col_offset]
         segment[0] = segment[0][node.col_offset :]
         was = b"".join(segment).decode()
-        lines = range(node.lineno, node.end_lineno + 1) if inside else ()
-        found.append(Fault(path, first, last, was, becomes, tuple(lines)))
+        seen = function if is_default else node
+        assert seen is None or seen.end_lineno is not None
+        lines = () if function is None else range(seen.lineno, seen.end_lineno + 1)
+        found.append(Fault(path, first, last, was, becomes, tuple(lines), is_default))
     return found
 
 
@@ -107,19 +113,25 @@ def with_fault(source: str, fault: Fault) -> str:
     return (before + fault.becomes.encode() + after).decode()
 
 
-def _changes(tree: ast.Module) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | None, bool]]:
-    """Yield each place that may change, what it becomes, and whether a function contains it."""
-    todo: list[tuple[ast.AST, bool]] = [(tree, False)]
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def _changes(
+    tree: ast.Module,
+) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | None, _Function | None, bool]]:
+    """Yield each place that may change, what it becomes, its function, and whether in a default."""
+    todo: list[tuple[ast.AST, _Function | None, bool]] = [(tree, None, False)]
     while todo:
-        node, inside = todo.pop()
-        within = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        todo += [(child, within) for child in _children(node)]
+        node, function, is_default = todo.pop()
+        within = node if isinstance(node, _Function) else function
+        in_default = is_default or isinstance(node, ast.arguments)
+        todo += [(child, within, in_default) for child in _children(node)]
         if isinstance(node, ast.expr):
             for changed in _replacements(node):
-                yield node, changed, inside
-        elif inside and _can_go(node):
+                yield node, changed, function, is_default
+        elif function is not None and _can_go(node):
             assert isinstance(node, ast.stmt)
-            yield node, None, inside
+            yield node, None, function, is_default
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:

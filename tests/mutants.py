@@ -8,7 +8,8 @@ that take more than `--seconds` together are left out.  A fault that no test fin
 either it changes nothing that matters, or a test is missing.
 
 Compiled lines are not seen to run, so a fault in a kernel meets the tests that run the kernel as
-plain Python, and those in the simulator of the GPU.
+plain Python, and those in the simulator of the GPU; if there are none, those of its file, and those
+that run the files that import it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from architecture import imports
 from faults import Fault, faults_of, with_fault
 
 __all__ = ["main"]
@@ -37,6 +40,25 @@ ROOT = Path(__file__).parents[1]
 
 #: Time that a test may take with a fault: a multiple of its own, and seconds beside it.
 PATIENCE, COMPILING = 5.0, 120.0
+
+
+#: The tests of all defaults, which read them without running a line.
+DEFAULTS = "tests/test_public_api.py::test_docstrings_tell_the_defaults["
+
+
+@cache
+def users_of(path: Path) -> tuple[Path, ...]:
+    """Return the files outside of `_kernels` that import a kernel, also through other kernels."""
+    package = ROOT / "src/bnmc"
+    todo = kernels = {path.relative_to("src/bnmc")}
+    users: set[Path] = set()
+    while todo:
+        found = {one.file for one in imports(package) if one.target in todo and not one.typing}
+        inside = {file for file in found if file.parts[0] == "_kernels"}
+        users |= {file for file in found - inside if file.name != "__init__.py"}
+        todo = inside - kernels
+        kernels = kernels | todo
+    return tuple(sorted(Path("src/bnmc", file) for file in users))
 
 
 @dataclass(frozen=True)
@@ -57,15 +79,22 @@ class Tests:
     def of(self, fault: Fault, most: float) -> list[str]:
         """Return the tests for a fault, in the order in which they run.
 
-        The file of the same name belongs to them in any case: a fixture of several files, or a
-        default, runs where no test of that file is seen.
+        The file of the same name belongs to them in any case, in the same folder of the tests or in
+        one above: a fixture of several files runs where no test of that file is seen.  If no test
+        is seen to run a line of a kernel, the tests of the files that import the kernel belong.
         """
         lines = self.of_line.get(str(fault.path), {})
         wanted = fault.lines or tuple(lines)
         names = {name for line in wanted for name in lines.get(line, [])}
+        if not names and "_kernels" in fault.path.parts:
+            users = [self.of_line.get(str(path), {}) for path in users_of(fault.path)]
+            names.update(name for file in users for of_line in file.values() for name in of_line)
         parts = Path(*fault.path.parts[2:])  # without src/bnmc
-        own = f"tests/{parts.with_name('test_' + parts.name)}"
-        names.update(name for name in self.seconds if name.startswith(f"{own}::"))
+        test = f"test_{parts.name}::"
+        own = tuple(f"{Path('tests', folder, test)}" for folder in parts.parents)
+        names.update(name for name in self.seconds if name.startswith(own))
+        if fault.is_default:
+            names.update(name for name in self.seconds if name.startswith(DEFAULTS))
         chosen: list[str] = []
         total = 0.0
         for name in sorted(

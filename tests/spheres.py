@@ -19,10 +19,14 @@ def centred_points(n, count):
     return np.sqrt(n) * unit @ basis, weight
 
 
-def full_points(count):
-    """Points of the sphere of radius √3 in three dimensions, and weights."""
-    unit, weight = _sphere(count)
-    return np.sqrt(3) * unit, weight
+def full_points(n, count):
+    """Points of the sphere of radius √n in n = 2 (a circle) or 3 dimensions, and weights."""
+    if n == 2:
+        angle = 2 * np.pi * (np.arange(count) + 0.5) / count
+        unit, weight = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.full(count, 1 / count)
+    else:
+        unit, weight = _sphere(count)
+    return np.sqrt(n) * unit, weight
 
 
 def _sphere(count):
@@ -63,6 +67,8 @@ def brute_force(function, points, weight, *, centred):
 def brute_force_uncentred(function, points, weight):
     """Return the same for a norm that does not centre, with the fixed point of any correlation.
 
+    The last result is the bias: E G − G* times the width, to leading order.
+
     `points` are √n u with u uniform: the row is w = G*^(½) u times a length that does not matter.
     """
     n = points.shape[1]
@@ -81,6 +87,18 @@ def brute_force_uncentred(function, points, weight):
     # DF(G)[Δ] = ½ E[σσᵀ (qᵀΔq − tr G⁻¹Δ)] with q = √n G^(−½) u.
     inverse = np.linalg.inv(gram)
     q = points @ np.linalg.inv(root)
-    score = (q[:, :, None] * q[:, None, :]).reshape(len(s), -1) - inverse.ravel()
-    jacobian = 0.5 * (outer * weight[:, None]).T @ score
-    return gram, jacobian, solve_discrete_lyapunov(jacobian, noise)
+    squares = (q[:, :, None] * q[:, None, :]).reshape(len(s), -1)
+    jacobian = 0.5 * (outer * weight[:, None]).T @ (squares - inverse.ravel())
+    stationary = solve_discrete_lyapunov(jacobian, noise)
+    # F″[S] = E[σσᵀ Q] less its mean, with Q of `bnmc.mean_field.finite_width.uncentred_bias`.
+    S = stationary.reshape((n,) * 4)
+    score = 0.25 * (n + 2) / n * np.einsum("ra,ab,rb->r", squares, stationary, squares)
+    score -= 0.5 * squares @ stationary @ inverse.ravel()
+    score -= np.einsum("ri,ijkm,jk,rm->r", q, S, inverse, q)
+    score -= weight @ score
+    second = (outer * weight[:, None]).T @ score
+    bias = np.linalg.solve(np.eye(n * n) - jacobian, 0.5 * second).reshape(n, n)
+    # The points are not symmetric in the samples.
+    own, other = np.trace(bias) / n, (bias.sum() - np.trace(bias)) / (n * (n - 1))
+    bias = (own - other) * np.eye(n) + other
+    return gram, jacobian, stationary, bias

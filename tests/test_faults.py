@@ -60,6 +60,31 @@ def test_lines_are_those_of_a_place_in_a_function_and_none_at_import(package):
     assert lines["2.0"] == (11,)
 
 
+def test_the_lines_of_a_default_are_those_of_its_function(tmp_path):
+    file = tmp_path / "one.py"
+    file.write_text("def f(x=3):\n    def g(y=4):\n        return 5\n    return 6\n")
+    found = {one.was: (one.lines, one.is_default) for one in faults_of(Path("one.py"), tmp_path)}
+    assert found == {
+        "3": ((1, 2, 3, 4), True), "4": ((2, 3), True), "5": ((3,), False), "6": ((4,), False),
+    }  # fmt: skip
+
+
+def test_defaults_meet_the_test_that_reads_them():
+    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,), True)
+    tests = mutants.Tests({}, {f"{mutants.DEFAULTS}bnmc]": 1.0, "tests/b.py::x": 1.0})
+    assert tests.of(fault, 30.0) == [f"{mutants.DEFAULTS}bnmc]"]
+
+
+def test_kernels_meet_their_flat_file_and_the_tests_of_their_users():
+    """`lanes.py` runs in compiled functions only; `regularity/ensembles.py` imports it."""
+    fault = Fault(Path("src/bnmc/_kernels/cpu/lanes.py"), (1, 0), (1, 1), "1", "2", (93,))
+    seconds = dict.fromkeys(("tests/_kernels/test_lanes.py::x", "tests/y.py::y"), 1.0)
+    users = mutants.users_of(fault.path)
+    assert Path("src/bnmc/regularity/ensembles.py") in users
+    tests = mutants.Tests({str(users[0]): {3: ["tests/y.py::y"]}}, seconds)
+    assert tests.of(fault, 30.0) == list(seconds)
+
+
 def test_tests_of_the_file_run_first_then_the_fastest():
     fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,))
     seconds = {"tests/a/test_one.py::slow": 9.0, "tests/b.py::x": 2.0, "tests/b.py::y": 1.0}

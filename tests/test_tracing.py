@@ -126,6 +126,38 @@ def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, parts
     assert (during, after) == (tracer if is_traced else None, tracer)
 
 
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_tests_are_collected_without_a_tracer_after_all_modules_are_imported(
+    is_traced, monkeypatch
+):
+    imported = {}
+
+    def tracer(frame, event, argument):
+        return None
+
+    def import_module(name):
+        imported[name] = sys.gettrace()
+
+    monkeypatch.setattr(tracing, "import_module", import_module)
+    around, before = Tracing(()).pytest_collection(), sys.gettrace()
+    wanted = tracer if is_traced else None
+    sys.settrace(wanted)
+    try:
+        next(around)
+        during = sys.gettrace()
+        with pytest.raises(StopIteration, match="result"):
+            around.send("result")
+        after = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert (during, after) == (None, wanted)
+    # Without coverage nothing is imported that no test asks for.
+    modules = (ROOT / "src" / "bnmc").rglob("*.py")
+    every = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in modules}
+    every = {name.removesuffix(".__init__") for name in every} - {"bnmc", "bnmc.__main__"}
+    assert imported == (dict.fromkeys(every, tracer) if is_traced else {})
+
+
 def test_the_list_is_written_from_what_tests_execute(monkeypatch, tmp_path, capsys):
     of_line = {"one.py": {1: ["x[1]", "x[2]", "y"], 2: ["y"]}}
     seconds = {"x[1]": 2.0, "x[2]": 1.0, "y": 3.0, "z": 4.0}

@@ -12,11 +12,13 @@ This runs all tests under coverage (an hour), and keeps in the folder which line
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -101,12 +103,21 @@ def untraced_where_no_tests_run(session: pytest.Session) -> AbstractContextManag
     return switched_off() if workers and not hasattr(config, "workerinput") else nullcontext()
 
 
+def import_package() -> None:
+    """Import all modules of this package."""
+    import bnmc  # after conftest.py has chosen the simulator
+
+    for module in pkgutil.walk_packages(bnmc.__path__, "bnmc."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+
+
 class Tracing:
     """A pytest plugin that switches coverage off where it only costs time.
 
-    This is in the process that hands tests to workers, in listed tests, in tests marked `untraced`,
-    and in the folders `ALIKE` in all but the first cases of parametrized tests.  If mutants.py asks
-    what the tests execute, coverage traces all tests.
+    This is in the process that hands tests to workers, while tests are collected, in listed tests,
+    in tests marked `untraced`, and in the folders `ALIKE` in all but the first cases of
+    parametrized tests.  If mutants.py asks what the tests execute, coverage traces all tests.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -132,6 +143,19 @@ class Tracing:
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
         """Start workers, and the threads that listen to them."""
         with untraced_where_no_tests_run(session):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Iterator[object]:
+        """Collect tests without coverage, which makes this twice as long, most of it in pytest.
+
+        The package is imported before: coverage that is switched on for one import, and off within
+        it for those of other packages, would lose the lines after these.
+        """
+        if sys.gettrace() is None:
+            return (yield)
+        import_package()
+        with switched_off():
             return (yield)
 
     @pytest.hookimpl(wrapper=True)

@@ -18,6 +18,7 @@ from bnmc._kernels.gpu.build import (
     backward_orthogonal_of,
     backward_passes_of,
     kernels_of,
+    orthogonal_kernels_of,
 )
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.pairs import select_kernel
@@ -36,23 +37,20 @@ from bnmc.chain.slopes import slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)
-#: name: (kernel, columns, dtype, source, compute capabilities).  Both dtypes and nearly all device
-#: functions are among these: `rows`, `moments` and `top` call those of `layers`, `finish`,
-#: `average` and `descend`.  Columns are unrolled, so few of them compile faster; with two, `couple`
-#: spills a register.  Kernels of one spec share device functions, which compile once.
+#: name: (kernel, columns, dtype, source, compute capabilities).  Both dtypes and most device
+#: functions are among these: `rows`, `top` and `descend` call those of `layers` and `begin`.
+#: Columns are unrolled, so few of them compile faster; with two, `couple` spills a register.
+#: Kernels of one spec share device functions, which compile once.
 FEW = {
     "couple-3-float64": ("couple", 3, "float64", DRAWN, (90,)),
     "layers-3-float64": ("layers", 3, "float64", DRAWN, (90,)),
     "renew-3-float64": ("renew", 3, "float64", DRAWN, (90,)),
     "observe-3-float64": ("observe", 3, "float64", DRAWN, (90,)),
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
-    "finish-2-float32-weights": ("finish", 2, "float32", MULTIPLIED, (90,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
     "select-2-float64": ("select", 2, "float64", DRAWN, (90,)),
     "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
-    "descend-2-float32-skipped": ("descend", 2, "float32", DRAWN, (90,)),
-    "average-2-float64-skipped": ("average", 2, "float64", DRAWN, (90,)),
 }
 KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
@@ -70,6 +68,10 @@ KERNELS = {
     "moments-10-float32-weights": ("moments", 10, "float32", MULTIPLIED, (90,)),
     "finish-10-float32": ("finish", 10, "float32", DRAWN, BOTH),
     "finish-10-float32-kept": ("finish", 10, "float32", KEPT, (90,)),
+    "frame-10-float32": ("frame", 10, "float32", DRAWN, BOTH),
+    "frame-10-float64": ("frame", 10, "float64", DRAWN, (90,)),
+    "framed-10-float32": ("framed", 10, "float32", DRAWN, BOTH),
+    "framed-10-float64-skipped": ("framed", 10, "float64", DRAWN, (90,)),
     "top-10-float64": ("top", 10, "float64", DRAWN, BOTH),
     "begin-10-float32": ("begin", 10, "float32", DRAWN, BOTH),
     "descend-10-float32": ("descend", 10, "float32", DRAWN, BOTH),
@@ -105,6 +107,8 @@ MORE = {
     "finish-10-float64": ("finish", 10, "float64", DRAWN, (90,)),
     "finish-64-float32": ("finish", 64, "float32", DRAWN, (90,)),
     "finish-16-float32-weights": ("finish", 16, "float32", MULTIPLIED, (90,)),
+    "frame-64-float32": ("frame", 64, "float32", DRAWN, (90,)),
+    "framed-64-float64": ("framed", 64, "float64", DRAWN, (90,)),
     "begin-10-float64-skipped": ("begin", 10, "float64", DRAWN, (90,)),
     "begin-64-float64": ("begin", 64, "float64", DRAWN, (90,)),
     "descend-10-float64-skipped": ("descend", 10, "float64", DRAWN, (90,)),
@@ -119,7 +123,9 @@ MORE = {
 BACKWARD = ("top", "begin", "descend")
 #: Those of layers in passes.
 BACKWARD_PASSES = ("mix", "average", "lower")
-#: Those of orthogonal weights, by their names in `BackwardOrthogonal`.
+#: Those of layers with orthogonal weights.
+ORTHOGONAL = ("frame", "framed")
+#: Those of their backward pass, by their names in `BackwardOrthogonal`.
 BACKWARD_ORTHOGONAL = {
     "orthogonalise": "orthogonalise",
     "top_orthogonal": "top",
@@ -242,6 +248,16 @@ def signature(kernel, dtype):
         word,
     )  # fmt: skip
     arrived = array(types.int32, 1)
+    address = (whole, whole, whole, word, word)
+    if kernel == "frame":
+        return types.void(
+            grams, grams, grams, array(double, 1), grams, arrived, status, whole, double, double,
+            whole, whole, *address,
+        )  # fmt: skip
+    if kernel == "framed":
+        return types.void(
+            grams, array(number, 3), grams, grams, arrived, *recorded, whole, status, *law, *address
+        )
     if kernel == "moments":
         return types.void(*rows, record, grams, grams, arrived, *of_passes)
     if kernel == "finish":
@@ -305,6 +321,10 @@ def built(name, kernel, columns, dtype, source):
     if kernel in BACKWARD_PASSES:
         kernels = backward_passes_of(passes_spec_of(name, columns, dtype))
         return kernels, kernels.room.bytes, signature_of_backward(kernel, dtype)
+    if kernel in ORTHOGONAL:
+        spec = spec_of(kernel, columns, dtype, source, scaled=False)
+        kernels = orthogonal_kernels_of(spec._replace(skipped="skipped" in name))
+        return kernels, kernels.shape.bytes, signature(kernel, dtype)
     kernels = kernels_of(
         spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
     )

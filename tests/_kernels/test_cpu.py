@@ -25,6 +25,7 @@ from bnmc._kernels.cpu.vectors import (
     all_greater,
     fill_like,
     keep_order,
+    load_across,
     load_part,
     load_strip,
     load_wide,
@@ -33,6 +34,7 @@ from bnmc._kernels.cpu.vectors import (
     square_root,
     store,
     store_sums,
+    sum_lanes,
     zero_part,
     zero_strip,
     zero_wide,
@@ -128,6 +130,12 @@ def narrow_program(array, out):
     store_sums(out, 4, add_all(sums, (u, u, u, u, v, v, v, v, u, u, u, u, v, v, v, v)))
 
 
+def across_program(array, out):
+    """Four numbers that are apart, in float64, and the sum of all lanes of a wide vector."""
+    store(out, 1, load_across(array, 5, 60))
+    out[5] = sum_lanes(load_wide(array, 3))
+
+
 def strip_program(array, out):
     """A strip of rows and zeros, one after the other."""
     lanes = STRIP_BYTES // array.itemsize
@@ -163,6 +171,16 @@ def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
     strip_program(array, strips[0])
     njit(strip_program)(array, strips[1])
     np.testing.assert_array_equal(strips, np.stack([[7, *array[3 : 3 + n], *[0] * n, 7]] * 2))
+    # Roots of integers: the order of additions shows in the last bits.
+    array = np.sqrt(array)
+    across = np.full((2, 7), 0.5)
+    across_program(array, across[0])
+    njit(across_program)(array, across[1])
+    halves = array[3 : 3 + lanes]
+    while halves.size > 1:
+        halves = halves[: halves.size // 2] + halves[halves.size // 2 :]
+    exact = [0.5, *array[5:186:60], halves[0], 0.5]
+    np.testing.assert_array_equal(across, [exact] * 2)
 
 
 def sum_tile(first, second, rows, partial):

@@ -19,16 +19,27 @@ def body_of(kernel, body):
 def test_moments_of_neighbours_cancel_no_mean(body, dtype):
     """With a mean that is 1000 standard deviations away, at every place and length."""
     generator = np.random.default_rng(0)
-    block = memory.aligned_zeros((4 * numbers.STRIDE,), dtype)
+    block = memory.aligned_zeros((8 * numbers.STRIDE,), dtype)
     block[:] = 1000.0 + generator.standard_normal(block.size)
-    scratch = np.zeros(numbers.TILE * numbers.STRIDE, dtype)
-    for at, length in ((0, 1), (3, 2), (5, 63), (0, 64), (7, 300), (512, 512)):
-        values = block[at : at + length].astype(np.float64)
-        mean, squares = body_of(passes.moments_of, body)(block, at, length, scratch)
-        assert abs(mean - values.mean()) <= 1e-14 * 1000.0 + 1e-3 * np.finfo(dtype).eps * 1000.0
-        expected = np.square(values - values.mean()).sum()
+    out = np.zeros(13)
+    for first, row, length in (
+        (0, 0, 1),
+        (4, 3, 2),
+        (0, 5, 63),
+        (4, 0, 64),
+        (0, 7, 300),
+        (4, 0, 512),
+    ):
+        body_of(passes.moments_of, body)(block, first * numbers.STRIDE + row, length, out)
+        values = block.reshape(8, numbers.STRIDE)[first : first + 4, row : row + length]
+        values = values.astype(np.float64)
+        atol = 1e-14 * 1000.0 + 1e-3 * np.finfo(dtype).eps * 1000.0
+        np.testing.assert_allclose(out[:4], values.mean(axis=1), rtol=0, atol=atol)
+        expected = np.square(values - values.mean(axis=1, keepdims=True)).sum(axis=1)
         # Deviations are exact; their squares are rounded.
-        assert abs(squares - expected) <= 300 * np.finfo(dtype).eps * (expected + 1e-9)
+        error = np.abs(out[4:8] - expected)
+        assert np.all(error <= 300 * np.finfo(dtype).eps * (expected + 1e-9))
+    assert out[12] == 0.0
 
 
 def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
@@ -40,7 +51,7 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
     room.moments[:] = np.nan
     block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
-    scratch = np.zeros(numbers.TILE * numbers.STRIDE, dtype)
+    scratch = np.zeros(12)
     add, merge = (body_of(one, body) for one in (passes.add_moments, passes.merge_moments))
     for number in range(panels):
         for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):

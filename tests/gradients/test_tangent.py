@@ -250,12 +250,17 @@ def test_the_kernel_with_biases_and_convolutions_is_that_of_autograd(name, probe
     ],
 )
 def test_the_law_without_weights_is_that_with_weights(name):
-    """Seven two-sample Kolmogorov-Smirnov tests, of level 1e-6 / 7, as above."""
+    """Seven two-sample Kolmogorov-Smirnov tests, of level 1e-6 / 7, as above.
+
+    With 2000 networks each, means that differ by 0.24 standard deviations are told apart.
+    """
     chain = SHARED[name]
     initial = np.random.default_rng(3).standard_normal((chain.width, chain.batch))
     ours, theirs = (
         features(
-            tangent_kernel(chain, 2, chains=FEW, rng=rng, sampler=sampler, initial=initial).kernels
+            tangent_kernel(
+                chain, 2, chains=FEW // 2, rng=rng, sampler=sampler, initial=initial
+            ).kernels
         )
         for rng, sampler in ((1, "conditional"), (2, "weights"))
     )

@@ -1,12 +1,13 @@
 """Kernels of networks of finite width against all their gradients, by finite differences."""
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError, ResultTooLargeError
-from bnmc.infinite_width import SimulatedKernel, nngp, ntk
+from bnmc.infinite_width import SimulatedKernel, networks, nngp, ntk
 
 WIDTH, WEIGHT, BIAS = 5, 1.7, 0.3
 X = np.random.default_rng(0).standard_normal((3, 7))
@@ -152,3 +153,19 @@ def test_progress_and_text():
     assert isinstance(found, SimulatedKernel)
     assert repr(found) == "<SimulatedKernel of 2 networks of width 8>"
     assert found.networks == 2
+
+
+def test_dimensions_are_those_of_the_smallest_batch():
+    """Differences of three samples in general position span 2 dimensions, of two samples 1."""
+    x = np.random.default_rng(3).standard_normal((4, 5))
+    groups = {"both": (slice(0, 3), slice(3, 5)), "other": (slice(3, 5), slice(0, 3))}
+    found = {
+        name: networks._dimensions(
+            mock.Mock(is_batched=True, tangent=True, inputs=x, width=9, groups=lambda at=at: at)
+        )
+        for name, at in {**groups, "one": (slice(0, 5),)}.items()
+    }
+    assert found == {"both": 1, "other": 1, "one": 4}
+    narrow = mock.Mock(is_batched=True, tangent=True, inputs=x, width=3)
+    narrow.groups.return_value = [slice(0, 5)]
+    assert networks._dimensions(narrow) == 3

@@ -16,6 +16,8 @@ from slow_cases import some
 from bnmc import Chain, FirstLayer, simulate
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation import memory
+from bnmc.simulation.ensemble import ensemble_of
+from bnmc.simulation.recording import recording_of
 
 
 def normals(*shape):
@@ -138,6 +140,40 @@ def test_values_in_a_store_take_no_memory(tmp_path):
     assert 8 * depth < stored < 32 * depth + 200_000_000
     assert needed(chain, depth, chains=100, threads=2) > 8 * 100 * 100 * depth
     assert not list(tmp_path.iterdir())
+
+
+SMALL_CHAINS = [
+    Chain(8, 4), Chain(3000, 4, "relu"), Chain(64, 4, norm="layer"), Chain(64, 4, skip=1.0),
+    Chain(16, 4, weights="haar"), Chain(130, 2, weights="haar"), Chain.conv(4, 2, shape=(3, 3)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", ["auto", "weights"])
+@pytest.mark.parametrize("chain", SMALL_CHAINS)
+def test_a_run_that_nobody_estimates_needs_some_megabytes(chain, sampler):
+    """With 64 threads their buffers are most of it: 32 MB bound them all."""
+    small = 0
+    for chains in (1, 3, 10, 100):
+        ensemble = ensemble_of(
+            chain, "gaussian", chains=chains, inputs=None, rng=None, sampler=sampler,
+            dtype="float64",
+        )  # fmt: skip
+        for depth in (0, 1, 10, 100, 1000, 10_000):
+            recording = recording_of(
+                ensemble, depth, observables=("gram", "eigenvalues"), every=1, burn_in=0,
+                reduce="chain", out=None,
+            )  # fmt: skip
+            request = memory.Request(recording, "gaussian", 64, None, stored=False)
+            small += request.is_small
+            assert not request.is_small or request.bytes() < 2**25
+    assert chain.width > 64 or 0 < small < 24
+
+
+def test_an_array_of_the_caller_is_always_estimated(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 0)
+    simulate(Chain(8, 4), 1, rng=0)
+    with pytest.raises(ResultTooLargeError):
+        simulate(Chain(8, 4), 1, initial=normals(8, 4), rng=0)
 
 
 def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):

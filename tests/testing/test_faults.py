@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.testing.faults import _norms_of_samples
+from bnmc.testing.faults import _norms, _norms_of_samples
 
 
 def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
@@ -42,3 +42,35 @@ def test_wrong_norms_over_the_features(norm):
     for part, values in expected.items():
         [norm_of] = [function for text, function in wrong.items() if part in text]
         np.testing.assert_allclose(norm_of(h), values, rtol=1e-12)
+
+
+def over(h, axis, *, ddof=0, centred=True, eps=0.0):
+    """Return (h - mean) / sqrt(variance + eps) along an axis."""
+    h = h - h.mean(axis=axis, keepdims=True) if centred else h
+    squares = np.square(h).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
+    return h / np.sqrt(squares + eps)
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "layer"])
+def test_wrong_norms_over_the_batch(norm):
+    chain = bnmc.Chain(6, 4, "relu", norm=norm, gain=2.0, eps=0.5)
+    h = np.random.default_rng(2).standard_normal((6, 4))
+    options = {"centred": norm != "batch-uncentred", "eps": 0.5}
+    wrong = dict(_norms(chain))
+    if norm == "layer":
+        expected = {"acts on rows, over the batch": over(h, 1, **options)}
+    else:
+        expected = {
+            "divided by n - 1": over(h, 1, ddof=1, **options),
+            "evaluation mode": h,
+            "but centred": h - h.mean(axis=1, keepdims=True),
+            "over the features": over(h, 0, **options),
+        }
+        if options["centred"]:
+            expected["without being centred"] = over(h, 1, centred=False, eps=0.5)
+        else:
+            expected["rows are centred"] = over(h, 1, eps=0.5)
+        assert len(wrong) == len(expected)
+    for part, values in expected.items():
+        [norm_of] = [function for text, function in wrong.items() if part in text]
+        np.testing.assert_allclose(norm_of(h / 2.0), values, rtol=1e-12)

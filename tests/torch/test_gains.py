@@ -10,6 +10,7 @@ from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 import bnmc
 from bnmc.errors import ArgumentError
 from bnmc.torch import chain_of, gain_for_
+from bnmc.torch.gains import _recommendation
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -137,3 +138,21 @@ def test_a_recommendation_for_norms_over_the_features(monkeypatch):
     )
     assert f"norm 'layer', whose backward rate is {rate:.4g}" in str(caught.value)
     assert "nearest to 1: relu" in caught.value.hint
+
+
+def test_the_recommended_chain_is_the_nearest_in_logarithms(monkeypatch):
+    rates = {("tanh", 10): 1.5, ("tanh", 20): 2.6, ("relu", 10): 4.1, ("relu", 20): None}
+    monkeypatch.setattr("bnmc.torch.gains._ACTIVATIONS", ("tanh", "relu"))
+    monkeypatch.setattr("bnmc.torch.gains._BATCHES", (10, 20))
+    monkeypatch.setattr(
+        "bnmc.torch.gains._backward_rate", lambda chain: rates[chain.activation.name, chain.batch]
+    )
+    chain = bnmc.Chain(8, 4)
+    # |log(1.5/2)| = .29 and |log(2.6/2)| = .26; 1.5 is nearer to 1.9 and 4.1 to 3.3.
+    for target, expected in (
+        (2.0, "tanh with batches of 20"),
+        (1.9, "tanh with batches of 10"),
+        (3.3, "relu with batches of 10"),
+        (1e3, "relu with batches of 10"),
+    ):
+        assert expected in _recommendation(chain, target)

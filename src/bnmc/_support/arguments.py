@@ -30,6 +30,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: The names of the floating-point precisions.
+PRECISIONS = ("float64", "float32")
+
 
 def instance(name: str, value: object, kind: type[T], allowed: str) -> T:
     """Return `value` if it is an instance of a class.
@@ -155,6 +158,8 @@ def real(
         ...
     bnmc.errors.ArgumentError: level: got 1.5, allowed: a finite real number > 0 and < 1
     """
+    if type(value) is float and _is_within(value, low, high, above, below, finite):
+        return value
     kind = "a finite real number" if finite else "a real number or infinity"
     allowed = f"{kind}{_interval(low, high, above, below)}"
     scalar = _unwrapped(value)
@@ -164,14 +169,7 @@ def real(
         number = float(scalar)
     except OverflowError:  # an integer beyond the range of float64
         raise ArgumentError(name, value, allowed) from None
-    if (
-        math.isnan(number)
-        or (finite and math.isinf(number))
-        or (low is not None and number < low)
-        or (high is not None and number > high)
-        or (above is not None and number <= above)
-        or (below is not None and number >= below)
-    ):
+    if not _is_within(number, low, high, above, below, finite):
         raise ArgumentError(name, number, allowed)
     return number
 
@@ -240,13 +238,15 @@ def precision(dtype: object) -> str:
     >>> precision(np.float32)
     'float32'
     """
+    if type(dtype) is str and dtype in PRECISIONS:
+        return dtype
     try:
         name = np.dtype(dtype).name  # type: ignore[call-overload]
     except MemoryError:
         raise
     except Exception as error:  # a foreign object may raise anything
         raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
-    return choice("dtype", name, ("float64", "float32"))
+    return choice("dtype", name, PRECISIONS)
 
 
 def finite_array(
@@ -497,6 +497,25 @@ def _fits(actual: tuple[int, ...], expected: tuple[int | str | EllipsisType, ...
 
 def _non_empty(array: NDArray[Any]) -> str:
     return "no axis may be empty" if array.size == 0 else ""
+
+
+def _is_within(
+    number: float,
+    low: float | None,
+    high: float | None,
+    above: float | None,
+    below: float | None,
+    finite: bool,
+) -> bool:
+    """Return whether a number is in an interval, and finite if it must be; NaN is in none."""
+    return not (
+        math.isnan(number)
+        or (finite and math.isinf(number))
+        or (low is not None and number < low)
+        or (high is not None and number > high)
+        or (above is not None and number <= above)
+        or (below is not None and number >= below)
+    )
 
 
 def _interval(

@@ -29,27 +29,30 @@ class StillAtWork(Exception):
 
 
 class Stop:
-    """A condition for long work to stop: its event is set, or its time is over.
+    """A condition for long work to stop: it was set, by whatever thread, or its time is over.
 
     Parameters
     ----------
     timeout : float or None
         Time limit in seconds from now; None for no limit.
-
-    Attributes
-    ----------
-    event : threading.Event
-        Set to stop the work, also in other threads.
     """
 
     def __init__(self, timeout: float | None) -> None:
-        self.event = threading.Event()
+        self._is_set = False
         self._end = None if timeout is None else time.monotonic() + timeout
+
+    def set(self) -> None:
+        """Stop the work, also in other threads."""
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Return whether the work was stopped, as far as is known without a look at the time."""
+        return self._is_set
 
     def __call__(self) -> bool:
         if self._end is not None and time.monotonic() >= self._end:
-            self.event.set()
-        return self.event.is_set()
+            self._is_set = True
+        return self._is_set
 
 
 def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) -> bool:
@@ -61,7 +64,7 @@ def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) 
     Parameters
     ----------
     work : callable
-        Takes no arguments, and returns at the end of a step once the event of `stop` is set.
+        Takes no arguments, and returns at the end of a step once `stop` is set.
     stop : Stop
         Receives Ctrl-C.
     brief : bool
@@ -105,7 +108,7 @@ def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) 
             pass
         thread.join()
     except KeyboardInterrupt:
-        stop.event.set()
+        stop.set()
         if not ended.wait(GRACE):
             raise StillAtWork from None
         return False

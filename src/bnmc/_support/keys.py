@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ def draw_key(rng: Any) -> int:
     ----------
     rng : None, int, sequence of int, SeedSequence, BitGenerator or Generator
         Any argument of `numpy.random.default_rng` (SPEC 7). A generator advances by one draw.
+        For None the key comes from the operating system, as the seed of NumPy's generator would.
 
     Returns
     -------
@@ -36,4 +38,6 @@ def draw_key(rng: Any) -> int:
     >>> draw_key(0) == draw_key(np.random.default_rng(0))
     True
     """
+    if rng is None:
+        return secrets.randbits(64)
     return int(generator(rng).integers(0, 2**64, dtype=np.uint64))

@@ -61,13 +61,13 @@ def explains_keywords(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
-        for name in options:
-            if name in foreign:
-                ours, what = foreign[name]
-                owner = function.__qualname__.removesuffix(".__init__")
-                raise ArgumentTypeError(
-                    name, options[name], f"{ours}, {what}", f"{owner} has no argument {name}"
-                )
+        if not foreign.keys().isdisjoint(options):
+            name = next(name for name in options if name in foreign)
+            ours, what = foreign[name]
+            owner = function.__qualname__.removesuffix(".__init__")
+            raise ArgumentTypeError(
+                name, options[name], f"{ours}, {what}", f"{owner} has no argument {name}"
+            )
         return function(*arguments, **options)
 
     return explained  # type: ignore[return-value]

@@ -133,6 +133,8 @@ class Chain:
     convolution: Convolution | None
     #: The normalization as a value: its NumPy form, and the part of a Gram matrix that it ignores.
     normalization: Norm = field(init=False)
+    #: The law of the weights as a value.
+    weight_law: WeightLaw = field(init=False, compare=False)
 
     @explains_keywords
     def __init__(
@@ -162,6 +164,7 @@ class Chain:
         keep("activation", as_activation(activation))
         keep("skip", real("skip", skip))
         law = weight_law(weights)
+        keep("weight_law", law)
         keep("weights", weights if callable(weights) else law.name)
         keep("gain", law.gain if gain is None else real("gain", gain))
         if self.gain == 0.0:
@@ -249,11 +252,6 @@ class Chain:
         If so, kernels draw, normalize and activate rows one by one.
         """
         return self.normalization.acts_on_rows and self.order_code == NORM_FIRST
-
-    @cached_property
-    def weight_law(self) -> WeightLaw:
-        """The law of the weights as a value."""
-        return weight_law(self.weights)
 
     @property
     def is_gaussian(self) -> bool:

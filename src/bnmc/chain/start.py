@@ -148,9 +148,8 @@ def prepare(
     if isinstance(initial, str):
         choice("initial", initial, INITIAL_LAWS)
         _require_memory("batch", (columns, columns), 3.0)
-        shared = 0.0 if initial == "gaussian" else 1.0
-        own = 1.0 if initial == "gaussian" else COLLINEAR_VARIANCE
-        return Covariance(shared + own * np.eye(columns))
+        own = np.eye(columns)
+        return Covariance(own if initial == "gaussian" else 1.0 + COLLINEAR_VARIANCE * own)
     if isinstance(initial, FirstLayer):
         return _through_first_layer(chain, initial, inputs)
     if initial is None or callable(initial):

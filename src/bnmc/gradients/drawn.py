@@ -190,7 +190,7 @@ class NetworkTask(Task):
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
         part.log_norms[0, first : first + count] = logs + math.log(2.0) * scales
-        slots = self.recorded.slots(np.arange(first + 1, first + count + 1))
+        slots = self.recorded.slots(first + 1, first + 1 + count)
         due = np.flatnonzero(slots >= 0)
         if due.size == 0:
             return

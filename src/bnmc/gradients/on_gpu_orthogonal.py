@@ -1,9 +1,9 @@
 """A backward pass on a GPU of chains with orthogonal weights.
 
 The kernels are those of `_kernels.gpu.backward_orthogonal`, in float64.  With dtype "float32" the
-normals have this precision.  The forward pass is that of the CPU.  All random numbers are those of
-the CPU, so results agree up to rounding.  A float32 chain whose forward pass goes on in float64 has
-its backward pass on the CPU.
+normals have this precision.  The forward pass is that of `GpuConditionalSampler`, whose rows have
+the dtype.  All random numbers are those of the CPU, so results agree up to rounding.  A float32
+chain whose forward pass goes on in float64 has its backward pass on the CPU.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, sigma_of
 from bnmc.chain.slopes import slope_of
 from bnmc.gradients.on_gpu import Arrays, GpuLaunch, GpuPass, GpuTask
-from bnmc.gradients.parts import Pass
-from bnmc.simulation.engine.sampler import ScaledSampler
 
 __all__ = ["GpuOrthogonalTask"]
 
@@ -53,9 +51,6 @@ class _OrthogonalPass(GpuPass):
 
     def _launch(self) -> type[GpuLaunch]:
         return _OrthogonalLaunch
-
-    def _sampler(self) -> ScaledSampler:
-        return Pass._sampler(self)
 
 
 class _OrthogonalLaunch(GpuLaunch):

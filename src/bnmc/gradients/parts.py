@@ -301,12 +301,12 @@ class Pass:
             logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
         logs += math.log(2.0) * (scales + largest[..., 0])
         self.log_norms[:, stretch.first : stretch.first + count] = logs
-        layers = np.arange(stretch.first + 1, stretch.first + count + 1)
-        slots = self.task.recorded.slots(layers)
+        begin = stretch.first + 1
+        slots = self.task.recorded.slots(begin, begin + count)
         due = np.flatnonzero(slots >= 0)
         if due.size == 0:
             return
-        to = slots[due] + self.task.recorded.before(int(layers[0]))
+        to = slots[due] + self.task.recorded.before(begin)
         self.log_scale[:, to] = math.log(2.0) * scales[:, due]
         if not self.task.observables:
             return

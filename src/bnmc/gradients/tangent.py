@@ -275,14 +275,14 @@ def tangent_kernel(
     job = _Job(chain, depth, ensemble.inputs, probes, sampler, 0)
     size = job.bytes_of_network()
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
-    needed = min(workers, chains) * size + 8 * chains * job.samples**2
+    together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
+    needed = min(workers, chains) * together * size + 8 * chains * job.samples**2
     require_memory("depth, batch", needed, hint)
     chain.activation.check()
     require_derivative(chain.activation)
     start = prepare(chain, initial, chains, ensemble.inputs)
     job = replace(job, key=draw_key(rng))
-    together = min(TOGETHER_BYTES // size, -(-chains // workers))
-    return _run(job, start, ranges(chains, max(1, together)), workers, report_to)
+    return _run(job, start, ranges(chains, together), workers, report_to)
 
 
 def _run(

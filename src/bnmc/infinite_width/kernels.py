@@ -152,7 +152,7 @@ def nngp(
     method : {"analytic", "monte-carlo"}
         "monte-carlo" simulates networks of finite width.
     width, networks : int, default 512 and 100
-        For the Monte Carlo method, the width of the networks, >= 2, and their number.
+        For the Monte Carlo method, the width of the networks, >= 2, and their number, >= 1.
     dtype : {"float64", "float32"}
         Type of the result of the analytic method. The computation uses float64.
     progress : bool or callable, default False

@@ -268,10 +268,11 @@ def simulated_kernel(
         require_derivative(network.activation)
     samples = network.inputs.shape[1]
     columns = samples - network.rows or samples
-    weights = network.width**2 * max(0, network.depth - 1)
+    # The matrices between hidden layers, and the normals that one of them is made from.
+    weights = network.width**2 * (network.depth if network.depth > 1 else 0)
     hidden = network.width * samples * (4 * network.depth + 2)
     if network.is_batched:
-        hidden += 4 * network.width * sum(size**2 for size in network.sizes)
+        hidden += 6 * network.width * sum(size**2 for size in network.sizes)
     size = 8 * (networks * network.rows * columns + weights + hidden + 4 * samples**2)
     require_memory("width, networks", size, "take fewer networks, or narrower ones")
     kernels = np.empty((networks, network.rows, columns))

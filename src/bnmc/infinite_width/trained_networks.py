@@ -183,7 +183,9 @@ def train_networks(
     if test is not None:
         tests = finite_array("test", test, shape=(len(inputs), "tests")).astype(np.float64)
     columns, together = inputs.shape[1] + tests.shape[1], max(1, min(count, _ROWS // d))
-    numbers = together * d * (4 * len(inputs) + 6 * layers * columns) + count * when.size * columns
+    # The outputs at each step are joined by network, then for all networks.
+    outputs = 3 * count * when.size * columns
+    numbers = together * d * (4 * len(inputs) + 6 * layers * columns) + outputs
     require_memory("width", 8 * (numbers + 4 * together * (layers - 1) * d * d))
     plan = _Plan(chosen, inputs, tests, when, layers, d, reference, sigma, rate, kind)
     generators = _generators(rng, count)

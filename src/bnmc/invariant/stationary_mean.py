@@ -178,8 +178,7 @@ def _evaluate(
 ) -> NDArray[np.float64]:
     """Return values (pairs, layers, ...) for Gram matrices (pairs, layers, n, n)."""
     frames = Frames(grams, np.zeros(grams.shape[:2]), np.zeros((*grams.shape[:2], 0)))
-    view = View.of(chain, 1, frames, 0, np.zeros(grams.shape[1], np.int64))
-    values = observable.evaluate(view)
+    values = observable.evaluate(View.of(chain, 1, frames))
     # With an axis of inputs, there is one input.
     return values if values.ndim == 2 else values[:, :, 0]
 

@@ -110,8 +110,8 @@ def two_inputs(
     ]
     depth = integer("depth", depth, low=0)
     chains = integer("chains", chains, low=1)
-    # The matrices of both inputs, those of their regular parts, and three temporary arrays.
-    require_memory("depth, chains", 7 * 8 * chains * (depth + 1) * chain.batch**2)
+    # The matrices of both inputs, with each other four; their regular parts; and temporary arrays.
+    require_memory("depth, chains", 8 * 8 * chains * (depth + 1) * chain.batch**2)
     run = simulate(
         chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=rng, progress=progress
     )

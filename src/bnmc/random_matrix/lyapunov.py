@@ -198,7 +198,7 @@ def lyapunov_residual_estimate(
     gamma = real("gamma", gamma, low=1e-70, high=1e100)
     k = integer("k", k, low=1, high=d)
     samples = integer("samples", samples, low=2)
-    require_memory("samples", 32 * samples)
+    require_memory("samples", 48 * samples)
     stream = generator(rng)
     freedom = d - k + 1
     log_tau = np.zeros(samples)

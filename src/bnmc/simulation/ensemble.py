@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,12 @@ class Ensemble:
         """Number of samples in all input batches."""
         return self.chain.batch * (self.inputs or 1)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Estimated time of one layer of one chain on one thread."""
         return SAMPLERS[self.path].seconds(self.chain, self.columns, np.dtype(self.dtype))
 
-    @property
+    @cached_property
     def bytes_of_chain(self) -> int:
         """Bytes of the state of one chain, about."""
         columns = self.columns

@@ -29,8 +29,11 @@ OF_FACTORS = (
 #: Why no GPU takes chains whose weights a function samples.
 OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
 
-#: Why no GPU takes chains with orthogonal weights.
-OF_HAAR = "chains with orthogonal weights are made on the CPU: backend='cpu'"
+#: Why no GPU draws orthogonal matrices.
+OF_HAAR = (
+    "orthogonal matrices are drawn on the CPU alone: backend='cpu', or sampler='conditional' for a "
+    "norm over the batch before the activation, or none, without bias"
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,6 @@ def _refusal(ensemble: Ensemble) -> str | None:
     """Return why no GPU takes these chains, or None."""
     if callable(ensemble.chain.weights):
         return OF_PYTHON
-    if ensemble.chain.is_orthogonal:
+    if ensemble.chain.is_orthogonal and ensemble.path == "weights":
         return OF_HAAR
     return OF_FACTORS if ensemble.path == "factor" else None

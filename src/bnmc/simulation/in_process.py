@@ -24,7 +24,8 @@ class InProcessRun:
         self.sink = sink
         #: Number of recorded layers.
         self.slots = 0
-        self._state: State | None = None
+        #: Whether the chains are between two blocks, so that they have a state.
+        self._is_between = False
 
     def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
         """Go through the layers until the last one, or until `stopped` returns True."""
@@ -33,14 +34,14 @@ class InProcessRun:
         first = segment.layer
         self._note()
         while segment.layer < recorded.last and not stopped():
-            self._state = None
+            self._is_between = False
             segment.advance(recorded.last, self.sink)
             self._note()
             report(segment.layer - first, recorded.last - first)
 
     def _note(self) -> None:
         self.slots = self.segment.job.recorded.before(self.segment.layer + 1)
-        self._state = self.segment.state
+        self._is_between = True
 
     @property
     def cpu(self) -> str:
@@ -50,7 +51,7 @@ class InProcessRun:
     @property
     def state(self) -> State | None:
         """The state of the chains; None in the middle of a block, and before the first one."""
-        return self._state
+        return self.segment.state if self._is_between else None
 
     @property
     def widened(self) -> list[int]:
@@ -64,5 +65,5 @@ class InProcessRun:
 
 
 def _numbers(chosen: NDArray[np.bool_]) -> list[int]:
-    found: list[int] = np.flatnonzero(chosen).tolist()
+    found: list[int] = chosen.nonzero()[0].tolist()
     return found

@@ -47,11 +47,15 @@ class Recorded:
             return self.count
         return max(0, -(-(layer - self.first) // self.every))
 
-    def slots(self, layers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return 0, 1, … for the recorded ones of successive layers, and -1 for the others."""
-        due = (layers >= self.first) & ((layers - self.first) % self.every == 0)
-        due |= layers == self.last
-        return np.where(due, np.cumsum(due) - 1, -1)
+    def slots(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return 0, 1, … for the recorded ones of layers first:last, and -1 for the others."""
+        before = self.before(first)
+        count = self.before(last) - before
+        if count == last - first:
+            return np.arange(count)
+        slots = np.full(last - first, -1)
+        slots[self.layers(before, before + count) - first] = np.arange(count)
+        return slots
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Job:
         pivots = self.columns if self.path == "factor" else 0
         none = np.zeros((1, 1))
         frames = Frames(np.eye(self.columns)[None, None], none, np.zeros((1, 1, pivots)))
-        return View.of(self.chain, self.inputs or 1, frames, 0, np.zeros(1, np.int64))
+        return View.of(self.chain, self.inputs or 1, frames)
 
     def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
         """Evaluate an observable, without the axis of inputs if `inputs` is None."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,12 @@ from bnmc.simulation.tiles import grid_of
 __all__ = ["Request", "require_memory"]
 
 #: Arrays that the evaluation of an observable takes at its peak, in multiples of the Gram matrices
-#: of a block, with their own copy: (in units of exp(log_scale) 0, in other units).
+#: of a block, without the copy of those of several inputs: (in units of exp(log_scale) 0, in other
+#: units).
 TEMPORARIES = {
-    "gram": (1, 2), "scaled_gram": (1, 1), "cross_gram": (1, 1), "log_scale": (1, 1),
-    "log_pivots": (1, 1), "eigenvalues": (3, 3), "rank_bound": (3, 3), "soft_rank": (3, 4),
-    "orthogonality_gap": (5, 5), "distance": (4, 5),
+    "gram": (0, 1), "scaled_gram": (0, 0), "cross_gram": (0, 0), "log_scale": (0, 0),
+    "log_pivots": (0, 0), "eigenvalues": (2, 2), "rank_bound": (2, 2), "soft_rank": (2, 3),
+    "orthogonality_gap": (4, 4), "distance": (3, 4),
 }  # fmt: skip
 
 #: The same for functions of the user.
@@ -50,9 +52,9 @@ LAYER_NUMBERS = 32
 #: Bytes that Python objects and small arrays take in every run.
 SMALL = 200_000
 
-#: Bytes for which the system is not asked how much memory it has, which takes a tenth of the time
-#: of such a run.  The interpreter itself has taken many times as much.
-UNASKED = 1_000_000
+#: Numbers of states and values of a run whose memory nobody estimates, which takes a tenth of the
+#: time of such a run.  The interpreter itself has taken many times as much memory.
+FEW_NUMBERS = 20_000
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,16 @@ class Request:
     threads: int
     tile_seconds: float | None
     stored: bool
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the run has few numbers, apart from buffers of threads: it needs some MB."""
+        ensemble, recording = self.recording.ensemble, self.recording
+        if ensemble.state is None and not isinstance(self.initial, str):
+            return False  # an array, of any shape
+        rows = ensemble.columns + (ensemble.chain.width if ensemble.path == "weights" else 0)
+        values = recording.recorded.count * (recording.per_value + ensemble.columns**2)
+        return ensemble.chains * (ensemble.chain.fan_in * rows + values) < FEW_NUMBERS
 
     def bytes(self) -> int:
         """Return the estimated peak in bytes."""
@@ -167,14 +179,15 @@ class Request:
         """Return the temporary arrays of the greediest observable; see `TEMPORARIES`."""
         ensemble = self.recording.ensemble
         scaled = ensemble.path == "factor"
-        least = 1.0
-        if splits_scale(ensemble.chain):  # see `in_range` of `precision.py`
+        copied = (ensemble.inputs or 1) > 1
+        least = 0.0
+        if splits_scale(ensemble.chain) and not scaled:  # see `in_range` of `precision.py`
             least = SCALE_TEMPORARIES
             # Beyond an exponent of 900 matrices are recorded in other units.
             factor = abs(ensemble.chain.skip) + abs(ensemble.chain.gain)
             growth = 1.0 + 2.0 * abs(math.log2(factor))
             scaled = scaled or self.recording.recorded.last * growth > 800.0
-        found = [_temporaries(one)[scaled] for one in self.recording.observables]
+        found = [copied + _temporaries(one)[scaled] for one in self.recording.observables]
         is_watched = ensemble.dtype == "float32" and (
             ensemble.chain.skip != 0.0 or ensemble.path == "weights"
         )
@@ -242,7 +255,8 @@ class Request:
         if self.stored:
             # The store packs the state of a tile.  Later tiles are made while it writes.
             packed = 2 * grid.part * ensemble.bytes_of_chain
-            return busy * tile + states + packed + several * (busy + 1) * values
+            kept = (busy + 1) * values if grid.parts * grid.blocks > busy else 0
+            return busy * tile + states + packed + kept
         # Finished tiles wait for those of other parts, and then enter the moments together.
         total = 8 * ensemble.chains * recording.recorded.count * recording.per_value
         whole = min(grid.parts * values, total)
@@ -279,9 +293,9 @@ def require_memory(request: Request) -> None:
     ResultTooLargeError
         With the estimated size, the available memory, and chains or layers that would fit.
     """
-    needed = request.bytes()
-    if needed <= UNASKED:
+    if request.is_small:
         return
+    needed = request.bytes()
     available = available_memory()
     if needed <= available:
         return
@@ -323,6 +337,7 @@ def _most(size: Callable[[int], int], most: int, available: int) -> int:
     return int(low)
 
 
+@lru_cache(maxsize=64)
 def _work_bytes(batch: int, inputs: int, dtype: str) -> int:
     """Return the bytes of the buffers of one thread, and of its second array of sums."""
     sizes = [math.prod(shape) for shape in memory.shapes(batch, batch * inputs)]

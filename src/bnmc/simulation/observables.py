@@ -33,8 +33,10 @@ class View:
         The same, for each pair of input batches.
     log_scale : (chains, layers) ndarray of float64
     log_pivots : (chains, layers, n) ndarray of float64
-    first_chain, layers : int, (layers,) ndarray of int
-        Position of the block, for messages.
+    first_chain : int
+        Number of the first chain, for messages.
+    layer_of : callable
+        Returns the layer of an index from 0 on, for messages.
     """
 
     chain: Chain
@@ -42,21 +44,29 @@ class View:
     cross: NDArray[np.float64]
     log_scale: NDArray[np.float64]
     log_pivots: NDArray[np.float64]
-    first_chain: int
-    layers: NDArray[np.int64]
+    first_chain: int = 0
+    layer_of: Callable[[int], int] = int
 
     @classmethod
     def of(
-        cls, chain: Chain, inputs: int, frames: Frames, first_chain: int, layers: NDArray[np.int64]
+        cls,
+        chain: Chain,
+        inputs: int,
+        frames: Frames,
+        first_chain: int = 0,
+        layer_of: Callable[[int], int] = int,
     ) -> View:
         """Return the view of frames whose columns are `inputs` batches side by side."""
-        n = chain.batch
-        blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
-        cross = blocks.swapaxes(3, 4)
-        same = np.arange(inputs)
+        if inputs == 1:
+            scaled = frames.gram[:, :, None]
+            cross = scaled[:, :, None]
+        else:
+            n, same = chain.batch, np.arange(inputs)
+            blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
+            cross = blocks.swapaxes(3, 4)
+            scaled = cross[:, :, same, same]
         return cls(
-            chain, cross[:, :, same, same], cross, frames.log_scale, frames.log_pivots,
-            first_chain, layers,
+            chain, scaled, cross, frames.log_scale, frames.log_pivots, first_chain, layer_of
         )  # fmt: skip
 
     def rescaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,14 +74,14 @@ class View:
 
         Values below the range of float64 become zero.
         """
-        if not self.log_scale.any():
+        if not np.count_nonzero(self.log_scale):
             return values
         extreme = np.argwhere(self.log_scale > 690.0)
         if extreme.size:
             chain, layer = extreme[0]
             raise NonFiniteError(
                 self.first_chain + int(chain),
-                int(self.layers[layer]),
+                self.layer_of(int(layer)),
                 "Gram matrix (record 'scaled_gram' and 'log_scale' instead), whose scale is",
             )
         shape = self.log_scale.shape + (1,) * (values.ndim - 2)
@@ -81,6 +91,10 @@ class View:
     def gram(self) -> NDArray[np.float64]:
         """The Gram matrices themselves."""
         return self.rescaled(self.scaled)
+
+
+#: Types of values that need no further check.
+_NUMBERS = (float, np.float64)
 
 
 def _name(name: object) -> str:
@@ -157,14 +171,16 @@ class Observable:
         # Other observables, and the array of the user, share the numbers.  So the function gets a
         # copy, in memory that cannot be made writeable.
         gram = view.gram
-        matrices = np.frombuffer(gram.tobytes()).reshape(gram.shape)
-        out = np.empty(matrices.shape[:3] + self.shape)
-        for index in np.ndindex(*matrices.shape[:3]):
-            out[index] = self._checked(self.function(matrices[index]))
-        return out
+        matrices = np.frombuffer(gram.tobytes()).reshape(-1, *gram.shape[3:])
+        out = np.empty((len(matrices), *self.shape))
+        for index, matrix in enumerate(matrices):
+            out[index] = self._checked(self.function(matrix))
+        return out.reshape(gram.shape[:3] + self.shape)
 
-    def _checked(self, value: ArrayLike) -> NDArray[Any]:
-        """Return the value of the function as an array of the declared shape, or raise."""
+    def _checked(self, value: ArrayLike) -> ArrayLike:
+        """Return the value of the function, a number or array of the declared shape, or raise."""
+        if type(value) in _NUMBERS and self.shape == ():
+            return value
         about = f"observable {self.name}"
         array = host_array(about, value, "real numbers")
         if array.dtype.kind not in "biuf":

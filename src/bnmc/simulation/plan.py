@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -90,6 +89,8 @@ class Plan:
         )  # fmt: skip
         self._require_tiles()
         self.sink = recording.sink(self.job, stored=stored)
+        self._kind = self._kind_of_run()
+        self._is_brief = self._kind in _made and self._takes_milliseconds()
 
     def _tile_seconds(self) -> float | None:
         """Return the seconds of a tile, or None if the run is not divided into tiles."""
@@ -137,8 +138,8 @@ class Plan:
     def run(self) -> Trajectory:
         """Go through the layers, and return those that are finished in the end."""
         stop = Stop(self.execution.timeout)
-        with ExitStack() as stack:
-            report = stack.enter_context(Reporter(self.execution.progress, "simulate", "layers"))
+        reporter = Reporter(self.execution.progress, "simulate", "layers")
+        with reporter as report, ExitStack() as stack:
             course = self._course(stack, stop)
 
             def work() -> None:
@@ -165,25 +166,23 @@ class Plan:
     def _do(self, work: Callable[[], None], stop: Stop) -> bool:
         """Return whether the work came to its end, and Ctrl-C did not."""
         if self.job.backend == "cpu":
-            return uninterrupted(work, stop, brief=self.is_brief)
+            return uninterrupted(work, stop, brief=self._is_brief)
         try:  # in this thread, since another one would have a device of its own
             work()
         except KeyboardInterrupt:
             return False
         return True
 
-    @cached_property
-    def is_brief(self) -> bool:
-        """Whether the run takes milliseconds: it is small and compiled, without functions of users.
+    def _takes_milliseconds(self) -> bool:
+        """Whether the run is small, without functions of users.
 
-        Threads would take longer to start than such a run takes.
+        Threads would take longer to start than such a run takes if its kernels are compiled.
         """
         ensemble, recorded, execution = self.ensemble, self.recording.recorded, self.execution
         layers = recorded.last - ensemble.first_layer + 1
         numbers = ensemble.chains * recorded.count * ensemble.columns**2
         return (
-            self._kind in _made
-            and ensemble.chains * layers * ensemble.seconds < BRIEF_SECONDS
+            ensemble.chains * layers * ensemble.seconds < BRIEF_SECONDS
             and numbers < BRIEF_NUMBERS
             and execution.store is None
             and execution.executor is None
@@ -194,9 +193,8 @@ class Plan:
             and all(OBSERVABLES.get(one.name) is one for one in self.recording.observables)
         )
 
-    @cached_property
-    def _kind(self) -> tuple[object, ...]:
-        """What determines the kernels of a run in this process."""
+    def _kind_of_run(self) -> tuple[object, ...]:
+        """Return what determines the kernels of the run in this process."""
         ensemble = self.ensemble
         chain = ensemble.chain
         return (
@@ -209,7 +207,7 @@ class Plan:
         """Return the way through the layers: in this process at once, or in tiles."""
         execution = self.execution
         if execution.store is None and execution.executor is None:
-            threads = 1 if self.is_brief else execution.threads
+            threads = 1 if self._is_brief else execution.threads
             segment = Segment(self.job, self._sampler(), threads, Pool(stack, threads))
             return InProcessRun(segment, self.start, self.sink)
         threads = execution.threads if self.job.backend == "cpu" else 1
@@ -223,7 +221,7 @@ class Plan:
             grid = kept.grid
         sink = self.sink if kept is None else None
         own = max(1, threads // grid.parts) if execution.executor is None else 1
-        return TiledRun(self.job, self.start, grid, workers, own, kept, sink, stop.event)
+        return TiledRun(self.job, self.start, grid, workers, own, kept, sink, stop)
 
     def _grid(self, workers: Workers) -> Grid:
         ensemble, seconds = self.ensemble, self._tile_seconds()

@@ -108,6 +108,8 @@ class Recording:
             return RunningMoments(self.reduce, shapes)
         if stored:
             return Arrays({})
+        if not given:
+            return Arrays({name: np.zeros(self.shape(name, job)) for name in job.shapes})
         arrays = {name: self._array(name, job, given.pop(name, None)) for name in job.shapes}
         if given:
             raise ArgumentError("out", next(iter(given)), ", ".join(job.shapes))

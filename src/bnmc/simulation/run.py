@@ -89,7 +89,7 @@ def simulate(
         Where kernels run.  "cuda" divides the chains among all GPUs that CUDA sees (extras
         ``cuda12``, ``cuda13``); "auto" uses GPUs if there are any and the run is long enough.  The
         random numbers are those of the CPU, so trajectories agree to rounding if the chain
-        contracts.
+        contracts.  Orthogonal weights run on GPUs with the sampler "conditional" alone.
     dtype : {"float64", "float32"}
         Precision of rows and weights.  Gram matrices are summed and kept in float64.
     observables : names, Observables or functions of G, default ("gram",)

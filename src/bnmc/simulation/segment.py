@@ -61,6 +61,14 @@ class Segment:
         self.pool = pool
         self.chains = sampler.chains
         self.layer = 0
+        #: Estimated time of one layer of one chain on one thread.
+        self._seconds = sampler.seconds(job.chain, sampler.columns, sampler.dtype)
+        numbers = len(sampler.measures) * (job.inputs or 1) or sampler.columns**2
+        busy = threads if sampler.divisible else 1
+        #: Layers between two looks at Ctrl-C.
+        self._block = layers_of_block(
+            sampler.chains, busy, self._seconds, numbers, sampler.frame_factor
+        )
 
     def begin(self, start: Covariance | Representation | State, sink: Sink) -> None:
         """Go to layer 0 or to the layer of a state, and record it if it is due."""
@@ -73,7 +81,7 @@ class Segment:
             self._spread(lambda a, b: self.sampler.begin(law, a, b, frames), self.sampler.divisible)
         self.sampler.watch_precision(frames)
         if self.job.recorded.first == self.layer:
-            self._take(frames, np.zeros(1, np.int64), sink)
+            self._take(frames, 0, 1, sink)
 
     def resume(self, state: State) -> None:
         """Continue a state whose layer was recorded before."""
@@ -82,17 +90,17 @@ class Segment:
 
     def advance(self, last: int, sink: Sink) -> None:
         """Go through one block of layers, at most to layer `last`."""
-        block = min(self._layers_of_block(), last - self.layer)
-        slots = self.job.recorded.slots(np.arange(self.layer + 1, self.layer + block + 1))
-        count = int(np.count_nonzero(slots >= 0))
-        before = self.job.recorded.before(self.layer + 1)
-        frames = self._frames(count)
+        first, end = self.layer + 1, min(self.layer + self._block, last) + 1
+        recorded = self.job.recorded
+        slots = recorded.slots(first, end)
+        before, after = recorded.before(first), recorded.before(end)
+        frames = self._frames(after - before)
         if self.job.stays:
             slots[slots >= 0] += before
-        self._go(self.layer + 1, slots, frames)
-        self.layer += block
+        self._go(first, slots, frames)
+        self.layer = end - 1
         self.sampler.watch_precision(frames)
-        self._take(frames, np.arange(before, before + count), sink)
+        self._take(frames, before, after, sink)
 
     @property
     def state(self) -> State:
@@ -116,9 +124,8 @@ class Segment:
         )
 
     def _go(self, layer: int, slots: NDArray[np.int64], frames: Frames) -> None:
-        seconds = self._seconds()
-        shared = self.threads > 1 and self.sampler.panels > 1
-        if shared and self.chains < self.threads and seconds > SHARED_LAYER_SECONDS:
+        few = self.chains < self.threads and self.sampler.panels > 1
+        if few and self._seconds > SHARED_LAYER_SECONDS:
             self.sampler.advance_together(self.pool.executor, self.threads, layer, slots, frames)
             return
         self._spread(
@@ -128,21 +135,23 @@ class Segment:
     def _spread(self, task: Callable[[int, int], None], divisible: bool = True) -> None:
         """Run a task on ranges of chains, on all threads."""
         parts = min(self.threads, self.chains) if divisible else 1
-        self.pool.map(task, even_ranges(self.chains, parts))
+        if parts == 1:
+            task(0, self.chains)
+        else:
+            self.pool.map(task, even_ranges(self.chains, parts))
 
-    def _take(self, frames: Frames, slots: NDArray[np.int64], sink: Sink) -> None:
-        """Evaluate the observables of recorded layers."""
-        if slots.size == 0 or self.job.stays:
+    def _take(self, frames: Frames, first: int, last: int, sink: Sink) -> None:
+        """Evaluate the observables of recorded layers, whose slots are first:last."""
+        if first == last or self.job.stays:
             return
-        first, last = int(slots[0]), int(slots[-1]) + 1
-        layers = self.job.recorded.layers(first, last)
         results = sink.room(first, last)
 
         def evaluate(a: int, b: int) -> None:
             part = frames.part(a, b)
             view = View.of(
-                self.job.chain, self.job.inputs or 1, part, self.sampler.offset + a, layers
-            )
+                self.job.chain, self.job.inputs or 1, part, self.sampler.offset + a,
+                lambda index: self.job.recorded.layer(first + index),
+            )  # fmt: skip
             for one in self.job.observables:
                 results[one.name][a:b] = self.job.values(one, view)
 
@@ -159,17 +168,6 @@ class Segment:
         for index, one in enumerate(self.job.observables):
             measured = values[:, :, index]
             results[one.name][...] = measured if self.job.inputs is not None else measured[:, :, 0]
-
-    def _seconds(self) -> float:
-        """Return the estimated time of one layer of one chain on one thread."""
-        return self.sampler.seconds(self.job.chain, self.sampler.columns, self.sampler.dtype)
-
-    def _layers_of_block(self) -> int:
-        numbers = len(self.sampler.measures) * (self.job.inputs or 1) or self.sampler.columns**2
-        threads = self.threads if self.sampler.divisible else 1
-        return layers_of_block(
-            self.chains, threads, self._seconds(), numbers, self.sampler.frame_factor
-        )
 
 
 def layers_of_block(chains: int, threads: int, seconds: float, numbers: int, factor: float) -> int:
@@ -216,9 +214,6 @@ class Pool:
 
     def map(self, task: Callable[[int, int], None], ranges: list[tuple[int, int]]) -> None:
         """Run a task on ranges, and raise the first error in the order of ranges."""
-        if len(ranges) == 1:
-            task(*ranges[0])
-            return
         futures: list[Future[None]] = [self.executor.submit(task, *one) for one in ranges]
         for future in futures:
             future.result()

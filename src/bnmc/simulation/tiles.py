@@ -7,7 +7,6 @@ values depend on key, chain and layer alone, so a lost tile can be made again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
+from bnmc._support.interruption import Stop
 from bnmc._support.version import versions
 from bnmc._support.workers import Workers, received, sendable
 from bnmc.chain.start import Covariance, Representation
@@ -127,7 +127,7 @@ class TiledRun:
         Keeps tiles; its tiles are not made again.
     sink : optional
         Takes the values, in order, if there is no store.
-    stop : threading.Event
+    stop : Stop
         If set, workers that share memory stop in the middle of a tile.
     """
 
@@ -140,7 +140,7 @@ class TiledRun:
         threads: int,
         store: Any,
         sink: TileSink | None,
-        stop: threading.Event,
+        stop: Stop,
     ) -> None:
         self.job = job
         self.grid = grid
@@ -290,7 +290,7 @@ def make_tile(
     block: int,
     origin: Covariance | Representation | tuple[int, dict[str, NDArray[Any]]],
     threads: int,
-    stop: threading.Event | None,
+    stop: Stop | None,
 ) -> Tile | None:
     """Make a tile from the end of the tile before; return None if told to stop.
 

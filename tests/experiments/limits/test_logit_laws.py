@@ -24,9 +24,11 @@ def test_the_kernel_limit_is_that_of_wide_networks():
     """
     inputs = standardized(two_classes(Call("name"), 16, 16, (0, 1)))
     sizes = SIZES._replace(references=4000, steps=(0, 4, 12), rate=0.5)
+    told = []
     limit = logit_laws._kernel_limit(
-        inputs, sizes, np.random.default_rng(0), lambda done, total: None
+        inputs, sizes, np.random.default_rng(0), lambda done, total: told.append((done, total))
     )
+    assert told == [(step, 13) for step in range(13)]
     outputs = logit_laws._trained(
         inputs, "ntk", 1024, 40, sizes, np.random.default_rng(3), 1, lambda done, total: None
     )

@@ -10,14 +10,11 @@ import pytest
 from experiment_checks import CERTAIN, reach
 from scipy import special
 
-#: The experiment takes 8 s.  The tests of the mean field and of `regularity` check what it shows.
-pytestmark = pytest.mark.slow
-
 
 class TestCentring:
     def test_centring_a_linear_network_takes_one_sample(self, centring):
         (_, centred, *_), (_, uncentred, *_), (_, less, *_), *_ = centring.table.rows
-        allowed = special.stdtrit(99, 1 - CERTAIN / 2)
+        allowed = special.stdtrit(49, 1 - CERTAIN / 2)
         spread = math.hypot(centred.stderr, less.stderr)
         assert abs(centred.value - less.value) <= allowed * spread
         assert uncentred.value - centred.value > allowed * math.hypot(

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from approved_pictures import require_approved
-from slow_cases import some
 
 from bnmc.experiments.parts import Call
 from bnmc.experiments.rank_collapse import (
@@ -22,7 +21,7 @@ DRAWN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(EVERY, *EVERY[:-1]))
+@pytest.mark.parametrize("name", EVERY)
 def test_an_experiment_is_complete(name, request):
     found = request.getfixturevalue(name)
     assert found.name.startswith("rank-collapse-")
@@ -36,10 +35,7 @@ def test_an_experiment_is_complete(name, request):
 
 @pytest.mark.parametrize(
     ("name", "variable"),
-    [
-        pytest.param(name, drawn, marks=[pytest.mark.slow] if name == "centring" else [])
-        for name, drawn in zip(EVERY, DRAWN, strict=True)
-    ],
+    list(zip(EVERY, DRAWN, strict=True)),
 )
 def test_a_picture_is_labelled_and_draws_the_data(name, variable, request):
     found = request.getfixturevalue(name)

@@ -56,3 +56,23 @@ class TestFig1:
         sizes = rank_and_accuracy.Sizes(16, (1,), 16, 160, 15, (0.3,), 2)
         found = rank_and_accuracy.experiment(sizes, Call("rank-collapse-1", rng=1))
         assert "learn at each of these depths" in found.findings[-1]
+
+    def test_variables_are_those_of_the_last_hidden_layer(self, monkeypatch):
+        rng = np.random.default_rng(2)
+        sizes = rank_and_accuracy.Sizes(8, (1, 3), 8, 8, 5, (0.3,), 4)
+        results = [
+            {name: rng.random((4, 2, 3)) for name in ("rank", "rank_bound")}
+            | {name: rng.random((4, 2)) for name in ("accuracy", "loss")}
+            | {"rate": np.array(0.3)}
+            for _ in range(4)
+        ]
+        monkeypatch.setattr(rank_and_accuracy, "trained", lambda *arguments: results)
+        data = rank_and_accuracy.experiment(sizes, Call("rank-collapse-1", rng=1)).data
+        for name, of, record in (
+            ("rank", "rank", 0), ("rank_bound", "rank_bound", 0), ("trained_rank", "rank", -1),
+        ):  # fmt: skip
+            expected = np.reshape([one[of][:, record, -1].mean() for one in results], (2, 2))
+            np.testing.assert_allclose(data[name], expected, rtol=1e-12)
+        for name in ("accuracy", "loss"):
+            expected = np.reshape([one[name][:, -1].mean() for one in results], (2, 2))
+            np.testing.assert_allclose(data[name], expected, rtol=1e-12)

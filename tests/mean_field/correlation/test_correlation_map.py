@@ -97,6 +97,16 @@ def test_relu():
         assert phase.gradient_factor == pytest.approx(w / 2, rel=1e-14)
 
 
+def test_the_bias_of_a_linear_network_wins_if_weights_do_not_grow():
+    """q_{l+1} = w q_l + b and so of covariances: correlations tend to 1 for w ≤ 1 if b > 0."""
+    for w, b, correlation in (
+        (0.9, 0.0, None), (1.0, 0.0, None), (1.1, 0.0, None),
+        (0.9, 0.1, 1.0), (1.0, 0.1, 1.0), (1.1, 0.1, None),
+    ):  # fmt: skip
+        phase = CorrelationMap("linear", weight_variance=w, bias_variance=b).phase()
+        assert phase.correlation == correlation
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [

@@ -107,3 +107,10 @@ def test_fast_growth():
 def test_slopes_at_zero():
     assert slopes_at_zero(gaussian_function("relu")) == (0.0, 1.0)
     assert slopes_at_zero(gaussian_function(Activation(bent))) is None
+
+
+def test_a_kink_between_two_ranges_where_the_function_is_0_is_no_jump():
+    once = moments(gaussian_function(Activation(lambda x: max(x, 0.0), kinks=(0.0,))), 2.0)
+    twice = moments(gaussian_function(Activation(lambda x: max(x, 0.0), kinks=(-1.0, 0.0))), 2.0)
+    assert once.gradient == pytest.approx(0.5, rel=1e-12)
+    assert twice.gradient == pytest.approx(0.5, rel=1e-12)

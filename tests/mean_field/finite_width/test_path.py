@@ -1,6 +1,7 @@
 """Fluctuations along a path: against closed forms, the stationary law, and simulated chains."""
 
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from bnmc.errors import (
     PartialEstimateError,
 )
 from bnmc.mean_field import MeanField, PathFluctuations
+from bnmc.mean_field.finite_width.packing import packed
+from bnmc.mean_field.finite_width.path import _relative_square
 from bnmc.random_matrix import linear_covariance
 
 START = np.array([[2.0, 0.5, -0.3], [0.5, 1.0, 0.2], [-0.3, 0.2, 0.7]])
@@ -237,3 +240,15 @@ def test_what_raises():
         law.band(10, level=1.0)
     with pytest.raises(ArgumentError, match="observable"):
         law.band(10, np.eye(2))
+
+
+def test_relative_square_leaves_out_the_size_if_only_the_direction_counts():
+    """E‖A‖²/m², less that of the trace if there is no damping, from 7 symmetric matrices A."""
+    A = np.random.default_rng(5).standard_normal((7, 3, 3))
+    A += A.swapaxes(1, 2)
+    entries = packed(A)
+    seen = entries.T @ entries / 7
+    square, trace = np.square(A).sum(axis=(1, 2)), np.trace(A, axis1=1, axis2=2)
+    for damping, expected in ((0.0, square - trace**2 / 3), (0.1, square)):
+        rows = mock.Mock(vectors=np.zeros((4, 3)), damping=damping)
+        assert _relative_square(seen, rows) == pytest.approx(expected.mean() / 9, rel=1e-12)

@@ -279,6 +279,8 @@ def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
                 event, place = merge_moments(style, law, law.width, works[side].block, rooms[side])
                 if event != RUNNING:
                     return event, place
+                # The first pass has used them.
+                works[side].sums[:] = 0.0
     for start in range(0, law.width, BLOCK):
         count = min(BLOCK, law.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP

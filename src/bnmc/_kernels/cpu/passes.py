@@ -44,7 +44,15 @@ from bnmc._kernels.cpu.rows import (
     multiply_block,
     row_length,
 )
-from bnmc._kernels.cpu.vectors import fill_like, load_wide, multiply_add, store, zero_wide
+from bnmc._kernels.cpu.vectors import (
+    fill_like,
+    load_across,
+    load_wide,
+    multiply_add,
+    store,
+    sum_lanes,
+    zero_wide,
+)
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
     FLAT_SAMPLE,
@@ -101,55 +109,58 @@ def room(
 
 
 @kernel
-def sum_of_lanes(scratch):
-    """Return the sum of the numbers of a wide vector: halves are added until one is left."""
-    lanes = vectors.WIDE_BYTES // scratch.itemsize
-    while lanes > 1:
-        lanes //= 2
-        for k in range(np.uintp(lanes)):
-            scratch[k] += scratch[k + np.uintp(lanes)]
-    return np.float64(scratch[0])
+def moments_of(block, at, length, out):
+    """Write mean and sum of squared deviations of neighbouring rows of four columns of a block.
 
-
-@kernel
-def moments_of(block, at, length, scratch):
-    """Return mean and sum of squared deviations of some neighbouring numbers of a block."""
+    at : int
+        The place of the first number of the first column.
+    out : (>= 12,) float64
+        Receives the means, then the sums.  The third four numbers are used.
+    """
     strip = vectors.WIDE_BYTES // block.itemsize
     whole = length // strip * strip
-    total = 0.0
-    if whole > 0:
+    for k in range(4):
         lanes = zero_wide(block)
         for row in range(0, whole, strip):
-            lanes = lanes + load_wide(block, at + row)
-        store(scratch, 0, lanes)
-        total = sum_of_lanes(scratch)
+            lanes = lanes + load_wide(block, at + k * STRIDE + row)
+        out[k] = sum_lanes(lanes)
+    # Rows beyond whole vectors are added one by one.  An addition takes several cycles, so four
+    # columns are added at once.
+    totals = load_across(out, 0, 1)
     for row in range(whole, length):
-        total += np.float64(block[at + row])
-    centre = block.dtype.type(total / length)
+        totals = totals + load_across(block, at + row, STRIDE)
+    store(out, 0, totals)
     # The centre is the mean up to rounding, so its error is summed as well.
-    shift, squares = 0.0, 0.0
-    if whole > 0:
+    for k in range(4):
+        centre = block.dtype.type(out[k] / length)
         middle = fill_like(zero_wide(block), centre)
         first, second = zero_wide(block), zero_wide(block)
         for row in range(0, whole, strip):
-            deviation = load_wide(block, at + row) - middle
+            deviation = load_wide(block, at + k * STRIDE + row) - middle
             first = first + deviation
             second = multiply_add(deviation, deviation, second)
-        store(scratch, 0, first)
-        shift = sum_of_lanes(scratch)
-        store(scratch, 0, second)
-        squares = sum_of_lanes(scratch)
+        out[k] = centre
+        out[4 + k] = sum_lanes(second)
+        out[8 + k] = sum_lanes(first)
+    centres = load_across(out, 0, 1)
+    squares, shifts = load_across(out, 4, 1), load_across(out, 8, 1)
     for row in range(whole, length):
-        deviation_of_row = np.float64(block[at + row]) - np.float64(centre)
-        shift += deviation_of_row
-        squares += deviation_of_row * deviation_of_row
-    return np.float64(centre) + shift / length, max(squares - shift * shift / length, 0.0)
+        deviations = load_across(block, at + row, STRIDE) - centres
+        shifts = shifts + deviations
+        squares = squares + deviations * deviations
+    store(out, 4, squares)
+    store(out, 8, shifts)
+    for k in range(4):
+        shift = out[8 + k]
+        out[k] += shift / length
+        out[4 + k] = max(out[4 + k] - shift * shift / length, 0.0)
 
 
 @kernel
 def add_moments(style, law, panel, number, start, count, block, scratch, moments):
     """Add a block of rows, from `start` on, to the moments of the segments of a panel.
 
+    scratch : (>= 12,) float64
     moments : (panels + groups, 2, columns) float64
         The segment of panel p and group g is at p + g: no two segments have the same sum.
     """
@@ -162,7 +173,9 @@ def add_moments(style, law, panel, number, start, count, block, scratch, moments
         length = end - row
         segment = moments[number + group]
         for i in range(law.columns):
-            mean, squares = moments_of(block, i * STRIDE + row, length, scratch)
+            if i % 4 == 0:
+                moments_of(block, i * STRIDE + row, length, scratch)
+            mean, squares = scratch[i % 4], scratch[4 + i % 4]
             if before > 0:
                 between = squares_between(segment[0, i], before, mean, length)
                 mean = merged_mean(segment[0, i], before, mean, length)
@@ -253,8 +266,8 @@ def begin_block(style, sigma, law, panel, number, start, count, hidden, work, ro
     if style.groups > 0:
         if style.order == ACTIVATION_FIRST:
             activate_rows(style, sigma, law, rows, work)
-        # The tile of weights is free by now.
-        add_moments(style, law, panel, number, start, count, block, work.tile, room.moments)
+        # The sums of the Gram matrix are free until the second pass.
+        add_moments(style, law, panel, number, start, count, block, work.sums, room.moments)
 
 
 @kernel

@@ -184,6 +184,19 @@ def square_root(vector):
     return np.sqrt(vector)
 
 
+def load_across(array, index, step):
+    """Return the elements index + k * step of the 1-d `array`, k = 0 … 3, as a float64 vector."""
+    return array[index : index + 3 * step + 1 : step].astype(np.float64)
+
+
+def sum_lanes(vector):
+    """Return the sum of the lanes: upper half to lower half, until one is left."""
+    while len(vector) > 1:
+        half = len(vector) // 2
+        vector = vector[:half] + vector[half:]
+    return vector[0]
+
+
 def all_greater(a, b):
     """Return whether a > b in every lane; False if any is NaN."""
     return bool(np.all(a > b))
@@ -276,6 +289,43 @@ def _scale_add(scalar, b, c):
         return _fused(context, builder, b, _broadcast(context, builder, b, value), vector, addend)
 
     return c(b.dtype, b, c), codegen
+
+
+@emits(load_across)
+def _load_across(array, index, step):
+    vector = VectorType(types.float64, 4)
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _element_pointer(context, builder, array, *arguments[:2])
+        kind = context.get_value_type(array.dtype)
+        found = ir.Constant(ir.VectorType(kind, vector.lanes), ir.Undefined)
+        for lane in range(vector.lanes):
+            value = builder.load(pointer)
+            found = builder.insert_element(found, value, ir.Constant(ir.IntType(32), lane))
+            pointer = builder.gep(pointer, [arguments[2]])
+        wide = context.get_value_type(vector)
+        return found if found.type == wide else builder.fpext(found, wide)
+
+    return vector(array, types.intp, types.intp), codegen
+
+
+@emits(sum_lanes)
+def _sum_lanes(vector):
+    def codegen(context, builder, signature, arguments):
+        value, lanes = arguments[0], vector.lanes
+        while lanes > 1:
+            lanes //= 2
+            lower, upper = (
+                ir.Constant(ir.VectorType(ir.IntType(32), lanes), list(range(at, at + lanes)))
+                for at in (0, lanes)
+            )
+            value = builder.fadd(
+                builder.shuffle_vector(value, value, lower),
+                builder.shuffle_vector(value, value, upper),
+            )
+        return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    return vector.dtype(vector), codegen
 
 
 @emits(add_all)

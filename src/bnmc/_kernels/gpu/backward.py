@@ -54,7 +54,9 @@ def begin_kernel(parts: Parts) -> Any:
         make_noise(row, rows.draws)
         add_cross(at_second, at_delta, at_first, sums, 0)
 
-    sum_rows = sum_function(parts, clear_function(parts), add_tile, leave, activates=True)
+    sum_rows = sum_function(
+        parts.shape, parts.sums, clear_function(parts), add_tile, leave, activates=True
+    )
 
     @kernel(registers_of(room))
     def begin(
@@ -184,7 +186,9 @@ def descent_function(parts: Parts) -> Any:
         )
         add_products(row, width, sums, rows, gradient)
 
-    return sum_function(parts, states.clear_range, add_tile, states.end_range, activates=True)
+    return sum_function(
+        parts.shape, parts.sums, states.clear_range, add_tile, states.end_range, activates=True
+    )
 
 
 def top_kernel(parts: Parts) -> Any:
@@ -246,7 +250,9 @@ def at_top_function(parts: Parts) -> Any:
         draw_rows(at_first, row, rows.draws)
         add_products(row, width, sums, rows, gradient)
 
-    sum_tiles = sum_function(parts, states.clear_range, add_tile, states.end_range, activates=False)
+    sum_tiles = sum_function(
+        parts.shape, parts.sums, states.clear_range, add_tile, states.end_range, activates=False
+    )
 
     @inlined
     def sum_rows(sums, status, step, width, layer):

@@ -114,7 +114,7 @@ def rows_function(parts: Parts) -> Any:
 
 
 def sum_function(
-    parts: Parts, begin_range: Any, add_tile: Any, end_range: Any, *, activates: bool
+    shape: Shape, of_sums: Sums, begin_range: Any, add_tile: Any, end_range: Any, *, activates: bool
 ) -> Any:
     """Return the device function `sum_rows`.
 
@@ -127,8 +127,7 @@ def sum_function(
     activates : bool
         Whether tiles are activated, so that a row without variance is noted.
     """
-    shape, clear_sums = parts.shape, parts.sums.clear
-    tile_rows, at_flags = shape.tile_rows, shape.at.flags
+    clear_sums, tile_rows, at_flags = of_sums.clear, shape.tile_rows, shape.at.flags
 
     @inlined
     def sum_rows(sums, status, step, width, layer):

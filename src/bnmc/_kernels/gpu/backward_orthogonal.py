@@ -92,7 +92,7 @@ def orthogonalise_kernel(parts: Parts, frames: Frames) -> Any:
         clear_padding(at_delta, row, width)
         add_gram()
 
-    sum_rows = sum_function(parts, leave, add_tile, end_range, activates=False)
+    sum_rows = sum_function(parts.shape, parts.sums, leave, add_tile, end_range, activates=False)
 
     @kernel(registers_of(room))
     def orthogonalise(
@@ -173,7 +173,9 @@ def begin_orthogonal_kernel(parts: Parts, frames: Frames) -> Any:
         add_gram()
 
     end_range = state_functions(parts).end_range
-    sum_rows = sum_function(parts, clear_function(parts), add_tile, end_range, activates=True)
+    sum_rows = sum_function(
+        parts.shape, parts.sums, clear_function(parts), add_tile, end_range, activates=True
+    )
 
     @kernel(registers_of(room))
     def begin_orthogonal(

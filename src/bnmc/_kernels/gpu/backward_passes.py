@@ -62,7 +62,7 @@ def mix_kernel(parts: Parts, orders: Orders) -> Any:
         activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
         add_cross(row, rows.draws, neighbours, sums)
 
-    sum_rows = sum_function(parts, taps.clear, add_tile, leave, activates=True)
+    sum_rows = sum_function(parts.shape, parts.sums, taps.clear, add_tile, leave, activates=True)
 
     @kernel(registers_of(room))
     def mix(
@@ -230,7 +230,9 @@ def lower_kernel(parts: Parts, orders: Orders) -> Any:
             finish(row, width, gradient.skip, gradient.above)
         add_products(row, width, sums, rows, gradient)
 
-    sum_rows = sum_function(parts, states.clear_range, add_tile, states.end_range, activates=True)
+    sum_rows = sum_function(
+        parts.shape, parts.sums, states.clear_range, add_tile, states.end_range, activates=True
+    )
 
     @kernel(registers_of(room))
     def lower(

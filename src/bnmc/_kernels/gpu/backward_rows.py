@@ -33,7 +33,7 @@ def step_functions(shape: Shape, block: Block, room: Room) -> Steps:
         _skip_function(shape, block, room),
         _activate_function(shape, block, room),
         _differentiate_function(shape, block, room),
-        *_copy_functions(shape, block),
+        *copy_functions(shape, block),
     )
 
 
@@ -153,7 +153,8 @@ def _differentiate_function(shape: Shape, block: Block, room: Room) -> Any:
     return differentiate
 
 
-def _copy_functions(shape: Shape, block: Block) -> tuple[Any, Any, Any]:
+def copy_functions(shape: Shape, block: Block) -> tuple[Any, Any, Any]:
+    """Return `load`, `store` and `clear_padding` of `Steps`."""
     columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
     quads, threads, thread = shape.quads, shape.threads, block.thread
     tile_rows, stride = shape.tile_rows, shape.stride

@@ -25,6 +25,7 @@ from bnmc._kernels.gpu.gram import gram_functions, record_function
 from bnmc._kernels.gpu.layers import layers_kernel, rows_kernel
 from bnmc._kernels.gpu.multiplying import multiply_function
 from bnmc._kernels.gpu.orthogonal import frame_functions
+from bnmc._kernels.gpu.orthogonal_layers import Layers, frame_kernel, framed_kernel
 from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
 from bnmc._kernels.gpu.passes import finish_kernel, moments_kernel
 from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
@@ -98,6 +99,33 @@ def kernels_of(spec: Spec) -> Kernels:
     )
 
 
+class OrthogonalKernels(NamedTuple):
+    """The kernels of layers with orthogonal weights, of one `Spec`."""
+
+    shape: Shape
+    frame: Any
+    framed: Any
+    #: None unless the scale is split off.
+    rescale: Any
+
+
+@cache
+def orthogonal_kernels_of(spec: Spec) -> OrthogonalKernels:
+    """Build the kernels of layers with orthogonal weights, for a `Spec` of drawn rows."""
+    shape = shape_of(spec)
+    block = block_functions(shape)
+    gram = gram_functions(shape, block)
+    layers = Layers(
+        shape, block, gram, sum_functions(shape, block, gram),
+        frame_functions(shape, block, shape.at.factor, shape.at.diagonal),
+        factor_function(shape, block, gram),
+    )  # fmt: skip
+    return OrthogonalKernels(
+        shape, frame_kernel(layers), framed_kernel(layers, record_function(shape, block, gram)),
+        kernels_of(spec).rescale,
+    )  # fmt: skip
+
+
 class BackwardKernels(NamedTuple):
     """The kernels of the backward pass of one `Spec`."""
 
@@ -156,7 +184,7 @@ class BackwardOrthogonal(NamedTuple):
 def backward_orthogonal_of(spec: Spec) -> BackwardOrthogonal:
     """Build the kernels of the backward pass of orthogonal weights, for a `Spec` with a slope."""
     parts = _parts_of(spec)
-    frames = frame_functions(parts.shape, parts.block, parts.room)
+    frames = frame_functions(parts.shape, parts.block, parts.room.factor, parts.room.seen)
     return BackwardOrthogonal(
         parts.shape, parts.room, orthogonalise_kernel(parts, frames),
         top_orthogonal_kernel(parts, frames), begin_orthogonal_kernel(parts, frames),

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int64
 
-from bnmc._kernels.gpu.backward_tiles import Room
 from bnmc._kernels.gpu.block import Block
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.scalars import scale_of
@@ -39,9 +38,13 @@ class Frames(NamedTuple):
     turn_cross: Any
 
 
-def frame_functions(shape: Shape, block: Block, room: Room) -> Frames:
-    """Return the device functions of orthogonal columns."""
-    limit_seen, multiply_factor = _seen_functions(shape, block, room)
+def frame_functions(shape: Shape, block: Block, at_factor: int, at_seen: int) -> Frames:
+    """Return the device functions of orthogonal columns.
+
+    at_factor, at_seen : int
+        Where in shared memory the factor of what the layer saw is, and where its pivots are.
+    """
+    limit_seen, multiply_factor = _seen_functions(shape, block, at_factor, at_seen)
     return Frames(
         limit_seen,
         _begin_function(shape, block),
@@ -54,11 +57,11 @@ def frame_functions(shape: Shape, block: Block, room: Room) -> Frames:
     )
 
 
-def _seen_functions(shape: Shape, block: Block, room: Room) -> tuple[Any, Any]:
+def _seen_functions(shape: Shape, block: Block, at_factor: int, at_seen: int) -> tuple[Any, Any]:
     columns, padded, kind, number = (
         shape.spec.columns, shape.padded, shape.spec.kind, shape.spec.number,
     )  # fmt: skip
-    threads, thread, at_factor, at_seen = shape.threads, block.thread, room.factor, room.seen
+    threads, thread = shape.threads, block.thread
 
     @cuda.jit(device=True)
     def limit_seen(most):

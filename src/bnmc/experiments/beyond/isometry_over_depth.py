@@ -76,6 +76,8 @@ def isometry(
     odd activations the mean field of both orders is the same: E σ = 0 leaves nothing to subtract.
 
     The README of the authors' code states another formula for β than the code; the code's is used.
+    Inputs of the authors have one singular value that is multiplied by 100, and their figure
+    averages the gaps before and after the normalization of a layer.
 
     Returns
     -------

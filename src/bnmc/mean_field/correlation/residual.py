@@ -139,7 +139,7 @@ def residual_growth(
     activation : str, Activation or callable
         As in `CorrelationMap`.
     weight_variance, bias_variance : float, default 1 and 0
-        σ_w² > 0 and σ_b² >= 0.
+        σ_w² in [1e-100, 1e100] and σ_b² >= 0.
     norm : {"none", "layer", "rms", "group"} or Norm
         Normalization in the branch.
 

@@ -23,7 +23,7 @@ from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.correlation.results import CorrelationPoint, Phase
 from bnmc.mean_field.finite_width.pair_moments import COARSE, FINE, PairMoments, pair_moments
 from bnmc.mean_field.finite_width.pair_results import PairFluctuations
-from bnmc.mean_field.finite_width.results import mean_square_of
+from bnmc.mean_field.finite_width.results import mean_square_of, require_known
 from bnmc.mean_field.finite_width.sectors import Sector, noises, pair_jacobians, stationary
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
@@ -70,13 +70,7 @@ def pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
         activation=chain.activation,
         relative_square=_relative_square(chain, sectors, q, point.correlation),
     )
-    distance = found.mean_square(1)
-    if distance.stderr > rtol * distance.value:
-        raise PartialEstimateError(
-            f"the mean square is known to {distance.stderr / distance.value:.1e} only, rtol is "
-            f"{rtol:.1e}",
-            found,
-        )
+    require_known(found, rtol)
     return found
 
 

@@ -14,7 +14,7 @@ from bnmc.mean_field.finite_width.joint_moments import (
     odd_moments,
 )
 from bnmc.mean_field.finite_width.pair_fluctuations import pair_fluctuations
-from bnmc.mean_field.finite_width.results import Fluctuations
+from bnmc.mean_field.finite_width.results import Fluctuations, require_known
 from bnmc.mean_field.finite_width.sectors import (
     Sector,
     centred_jacobians,
@@ -77,13 +77,7 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
         activation=chain.activation,
         mean_shift=mean_bias(chain.activation, point, fine, centres) if known else None,
     )
-    distance = found.mean_square(1)
-    if distance.stderr > rtol * distance.value:
-        raise PartialEstimateError(
-            f"the mean square is known to {distance.stderr / distance.value:.1e} only, rtol is "
-            f"{rtol:.1e}",
-            found,
-        )
+    require_known(found, rtol)
     return found
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
 from bnmc.mean_field.finite_width.gradient import gradient_at
 from bnmc.mean_field.finite_width.norms import mean_norm
@@ -20,7 +20,7 @@ from bnmc.mean_field.finite_width.uncentred_bias import uncentred_bias
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["Fluctuations", "Prediction", "mean_square_of"]
+__all__ = ["Fluctuations", "Prediction", "mean_square_of", "require_known"]
 
 _Sectors = tuple[Sector, ...]
 
@@ -412,6 +412,21 @@ def mean_square_of(
         copies = len(sector.variance)
         total += sector.multiplicity * float(np.sum(inner[:copies, :copies] * sector.variance))
     return total
+
+
+def require_known(law: Fluctuations, rtol: float) -> None:
+    """Raise unless the mean square of the deviations is known to a relative error.
+
+    Raises
+    ------
+    PartialEstimateError
+        The partial result is `law`.
+    """
+    square = law.mean_square(1)
+    if square.stderr > rtol * square.value:
+        relative = square.stderr / square.value
+        message = f"the mean square is known to {relative:.1e} only, rtol is {rtol:.1e}"
+        raise PartialEstimateError(message, law)
 
 
 def _examples(batch: int) -> list[list[FloatArray]]:

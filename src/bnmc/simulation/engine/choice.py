@@ -39,6 +39,6 @@ def choose_sampler(chain: Chain, inputs: int | None, wanted: str, dtype: str) ->
         return FactorSampler
     if wanted == "conditional":
         return ConditionalSampler
-    columns = chain.batch * (inputs or 1)
-    candidates: list[type[Sampler]] = [ConditionalSampler, WeightsSampler]
-    return min(candidates, key=lambda sampler: sampler.seconds(chain, columns, np.dtype(dtype)))
+    sizes = chain, chain.batch * (inputs or 1), np.dtype(dtype)
+    by_weights = WeightsSampler.seconds(*sizes) < ConditionalSampler.seconds(*sizes)
+    return WeightsSampler if by_weights else ConditionalSampler

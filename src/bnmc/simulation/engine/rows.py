@@ -46,10 +46,15 @@ class RowSampler(ScaledSampler):
         self.grams = np.zeros((chains, self.columns, self.columns))
         stride = memory.stride(chain.width)
         keeps_x = chain.skip != 0.0
-        of_x = (chains, self.columns, stride) if keeps_x else (1, 1, 1)
-        self.xs = memory.aligned_zeros(of_x, self.dtype)
-        of_a = (chains, 2, memory.padded(self.columns), stride) if self.keeps_a else (1, 2, 0, 0)
-        self.activations = memory.aligned_zeros(of_a, self.dtype)
+        #: The representations, and the activations of two layers; kernels take small arrays in
+        #: place of those that the state does not have.
+        self.xs: FloatArray = np.zeros((1, 1, 1), self.dtype)
+        if keeps_x:
+            self.xs = memory.aligned_zeros((chains, self.columns, stride), self.dtype)
+        self.activations: FloatArray = np.zeros((1, 2, 0, 0), self.dtype)
+        if self.keeps_a:
+            of_a = (chains, 2, memory.padded(self.columns), stride)
+            self.activations = memory.aligned_zeros(of_a, self.dtype)
         #: The passes over the rows of a layer, unless the layers are row by row without bias.
         self.passes: Passes | None = None
         if not chain.is_row_by_row or chain.shows_bias:
@@ -99,9 +104,9 @@ class RowSampler(ScaledSampler):
             own = slice(first, last) if len(start.exponents) > 1 else slice(1)
             self.exponents[first:last] = start.exponents[own]
         if isinstance(start, Covariance):
-            self._draw_start(start, first, last)
-        else:
-            self._copy_start(start, first, last)
+            self._draw_start(start, first, last, frames)
+            return
+        self._copy_start(start, first, last)
         frames.gram[first:last, 0] = self.grams[first:last]
         if self.is_scaled:
             frames.units[first:last, 0] = self.exponents[first:last]
@@ -111,12 +116,12 @@ class RowSampler(ScaledSampler):
         if self.is_scaled:
             frames.units[:, 0] = self.exponents
 
-    def _draw_start(self, start: Covariance, first: int, last: int) -> None:
+    def _draw_start(self, start: Covariance, first: int, last: int, frames: Frames) -> None:
         """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
         law = law_of_start(self.law, self.chain.order_code)
-        none = np.zeros((last - first, 0, 1, 1)), np.zeros((last - first, 0, 1), np.int64)
-        self._draw(self._rows_kernel, law, first, last, 0, np.full(1, -1), *none, 0)
+        record = frames.gram[first:last], frames.units[first:last]
+        self._draw(self._rows_kernel, law, first, last, 0, np.zeros(1, np.int64), *record, 0)
 
     def _rows_kernel(self, dtype: np.dtype[Any]) -> Callable[..., None]:
         """Return the kernel that draws layers with Gaussian weights, for rows of a dtype."""
@@ -155,11 +160,11 @@ class RowSampler(ScaledSampler):
             self.activation(dtype), law, self.grams[first:last], self._xs(first, last, dtype),
             self._activations(first, last, dtype), self.offset + first, layer, slots, record,
             self.panel,
-            *self.key_words, np.zeros_like(work.sums), work, status, self.exponents[first:last],
+            *self.key_words, np.zeros(len(work.sums)), work, status, self.exponents[first:last],
             units, lift,
         )  # fmt: skip
         del work
-        if not status[:, 0].any():
+        if not np.count_nonzero(status[:, 0]):
             return
         for index in (first + np.flatnonzero(status[:, 0] == codes.UNRESOLVED)).tolist():
             self.widen(index)

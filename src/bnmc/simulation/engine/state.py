@@ -41,6 +41,8 @@ class Frames(NamedTuple):
 
     def part(self, first: int, last: int) -> Frames:
         """Return the frames of some chains, as a view."""
+        if last - first == len(self.log_scale):
+            return self
         own = slice(first, last)
         return Frames(
             self.gram[own], self.log_scale[own], self.log_pivots[own], self.values[own],

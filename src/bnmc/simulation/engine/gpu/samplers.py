@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import gram_of_rows
-from bnmc._kernels.gpu.build import Kernels, kernels_of
+from bnmc._kernels.gpu.build import Kernels, kernels_of, orthogonal_kernels_of
 from bnmc._kernels.gpu.device import (
     cuda as numba_cuda,
 )
@@ -50,6 +50,7 @@ from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
+from bnmc.simulation.engine.gpu.orthogonal import bytes_of_chain, start_orthogonal
 from bnmc.simulation.engine.gpu.passing import Address, Arrays, GpuPasses
 from bnmc.simulation.engine.precision import in_range
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
@@ -437,13 +438,17 @@ class GpuSampler(ScaledSampler):
         kernels = self.kernels if kernels is None else kernels
         shape = kernels.shape
         tiles = shape.tiles(self.chain.width)
-        by_rows = kernels.layers is None or tiles > MOST_RANGES
+        orthogonal = self.chain.is_orthogonal
+        by_rows = kernels.layers is None or tiles > MOST_RANGES or orthogonal
         sums = 8 * min(tiles, MOST_RANGES) * shape.entries if by_rows else 0
         most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
             most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
         if self.passes is not None:
             own = self.passes.bytes_of_chain(shape)
+            most = min(most, int(SHARE_OF_MEMORY * free_memory() / own))
+        if orthogonal:
+            own = bytes_of_chain(shape.spec)
             most = min(most, int(SHARE_OF_MEMORY * free_memory() / own))
         return max(1, most)
 
@@ -476,6 +481,9 @@ class GpuSampler(ScaledSampler):
                 self.passes, law, first, last, layer, slots, target, source, dtype
             )
         kernels = self._kernels(law, source, dtype, kept)
+        # Layer 0 is drawn given its covariance, without weights.
+        if self.chain.is_orthogonal and layer > 0:
+            return self._with_frames(kernels, law, first, last, layer, slots, target, dtype)
         tiles = kernels.shape.tiles(self.chain.width)
         parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
         if kernels.layers is None or parts > 1 or tiles > MOST_RANGES:
@@ -493,6 +501,19 @@ class GpuSampler(ScaledSampler):
         return passes.start(
             lambda source: self._kernels(law, source, dtype), source, arrays, law,
             Address(self.offset + first, layer, *self.key_words), slots, blocks, self.stream,
+        )  # fmt: skip
+
+    def _with_frames(
+        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
+        slots: NDArray[np.int64], target: _Target, dtype: str,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """Start the kernels of layers with orthogonal weights."""
+        grams, x = self.grams[first:last], self._x(first, last, dtype)
+        return start_orthogonal(
+            orthogonal_kernels_of(kernels.shape.spec),
+            Arrays(grams, x, self._nothing(4, dtype), target), law,
+            Address(self.offset + first, layer, *self.key_words), slots,
+            -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)), self.stream,
         )  # fmt: skip
 
     def _by_chain(

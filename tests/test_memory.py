@@ -1,0 +1,85 @@
+"""The memory that functions ask for before they begin, against measured peaks, from both sides.
+
+The peak is that of `tracemalloc`, which counts the arrays of NumPy.  In each case another term of
+the estimate is the largest.  `tests/simulation/test_memory.py` has the cases of `simulate`.
+"""
+
+import gc
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from bnmc import Chain
+from bnmc._support.array_arguments import require_memory
+from bnmc.gradients import tangent_kernel
+from bnmc.infinite_width import nngp, ntk, train_networks
+from bnmc.mixing import two_inputs
+from bnmc.random_matrix import lyapunov_residual_estimate
+
+X = np.random.default_rng(0).standard_normal((20, 60))
+LABELS = (X[0] > 0).astype(float)
+TWO = np.random.default_rng(1).standard_normal((2, 100, 32))
+ONE = {"chains": 1, "threads": 1, "rng": 0}
+NETWORKS = {"method": "monte-carlo", "rng": 0}
+
+CALLS = {
+    "two inputs": lambda: two_inputs(Chain(100, 32), *TWO, depth=20, chains=10, rng=0),
+    "exponents": lambda: lyapunov_residual_estimate(16, 0.5, 2, samples=20_000, rng=0),
+    "tangent kernel, layers": lambda: tangent_kernel(Chain(256, 8, "relu"), 60, **ONE),
+    "tangent kernel, columns": lambda: tangent_kernel(Chain(512, 20, "relu"), 3, **ONE),
+    "tangent kernel, combinations": lambda: tangent_kernel(
+        Chain(1024, 8, "relu"), 1, probes=20, **ONE
+    ),
+    "tangent kernel, weights": lambda: tangent_kernel(
+        Chain(600, 3, "relu"), 1, sampler="weights", **ONE
+    ),
+    "tangent kernel, networks together": lambda: tangent_kernel(
+        Chain(128, 8, "relu"), 3, chains=40, threads=1, rng=0
+    ),
+    "training, weights": lambda: train_networks(
+        "ntk", X, LABELS, [0, 2], width=384, hidden_layers=2, networks=4, rng=0
+    ),
+    "training, rows": lambda: train_networks(
+        "ntk", X, LABELS, [0, 2], width=2048, networks=4, rng=0
+    ),
+    "training, results": lambda: train_networks(
+        "ntk", X, LABELS, np.arange(60), width=2, networks=200, rng=0
+    ),
+    "networks, weights": lambda: nngp(X[:, :6], 3, width=512, networks=2, **NETWORKS),
+    "networks, rows": lambda: ntk(X, 8, width=200, networks=2, **NETWORKS),
+    "networks, results": lambda: nngp(X, 1, width=8, networks=200, **NETWORKS),
+    "networks, batches": lambda: ntk(
+        X, 2, activation="tanh", norm="batch", width=128, networks=2, **NETWORKS
+    ),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return the sizes that functions ask for."""
+    sizes = []
+
+    def recorded(name, size, hint=""):
+        sizes.append(size)
+        require_memory(name, size, hint)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("bnmc.") and getattr(module, "require_memory", None) is require_memory:
+            monkeypatch.setattr(module, "require_memory", recorded)
+    return sizes
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_functions_ask_for_is_what_they_take(name, asked):
+    CALLS[name]()  # compiles
+    gc.collect()
+    tracemalloc.start()
+    try:
+        CALLS[name]()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(asked) == 2
+    assert 1 / 1.2 < asked[1] / peak < 1.7, (asked[1], peak)

@@ -1,0 +1,209 @@
+"""Numbers at the ends of the ranges that docstrings state, and just beyond them.
+
+Every ``>= 1``, ``> 0``, ``in (0, 1)`` and ``1 … 2⁵³`` of an int or a float is tried: a call with
+the first number outside raises an error about the argument, and one with the last number inside
+passes the check.  Calls end at the check, before any work.
+"""
+
+import importlib
+import inspect
+import math
+import re
+import sys
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import pytest
+from test_public_api import MODULES, callables_of
+
+import bnmc
+from bnmc import Chain
+from bnmc._support import arguments
+from bnmc.errors import ArgumentError
+from bnmc.mean_field.finite_width.path_results import PathFluctuations
+
+G, X = np.eye(4), np.eye(8, 4)
+CHAIN = Chain(8, 4)
+BARE = {"value": 1.0, "stderr": 0.1, "ci": (0.5, 1.5), "n": 3, "method": "m"}
+RATE = {"rate": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 3, "method": "m"}
+TV = {"chain": CHAIN, "depth": 3}
+FIT = {"kernel": np.eye(2), "y": np.ones(2), "times": [1.0]}
+
+#: Results with the few numbers that the checks need.
+RUN = mock.Mock(dims={}, observables={"orthogonality_gap": None}, moments={})
+PATH = mock.Mock(layers=(1, 2), least_widths=np.ones(3))
+for method in ("_checked", "band"):
+    setattr(PATH, method, partial(getattr(PathFluctuations, method), PATH))
+OWNERS = {
+    "MeanField": bnmc.MeanField(CHAIN),
+    "PathFluctuations": PATH,
+    "SingularValueLaw": mock.Mock(),
+    "TVBound": mock.Mock(),
+}
+
+#: Arguments beside the one that is tried, of functions that need any.
+GIVEN = {
+    "Chain": {"width": 8, "batch": 4, "norm": "none"},
+    "Estimate": BARE,
+    "Estimate.from_samples": {"samples": [1.0, 2.0, 4.0]},
+    "Estimate.compatible": {"other": 1.0},
+    "MeanField.step": {"G": G},
+    "MeanField.trajectory": {"G0": G, "depth": 1, "fluctuations": True},
+    "backpropagate": {"chain": CHAIN, "depth": 2},
+    "simulate": {"chain": CHAIN, "depth": 2},
+    "probing_variance": {"kernel": G},
+    "tangent_kernel": {"chain": CHAIN, "depth": 1},
+    "soft_rank": {"G": G, "tau": 0.5, "width": 8},
+    "convergence": {"x": X, "depth": 1},
+    "descent": FIT,
+    "nngp": {"x": X, "depth": 1, "method": "monte-carlo"},
+    "posterior": {"tangent": np.eye(2), "prior": np.eye(2), "y": np.ones(2), "times": [1.0]},
+    "train_networks": {
+        "scaling": "ntk", "x": np.eye(2), "y": [1.0, 0.0], "steps": [0, 1], "width": 4,
+    },
+    "check": {"chain": CHAIN},
+    "expectation": {"chain": CHAIN, "f": "rank_bound"},
+    "sample": {"chain": CHAIN, "size": 4},
+    "law": {"chain": CHAIN},
+    "workspace": {"chain": CHAIN},
+    "CorrelationMap": {"activation": "tanh"},
+    "CorrelationMap.trajectory": {"depth": 1, "correlation": 0.5},
+    "PathFluctuations.covariance": {"layer": 1},
+    "PathFluctuations.band": {"width": 10},
+    "block_symmetric": {"activation": "tanh", "batch": 4},
+    "isometry_rate": {"activation": "tanh"},
+    "limit": {"activation": "tanh"},
+    "partial_collapse": {"activation": "tanh", "batch": 4, "distinct": 1},
+    "residual_growth": {"activation": "tanh"},
+    "RateEstimate": RATE,
+    "autocorrelation": {"run": np.zeros((8, 40)), "observable": None},
+    "compare": {"chain": CHAIN},
+    "contraction": {"chain": CHAIN},
+    "relaxation": {"run": None},
+    "spectral": {"run": None, "lags": (1, 2)},
+    "tv_bound": TV,
+    "two_inputs": {"chain": CHAIN, "x": X, "y": X + 1.0},
+    "gradient_norms": {"run": RUN},
+    "predicted_band": {"fluctuations": PATH, "width": 10},
+    "trajectory": {"runs": RUN, "observable": "orthogonality_gap"},
+    "MarchenkoPastur": {"ratio": 0.5},
+    "WishartMoments": {"S": G},
+    "linear_covariance": {"G0": G, "width": 5, "depth": 2},
+    "lyapunov_residual": {"gamma": 0.5},
+    "lyapunov_residual_estimate": {"width": 5, "gamma": 0.5, "k": 1},
+    "total_variation": {"S1": G, "S2": 2.0 * G},
+    "vanilla_deviation": {"width": 5, "batch": 3, "depth": 2},
+    "averages": {"chain": CHAIN},
+    "constant": {"chain": CHAIN},
+    "assert_same_law": {"step": len, "chain": CHAIN},
+    "batches": {"width": 5},
+    "roofline": {"run": dict, "width": 5, "batch": 4},
+}  # fmt: skip
+
+#: Functions that Numba compiles, which check nothing, and those that import PyTorch or experiments.
+LEFT_OUT = (
+    "conditional_layer", "weights_layer", "normals", "measurement", "gain_for_", "maximize_rank_",
+    "run",
+)  # fmt: skip
+
+NUMBER = r"[-+]?\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?"
+RANGE = rf"(>=|≥|>) ({NUMBER})|in ([\[(])({NUMBER}), ({NUMBER})([\])])|(\d+) … (2⁵³)"
+
+
+class PassedError(Exception):
+    """The argument that is tried has passed its check."""
+
+
+def ranges_of(function):
+    """Yield parameters of a docstring with their ranges, each as two ends of (number, inside)."""
+    text = inspect.getdoc(function) or ""
+    section = re.search(r"Parameters\n-+\n(.*?)(?=\n\n[A-Z][A-Za-z ]+\n-{3,}|\Z)", text, re.S)
+    entries = re.split(r"^(?=[\w*])", section.group(1) if section else "", flags=re.M)
+    for entry in entries:
+        head = re.match(r"([\w, *]+) : (?:int|float)\b.*\n", entry)
+        found = re.findall(RANGE, entry[head.end() :]) if head else ()
+        names = head.group(1).split(", ") if head else ()
+        # A line with several names has one range for all of them, or as many in their order.
+        each = [[one] for one in found] if len(found) == len(names) > 1 else [found] * len(names)
+        for name, own in zip(names, each, strict=True):
+            for one in own:
+                yield name, *ends_of(*one)
+
+
+def ends_of(sign, above, opening, low, high, closing, first, last):
+    if sign:
+        return (number(above), sign != ">"), None
+    if opening:
+        return (number(low), opening == "["), (number(high), closing == "]")
+    return (number(first), True), (2**53 if last else None, True)
+
+
+def number(text):
+    return float(text) if re.search(r"[.e]", text) else int(text)
+
+
+def inside_and_outside(end, sign, integral):
+    """Return the last number in a range, and the first one outside of it."""
+    value, belongs = end
+    if integral:
+        return (value, value + sign) if belongs else (value - sign, value)
+    beyond = float(np.nextafter(value, sign * math.inf))
+    return (value, beyond) if belongs else (float(np.nextafter(value, -sign * math.inf)), value)
+
+
+CASES = {}
+for module_name in MODULES:
+    for called, function in callables_of(importlib.import_module(module_name)):
+        if called not in LEFT_OUT:
+            cases = [(function, *one) for one in ranges_of(function)]
+            CASES.update({f"{called}: {case[1]}": case for case in cases})
+
+
+@pytest.fixture
+def ends_after(monkeypatch):
+    """Return a function that ends calls, by `PassedError`, at the check of an argument."""
+    wanted = []
+
+    def ending(check):
+        def checked(name, value, **bounds):
+            result = check(name, value, **bounds)
+            if name in wanted:
+                raise PassedError
+            return result
+
+        return checked
+
+    for check in (arguments.integer, arguments.real):
+        changed = ending(check)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("bnmc.") and getattr(module, check.__name__, None) is check:
+                monkeypatch.setattr(module, check.__name__, changed)
+    return wanted.append
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_sides_of_each_end(case, ends_after):
+    function, name, low, high = CASES[case]
+    called = case.partition(":")[0]
+    given = dict(GIVEN.get(called, {}))
+    if "self" in inspect.signature(function).parameters:
+        owner = called.partition(".")[0]
+        kind = getattr(importlib.import_module(function.__module__), owner)
+        given["self"] = OWNERS.get(owner) or kind.__new__(kind)
+    integral = bool(re.search(rf"\b{name}\b[\w, ]* : int", inspect.getdoc(function)))
+    ends_after(name)
+    for end, sign in ((low, -1), (high, 1)):
+        if end is not None:
+            inside, outside = inside_and_outside(end, sign, integral)
+            with pytest.raises(PassedError):
+                function(**{**given, name: inside})
+            with pytest.raises(ArgumentError) as caught:
+                function(**{**given, name: outside})
+            assert caught.value.argument == name
+
+
+def test_most_public_functions_state_ranges():
+    assert len(CASES) > 100
+    assert set(GIVEN) <= {case.partition(":")[0] for case in CASES}
+    assert bnmc.simulate in [function for function, *_ in CASES.values()]
