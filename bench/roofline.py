@@ -53,10 +53,22 @@ class Rates:
         ]
 
     def times(
-        self, timings: Mapping[str, Timings], *, width: int, batch: int, sampler: str
+        self,
+        timings: Mapping[str, Timings],
+        *,
+        width: int,
+        batch: int,
+        sampler: str,
+        drawn: bool = False,
     ) -> Timings:
-        """The roofline of a layer in seconds, round by round."""
+        """The roofline of a layer in seconds, round by round.
+
+        With `drawn`, only normals count that the conditional sampler draws under centred
+        normalization: width (batch - 1).
+        """
         normals = layer_normals(width, batch, sampler)
+        if drawn and sampler == "conditional":
+            normals -= width
         flops = layer_flops(width, batch, sampler)
         pairs = zip(timings[self.normals].seconds, timings[self.flops].seconds, strict=True)
         return Timings(tuple(normals * a + flops * b for a, b in pairs))

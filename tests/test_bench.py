@@ -103,3 +103,18 @@ def test_finished_cases_are_kept(tmp_path, monkeypatch, capsys):
     third.done()
     assert not file.exists()
     assert capsys.readouterr().out.splitlines()[0] == "a a 0.1 None"
+
+
+@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
+@pytest.mark.parametrize(
+    ("sampler", "drawn", "normals"),
+    [("conditional", False, 10_000), ("conditional", True, 9000), ("weights", True, 10**6)],
+)
+def test_the_roofline_can_count_drawn_normals_alone(monkeypatch, sampler, drawn, normals):
+    """Of width d and batch n, a centred conditional layer draws d (n - 1) normals."""
+    monkeypatch.syspath_prepend(str(BENCH.parent))
+    rates = importlib.import_module("bench.roofline").Rates("float32")
+    timings = importlib.import_module("bench.timing").Timings
+    measured = {rates.normals: timings((1.0,)), rates.flops: timings((0.0,))}
+    found = rates.times(measured, width=1000, batch=10, sampler=sampler, drawn=drawn)
+    assert found.seconds == (normals,)

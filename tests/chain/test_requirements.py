@@ -37,6 +37,15 @@ def test_without_normalization_there_is_no_stationary_law(call):
     assert str(raised.value) == f"norm: got 'none', allowed: {ALLOWED} ({REASON})"
 
 
+def test_biases_may_lead_to_a_stationary_law():
+    """tanh is bounded, and the bias keeps G away from 0."""
+    chain = bnmc.Chain(20, 3, "tanh", norm="none", bias_variance=0.3, gain=1.5)
+    with pytest.raises(ArgumentError, match=r"^norm: .*a stationary law may .*autocorrelation"):
+        bnmc.invariant.expectation(chain, "trace")
+    run = bnmc.simulate(chain, 200, chains=2, rng=0)
+    assert np.isfinite(bnmc.mixing.autocorrelation(run, bnmc.gram.rank_bound).time.value)
+
+
 def test_the_table_of_rates_gives_the_reason_in_its_own_way():
     with pytest.raises(ArgumentError) as raised:
         bnmc.mixing.compare(NONE)

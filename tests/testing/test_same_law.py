@@ -531,6 +531,7 @@ def layer_of(chain, *, norm=None, order=None, bias=None, sigma=None, change=None
 
 LAYERS = {
     "layer": bnmc.Chain(20, 4, "relu", norm="layer"),
+    "rms": bnmc.Chain(20, 4, "relu", norm="rms"),
     "rms after": bnmc.Chain(20, 4, "tanh", norm="rms", order="activation-norm"),
     "groups": bnmc.Chain(24, 4, "relu", norm="group(3)", bias_variance=0.2, gain=1.5),
     "batch after": bnmc.Chain(
@@ -571,7 +572,7 @@ OTHER_MISTAKES = {
     "not centred": ("layer", {"norm": "rms"}, "samples are normalised without being centred"),
     "centred": ("rms after", {"norm": "layer"}, "samples are centred"),
     "ddof": ("layer", {"change": with_ddof}, r"20 features is divided by 19 \(ddof = 1\)"),
-    "learned": ("layer", {"change": scaled}, ""),
+    "learned": ("layer", {"change": scaled}, r"^features are .* learned factors or shifts .*\?$"),
     "transposed": ("groups", {"change": transposed}, r"transposed: group i .* i \+ 3"),
     "one group": ("groups", {"norm": "layer"}, "all 24 features, not on 3 groups"),
     "groups of 3": ("groups", {"norm": "group(8)"}, "8 groups of 3 features, not 3 of 8"),
@@ -581,6 +582,7 @@ OTHER_MISTAKES = {
     "activation": ("rms after", {"sigma": "sin"}, "the activation is not tanh: sin fits better"),
     "batch before": ("batch after", {"order": "pre-activation"}, "norm is before the activation"),
     "sum normed": ("residual", {"order": "norm-activation"}, r"skip .* keeps N\(h\), not h"),
+    "batch, centred": ("rms", {"norm": "batch"}, "the norm centres rows .*, over the batch, not"),
     "sum not normed": ("layer, skip", {"order": "pre-activation"}, r"skip .* keeps h, not N\(h\)"),
 }
 

@@ -16,10 +16,13 @@ __all__ = [
 _NORMALIZING = ", ".join(f'"{name}"' for name in NORMS if not as_norm(name).is_identity)
 _NORMALIZING += ' or "group(g)"'
 _REASON = "without normalization no stationary law exists"
+_REASON_OF_BIASES = (
+    "with biases alone a stationary law may exist: measure a run by bnmc.mixing.autocorrelation"
+)
 
 
 def require_stationary_law(chain: Chain, *, reason_as_hint: bool = True) -> None:
-    """Raise unless the chain has a normalization, without which it has no stationary law.
+    """Raise unless the chain has a normalization, without which it has no known stationary law.
 
     Parameters
     ----------
@@ -34,9 +37,10 @@ def require_stationary_law(chain: Chain, *, reason_as_hint: bool = True) -> None
     """
     if not chain.normalization.is_identity:
         return
+    reason = _REASON_OF_BIASES if chain.bias_variance > 0.0 else _REASON
     if reason_as_hint:
-        raise ArgumentError("norm", chain.norm, _NORMALIZING, _REASON)
-    raise ArgumentError("norm", chain.norm, f"{_NORMALIZING}: {_REASON}")
+        raise ArgumentError("norm", chain.norm, _NORMALIZING, reason)
+    raise ArgumentError("norm", chain.norm, f"{_NORMALIZING}: {reason}")
 
 
 def require_row_by_row(

@@ -133,11 +133,12 @@ class Descent:
         self.stage = codes.TOP
         if self.chain.skip != 0.0:
             self.above = own.rows.delta.copy()
-        states = np.zeros((3, *self.state.shape[1:]))
-        states[:2] = self.state
-        backward.unpack_cross(own.totals[3], self.law, states[2])
-        states[2] /= backward.unit_of(gram_before, self.law, own.solve)
-        return states[: 3 if self._hidden else 2]
+        if not self._hidden:
+            return self.state.copy()
+        of_hidden = np.zeros_like(self.state[:1])
+        backward.unpack_cross(own.totals[3], self.law, of_hidden[0])
+        of_hidden /= backward.unit_of(gram_before, self.law, own.solve)
+        return np.concatenate([self.state, of_hidden])
 
     def readout(
         self, classes: int, layer: int, gram: NDArray[np.float64], units: NDArray[np.int64]

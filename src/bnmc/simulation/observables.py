@@ -57,11 +57,14 @@ class View:
         layer_of: Callable[[int], int] = int,
     ) -> View:
         """Return the view of frames whose columns are `inputs` batches side by side."""
-        n = chain.batch
-        blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
-        cross = blocks.swapaxes(3, 4)
-        same = np.arange(inputs)
-        scaled = cross[:, :, 0] if inputs == 1 else cross[:, :, same, same]
+        if inputs == 1:
+            scaled = frames.gram[:, :, None]
+            cross = scaled[:, :, None]
+        else:
+            n, same = chain.batch, np.arange(inputs)
+            blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
+            cross = blocks.swapaxes(3, 4)
+            scaled = cross[:, :, same, same]
         return cls(
             chain, scaled, cross, frames.log_scale, frames.log_pivots, first_chain, layer_of
         )  # fmt: skip

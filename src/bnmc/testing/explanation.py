@@ -7,7 +7,7 @@ causes come from sums over calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +56,23 @@ _SCALES = (
 )
 
 
+#: Causes of covariances that no known mistake explains.
+_LEARNED = (
+    "features are treated differently, since a permutation of the features of h changes the law of "
+    "h': learned factors or shifts of the norm (affine)?"
+)
+_UNKNOWN = "the covariances of h' given h are those of no mistake that is known here"
+
+
 #: Excess kurtosis of other laws of weights.
 _KURTOSES = {"Rademacher": -2.0, "uniform": -1.2, "normal, truncated at ±2": -0.6344}
 
 
 def explained(
-    chain: Chain, states: Sequence[CallsOnState], failed: Iterable[str]
+    chain: Chain,
+    states: Sequence[CallsOnState],
+    failed: Iterable[str],
+    features_differ: Callable[[], bool],
 ) -> tuple[str, ...]:
     """Return the most likely causes, the clearest first.
 
@@ -71,6 +82,9 @@ def explained(
     states : sequence of CallsOnState
     failed : iterable of str
         Names of the tests that fail.
+    features_differ : callable
+        Returns whether the step treats its features differently.  It calls the step, and so is
+        called only if no known mistake explains the covariances.
 
     Returns
     -------
@@ -94,12 +108,12 @@ def explained(
     if scale != 1.0 and not (dependent and abs(scale - 1.0) < 0.05):
         spread.append(_scaled(chain, states, scale))
     if unexplained > _UNEXPLAINED and not dependent:
-        spread = ["the covariances of h' given h are those of no mistake that is known here"]
+        spread = [_LEARNED if features_differ() else _UNKNOWN]
     causes += spread
     added = list(_mean(chain, states, failed, spread_is_right))
     causes += added
-    # Norms and weights that are read off h′ contain what is added.
-    if (not fault.texts or fault.bias) and not dependent and not added:
+    # Norms and weights that are read off h′ contain what is added, and factors of features.
+    if (not fault.texts or fault.bias) and not (dependent or added or _LEARNED in spread):
         norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
         causes += norms or _weights(states, failed, has_bias=fault.bias > 0.0)
     return tuple(causes)

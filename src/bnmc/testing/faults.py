@@ -294,6 +294,9 @@ def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
         yield from _norms_of_samples(chain)
         text = "the norm acts on rows, over the batch, not on samples, over the features"
         yield text, lambda h: over(h, 1, 0, norm.centred)
+        if not norm.centred:
+            text = "the norm centres rows and acts on them, over the batch, not on samples"
+            yield text, lambda h: over(h, 1, 0, True)
         return
     centred = norm.hides_common_part
     over_batch = norm.axis == "batch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from bnmc._support.keys import draw_key
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
 from bnmc.testing.explanation import explained
+from bnmc.testing.learned_factors import features_differ
 from bnmc.testing.sequential_test import SequentialTest, Step, numbers_of_calls
 
 __all__ = ["LawMismatch", "assert_same_law"]
@@ -231,7 +233,8 @@ def assert_same_law(
         hint = "the tests for other weights know fully connected layers"
         raise ArgumentError("weights", chain.weights, "'gaussian' for a convolution", hint)
     chain.activation.check()
-    test = SequentialTest(step, chain, np.random.default_rng(draw_key(rng)))
+    generator = np.random.default_rng(draw_key(rng))
+    test = SequentialTest(step, chain, generator)
     stages = list(numbers_of_calls(chain, rows))
     for calls in stages:
         failures = _failures(test, calls, alpha / len(stages))
@@ -239,7 +242,9 @@ def assert_same_law(
             # Explain from more calls, after which a false alarm may no longer fail.
             more = max(calls, CALLS_TO_EXPLAIN, -(-ROWS_TO_EXPLAIN // (2 * chain.width)) * 2)
             failures = _failures(test, more, alpha) or failures
-            causes = explained(chain, test.states, {claim.claim for claim in failures})
+            names = {claim.claim for claim in failures}
+            differ = partial(features_differ, chain, test.step, generator)
+            causes = explained(chain, test.states, names, differ)
             raise LawMismatch(chain, causes, failures, test.step.calls)
 
 
