@@ -301,8 +301,8 @@ def test_float32_rows_follow_those_of_float64():
 
 def test_what_is_not_known_of_orthogonal_weights_raises():
     chain = chain_of(50, 4)
-    with pytest.raises(BackendError, match="orthogonal weights are made on the CPU"):
-        bnmc.simulate(chain, 3, backend="cuda")
+    with pytest.raises(BackendError, match="orthogonal matrices are drawn on the CPU alone"):
+        bnmc.simulate(chain, 3, sampler="weights", backend="cuda")
     with pytest.raises(ArgumentError, match=r"weights.*haar.*gaussian"):
         bnmc.mixing.tv_bound(chain, 3)
     for function in (bnmc.kernels.law, bnmc.kernels.weight_law):

@@ -165,7 +165,9 @@ class StopAfter:
 
     def __init__(self, times):
         self.left = times
-        self.event = mock.Mock(is_set=lambda: False)
+
+    def is_set(self):
+        return False
 
     def __call__(self):
         self.left -= 1
