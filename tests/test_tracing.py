@@ -97,6 +97,24 @@ def test_a_listed_test_runs_without_a_tracer(monkeypatch):
     assert seen == [None, tracer, tracer, tracer]
 
 
+def tracer(frame, event, argument):
+    return None
+
+
+def tracers_of(around, wanted):
+    """Return the tracers within a wrapper of a hook, and after it, if `wanted` is there before."""
+    before = sys.gettrace()
+    sys.settrace(wanted)
+    try:
+        next(around)
+        during = sys.gettrace()
+        with pytest.raises(StopIteration, match="result"):
+            around.send("result")
+        return during, sys.gettrace()
+    finally:
+        sys.settrace(before)
+
+
 @pytest.mark.parametrize("hook", ["pytest_sessionstart", "pytest_runtestloop"])
 @pytest.mark.parametrize(
     ("parts", "is_traced"),
@@ -108,22 +126,9 @@ def test_a_listed_test_runs_without_a_tracer(monkeypatch):
     ],
 )
 def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, parts, is_traced):
-    def tracer(frame, event, argument):
-        return None
-
     session = SimpleNamespace(config=SimpleNamespace(**parts))
-    around = getattr(Tracing(()), hook)(session)
-    before = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        next(around)
-        during = sys.gettrace()
-        with pytest.raises(StopIteration, match="result"):
-            around.send("result")
-        after = sys.gettrace()
-    finally:
-        sys.settrace(before)
-    assert (during, after) == (tracer if is_traced else None, tracer)
+    found = tracers_of(getattr(Tracing(()), hook)(session), tracer)
+    assert found == (tracer if is_traced else None, tracer)
 
 
 @pytest.mark.parametrize("is_traced", [True, False])
@@ -132,25 +137,12 @@ def test_tests_are_collected_without_a_tracer_after_all_modules_are_imported(
 ):
     imported = {}
 
-    def tracer(frame, event, argument):
-        return None
-
     def import_module(name):
         imported[name] = sys.gettrace()
 
     monkeypatch.setattr(tracing, "import_module", import_module)
-    around, before = Tracing(()).pytest_collection(), sys.gettrace()
     wanted = tracer if is_traced else None
-    sys.settrace(wanted)
-    try:
-        next(around)
-        during = sys.gettrace()
-        with pytest.raises(StopIteration, match="result"):
-            around.send("result")
-        after = sys.gettrace()
-    finally:
-        sys.settrace(before)
-    assert (during, after) == (None, wanted)
+    assert tracers_of(Tracing(()).pytest_collection(), wanted) == (None, wanted)
     # Without coverage nothing is imported that no test asks for.
     modules = (ROOT / "src" / "bnmc").rglob("*.py")
     every = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in modules}
