@@ -2,6 +2,7 @@
 
 import gc
 import os
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -49,4 +50,15 @@ def pytest_collection_modifyitems(items):
 def _compilation():
     """Compile without coverage, which slows the compiler down."""
     with compilation_without_a_tracer():
+        yield
+
+
+@pytest.fixture(scope="module")
+def simulator():
+    """Run GPU kernels on a GPU, or else in the simulator with faster calls and barriers."""
+    from simulator import fast_simulator
+
+    from bnmc._kernels.gpu import device
+
+    with fast_simulator() if device.SIMULATED else nullcontext():
         yield

@@ -4,13 +4,11 @@ With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from gpu_gradients import ALL, assert_same_bits, assert_same_to_rounding, on_device
 from oracle import gram, normalise, normals, projector, semidefinite_cholesky
-from simulator import fast_simulator
 from slow_cases import some
 
 import bnmc
@@ -22,16 +20,13 @@ from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismat
 from bnmc.gradients import descent, on_gpu, parts
 
 # The simulator's threads of Python do not inherit `np.errstate`.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("simulator"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 
 GENERATOR = np.random.default_rng(5)
 ROWS = GENERATOR.standard_normal((70, 4))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator():
-    with fast_simulator() if device.SIMULATED else nullcontext():
-        yield
 
 
 CASES = {

@@ -1,29 +1,22 @@
 """The backward pass on a GPU of orthogonal weights: that of the CPU to rounding, and NumPy's."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 from gpu_gradients import assert_same_bits, assert_same_to_rounding, on_device
 from oracle import gram, normalise, normals, projector, semidefinite_cholesky
-from simulator import fast_simulator
 
 from bnmc import Chain
-from bnmc._kernels.gpu import device
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError
 from bnmc.gradients import on_gpu, parts
 
 # The simulator's threads of Python do not inherit `np.errstate`.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("simulator"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 
 ROWS = np.random.default_rng(5).standard_normal((72, 4))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator():
-    with fast_simulator() if device.SIMULATED else nullcontext():
-        yield
 
 
 def haar(width, batch, activation="tanh", **options):

@@ -4,17 +4,15 @@ It is that of the CPU to rounding, if the CPU takes the normals of Z from the sa
 that of NumPy.
 """
 
-from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
 import pytest
 from gpu_gradients import assert_same_bits, assert_same_to_rounding, on_device
 from oracle import gram, normals, projector, semidefinite_cholesky
-from simulator import fast_simulator
 
 from bnmc import Chain, Convolution, GroupNorm
-from bnmc._kernels.gpu import build, device
+from bnmc._kernels.gpu import build
 from bnmc._kernels.gpu.shape import MOST_RANGES
 from bnmc._kernels.gpu.stops import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.scalar import codes
@@ -24,16 +22,13 @@ from bnmc.gradients.directions import NormalRows
 from bnmc.simulation.job import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+pytestmark = [
+    pytest.mark.usefixtures("simulator"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 
 ROWS = np.random.default_rng(5).standard_normal((72, 4))
 IMAGES = np.random.default_rng(6).standard_normal((72, 18))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator():
-    with fast_simulator() if device.SIMULATED else nullcontext():
-        yield
 
 
 def drawn(key, layer, stream, shape, dtype=np.float64, first=0):

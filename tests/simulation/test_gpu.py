@@ -8,7 +8,6 @@ import os
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,7 +17,6 @@ from gpu_runs import assert_equal_to_rounding, both
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import own, philox
-from simulator import fast_simulator
 from slow_cases import some
 
 from bnmc import Activation, Chain, Distance, gram, simulate
@@ -47,6 +45,7 @@ from bnmc.simulation.engine.pairs import APART, THRESHOLD, Pairs
 
 # On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
 pytestmark = [
+    pytest.mark.usefixtures("simulator"),
     pytest.mark.filterwarnings("ignore:Grid size"),
     pytest.mark.filterwarnings("ignore:Host array used"),
 ]
@@ -56,12 +55,6 @@ X = np.random.default_rng(5).standard_normal((70, 3))
 # The simulator's threads of Python do not inherit `np.errstate`.
 IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator():
-    with fast_simulator() if device.SIMULATED else nullcontext():
-        yield
 
 
 def test_words_are_those_of_the_cpu():

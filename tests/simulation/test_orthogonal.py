@@ -1,34 +1,27 @@
 """Layers with orthogonal weights on a GPU, in Numba's simulator: the CPU's to rounding."""
 
-from contextlib import nullcontext
 from unittest import mock
 
 import numpy as np
 import pytest
 from gpu_runs import assert_equal_to_rounding, both
 from oracle import gram, normalise, normals, projector, semidefinite_cholesky
-from simulator import fast_simulator
 
 from bnmc import Chain, simulate
-from bnmc._kernels.gpu import device, orthogonal_layers
+from bnmc._kernels.gpu import orthogonal_layers
 from bnmc._kernels.gpu.build import orthogonal_kernels_of
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.gram import orthogonality_gap
 
 pytestmark = [
+    pytest.mark.usefixtures("simulator"),
     pytest.mark.filterwarnings("ignore:Grid size"),
     # The simulator's threads of Python do not inherit `np.errstate`.
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 X = np.random.default_rng(5).standard_normal((20, 4))
 SAMPLERS = "bnmc.simulation.engine.gpu.samplers"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator():
-    with fast_simulator() if device.SIMULATED else nullcontext():
-        yield
 
 
 def haar(width, batch, activation="tanh", **options):

@@ -1,12 +1,10 @@
 """Layers that are not plain on a GPU, in Numba's simulator: the CPU's trajectories to rounding."""
 
-from contextlib import nullcontext
 from unittest import mock
 
 import numpy as np
 import pytest
 from gpu_runs import assert_equal_to_rounding, both
-from simulator import fast_simulator
 from slow_cases import some
 
 from bnmc import Chain, Convolution, simulate
@@ -22,17 +20,12 @@ from bnmc.simulation.ensemble import ensemble_of
 from bnmc.simulation.execution import choose_backend
 
 pytestmark = [
+    pytest.mark.usefixtures("simulator"),
     pytest.mark.filterwarnings("ignore:Grid size"),
     pytest.mark.filterwarnings("ignore:Host array used"),
 ]
 # The simulator's threads of Python do not inherit `np.errstate`.
 IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulator():
-    with fast_simulator() if device.SIMULATED else nullcontext():
-        yield
 
 
 # Every pair of norm, order, bias and sampler is among these, and each dtype and law of biases with
