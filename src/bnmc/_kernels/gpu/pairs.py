@@ -77,8 +77,8 @@ def couple_kernel(
         wishart = matrices[replicate, 2]
         name = np.uint32(first_replicate + replicate)
         have_met = met[replicate] >= 0
-        waited = tries[replicate, 2]
-        # The number of a step takes one register; `range` would take four.
+        # Numbers of 32 bits take one register each; `range` would take four.
+        waited = np.uint32(tries[replicate, 2])
         step = np.uint32(0)
         while step < layers:
             layer = np.uint32(first_layer + step)
@@ -100,7 +100,7 @@ def couple_kernel(
                     take_factor(factor[0], pivot[0])
                 if t == 0 and replicate < traced:
                     trace[replicate, step, 0] = distance
-                waited = 0 if distance >= 0.0 else waited + 1
+                waited = np.uint32(0) if distance >= 0.0 else np.uint32(waited + 1)
                 if t == 0:
                     tries[replicate, 2] = waited
                 if waited > PATIENCE:
