@@ -65,7 +65,7 @@ def require_regular(name: str, spectrum: NDArray[np.float64], rounding: float) -
 
 
 def semidefinite_root(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return R with ``RᵀR = S`` for positive semidefinite matrices S.
+    """Return the symmetric R with ``R R = S`` for positive semidefinite matrices S.
 
     Parameters
     ----------
@@ -75,19 +75,19 @@ def semidefinite_root(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     Returns
     -------
     (..., n, n) ndarray of float64
-        If the rows of Z are N(0, I), then those of ``Z R`` are N(0, S).
+        If the rows of Z are N(0, I), then those of ``Z R`` are N(0, S).  The signs of eigenvectors,
+        which differ between processors, play no part, so ``Z R`` differs by rounding only.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bnmc._support.linalg import semidefinite_root
     >>> root = semidefinite_root(np.array([[2.0, 1.0], [1.0, 2.0]]))
-    >>> (root.T @ root).round(12)
+    >>> (root @ root).round(12)
     array([[2., 1.],
            [1., 2.]])
     """
     values, vectors = np.linalg.eigh(matrices)
-    roots: NDArray[np.float64] = np.sqrt(np.maximum(values, 0.0))[..., None] * np.matrix_transpose(
-        vectors
-    )
+    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    roots: NDArray[np.float64] = scaled @ np.matrix_transpose(vectors)
     return roots

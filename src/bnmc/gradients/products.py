@@ -221,10 +221,8 @@ class UnseenWeights:
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain, and keep it."""
-        values, vectors = _eigen(_operand(self._chain, a))
-        roots = vectors * np.sqrt(values / self._chain.fan_in)[:, None]
         normals = self._normals(a.shape[1], a.shape[2])
-        self._products[layer] = normals @ roots.swapaxes(1, 2)
+        self._products[layer] = normals @ self._root(_operand(self._chain, a))
         return self._products[layer]
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
@@ -232,9 +230,7 @@ class UnseenWeights:
         (width, columns), fan_in = delta.shape[1:], self._chain.fan_in
         seen = _operand(self._chain, a)
         if columns < width:
-            values, vectors = _eigen(delta)
-            roots = vectors * np.sqrt(values / fan_in)[:, None]
-            z = self._normals(seen.shape[1], columns) @ roots.swapaxes(1, 2)
+            z = self._normals(seen.shape[1], columns) @ self._root(delta)
         else:
             z = self._normals(seen.shape[1], width) @ delta / np.sqrt(fan_in)
         products = self._products.pop(layer).swapaxes(1, 2) @ delta - seen.swapaxes(1, 2) @ z
@@ -243,6 +239,16 @@ class UnseenWeights:
         mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
         drawn: Float64Array = z + seen @ mixing
         return _folded(self._chain, drawn[:, :fan_in])
+
+    def _root(self, a: Float64Array) -> Float64Array:
+        """Return the symmetric root of aᵀa / fan_in.
+
+        Other roots contain signs of eigenvectors, which differ between processors.
+        """
+        values, vectors = _eigen(a)
+        scaled = vectors * np.sqrt(values / self._chain.fan_in)[:, None]
+        root: Float64Array = scaled @ vectors.swapaxes(1, 2)
+        return root
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
         return np.stack([one.standard_normal((rows, columns)) for one in self._generators])

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.mixing.flat_pieces import FlatPieces
 
@@ -114,7 +115,7 @@ class SampledRows:
         #: (n, states, rows): for each sample contiguous.
         self.labels = np.empty((batch, len(chosen), self.rows), np.int16)
         rng = np.random.default_rng(0)
-        for state, root in enumerate(_roots(chosen)):
+        for state, root in enumerate(semidefinite_root(chosen)):
             h = rng.standard_normal((self.rows, batch)) @ root
             x = chain.normalization(chain.gain * h, chain.eps)
             self.labels[:, state] = pieces.labels(x).T
@@ -198,15 +199,6 @@ def _agree(labels: list[NDArray[np.int16]]) -> Flags:
     for other in labels[1:]:
         holds = holds & (other == labels[0])
     return holds
-
-
-def _roots(covariance: Float64Array) -> Float64Array:
-    """Return symmetric square roots, of singular matrices too."""
-    values, vectors = np.linalg.eigh(covariance)
-    root: Float64Array = (vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]) @ (
-        vectors.swapaxes(-1, -2)
-    )
-    return root
 
 
 def _power(count: NDArray[np.int64], rows: int, width: int) -> Float64Array:

@@ -86,8 +86,8 @@ class SemidefiniteSpectrum:
     def symmetric_root(self) -> Float64Array:
         """Return the symmetric square root of S.
 
-        `bnmc._support.linalg.semidefinite_root` is not symmetric, and keeps positive eigenvalues
-        that are zero to rounding.
+        `bnmc._support.linalg.semidefinite_root` keeps positive eigenvalues that are zero to
+        rounding.
         """
         root: Float64Array = (
             self.basis * np.sqrt(self.values)[..., None, :]

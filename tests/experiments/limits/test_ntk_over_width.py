@@ -63,7 +63,7 @@ def test_kernels_of_one_network():
     )
     rng = np.random.default_rng(3)
     values, vectors = np.linalg.eigh(x.T @ x / 2)
-    h = rng.standard_normal((width, 3)) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+    h = rng.standard_normal((width, 3)) @ (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
     a = rng.standard_normal(width)
     expected = np.zeros((3, 3))
     for i in range(3):

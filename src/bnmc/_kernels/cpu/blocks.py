@@ -168,12 +168,15 @@ def sum_tile(first, i, second, j, rows, partial):
     partial : (16,)
         Receives the sums over the rows, in the dtype of the blocks.
     """
+    if vectors.WIDE_REGISTERS:
+        # All 16 sums at once: eight are too few to hide the latency of a multiply-add.
+        store_sums(partial, 0, sum_whole_tile(first, i, second, j, rows))
+        return
     lanes = vectors.PART_BYTES // first.itemsize
     a = sum_half_tile(first, i, second, j, rows)
     b = sum_half_tile(first, i, second, j + 2 * STRIDE, rows)
-    if vectors.PART_BYTES < vectors.NARROW_BYTES:
-        a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
-        b = add_all(b, sum_half_tile(first, i + lanes, second, j + 2 * STRIDE + lanes, rows))
+    a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
+    b = add_all(b, sum_half_tile(first, i + lanes, second, j + 2 * STRIDE + lanes, rows))
     sums = (
         a[0], a[4], b[0], b[4], a[1], a[5], b[1], b[5], a[2], a[6], b[2], b[6], a[3], a[7], b[3],
         b[7],
@@ -182,10 +185,42 @@ def sum_tile(first, i, second, j, rows, partial):
 
 
 @inlined
+def sum_whole_tile(first, i, second, j, rows):
+    """Return the products of four columns of `first` and four of `second`, as sums of lanes."""
+    strip = vectors.NARROW_BYTES // first.itemsize
+    zero = zero_part(first)
+    s00, s10, s20, s30 = zero, zero, zero, zero
+    s01, s11, s21, s31 = zero, zero, zero, zero
+    s02, s12, s22, s32 = zero, zero, zero, zero
+    s03, s13, s23, s33 = zero, zero, zero, zero
+    for row in range(0, rows, strip):
+        keep_order()
+        x0 = load_part(first, i + row)
+        x1 = load_part(first, i + STRIDE + row)
+        x2 = load_part(first, i + 2 * STRIDE + row)
+        x3 = load_part(first, i + 3 * STRIDE + row)
+        y = load_part(second, j + row)
+        s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
+        s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
+        y = load_part(second, j + STRIDE + row)
+        s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
+        s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
+        y = load_part(second, j + 2 * STRIDE + row)
+        s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
+        s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
+        y = load_part(second, j + 3 * STRIDE + row)
+        s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
+        s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
+    return (
+        s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33
+    )  # fmt: skip
+
+
+@inlined
 def sum_half_tile(first, i, second, j, rows):
     """Return the products of four columns of `first` and two of `second`, as sums of lanes.
 
-    Of every narrow vector of rows the sums contain one part.
+    The sums contain one part of every narrow vector of rows.
     """
     strip = vectors.NARROW_BYTES // first.itemsize
     zero = zero_part(first)

@@ -213,6 +213,26 @@ def draw_sides(over, sigma, law, element, draw, sides, works, normals, squares):
 
 
 @kernel
+def draw_seen(normals, law, element, sides, works, start, rows, draw):
+    """Draw the normals of a block that a factor multiplies; the other columns keep what they have.
+
+    A factor has zeros in the columns of samples that others determine, such as the last one of a
+    centred batch, and entries of Z^T Z of such samples are not used.
+    """
+    first, second = works[0].regular, works[1].regular
+    k = 0
+    while k < law.columns:
+        end = k
+        while end < law.columns and (
+            (sides & AHEAD != 0 and first[end]) or (sides & BEHIND != 0 and second[end])
+        ):
+            end += 1
+        if end > k:
+            fill_normals(normals, k, element + k, end - k, start, rows, draw)
+        k = end + 1
+
+
+@kernel
 def fill_side(law, rows, normals, work):
     """Write rows with the covariance of a chain to its block, from normals."""
     block = work.block
@@ -240,7 +260,7 @@ def draw_rows(sigma, law, element, draw, sides, works, normals, squares):
     for start in range(0, law.width, BLOCK):
         count = min(BLOCK, law.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        fill_normals(normals, 0, element, law.columns, start, rows, draw)
+        draw_seen(normals, law, element, sides, works, start, rows, draw)
         for side in range(2):
             if not sides & (1 << side):
                 continue
@@ -266,7 +286,7 @@ def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
         for start in range(0, law.width, BLOCK):
             count = min(BLOCK, law.width - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
-            fill_normals(normals, 0, element, law.columns, start, rows, draw)
+            draw_seen(normals, law, element, sides, works, start, rows, draw)
             for side in range(2):
                 if sides & (1 << side):
                     fill_side(law, rows, normals, works[side])
@@ -284,7 +304,7 @@ def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
     for start in range(0, law.width, BLOCK):
         count = min(BLOCK, law.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        fill_normals(normals, 0, element, law.columns, start, rows, draw)
+        draw_seen(normals, law, element, sides, works, start, rows, draw)
         for side in range(2):
             if not sides & (1 << side):
                 continue

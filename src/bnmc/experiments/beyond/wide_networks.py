@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc.chain.activations import Activation
 
@@ -97,14 +98,8 @@ def ensemble(
             found.representations[run, layer] = gram
             if layer < depth:
                 covariance = network.weight_variance * gram + network.bias_variance
-                h = generator.standard_normal((width, n)) @ _root(covariance)
+                h = generator.standard_normal((width, n)) @ semidefinite_root(covariance)
     return found
-
-
-def _root(covariance: _Array) -> _Array:
-    """Return the symmetric root; eigenvalues that are negative by rounding count as 0."""
-    values, vectors = np.linalg.eigh(covariance)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 def _normalized(h: _Array) -> _Array:

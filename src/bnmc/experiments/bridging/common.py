@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.start import FirstLayer
 
 __all__ = [
@@ -13,7 +14,6 @@ __all__ = [
     "bulk",
     "first_layer_of_covariance",
     "paired_samples",
-    "symmetric_root",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -49,16 +49,9 @@ def paired_samples(batch: int) -> FloatArray:
     return covariance
 
 
-def symmetric_root(covariance: FloatArray) -> FloatArray:
-    """Return the symmetric R with R R = covariance, for a positive semidefinite matrix."""
-    values, vectors = np.linalg.eigh(covariance)
-    root: FloatArray = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-    return root
-
-
 def first_layer_of_covariance(covariance: FloatArray) -> FirstLayer:
     """Return inputs for which the rows of W x, x the inputs, are N(0, covariance).
 
     Each network draws its own rows.
     """
-    return FirstLayer(symmetric_root(covariance) * np.sqrt(len(covariance)))
+    return FirstLayer(semidefinite_root(covariance) * np.sqrt(len(covariance)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
@@ -15,7 +16,6 @@ from bnmc.experiments.bridging.common import (
     ACTIVATIONS,
     FloatArray,
     paired_samples,
-    symmetric_root,
 )
 from bnmc.experiments.data import Variable, curve, dataset, estimated, with_band
 from bnmc.experiments.experiment import Experiment, Table, with_parameters
@@ -153,7 +153,7 @@ def _measure(sizes: Sizes, call: Call) -> _Measured:
                 chain = Chain(width, BATCH, name)
                 star = MeanField(chain).fixed_point()
                 normals = call.generator.standard_normal((2, width, BATCH))
-                normals[0] = normals[0] @ symmetric_root(paired_samples(BATCH))
+                normals[0] = normals[0] @ semidefinite_root(paired_samples(BATCH))
                 run = parts.run(
                     simulate, chain, sizes.depth, chains=sizes.chains, initial=normals, inputs=2,
                     rng=call.generator, threads=call.threads,

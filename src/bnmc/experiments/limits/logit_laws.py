@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, stdtrit
 
 from bnmc._support.blas import one_blas_thread
+from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments.data import Variable, curve, dataset, estimated
@@ -204,9 +205,7 @@ def _kernel_limit(
     hidden = np.asarray(ntk(scaled, 1, activation="leaky_relu")) - prior
     n = inputs.train.shape[1]
     kernel = sizes.rate / n * (sizes.reference * prior + hidden)[:, :n]
-    values, vectors = np.linalg.eigh(prior)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    outputs = root @ rng.standard_normal((len(prior), sizes.references))
+    outputs = semidefinite_root(prior) @ rng.standard_normal((len(prior), sizes.references))
     found = []
     for step in range(sizes.steps[-1] + 1):
         progress(step, sizes.steps[-1] + 1)

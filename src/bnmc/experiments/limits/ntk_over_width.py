@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
@@ -135,9 +136,8 @@ def _limit(x: Float64Array, depth: int) -> Float64Array:
     if depth == 1:
         return np.asarray(ntk(x, 1), np.float64)
     # The activations of the first layer, as inputs of a network with one layer less.
-    values, vectors = np.linalg.eigh(nngp(x, 1))
-    root = math.sqrt(len(values)) * (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    return np.asarray(ntk(root, depth - 1), np.float64)
+    root = semidefinite_root(np.asarray(nngp(x, 1), np.float64))
+    return np.asarray(ntk(math.sqrt(len(root)) * root, depth - 1), np.float64)
 
 
 def _measure(sizes: Sizes, call: Call, x: Float64Array, cases: list[_Case]) -> _Found:
@@ -183,8 +183,7 @@ def _shallow_kernels(
     its output weight.
     """
     products = x.T @ x / len(x)
-    values, vectors = np.linalg.eigh(products)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    root = semidefinite_root(products)
     found = np.empty((networks, *products.shape))
     for run in range(networks):
         progress(run, networks)
