@@ -113,7 +113,10 @@ def test_products_of_more_columns_than_a_slab(columns):
     view = work.block.reshape(-1, numbers.STRIDE)
     view[:columns, :64] = values
     work.factor[:columns, :columns] = lower
-    blocks.multiply_triangular(work.factor, columns, work.block, 64)
+    apart = np.zeros_like(work.block)
+    blocks.multiply_triangular(work.factor, columns, work.block, apart, 64)
+    np.testing.assert_array_equal(apart.reshape(view.shape)[:columns, :64], lower @ values)
+    blocks.multiply_triangular(work.factor, columns, work.block, work.block, 64)
     np.testing.assert_array_equal(view[:columns, :64], lower @ values)
     assert not view[columns:].any()
 

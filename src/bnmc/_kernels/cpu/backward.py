@@ -223,8 +223,7 @@ def make_hidden(law, x, start, count, rows, draw, factor, regular, z, h):
     Rows beyond `count` are copies of the first one.  The other arguments are those of `first_pass`.
     """
     draw_regular(z, law.columns, regular, start, rows, draw)
-    cast(z, h, law.columns, rows)
-    multiply_triangular(factor, law.columns, h, rows)
+    multiply_triangular(factor, law.columns, z, h, rows)
     if law.skip != 0.0:
         add_columns(law.skip, x, start, law.columns, rows, h)
     repeat_first_row(h, law.columns, count, rows)
@@ -263,7 +262,7 @@ def first_pass(
             return start + degenerate
         activate_rows(sigma, law, h, means, scales, count, rows, blocks.values)
         draw_regular(delta, columns, solve.in_root, start, rows, noise)
-        multiply_triangular(solve.root, columns, delta, rows)
+        multiply_triangular(solve.root, columns, delta, delta, rows)
         add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
     return -1
 

@@ -32,23 +32,23 @@ TILES = 8
 
 
 @kernel
-def multiply_triangular(factor, columns, block, rows):
-    """Replace the columns of a block by factor @ block, for a lower triangular factor.
+def multiply_triangular(factor, columns, source, block, rows):
+    """Write factor @ source to a block, for a lower triangular factor.
 
-    `factor` and `block` are padded with zeros to a multiple of four columns; `block` is flat,
-    (columns, STRIDE).  The result takes the place of the argument: a column of it depends on
-    earlier columns alone, so the last ones come first.
+    `factor` and the two blocks are padded with zeros to a multiple of four columns.  Blocks are
+    flat, (columns, STRIDE).  `source` may be the block: a column of the result depends on earlier
+    columns alone, so the last ones come first.
     """
     for first in range((columns - 1) // SLAB * SLAB, -1, -SLAB):
         last = min(first + SLAB, columns)
         if last < columns:
-            add_slab(factor, last, columns, first, last - first, block, first, block, rows)
-        multiply_slab(factor, first, last, block, rows)
+            add_slab(factor, last, columns, first, last - first, source, first, block, rows)
+        multiply_slab(factor, first, last, source, block, rows)
 
 
 @kernel
-def multiply_slab(factor, first, last, block, rows):
-    """Replace columns first:last of a block by those of factor @ block that these columns make."""
+def multiply_slab(factor, first, last, source, block, rows):
+    """Write to columns first:last of a block what the same columns of `source` make of them."""
     strip = vectors.STRIP_BYTES // block.itemsize
     for row in range(0, rows, strip):
         for tile in range((last + 3) // 4 - 1, first // 4 - 1, -1):
@@ -58,7 +58,7 @@ def multiply_slab(factor, first, last, block, rows):
                 sum0 = zero_strip(block)
                 sum1 = zero_strip(block)
                 for k in range(first, last):
-                    lanes = load_strip(block, k * STRIDE + row)
+                    lanes = load_strip(source, k * STRIDE + row)
                     sum0 = scale_add(factor[i, k], lanes, sum0)
                     sum1 = scale_add(factor[i + 1, k], lanes, sum1)
                 store(block, i * STRIDE + row, sum0)
@@ -69,7 +69,7 @@ def multiply_slab(factor, first, last, block, rows):
             sum2 = zero_strip(block)
             sum3 = zero_strip(block)
             for k in range(first, min(i + 4, last)):
-                lanes = load_strip(block, k * STRIDE + row)
+                lanes = load_strip(source, k * STRIDE + row)
                 sum0 = scale_add(factor[i, k], lanes, sum0)
                 sum1 = scale_add(factor[i + 1, k], lanes, sum1)
                 sum2 = scale_add(factor[i + 2, k], lanes, sum2)

@@ -102,7 +102,7 @@ def sum_panels(law, is_first, first_panel, last_panel, panel, draw, work, frame)
             rows = (count + GROUP - 1) // GROUP * GROUP
             draw_regular(block, law.columns, work.regular, start, rows, draw)
             if not is_first:
-                multiply_triangular(frame.mixing, law.columns, block, rows)
+                multiply_triangular(frame.mixing, law.columns, block, block, rows)
             clear_rows(block, 0, law.columns, count, rows)
             add_gram(block, law.columns, rows, work.partial, sums)
         copy_sums(sums, frame.panel_sums[number])

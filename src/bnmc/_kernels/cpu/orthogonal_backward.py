@@ -170,7 +170,8 @@ def multiply_noise(law, solve, rows_of):
     """Multiply the rows Z by `root`."""
     for start in range(0, law.width, BLOCK):
         rows = (min(BLOCK, law.width - start) + GROUP - 1) // GROUP * GROUP
-        multiply_triangular(solve.root, law.columns, rows_of.delta[start // BLOCK], rows)
+        delta = rows_of.delta[start // BLOCK]
+        multiply_triangular(solve.root, law.columns, delta, delta, rows)
 
 
 @kernel

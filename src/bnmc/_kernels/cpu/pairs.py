@@ -21,7 +21,7 @@ from bnmc._kernels.cpu.blocks import (
     multiply_triangular,
     unpack_gram,
 )
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.passes import (
     Room,
     add_variance,
@@ -233,16 +233,6 @@ def draw_seen(normals, law, element, sides, works, start, rows, draw):
 
 
 @kernel
-def fill_side(law, rows, normals, work):
-    """Write rows with the covariance of a chain to its block, from normals."""
-    block = work.block
-    for k in range(law.columns):
-        for at in range(np.uintp(k * STRIDE), np.uintp(k * STRIDE + rows)):
-            block[at] = normals[at]
-    multiply_triangular(work.factor, law.columns, block, rows)
-
-
-@kernel
 def add_squares(law, count, rows, normals, partial, squares):
     """Add the Gram matrix of a block of normals to `squares`, unless that has no length."""
     if squares.size > 0:
@@ -266,7 +256,7 @@ def draw_rows(sigma, law, element, draw, sides, works, normals, squares):
                 continue
             work = works[side]
             block = work.block
-            fill_side(law, rows, normals, work)
+            multiply_triangular(work.factor, law.columns, normals, work.block, rows)
             degenerate = finish_block(
                 sigma, rows_law, start, count, nowhere, nowhere, block, work.means, work.scales
             )
@@ -289,7 +279,8 @@ def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
             draw_seen(normals, law, element, sides, works, start, rows, draw)
             for side in range(2):
                 if sides & (1 << side):
-                    fill_side(law, rows, normals, works[side])
+                    work = works[side]
+                    multiply_triangular(work.factor, law.columns, normals, work.block, rows)
                     begin_block(
                         style, sigma, law, law.width, 0, start, count, nowhere, works[side],
                         rooms[side],
@@ -309,7 +300,7 @@ def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
             if not sides & (1 << side):
                 continue
             work = works[side]
-            fill_side(law, rows, normals, work)
+            multiply_triangular(work.factor, law.columns, normals, work.block, rows)
             degenerate = finish_hidden(
                 style, sigma, law, start, count, nowhere, nowhere, work, rooms[side]
             )

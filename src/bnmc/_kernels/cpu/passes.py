@@ -238,7 +238,7 @@ def normalise_samples(style, law, start, rows, block, room):
 def draw_block(law, x, start, rows, draw, work):
     """Draw rows h = skip x + gain W a, given the factor of the covariance in `work`."""
     draw_regular(work.block, law.columns, work.regular, start, rows, draw)
-    multiply_triangular(work.factor, law.columns, work.block, rows)
+    multiply_triangular(work.factor, law.columns, work.block, work.block, rows)
     if law.skip != 0.0:
         add_columns(law.skip, x, start, law.columns, rows, work.block)
 

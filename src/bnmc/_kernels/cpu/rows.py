@@ -268,7 +268,7 @@ def draw_rows(
             else:
                 clear_rows(block, k, end, 0, rows)
             k = end
-        multiply_triangular(factor, law.columns, block, rows)
+        multiply_triangular(factor, law.columns, block, block, rows)
         degenerate = finish_block(sigma, law, start, count, x, kept, block, means, scales)
         if degenerate >= 0:
             return degenerate
