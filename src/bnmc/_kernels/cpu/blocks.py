@@ -195,22 +195,11 @@ def sum_whole_tile(first, i, second, j, rows):
     s03, s13, s23, s33 = zero, zero, zero, zero
     for row in range(0, rows, strip):
         keep_order()
-        x0 = load_part(first, i + row)
-        x1 = load_part(first, i + STRIDE + row)
-        x2 = load_part(first, i + 2 * STRIDE + row)
-        x3 = load_part(first, i + 3 * STRIDE + row)
-        y = load_part(second, j + row)
-        s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
-        s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-        y = load_part(second, j + STRIDE + row)
-        s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
-        s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
-        y = load_part(second, j + 2 * STRIDE + row)
-        s02, s12 = multiply_add(x0, y, s02), multiply_add(x1, y, s12)
-        s22, s32 = multiply_add(x2, y, s22), multiply_add(x3, y, s32)
-        y = load_part(second, j + 3 * STRIDE + row)
-        s03, s13 = multiply_add(x0, y, s03), multiply_add(x1, y, s13)
-        s23, s33 = multiply_add(x2, y, s23), multiply_add(x3, y, s33)
+        x = load_four(first, i + row)
+        s00, s10, s20, s30 = add_column(x, second, j + row, s00, s10, s20, s30)
+        s01, s11, s21, s31 = add_column(x, second, j + STRIDE + row, s01, s11, s21, s31)
+        s02, s12, s22, s32 = add_column(x, second, j + 2 * STRIDE + row, s02, s12, s22, s32)
+        s03, s13, s23, s33 = add_column(x, second, j + 3 * STRIDE + row, s03, s13, s23, s33)
     return (
         s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33
     )  # fmt: skip
@@ -228,17 +217,29 @@ def sum_half_tile(first, i, second, j, rows):
     s01, s11, s21, s31 = zero, zero, zero, zero
     for row in range(0, rows, strip):
         keep_order()
-        x0 = load_part(first, i + row)
-        x1 = load_part(first, i + STRIDE + row)
-        x2 = load_part(first, i + 2 * STRIDE + row)
-        x3 = load_part(first, i + 3 * STRIDE + row)
-        y = load_part(second, j + row)
-        s00, s10 = multiply_add(x0, y, s00), multiply_add(x1, y, s10)
-        s20, s30 = multiply_add(x2, y, s20), multiply_add(x3, y, s30)
-        y = load_part(second, j + STRIDE + row)
-        s01, s11 = multiply_add(x0, y, s01), multiply_add(x1, y, s11)
-        s21, s31 = multiply_add(x2, y, s21), multiply_add(x3, y, s31)
+        x = load_four(first, i + row)
+        s00, s10, s20, s30 = add_column(x, second, j + row, s00, s10, s20, s30)
+        s01, s11, s21, s31 = add_column(x, second, j + STRIDE + row, s01, s11, s21, s31)
     return s00, s10, s20, s30, s01, s11, s21, s31
+
+
+@inlined
+def load_four(block, i):
+    """Return the same rows of four columns of a block."""
+    return (
+        load_part(block, i), load_part(block, i + STRIDE), load_part(block, i + 2 * STRIDE),
+        load_part(block, i + 3 * STRIDE),
+    )  # fmt: skip
+
+
+@inlined
+def add_column(x, second, j, s0, s1, s2, s3):
+    """Return sums with the products of four columns and one of `second` added."""
+    y = load_part(second, j)
+    return (
+        multiply_add(x[0], y, s0), multiply_add(x[1], y, s1), multiply_add(x[2], y, s2),
+        multiply_add(x[3], y, s3),
+    )  # fmt: skip
 
 
 @inlined
@@ -267,10 +268,7 @@ def sum_lower_tile(block, i, rows):
     s21, s31, s22, s32, s33 = zero, zero, zero, zero, zero
     for row in range(0, rows, strip):
         keep_order()
-        x0 = load_part(block, i + row)
-        x1 = load_part(block, i + STRIDE + row)
-        x2 = load_part(block, i + 2 * STRIDE + row)
-        x3 = load_part(block, i + 3 * STRIDE + row)
+        x0, x1, x2, x3 = load_four(block, i + row)
         s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
         s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
         s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
