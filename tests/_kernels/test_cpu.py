@@ -207,6 +207,18 @@ def test_sums_of_lanes_have_a_fixed_order(dtype):
     np.testing.assert_array_equal(found.reshape(4, 4), sums[0])
 
 
+@DTYPES
+def test_a_whole_tile_is_two_halves(dtype):
+    """Processors with many registers make the one, others the other."""
+    rng = np.random.default_rng(4)
+    first, second = rng.standard_normal((2, 4 * numbers.STRIDE)).astype(dtype)
+    whole = np.array(cpu_blocks.sum_whole_tile(first, 0, second, 0, 192)).reshape(4, 4, -1)
+    for half in range(2):
+        found = cpu_blocks.sum_half_tile(first, 0, second, 2 * half * numbers.STRIDE, 192)
+        columns = np.array(found).reshape(2, 4, -1).swapaxes(0, 1)
+        np.testing.assert_array_equal(whole[:, 2 * half : 2 * half + 2], columns)
+
+
 # --- matrix products of a block
 
 
@@ -219,7 +231,7 @@ def test_multiply_triangular(dtype, body, integers):
         for rows in (64, 192, numbers.BLOCK):
             block, values = blocked(rows, columns, dtype, columns, integers)
             factor, exact_factor = padded_factor(columns, dtype, rows, None, integers)
-            kernel(factor, columns, block, rows)
+            kernel(factor, columns, block, block, rows)
             view = block.reshape(-1, numbers.STRIDE)
             exact = exact_factor @ values
             if integers:
@@ -294,9 +306,9 @@ def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body
     block, _ = blocked(256, 7, dtype, 1)
     factor, _ = padded_factor(7, dtype, 2)
     parts = block.copy()
-    body_of(cpu_blocks.multiply_triangular, body)(factor, 7, block, 256)
+    body_of(cpu_blocks.multiply_triangular, body)(factor, 7, block, block, 256)
     narrow = factor[:4].copy()
-    body_of(cpu_blocks.multiply_triangular, body)(narrow, 4, parts, 64)
+    body_of(cpu_blocks.multiply_triangular, body)(narrow, 4, parts, parts, 64)
     whole = block.reshape(-1, numbers.STRIDE)[:4, :64]
     np.testing.assert_array_equal(parts.reshape(-1, numbers.STRIDE)[:4, :64], whole)
 
