@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from torch_models import bits, digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 import bnmc
@@ -138,6 +139,70 @@ def test_directions_that_the_samples_do_not_span():
     found = np.linalg.svd(model[2].weight.detach().numpy(), compute_uv=False)
     expected = np.sort([*powers, *[powers.mean()] * 4])[::-1]
     np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("samples", "inputs", "width"),
+    [(10, 8, 8), (4, 8, 8), (10, 8, 5), (3, 8, 5), (6, 8, 12)],
+    ids=["full rank", "lacking", "fewer outputs", "fewer outputs, lacking", "more outputs"],
+)
+def test_the_weights_do_not_depend_on_signs_of_singular_vectors(
+    monkeypatch, samples, inputs, width
+):
+    """LAPACK leaves signs, and the basis of the directions that the batch lacks, open."""
+    layers = [nn.Linear(6, inputs), nn.Tanh(), nn.Linear(inputs, width), nn.Linear(width, 2)]
+    model, batch = nn.Sequential(*layers).double(), torch.randn(samples, 6).double()
+    expected = orthogonalize_(model, batch, rng=0)[2].weight.detach().clone()
+    svd, other = np.linalg.svd, np.random.default_rng(1)
+
+    def another(matrix, *, full_matrices=True):
+        left, values, right = svd(matrix, full_matrices=full_matrices)
+        count = len(values)
+        signs = other.choice([-1.0, 1.0], count)
+        left[:, :count] *= signs
+        right[:count] *= signs[:, None]
+        size = len(right) - count
+        right[count:] = np.linalg.qr(other.standard_normal((size, size)))[0] @ right[count:]
+        return left, values, right
+
+    monkeypatch.setattr(np.linalg, "svd", another)
+    found = orthogonalize_(model, batch, rng=0)[2].weight.detach()
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+def test_the_weights_of_convolutions_do_not_depend_on_signs_of_eigenvectors(monkeypatch):
+    layers = [nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.LazyLinear(2)]
+    model, batch = nn.Sequential(*layers), torch.randn(8, 1, 8, 8)
+    model(batch)
+    model, batch = model.double(), batch.double()
+    expected = orthogonalize_(model, batch, rng=0)[2].weight.detach().clone()
+    eigh, other = np.linalg.eigh, np.random.default_rng(1)
+
+    def another(matrix):
+        values, vectors = eigh(matrix)
+        return values, vectors * other.choice([-1.0, 1.0], len(values))
+
+    monkeypatch.setattr(np.linalg, "eigh", another)
+    found = orthogonalize_(model, batch, rng=0)[2].weight.detach()
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(("samples", "width"), [(30, 3), (2, 3), (30, 8)])
+def test_the_turn_is_uniformly_distributed(samples, width):
+    """An entry of O has the law of a coordinate of a uniform unit vector: 400 draws."""
+    layers = [nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, width), nn.Linear(width, 2)]
+    model, batch = nn.Sequential(*layers).double(), torch.randn(samples, 6).double()
+    received = model[:2](batch).detach().numpy()
+    right = np.linalg.svd(received)[2]
+    entries = []
+    for seed in range(400):
+        weight = orthogonalize_(model, batch, power=-0.5, rng=seed)[2].weight.detach().numpy()
+        first = weight @ right[0]
+        entries.append(first[0] / np.linalg.norm(first))
+    squares = np.square(entries)
+    # The square of a coordinate of a uniform unit vector has the law Beta(1/2, (width - 1)/2).
+    assert stats.kstest(squares, stats.beta(0.5, (width - 1) / 2).cdf).pvalue > 1e-7
+    assert stats.binomtest(int(np.sum(np.array(entries) > 0)), 400).pvalue > 1e-7
 
 
 def test_the_measurement_sees_it():

@@ -80,7 +80,9 @@ def orthogonalize_(
     is orthogonal. With S singular, only the singular values above the rounding of the weights
     count. If the samples do not span the input of the layer, the weight has the mean of Sᵖ as its
     factor on the directions that the batch lacks, so that other batches are not projected. A layer
-    with fewer outputs than independent directions keeps the largest ones.
+    with fewer outputs than independent directions keeps the largest ones. A layer with more outputs
+    than independent directions, and fewer outputs than inputs, keeps random ones of those that the
+    batch lacks. For the same seed, weights differ between processors by rounding only.
 
     The rows of H of a convolution are the patches of all samples at all positions, so the channels
     become orthogonal. For convolutions, V and S are computed from Hᵀ H in float64.
@@ -148,14 +150,32 @@ def _change(name: str, module: Any, received: Any, power: float, random: Any) ->
     powers = np.zeros(columns)
     powers[seen] = values[seen] ** power
     powers[~seen] = powers[seen].mean()
-    kept = min(out, columns)
-    turned = orthogonal(random, out, kept)
-    weight = (turned * powers[:kept]) @ right[:kept]
+    kept, rank = min(out, columns), int(np.count_nonzero(seen))
+    basis = right[:kept].T
+    if rank < kept < columns:
+        # Only a part of the directions that the batch lacks is kept: a random one.
+        lacking = right[rank:]
+        some = orthogonal(random, columns, kept - rank)
+        basis = np.hstack([basis[:, :rank], _nearest(lacking.T @ (lacking @ some))])
+    # O is a function of a draw and of `basis` that turns with it, so that the weight does not
+    # depend on the signs of singular vectors, which differ between processors.
+    turned = _nearest(orthogonal(random, out, columns) @ basis)
+    weight = (turned * powers[:kept]) @ basis.T
     output = math.sqrt(float(np.sum((powers[:kept] * values[:kept]) ** 2)) / (count * out))
     weight /= output
     module.weight.copy_(torch.from_numpy(weight).reshape(module.weight.shape))
     if module.bias is not None:
         module.bias.zero_()
+
+
+def _nearest(matrix: FloatArray) -> FloatArray:
+    """Return the matrix with orthonormal columns that is nearest to a matrix of full rank.
+
+    If Q is orthogonal, then that of ``matrix @ Q`` is the result times Q.
+    """
+    left, _, right = np.linalg.svd(matrix, full_matrices=False)
+    nearest: FloatArray = left @ right
+    return nearest
 
 
 def _require_finite(name: str, values: FloatArray) -> None:

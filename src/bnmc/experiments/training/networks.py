@@ -1,4 +1,8 @@
-"""The networks that are trained: perceptrons and convolutional networks, in float64."""
+"""The networks that are trained: perceptrons and convolutional networks, in float64.
+
+PyTorch draws the weights in float64, too: processors round float32 draws differently, and training
+multiplies the differences.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +67,11 @@ def mlp(
     nn = torch.nn
     layers: list[Any] = [nn.Flatten()]
     for layer in range(depth):
-        layers.append(nn.Linear(features if layer == 0 else width, width, bias=bias))
+        fan_in = features if layer == 0 else width
+        layers.append(nn.Linear(fan_in, width, bias=bias, dtype=torch.float64))
         layers += [*_norm(norm, width, 1), nn.ReLU()]
-    model: torch.nn.Sequential = nn.Sequential(*layers, nn.Linear(width, 10, bias=bias)).double()
+    layers.append(nn.Linear(width, 10, bias=bias, dtype=torch.float64))
+    model: torch.nn.Sequential = nn.Sequential(*layers).double()
     return model
 
 
@@ -95,12 +101,12 @@ def convolutional(
     layers: list[Any] = []
     for stage in stages:
         for out in stage:
-            layers.append(nn.Conv2d(channels, out, 3, padding=1))
+            layers.append(nn.Conv2d(channels, out, 3, padding=1, dtype=torch.float64))
             layers += [*_norm(norm, out, 2), nn.ReLU()]
             channels = out
         layers.append(nn.MaxPool2d(2))
         side //= 2
-    layers += [nn.Flatten(), nn.Linear(channels * side * side, 10)]
+    layers += [nn.Flatten(), nn.Linear(channels * side * side, 10, dtype=torch.float64)]
     model: torch.nn.Sequential = nn.Sequential(*layers).double()
     return model
 
