@@ -201,7 +201,7 @@ def _kernel_limit(
     """
     both = np.hstack([inputs.train, inputs.test])
     scaled = math.sqrt(len(both)) * both  # the kernels divide by the number of features
-    prior = np.asarray(nngp(scaled, 1, activation="leaky_relu"))
+    prior = np.asarray(nngp(scaled, 1, activation="leaky_relu"), np.float64)
     hidden = np.asarray(ntk(scaled, 1, activation="leaky_relu")) - prior
     n = inputs.train.shape[1]
     kernel = sizes.rate / n * (sizes.reference * prior + hidden)[:, :n]
