@@ -29,7 +29,7 @@ THRESHOLD = 0.3
 #: Largest number of layers of a pair, as by default in the library.
 MOST_LAYERS = 4000
 #: Least part of a pair's time that its normals and products take at the peaks of the machine.
-ROOFLINE = 0.5
+ROOFLINE = 0.45
 #: Numbers in one array of the peer, which limits how many pairs it processes together.
 PEER_NUMBERS = 2_000_000
 WIDTHS = (500, 2000, 8000, 32000)
@@ -120,7 +120,8 @@ def _job(report: Report, job: Job, quick: bool) -> list[Cell]:
             ).median
             # Both chains have the same normals, once they move together.
             flops = layer_flops(job.width, job.batch, "conditional") * now[rates.flops].median
-            found["ideal"].append(layers.mean() * layer + (layers - cert.lag).mean() * flops)
+            ahead, behind = float(layers.mean()), float((layers - cert.lag).mean())
+            found["ideal"].append(ahead * layer + behind * flops)
     whole, mine, other, ideal = (Timings(tuple(values)) for values in found.values())
     ratio, share = mine.speed_over(other), mine.speed_over(ideal)
     seconds = whole.median * job.replicates / replicates
