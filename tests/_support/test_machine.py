@@ -60,6 +60,13 @@ def test_all_memory_if_the_system_does_not_report_more(tmp_path):
     assert memory_within(tmp_path, {}) == expected
 
 
+def test_no_limit_if_nothing_is_known(tmp_path, monkeypatch):
+    """The docstring promises 2**62 where the system reports no memory, as on Windows."""
+    monkeypatch.delattr(os, "sysconf")
+    assert memory_within(tmp_path, {}) == 2**62
+    assert memory_within(tmp_path, {"VmSize": 5 * GB}) == 5 * GB
+
+
 def test_limits_of_the_process(root):
     """Of its address space, and of its data; what it uses already counts."""
     assert memory_within(root, {"VmSize": GB}) == GB - 300 * MB

@@ -19,6 +19,18 @@ def test_norms_are_those_of_the_formula(name, eps):
     np.testing.assert_allclose(norm(x, eps), normalised(x, name, eps), rtol=1e-12, atol=1e-14)
 
 
+def test_rows_without_variance():
+    x = np.random.default_rng(1).standard_normal((2, 12, 4))
+    x[1, 5] = 7.0
+    x[0, 3] = 0.0
+    for name, expected in (
+        ("batch", [[0, 3], [1, 5]]), ("batch-uncentred", [[0, 3]]), ("layer", []), ("none", []),
+    ):  # fmt: skip
+        found = as_norm(name).without_variance(x)
+        assert (found.shape, found.dtype) == ((2, 12), bool)
+        assert np.argwhere(found).tolist() == expected
+
+
 def test_samples_without_variance():
     x = np.random.default_rng(1).standard_normal((2, 12, 4))
     x[1, 4:8, 2] = 7.0

@@ -1,5 +1,7 @@
 """Layers with the norm after the activation: each point by matrices, means by closed integrals."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from bnmc.infinite_width.activated_points import (
     _Rows,
     require_rows_vary,
 )
-from bnmc.infinite_width.batch_law import batch_law, joint_factor
+from bnmc.infinite_width.batch_law import batch_law
 from bnmc.infinite_width.batch_points import normal_points
 
 SIZES = (7, 6)
@@ -94,14 +96,10 @@ def test_rows_of_small_deviations_are_linear():
 
 def test_rows_have_the_covariances_of_the_law():
     laws, between, *_ = two_batches()
-    factor = joint_factor(*(law.seen for law in laws), between[:-1, :-1])
-    columns = np.array([
-        np.concatenate([laws[0].means(laws[0].split[-1, :-1]), laws[1].means(between[-1, :-1])]),
-        np.concatenate([laws[0].means(between[:-1, -1]), laws[1].means(laws[1].split[-1, :-1])]),
-    ])  # fmt: skip
-    means = np.array([[laws[0].split[-1, -1], between[-1, -1]], [0.0, laws[1].split[-1, -1]]])
-    means[1, 0] = means[0, 1]
-    rows = _Rows.of(laws, factor, columns, means)
+    with mock.patch.object(ActivatedPoints, "_means", lambda self, laws, rows, tangent: rows):
+        rows = ActivatedPoints(Activation.named("tanh"), np.empty((0, 14))).across(
+            *laws, between, None
+        )
     maps = [np.vstack([d, m]) for d, m in zip(rows.deviations, rows.means, strict=True)]
     full = [
         np.hstack([one, np.vstack([np.zeros((n, rows.rest.shape[1])), rest])])

@@ -16,13 +16,19 @@ import pytest
 from gpu_runs import assert_equal_to_rounding, both
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from oracle import own, philox
+from oracle import normals, own, philox
 from slow_cases import some
 
 from bnmc import Activation, Chain, Distance, gram, simulate
 from bnmc._kernels.gpu import device, shape
+from bnmc._kernels.gpu.block import block_functions
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.drawing import drawing_functions
+from bnmc._kernels.gpu.gram import gram_functions
+from bnmc._kernels.gpu.pairs import draw_functions
+from bnmc._kernels.gpu.rows import row_functions
+from bnmc._kernels.gpu.sums import sum_functions
 from bnmc._kernels.scalar import codes, measures
 from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
@@ -996,6 +1002,39 @@ def test_pairs_that_are_driven_by_the_same_normals(chain):
     assert (a.met < 0).all()
     assert np.array_equal(a.met, b.met)
     np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-12)
+
+
+@IN_THREADS
+@pytest.mark.parametrize("columns", [3, 17])
+@pytest.mark.parametrize("width", [66, 82, 98, 114])
+def test_squares_of_normals_are_those_of_the_rows_of_a_layer(columns, width):
+    """Normals of few samples are in registers, others in a tile.
+
+    A thread has the rows r, r + 16, r + 32 and r + 48.  For each of these four, one width is the
+    first row that the layer does not have.
+    """
+    digest = sigma_of(Activation.named("linear")).digest
+    spec = shape.Spec(columns, columns, codes.NORM_CENTRED, False, False, "float64", digest)
+    own_shape = shape.shape_of(spec)
+    assert own_shape.whole_rows == (columns == 3)
+    block = block_functions(own_shape)
+    matrix = gram_functions(own_shape, block)
+    sums, rows = sum_functions(own_shape, block, matrix), row_functions(own_shape, block)
+    drawing = drawing_functions(own_shape, block, rows, sums)
+    draws = draw_functions(own_shape, block, matrix, sums, rows, drawing)
+    draw_squares, begin = draws.draw_squares, block.begin
+    draw = codes.Draw(5, codes.STREAM_ROWS | 2, np.uint32(2**32 - 1), np.uint32(12345))
+
+    @cuda.jit
+    def fill(width, layer, stream, k0, k1, out):
+        begin()
+        draw_squares(width, 0, layer, stream, k0, k1, out)
+
+    found = np.zeros((columns, columns))
+    words = (np.uint32(5), np.uint32(draw.stream), draw.key0, draw.key1)
+    device.launch(fill, 1, own_shape.threads, own_shape.bytes, 0, width, *words, found)
+    z = np.asarray(normals(np.arange(columns), np.arange(width), draw, np.float64), float)
+    np.testing.assert_allclose(found, z @ z.T / width, rtol=0, atol=1e-13)
 
 
 def test_pairs_with_copies_of_samples():

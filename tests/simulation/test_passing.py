@@ -16,6 +16,7 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.gpu import samplers
+from bnmc.simulation.engine.gpu.passing import GpuPasses
 from bnmc.simulation.ensemble import ensemble_of
 from bnmc.simulation.execution import choose_backend
 
@@ -213,6 +214,35 @@ def test_segments_have_places_of_their_own():
             ]
             assert len(set(places)) == len(places)
             assert max(places) < segments_of(own, width, groups)
+
+
+@pytest.mark.parametrize(
+    ("chain", "source"),
+    [
+        (Chain(130, 2, "tanh", norm="group(5)", bias_variance=0.3), shape.DRAWN),
+        (Chain(130, 2, "tanh", norm="layer", order="activation-norm"), shape.MULTIPLIED),
+        (
+            Chain(
+                9, 3, "tanh", norm="rms", bias_variance=0.3,
+                convolution=Convolution(shape=(1, 3), kernel=(1, 2)),
+            ),
+            shape.MULTIPLIED,
+        ),
+    ],
+    ids=["groups", "layer", "convolution"],
+)  # fmt: skip
+def test_the_bytes_of_a_chain_are_those_of_its_arrays(chain, source):
+    chains, columns = 3, chain.batch
+    passes = GpuPasses(chain, columns)
+    spec = samplers._spec_of(chain, columns, codes.NORM_NONE, source, "float64")
+    kernels = mock.Mock(shape=shape.shape_of(spec))
+    arrays = mock.Mock(
+        grams=np.zeros((chains, columns, columns)), kept=np.zeros((chains, chain.width, columns))
+    )
+    work = passes._work(kernels, source, arrays, 1)
+    # An array that no kernel needs has length 1.
+    made = sum(array.size * array.dtype.itemsize for array in work if len(array) == chains)
+    assert made == chains * passes.bytes_of_chain(kernels.shape)
 
 
 @pytest.mark.parametrize(("side", "backend"), [(4, "cuda"), (12, "cpu")])

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import bnmc
-from bnmc.testing.learned_factors import _permutation, features_differ
+from bnmc.testing.learned_factors import _covariances_differ, _permutation, features_differ
 
 
 def step_of(chain, factors=1.0, shifts=0.0):
@@ -43,3 +44,25 @@ def test_permutations_keep_groups():
     assert sorted(order) == list(range(24))
     assert all(len(set(part // 6)) == 1 for part in order.reshape(4, 6))
     assert len(set(np.diff(order))) > 1
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+@pytest.mark.parametrize(("share", "differ"), [(0.99, False), (1.01, True)])
+def test_covariances_differ_beyond_twice_the_quantile_of_their_entries(rank, share, differ):
+    """Two covariances of k samples differ in the k(k + 1)/2 entries of a triangle.
+
+    With (1 + t) I and (1 − t) I twice the logarithm of the likelihood ratio of N rows each is
+    −N k log(1 − t²).  A last sample of zeros adds nothing.
+    """
+    calls = 41
+    rows = (calls - 1) * rank
+    entries = np.triu_indices(rank)[0].size
+    statistic = share * 2.0 * stats.chi2.isf(1e-6, entries)
+    t = np.sqrt(-np.expm1(-statistic / (rows * rank)))
+    samples = np.zeros((calls, rank, rank + 1))
+    samples[:, range(rank), range(rank)] = np.sqrt(rows / calls)
+    pair = [np.sqrt(1.0 + sign * t) * samples for sign in (1, -1)]
+    for one, sign in zip(pair, (1, -1), strict=True):
+        covariance = np.einsum("cri,crj->ij", one, one)[:rank, :rank] / rows
+        np.testing.assert_allclose(covariance, (1 + sign * t) * np.eye(rank), atol=1e-12)
+    assert _covariances_differ(*pair) == differ

@@ -8,6 +8,7 @@ of 1e-6 per test.
 
 import math
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from slow_cases import some
 import bnmc
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.mean_field.blocks import block_fixed_point
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 
 
@@ -199,6 +201,25 @@ def test_gram_and_values():
     assert gram[0, 8] == gram[8, 0] == point.between
     assert (point.batch, point.activation, point.collapsed) == (9, "silu", True)
     assert pickle.loads(pickle.dumps(point)) == point
+
+
+def test_errors_contain_the_distance_of_the_fixed_points_of_two_quadratures():
+    """A change of the map of size δ moves a fixed point by δ/(1 − λ), λ the slowest eigenvalue.
+
+    So the error must compare fixed points, not two images of one matrix.
+    """
+
+    def points(*orders):
+        with mock.patch.object(block_fixed_point, "_ORDERS", orders):
+            return block_symmetric("silu", batch=26, rtol=1.0)
+
+    found, coarse = points(16, 5, 5), points(5, 5, 5)
+    assert len(found) == len(coarse) == 2
+    for one, other in zip(found, coarse, strict=True):
+        values, others = ((*p.diagonal, *p.inside, p.between) for p in (one, other))
+        distance = np.abs(np.subtract(values, others)).max() / max(one.diagonal)
+        assert distance > 1e-5
+        assert distance <= one.error < 2.0 * distance
 
 
 def test_errors_of_fixed_points_are_told():

@@ -28,6 +28,39 @@ def test_resolve_sees_kinks_near_the_ends_of_a_panel(fraction):
     assert np.abs(breaks - kink).min() < 1e-9
 
 
+@pytest.mark.parametrize("is_low", [True, False])
+def test_resolve_sees_features_near_the_ends_of_a_panel(is_low):
+    """A hat between the rim of a panel, at 1e-9 of it, and the first node, at 3e-3 of it."""
+    mesh = resolve(np.tanh, 5.0, ())
+    length = mesh[1] - mesh[0]
+    end, sign = (mesh[0], 1.0) if is_low else (mesh[1], -1.0)
+
+    def hat(x):
+        share = sign * (x - end) / length
+        return np.maximum(0.0, 1.0 - np.abs(share - 3e-5) / 2.9e-5) + np.tanh(x)
+
+    breaks = resolve(hat, 5.0, ())
+    for share in (1e-6, 3e-5, 5.9e-5):
+        assert np.abs(breaks - (end + sign * share * length)).min() < 1e-9
+
+
+def test_resolve_takes_400_panels_and_no_more():
+    """The last panel has exp(4y), for −1 <= y <= 1: halves of it are resolved, it is not."""
+
+    def panels_with_one_halved(count):
+        ends = np.linspace(-0.5, 0.5, count + 1)
+        middle, half = 0.5 * (ends[-1] + ends[-2]), 0.5 * (ends[-1] - ends[-2])
+
+        def last(x):
+            return np.where(x > ends[-2], np.exp(np.minimum(4.0 * (x - middle) / half, 4.0)), 0.0)
+
+        return resolve(last, 0.5, ends[1:-1]).size - 1
+
+    assert panels_with_one_halved(399) == 400
+    with pytest.raises(UnresolvedError, match="needs more than 400 panels"):
+        panels_with_one_halved(400)
+
+
 def test_resolve_gives_up_on_noise():
     rng = np.random.default_rng(0)
     with pytest.raises(UnresolvedError, match="panels"):
