@@ -251,9 +251,9 @@ def tangent_kernel(
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(100, 6, "relu")
-    >>> found = bnmc.gradients.tangent_kernel(chain, 3, chains=50, rng=0)
+    >>> found = bnmc.gradients.tangent_kernel(chain, 3, chains=100, rng=0)
     >>> found.kernels.shape
-    (50, 6, 6)
+    (100, 6, 6)
     >>> bool((found.stderr() < 0.1 * abs(found.mean()).max()).all())
     True
     """
