@@ -24,12 +24,27 @@ TRACED_BLOCKS = 3 if "BNMC_TEST_SECONDS" not in os.environ else float("inf")
 def fast_simulator():
     """Replace the calls and the barriers of the simulator."""
     from numba.cuda.simulator.kernel import BlockManager, FakeCUDAKernel
+    from numba.cuda.simulator.kernelapi import FakeCUDAShared
 
     with (
+        mock.patch.object(FakeCUDAShared, "__init__", filled(FakeCUDAShared.__init__)),
         mock.patch.object(BlockManager, "run", run_block),
         mock.patch.object(FakeCUDAKernel, "__call__", Calls(FakeCUDAKernel.__call__).method()),
     ):
         yield
+
+
+def filled(original):
+    """Fill the shared memory of a launch with NaN, which is −1 as an integer.
+
+    On a GPU shared memory has any content at first; in the simulator it has zeros.
+    """
+
+    def begin(shared, size):
+        original(shared, size)
+        shared._dynshared[:] = -1
+
+    return begin
 
 
 class Calls:

@@ -16,6 +16,7 @@ import pytest
 from gpu_runs import assert_equal_to_rounding, both
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numba import float64, int64
 from oracle import normals, own, philox
 from slow_cases import some
 
@@ -108,6 +109,22 @@ def test_the_simulator_shows_a_missing_barrier():
     # Threads that wait for one that has ended: an error instead of a test that never ends.
     with pytest.raises(threading.BrokenBarrierError):
         leave[1, 4]()
+
+
+def test_the_simulator_shows_shared_memory_that_nobody_wrote():
+    """Zeros would hide a kernel that lacks a first write."""
+    if not device.SIMULATED:
+        pytest.skip("needs NUMBA_ENABLE_CUDASIM=1")
+
+    @cuda.jit
+    def look(doubles, whole):
+        doubles[0] = cuda.shared.array(0, float64)[1]
+        whole[0] = cuda.shared.array(0, int64)[1]
+
+    doubles, whole = np.zeros(1), np.zeros(1, np.int64)
+    device.launch(look, 1, 1, 16, 0, doubles, whole)
+    assert np.isnan(doubles[0])
+    assert whole[0] == -1
 
 
 CASES = {
