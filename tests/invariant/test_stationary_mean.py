@@ -108,6 +108,20 @@ def test_what_is_not_given_is_chosen():
     assert abs(given.value - truth) < 5.0 * math.hypot(given.stderr, error) < 0.2 * truth
 
 
+@pytest.mark.parametrize("chosen", ["burn_in", "length", "lag"])
+def test_the_median_wait_of_the_pilot_chooses_each_that_is_not_given(monkeypatch, chosen):
+    """Of the waiting times 1 to 32, the 17th is the first that half of the pairs do not exceed."""
+    waits = np.arange(1.0, 33.0)
+    monkeypatch.setattr(coupling.CoupledPairs, "pilot_waits", lambda self, first: waits)
+    as_chosen = {"burn_in": 17, "length": 85, "lag": 17}
+    given = {name: number for name, number in as_chosen.items() if name != chosen}
+    found = expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **given)
+    same = expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **as_chosen)
+    assert found == same
+    changed = as_chosen | {chosen: as_chosen[chosen] + 1}
+    assert found != expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **changed)
+
+
 @pytest.mark.slow
 def test_the_interval_covers(monkeypatch):
     # 700 seeds of 24 replicates: the share has a standard error of 0.8 %.  An error that is stated

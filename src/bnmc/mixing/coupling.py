@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import choice, integer
@@ -36,6 +37,7 @@ PILOT_REPLICATES, PILOT_LAG = 32, 16
 
 #: The chosen lag is this quantile of the waiting times of the pilot.
 LAG_QUANTILE = 0.9
+_LAG_PAIR = math.ceil(LAG_QUANTILE * (PILOT_REPLICATES - 1))
 
 #: Largest lag.
 MOST_LAG = 2**20
@@ -106,8 +108,8 @@ class CoupledPairs:
         self.start: Start = prepare(chain, initial, 1, None)
         self.key = draw_key(rng)
 
-    def choose_lag(self, first: int) -> int:
-        """Return the lag within which nine of ten pairs of a pilot run meet.
+    def pilot_waits(self, first: int) -> NDArray[np.float64]:
+        """Return the sorted waiting times of the pairs of a pilot run, inf for those still apart.
 
         Parameters
         ----------
@@ -121,11 +123,17 @@ class CoupledPairs:
         """
         meetings = self.run(PILOT_LAG, first, first + PILOT_REPLICATES)
         apart = meetings.layers < 0
-        waited = np.sort(np.where(apart, math.inf, meetings.layers - PILOT_LAG))
-        lag = waited[math.ceil(LAG_QUANTILE * (PILOT_REPLICATES - 1))]
-        if lag == math.inf:
+        waits = np.sort(np.where(apart, math.inf, meetings.layers - PILOT_LAG))
+        if waits[_LAG_PAIR] == math.inf:
             raise not_mixing(meetings, self.max_layers, None)
-        return int(lag)
+        return waits
+
+    def choose_lag(self, first: int) -> int:
+        """Return the lag within which nine of ten pairs of a pilot run meet.
+
+        Parameters and errors are those of `pilot_waits`.
+        """
+        return int(self.pilot_waits(first)[_LAG_PAIR])
 
     def cross_starts(
         self,
