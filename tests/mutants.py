@@ -251,7 +251,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of tests for one fault")
     parser.add_argument("--keep", type=Path, help="folder that keeps what the tests execute")
     parser.add_argument(
-        "--json", type=Path, help="file for the verdicts; a stopped run continues after those in it"
+        "--json",
+        type=Path,
+        help="file for the verdicts; a stopped run continues after those in it, and with more "
+        "--seconds the survivors meet the tests that they have not met",
     )
     parser.add_argument("--jobs", type=int, default=2, help="faults at a time")
     given = parser.parse_args(arguments)
@@ -278,15 +281,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         copies = [_copy(Path(temporary), number) for number in range(given.jobs)]
 
         def verdict(fault: Fault) -> None:
-            if str(fault) in known:
+            before = known.get(str(fault), {"verdict": "survived", "tests": 0})
+            chosen = tests.of(fault, given.seconds)[before["tests"] :]
+            if before["verdict"] != "survived" or (before["tests"] and not chosen):
                 return
             begin = time.monotonic()
-            chosen = tests.of(fault, given.seconds)
             seconds = sum(tests.seconds.get(name, 0.0) for name in chosen)
             what = judge(fault, chosen, seconds, copies)
             print(f"{what:9} {time.monotonic() - begin:5.0f} s {len(chosen):4} tests  {fault}",
                   flush=True)  # fmt: skip
-            known[str(fault)] = {"verdict": what, "fault": str(fault), "tests": len(chosen)}
+            met = before["tests"] + len(chosen)
+            known[str(fault)] = {"verdict": what, "fault": str(fault), "tests": met}
             if given.json:
                 text = json.dumps({"seed": given.seed, "verdicts": list(known.values())}, indent=1)
                 given.json.write_text(text)

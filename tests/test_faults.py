@@ -134,3 +134,33 @@ def test_verdicts_and_the_source_is_as_before(package, monkeypatch, outcome, ver
     assert (root / path).stat().st_mtime_ns == before.st_mtime_ns
     assert copies == [root]
     assert seen == ([] if outcome == "none" else [with_fault(SOURCE, fault)])
+
+
+def test_with_more_seconds_survivors_meet_the_tests_that_they_have_not_met(
+    package, monkeypatch, tmp_path
+):
+    root, _ = package
+    faults = len(EXPECTED)
+    every = {name: float(seconds) for seconds, name in enumerate(("a", "b", "c"), 1)}
+    of_line = {"src/bnmc/one.py": {line: list(every) for line in range(1, 12)}}
+    met = []
+
+    def judge(fault, tests, seconds, copies):
+        met.append(tuple(tests))
+        return "killed" if "c" in tests or "not" in fault.was else "survived"
+
+    monkeypatch.setattr(mutants, "ROOT", root)
+    monkeypatch.setattr(mutants, "learn", lambda where, folder: mutants.Tests(of_line, every))
+    monkeypatch.setattr(mutants, "_copy", lambda folder, number: folder)
+    monkeypatch.setattr(mutants, "judge", judge)
+    options = ["--all", "--jobs", "1", "--json", str(tmp_path / "verdicts.json"), "--seconds"]
+    survivors = sum("not" not in was for _, was, _ in EXPECTED)
+    for seconds, expected in (
+        ("3", [("a", "b")] * faults),
+        ("3", []),
+        ("6", [("c",)] * survivors),
+        ("9", []),
+    ):
+        mutants.main([*options, seconds])
+        assert met == expected
+        met.clear()
