@@ -44,6 +44,14 @@ def filled(fill, dtype, elements, rows, draw, first_element=0, first_row=0):
     return out.reshape(elements, numbers.STRIDE)[:, :rows]
 
 
+def test_streams_leave_the_bits_of_a_chain_free_and_differ_also_in_their_second_words():
+    names = ("ROWS", "WEIGHTS", "FACTOR", "CHI", "START", "RESIDUAL", "COIN")
+    firsts = [int(getattr(codes, f"STREAM_{name}")) for name in names]
+    streams = [*firsts, *(first + int(codes.SECOND_WORD) for first in firsts)]
+    assert len(set(streams)) == 14
+    assert all(stream % codes.MOST_CHAINS == 0 and stream < 2**32 for stream in streams)
+
+
 @pytest.mark.parametrize("line", KNOWN_ANSWERS)
 def test_known_answers(line):
     words = [int(word, 16) for word in line.split()]

@@ -48,6 +48,19 @@ class TestBench:
             np.testing.assert_allclose(x.mean(axis=1), 0.0, atol=1e-12)
             np.testing.assert_allclose(np.square(x).mean(axis=1), 1.0)
 
+    def test_weights_of_numpy_have_variance_1_by_width(self, monkeypatch):
+        ones = SimpleNamespace(standard_normal=np.ones)
+        monkeypatch.setattr(np.random, "default_rng", lambda seed: ones)
+        seen = []
+        chain = SimpleNamespace(
+            width=50, batch=4, normalization=SimpleNamespace(centred=False),
+            activation=lambda x: seen.append(x) or x,
+        )  # fmt: skip
+        monkeypatch.setattr(np, "sqrt", lambda squares: seen.append(squares) or 1.0)
+        speed._run_numpy(chain, 1)
+        # Of weights and inputs 1, each entry is width / sqrt(width).
+        np.testing.assert_allclose(seen[0], 50.0)
+
     def test_bad_arguments(self):
         chain = Chain(50, 4)
         with pytest.raises(ArgumentError, match="seconds"):

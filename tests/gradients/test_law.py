@@ -31,6 +31,7 @@ FAST = {
     "rank below batch": 10_000,
     "inputs": 4_000,
     "haar, width = rank": 4_000,
+    "haar, skip": 2_000,
     # Their layers are made by NumPy, in 4 ms a network.
     "convolution": 1_500,
     "cross-entropy": 4_000,

@@ -9,6 +9,7 @@ import pytest
 
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.plot import axes
 from bnmc.plot.axes import label_layers, mark_unstable
 
 
@@ -46,6 +47,12 @@ def test_the_range_above_1_is_marked_where_a_curve_reaches_it(highest, marked):
         assert grey.get_y() == 1.0
         assert grey.get_y() + grey.get_height() == max(limits) == max(ax.get_ylim())
         assert grey.get_zorder() < line.get_zorder()
+
+
+def test_multiples_of_ticks_increase_within_a_decade_and_contain_the_decade():
+    for multiples in axes._MULTIPLES:
+        assert multiples[0] == 1.0
+        assert (np.diff([*multiples, 10.0]) > 1e-9).all()
 
 
 def test_plain_ticks_are_plain():

@@ -5,6 +5,7 @@ distribution functions and its proven bound (Wei and Dudley; see `oracle`).  If 
 a test fails with probability at most 1e-6, all its comparisons together.
 """
 
+import itertools
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,13 @@ from oracle import FALSE_ALARM, ks_distance
 from slow_cases import some
 
 import bnmc
-from bnmc.errors import ArgumentError, BackendError, ResultTooLargeError, StoreMismatchError
+from bnmc.errors import (
+    ArgumentError,
+    BackendError,
+    ResultTooLargeError,
+    StoreMismatchError,
+    ZeroVarianceError,
+)
 from bnmc.simulation import segment
 from bnmc.simulation.engine.pairs import Pairs
 
@@ -107,6 +114,35 @@ def test_weights_of_a_law_of_ones_own_have_all_taps():
         drawn = [bnmc.drawn_weights(run, layer) for layer in (1, 2)]
         np.testing.assert_allclose(run.gram[0], grams(start, drawn, np.tanh), rtol=1e-12)
     assert shapes == {(5, 20)}
+
+
+def a_channel_is_zero(row, layer):
+    """Return a law of weights of which one row is zero in one layer."""
+    layers = itertools.count(1)
+
+    def law(rng, shape):
+        weights = rng.standard_normal(shape)
+        if next(layers) == layer:
+            weights[row] = 0.0
+        return weights
+
+    return law
+
+
+@pytest.mark.parametrize(
+    ("options", "layer", "row"),
+    [
+        ({"activation": "tanh", "weights": a_channel_is_zero(0, 1)}, 1, 0),
+        ({"activation": "tanh", "weights": a_channel_is_zero(3, 2)}, 2, 3),
+        # Of two pixels, the moduli of normalized inputs are 1.
+        ({"activation": "abs", "weights": "gaussian"}, 1, 0),
+    ],
+)
+def test_a_channel_without_variance_is_named(options, layer, row):
+    chain = bnmc.Chain(5, 2, convolution=bnmc.Convolution((2, 1), (2, 1)), **options)
+    with pytest.raises(ZeroVarianceError) as caught:
+        bnmc.simulate(chain, 3, sampler="weights", rng=7)
+    assert (caught.value.chain, caught.value.layer, caught.value.row) == (0, layer, row)
 
 
 def test_a_bias_is_added_to_all_pixels():

@@ -226,6 +226,15 @@ def test_pipes_in_a_store_are_refused(name, path):
             stored["gram"]
 
 
+def test_a_file_that_its_writer_removes_is_no_error(tmp_path):
+    """A writer that ends removes its unfinished files, between the listing and the removal."""
+    (tmp_path / "gone.partial").touch()
+    (gone,) = folder_module._entries(tmp_path)
+    (tmp_path / "gone.partial").unlink()
+    with mock.patch.object(folder_module, "_entries", return_value=[gone]):
+        Folder(tmp_path).require_plain()
+
+
 # --- durability
 
 

@@ -1071,6 +1071,7 @@ def test_pairs_that_cannot_go_on():
     # Two samples that are equal in one of the chains alone: the ranges differ.
     chain = Chain(20, 3, "tanh")
     pairs = [kind(chain, Covariance(np.eye(3)), 1, 0, 1, 5) for kind in (Pairs, GpuPairs)]
+    moved = []
     for one in pairs:
         grams = one.grams.copy()
         grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
@@ -1078,9 +1079,12 @@ def test_pairs_that_cannot_go_on():
         one.layer = 4
         one.advance(1)
         assert one.waiting.all()
+        moved.append(one.grams.copy())
         # Rank may come back: only then is it lost.
         one.tries[:, 2] = codes.PATIENCE
         one.advance(1)
+    # Each chain moves with the normals of its own range.
+    np.testing.assert_allclose(*moved, rtol=0, atol=1e-10)
     assert np.array_equal(pairs[0].tries, pairs[1].tries)
     assert np.array_equal(pairs[0].status, pairs[1].status)
     assert pairs[1].status[0, :2].tolist() == [codes.DEGENERATE, 6 - codes.PATIENCE]

@@ -33,6 +33,12 @@ def test_frameworks_that_are_missing(framework, monkeypatch):
         build(10, weights="uniform")
     with pytest.raises(ArgumentError):
         build(0)
+    above = 2 ** {"torch": 63, "jax": 32}[framework]
+    with pytest.raises(BackendError):  # the largest seed is no error
+        build(10, seed=above - 1)
+    for seed in (-1, above):
+        with pytest.raises(ArgumentError, match="^seed"):
+            build(10, seed=seed)
 
 
 @pytest.mark.parametrize(

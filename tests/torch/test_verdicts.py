@@ -44,6 +44,7 @@ def test_sentences():
         ({"correlation": np.nan}, "The rank keeps"),
         ({"rank": 0}, "The last layer is zero for all samples."),
         ({"rank": 16, "soft": (40, 12), "most": 16}, "The rank keeps 16 of 16 over 2 layers."),
+        ({"threshold": 0.1}, "The rank keeps 64 of 64 over 2 layers."),
         ({"rank": 31}, "The rank falls from 64 to 31 of 64 over 2 layers."),
         ({"rank": 32}, "The rank keeps 32 of 64 over 2 layers."),
         (

@@ -7,7 +7,7 @@ from experiment_checks import require_sound
 torch = pytest.importorskip("torch")
 
 from bnmc.experiments.data import curve  # noqa: E402
-from bnmc.experiments.rank_collapse.broken_norm import broken  # noqa: E402
+from bnmc.experiments.rank_collapse.broken_norm import VGG19, broken  # noqa: E402
 
 
 class TestFig5:
@@ -28,3 +28,9 @@ class TestFig5:
         model = torch.nn.Linear(20, 20)
         broken("uniform")(model, None, np.random.default_rng(0))
         assert bool((model.weight >= 0).all())
+
+
+def test_vgg19_has_19_layers_with_weights():
+    """Three of them are fully connected (Simonyan and Zisserman, 2015)."""
+    assert sum(map(len, VGG19)) + 3 == 19
+    assert all(len(set(stage)) == 1 for stage in VGG19)
