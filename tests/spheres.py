@@ -20,12 +20,14 @@ def centred_points(n, count):
 
 
 def full_points(n, count):
-    """Points of the sphere of radius √n in n = 2 (a circle) or 3 dimensions, and weights."""
+    """Points of the sphere of radius √n in n = 2 (a circle), 3 or 4 dimensions, and weights."""
     if n == 2:
         angle = 2 * np.pi * (np.arange(count) + 0.5) / count
         unit, weight = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.full(count, 1 / count)
-    else:
+    elif n == 3:
         unit, weight = _sphere(count)
+    else:
+        unit, weight = _hypersphere(count)
     return np.sqrt(n) * unit, weight
 
 
@@ -43,6 +45,18 @@ def _sphere(count):
         axis=-1,
     ).reshape(-1, 3)
     return unit, np.full(len(unit), 1 / len(unit))
+
+
+def _hypersphere(count):
+    """Gauss's rules in the first coordinate and the height, and the midpoint rule in an angle."""
+    first = np.pi * np.arange(1, count + 1) / (count + 1)
+    height, of_height = np.polynomial.legendre.leggauss(count)
+    angle = 2 * np.pi * (np.arange(2 * count) + 0.5) / (2 * count)
+    first, height, angle = (one.ravel() for one in np.meshgrid(first, height, angle, indexing="ij"))
+    weight = np.sin(first) ** 2 * np.tile(np.repeat(of_height, 2 * count), count)
+    rest, radius = np.sin(first), np.sin(first) * np.sqrt(1 - height**2)
+    coordinates = [np.cos(first), rest * height, radius * np.cos(angle), radius * np.sin(angle)]
+    return np.stack(coordinates, axis=-1), weight / weight.sum()
 
 
 def brute_force(function, points, weight, *, centred):

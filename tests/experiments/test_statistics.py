@@ -8,6 +8,7 @@ from bnmc.experiments.statistics import (
     banded,
     interval,
     mean_of_band,
+    overlap_note,
     proportion,
     rms,
     short_interval,
@@ -90,3 +91,16 @@ class TestStatistics:
 
     def test_a_band_in_words(self):
         assert short_interval(np.array([0.123456, 0.1, 2.0])) == "0.123 [0.1, 2]"
+
+    @pytest.mark.parametrize(
+        ("low", "high", "overlaps"),
+        [
+            (-1.0, np.nextafter(1.0, 0.0), False), (-1.0, 1.0, True), (1.2, 1.8, True),
+            (0.0, 3.0, True), (2.0, 4.0, True), (np.nextafter(2.0, 3.0), 4.0, False),
+        ],
+    )  # fmt: skip
+    def test_intervals_with_a_common_point_overlap(self, low, high, overlaps):
+        """The ends belong to an interval, here [1, 2] and one beside it, whichever comes first."""
+        one, other = np.array([1.5, 1.0, 2.0]), np.array([(low + high) / 2, low, high])
+        for pair in ((one, other), (other, one)):
+            assert ("undecided" in overlap_note(*pair)) is overlaps

@@ -13,6 +13,7 @@ from oracle import gram, normals, projector, semidefinite_cholesky
 
 from bnmc import Chain, Convolution, GroupNorm
 from bnmc._kernels.gpu import build
+from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.gpu.shape import MOST_RANGES
 from bnmc._kernels.gpu.stops import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.scalar import codes
@@ -298,6 +299,20 @@ def test_the_sums_of_all_taps_are_counted(monkeypatch):
     tiles = build.backward_passes_of(on_gpu_passes._spec(chain, 1, "float64")).shape.tiles(640)
     assert 1 < tiles <= MOST_RANGES
     assert task.chains_of_part == 10**7 // (24 * 81 * 4 + 8 * tiles * 9 * 81)
+
+
+def test_the_moments_of_all_segments_are_counted(monkeypatch):
+    """The forward pass has two moments of a sample and segment, the backward pass two pairs."""
+    monkeypatch.setattr(on_gpu_passes, "PART_BYTES", 10**8)
+    chain = Chain(640, 5, "tanh", norm=GroupNorm(20))
+    task = on_gpu_passes.GpuPassesTask(
+        chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1)
+    )
+    shape = build.backward_passes_of(on_gpu_passes._spec(chain, 1, "float64")).shape
+    tiles, segments = shape.tiles(640), segments_of(shape, 640, 20)
+    assert 1 < tiles <= MOST_RANGES
+    sums = 8 * tiles * (2 * 25 + shape.entries)
+    assert task.chains_of_part == 10**8 // (24 * 25 * 4 + sums + 8 * (2 + 4) * 5 * segments)
 
 
 def test_too_many_columns():

@@ -45,3 +45,11 @@ def test_values_at_zero_and_the_centre():
     assert (sigmoid.is_zero_at_zero, sigmoid.is_centred_at_zero) == (False, True)
     assert (sigmoid.is_odd, sigmoid.is_odd_about_centre) == (False, True)
     assert not shape_of("relu").is_odd_about_centre
+
+
+@pytest.mark.parametrize("degree", [0.123456789, 1.123456784])
+def test_degrees_have_nine_decimals(degree):
+    """Rounded to eight decimals, a degree would not fit the values."""
+    shape = shape_of(lambda x: abs(x) ** degree * (2.0 if x > 0.0 else -3.0))
+    assert shape.degree == degree
+    assert (shape.above, shape.below) == (pytest.approx(2.0), pytest.approx(-3.0))

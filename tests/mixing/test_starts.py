@@ -63,3 +63,14 @@ def test_covariances_are_positive_definite_and_apart(batch):
         for one, shape in enumerate(shapes):
             for other in shapes[:one]:
                 assert np.abs(shape - other).max() > 0.05
+
+
+@pytest.mark.parametrize("batch", [2, 3, 10])
+def test_samples_near_a_line_stand_at_even_places(batch):
+    """They are p_i v and independent parts of variance 0.01, with p from 1 to 2 in equal steps."""
+    start = prepare(bnmc.Chain(40, batch, "relu"), "gaussian", 1, None)
+    found = other_starts(bnmc.Chain(40, batch, "relu"), start)["samples near a line"].matrix
+    on_line = found - 0.01 * np.eye(batch)
+    assert np.linalg.matrix_rank(on_line, tol=1e-12) == 1
+    places = np.sqrt(np.diagonal(on_line))
+    assert places == pytest.approx([1.0 + k / (batch - 1) for k in range(batch)], rel=1e-12)

@@ -121,6 +121,23 @@ def test_the_message_names_what_would_fit(monkeypatch):
             simulate(chain, **{"depth": 200, "chains": 1000, "rng": 0, "threads": 1, **more})
 
 
+@pytest.mark.parametrize(
+    ("chain", "options"),
+    [
+        (Chain(20, 10), {}), (Chain(20, 3), {"inputs": 4}),
+        (Chain(40, 6, "linear", norm="none"), {}), (Chain(30, 10, skip=1.0), {"dtype": "float32"}),
+        (Chain(30, 10, skip=1.0), {"sampler": "weights"}),
+    ],
+)  # fmt: skip
+def test_the_state_has_the_bytes_of_its_arrays(chain, options):
+    """But for some bytes of a chain that not all states have."""
+    arrays = simulate(chain, 1, chains=3, rng=0, **options).state.arrays
+    asked = {"inputs": None, "sampler": "auto", "dtype": "float64", **options}
+    ensemble = ensemble_of(chain, "gaussian", chains=3, rng=None, **asked)
+    made = sum(array.nbytes for array in arrays.values())
+    assert made <= ensemble.state_bytes == 3 * ensemble.bytes_of_chain <= made + 3 * 10
+
+
 def test_a_run_that_nothing_makes_smaller_names_other_ways(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
     with pytest.raises(ResultTooLargeError, match=r"\(record fewer layers with every="):

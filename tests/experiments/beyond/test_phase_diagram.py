@@ -51,6 +51,15 @@ def test_it_is_sound(found):
     assert "4 of 4 points off the edge" in found.findings[0]
 
 
+@pytest.mark.parametrize("sizes", [phase_diagram.DEFAULT, phase_diagram.FULL])
+def test_every_place_of_the_diagram_occurs_once(sizes):
+    """Labels of an axis of the data that occur twice would name no single value."""
+    for places in (sizes.curve, sizes.biases, sizes.factors):
+        assert (np.diff(places) > 0.0).all()
+    assert len(set(sizes.activations)) == len(sizes.activations)
+    assert sizes.curve[0] == 0.0
+
+
 def test_every_variance_is_a_fixed_point_of_relu():
     found = phase_diagram.experiment(RELU, Call("edge-of-chaos"))
     assert np.exp(found.data["predicted"].values.ravel()) == pytest.approx([0.7, 1.4])

@@ -9,7 +9,9 @@ from spheres import brute_force, brute_force_uncentred, centred_points, full_poi
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field import MeanField
+from bnmc.mean_field.finite_width.sectors import uncentred_jacobians
 from bnmc.mean_field.fixed_point import uncentred
+from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
 
 CASES = [
     # The midpoint rule with 100 heights is accurate to about 100^-2.
@@ -143,3 +145,18 @@ def test_bias_without_centring(both):
     if bias is not None:  # a sum of terms of order 1
         assert law.bias(10) == pytest.approx(bias / 10, abs=tolerance / 10)
         assert np.abs(bias).max() > 0.005
+
+
+def test_pairs_of_four_samples_without_centring():
+    """The least batch with matrices of zero diagonal and zero row sums has two of them."""
+    chain = Chain(width=100, batch=4, activation="gelu", norm="batch-uncentred")
+    # This rule is accurate to about 1e-6 for a smooth function.
+    points, weight = full_points(4, 10)
+    _, jacobian, _, _ = brute_force_uncentred(chain.activation, points, weight)
+    with mock.patch.object(uncentred, "cross_batch", return_value=(0.0, 0.0)):
+        point, _ = fixed_point_of_batch(chain.activation, 4, chain.normalization)
+    pairs = np.array([[0, 1, -1, 0], [1, 0, 0, -1], [-1, 0, 0, 1], [0, -1, 1, 0]]) / np.sqrt(8)
+    zero = np.zeros((2, 2))
+    found = uncentred_jacobians(zero, zero, 4, point)
+    assert len(found) == 3
+    assert found[2].item() == pytest.approx(pairs.ravel() @ jacobian @ pairs.ravel(), rel=1e-5)
