@@ -8,8 +8,7 @@ that take more than `--seconds` together are left out.  A fault that no test fin
 either it changes nothing that matters, or a test is missing.
 
 Compiled lines are not seen to run, so a fault in a kernel meets the tests that run the kernel as
-plain Python, and those in the simulator of the GPU; if there are none, those of its file, and those
-that run the files that import it.
+plain Python, and those in the simulator of the GPU; then those that run the files that import it.
 """
 
 from __future__ import annotations
@@ -80,13 +79,15 @@ class Tests:
         """Return the tests for a fault, in the order in which they run.
 
         The file of the same name belongs to them in any case, in the same folder of the tests or in
-        one above: a fixture of several files runs where no test of that file is seen.  If no test
-        is seen to run a line of a kernel, the tests of the files that import the kernel belong.
+        one above: a fixture of several files runs where no test of that file is seen.  To a kernel,
+        whose compiled lines are not seen, belong the tests of the files that import it, too; they
+        come last.
         """
         lines = self.of_line.get(str(fault.path), {})
         wanted = fault.lines or tuple(lines)
         names = {name for line in wanted for name in lines.get(line, [])}
-        if not names and "_kernels" in fault.path.parts:
+        seen = frozenset(names)
+        if "_kernels" in fault.path.parts:
             users = [self.of_line.get(str(path), {}) for path in users_of(fault.path)]
             names.update(name for file in users for of_line in file.values() for name in of_line)
         parts = Path(*fault.path.parts[2:])  # without src/bnmc
@@ -98,8 +99,11 @@ class Tests:
         chosen: list[str] = []
         total = 0.0
         for name in sorted(
-            names, key=lambda one: (not one.startswith(own), self.seconds.get(one, 0.0), one)
-        ):
+            names,
+            key=lambda one: (
+                not one.startswith(own), one not in seen, self.seconds.get(one, 0.0), one
+            ),
+        ):  # fmt: skip
             total += self.seconds.get(name, 0.0)
             if chosen and total > most:
                 break

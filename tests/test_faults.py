@@ -83,6 +83,10 @@ def test_kernels_meet_their_flat_file_and_the_tests_of_their_users():
     assert Path("src/bnmc/regularity/ensembles.py") in users
     tests = mutants.Tests({str(users[0]): {3: ["tests/y.py::y"]}}, seconds)
     assert tests.of(fault, 30.0) == list(seconds)
+    seconds["tests/z.py::z"] = 2.0  # runs the line as plain Python
+    seen = {str(users[0]): {3: ["tests/y.py::y"]}, str(fault.path): {93: ["tests/z.py::z"]}}
+    found = mutants.Tests(seen, seconds).of(fault, 30.0)
+    assert found == ["tests/_kernels/test_lanes.py::x", "tests/z.py::z", "tests/y.py::y"]
 
 
 def test_tests_of_the_file_run_first_then_the_fastest():

@@ -273,7 +273,8 @@ def callables_of(module):
     for one in names_of(module):
         value = value_of(module, one)
         if inspect.isclass(value):
-            methods = {name: getattr(value, name) for name in vars(value) if name[0] != "_"}
+            names = [name for name in vars(value) if name[0] != "_" or name == "__call__"]
+            methods = {name: getattr(value, name) for name in names}
             methods = {name: f for name, f in methods.items() if callable(f)}
             yield from ((f"{one}.{name}", f) for name, f in methods.items())
         if callable(value):

@@ -18,6 +18,8 @@ from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
 from bnmc.gradients import descent, on_gpu, parts
+from bnmc.gradients.directions import NormalRows
+from bnmc.simulation.job import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = [
@@ -107,6 +109,17 @@ def test_a_layer_is_that_of_numpy(norm):
 
 
 @pytest.mark.untraced
+def test_a_part_has_the_chains_that_memory_holds_and_at_least_one(monkeypatch):
+    """A chain has three matrices of 2 √depth + 2 layers, and rows if there is a skip connection."""
+    for chain, layer in (
+        (Chain(70, 3, "tanh"), 24 * 9), (Chain(70, 3, "tanh", skip=0.5), 24 * 9 + 4 * 3 * 70)
+    ):  # fmt: skip
+        task = on_gpu.GpuTask(chain, 16, None, "float32", 0, NormalRows(), (), Recorded(1, 1, 1))
+        for size, chains in ((50, 5), (10, 1), (9, 1), (0, 1)):
+            monkeypatch.setattr(on_gpu, "PART_BYTES", size * layer)
+            assert task.chains_of_part == chains
+
+
 @pytest.mark.parametrize("skip", some([0.0, 0.5], 0.5))
 def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(skip, monkeypatch, tmp_path):
     # Two tiles: one chain has a block for each, two chains have one block each.

@@ -285,6 +285,14 @@ def test_what_is_damaged_is_made_again(damage, path):
     np.testing.assert_array_equal(xr.open_zarr(path)["gram"], expected.gram)
 
 
+def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):
+    expected = run(store=path)
+    chunks(path)[0].unlink()
+    with counted() as made:
+        assert_same(run(store=path), expected)
+    assert made.call_count == 1
+
+
 def test_what_dead_writers_left_is_removed(path):
     with dying(3), pytest.raises(Died):
         run(store=path)

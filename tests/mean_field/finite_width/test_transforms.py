@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import astuple
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,24 @@ def flat(values):
 
 def panels_of(kink, edge):
     return subdivided(np.array([-edge, kink, edge]), 1.0)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 8, 40])
+@pytest.mark.parametrize("growth", [1.0, 1.1])
+def test_the_rule_for_the_angle_has_the_moments_of_a_coordinate_on_a_sphere(n, growth):
+    """ζ on the sphere of radius √n has E ζ² = 1 and E ζ⁴ = 3n/(n+2).
+
+    What the rule cuts off has a density of at most 1e-20 times that at 0, or 1e-40 if σ grows.
+    """
+    point, edge = SimpleNamespace(c=0.3), growth * reach(n - 1)
+    rule = uncentred_moments.angle_rule(n, point, np.empty(0), edge, 20)
+    assert rule.weight.sum() == pytest.approx(1.0, rel=1e-14)
+    assert rule.weight @ rule.zeta**2 == pytest.approx(1.0, rel=1e-12)
+    assert rule.weight @ rule.zeta**4 == pytest.approx(3.0 * n / (n + 2.0), rel=1e-11)
+    if n == 40:  # the outermost node is near the limit, but not at it
+        density = (1.0 - rule.zeta.max() ** 2 / n) ** ((n - 2) / 2)
+        least = 1e-20 if growth == 1.0 else 1e-40
+        assert least < density < 1e3 * least
 
 
 @pytest.mark.parametrize(("n", "name", "nested_error"), [(24, "sin", 1e-10), (64, "relu", 5e-9)])
