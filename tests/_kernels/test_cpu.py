@@ -924,6 +924,17 @@ def test_gram_of_rows(dtype, body, width):
         assert not body_of(cpu_layers.gram_of_rows, body)(a, width, work, out)
 
 
+@BODIES
+def test_gram_of_rows_reads_whole_groups_only(body):
+    """700 numbers are padded with zeros to 11 groups of 64, not to 2 blocks of 512."""
+    whole = np.full((2, 1024), np.nan)
+    whole[:, 700:704] = 0.0
+    whole[:, :700] = np.random.default_rng(0).integers(-9, 10, (2, 700))
+    out = np.full((2, 2), np.nan)
+    assert body_of(cpu_layers.gram_of_rows, body)(whole, 700, memory.work(2, 1, "float64"), out)
+    np.testing.assert_array_equal(out, whole[:, :700] @ whole[:, :700].T / 700)
+
+
 # --- the factors of linear chains without normalization
 
 

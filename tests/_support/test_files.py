@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import threading
 from pathlib import Path
 from unittest import mock
@@ -181,6 +182,25 @@ def test_of_threads_that_may_replace_nothing_one_wins(
         thread.join()
     assert sorted(ends) == ["FileExistsError"] * 3 + [content_of(path)]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_was_replaced_does_not_come_back(
+    tmp_path: Path, two_steps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes the new folder before the temporary paths are removed."""
+    path = tmp_path / "run.zarr"
+    fill(path, "before", True)
+    move = files._move
+
+    def move_and_remove(new: Path, target: Path, former: Path) -> None:
+        move(new, target, former)
+        assert content_of(target) == "after"
+        shutil.rmtree(target)
+
+    monkeypatch.setattr(files, "_move", move_and_remove)
+    with files.replacing(path) as temporary:
+        fill(temporary, "after", True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_of_the_system_is_raised(tmp_path: Path) -> None:

@@ -74,6 +74,42 @@ def test_a_batch_with_itself_by_two_variables(name):
     np.testing.assert_allclose(two[1], one[1], atol=1e-8 * np.abs(one[1]).max())
 
 
+@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-6])
+@pytest.mark.parametrize("name", SLOPES)
+def test_a_batch_that_determines_another_by_two_variables(name, spread):
+    """Of 3 features each, the other batch has the same samples in another order.
+
+    The integrand decays as z^(−½) only, so that rounding errors at large z would be seen.
+    """
+    rng = np.random.default_rng(5)
+    x, root = rng.standard_normal((3, 5)), rng.standard_normal((5, 5))
+    x[1:] *= np.sqrt(spread)
+    order = [3, 0, 4, 1, 2]
+    gram, theta = x.T @ x, root @ root.T
+    layer, law, other = Homogeneous(*SLOPES[name]), law_of(gram), law_of(gram[order][:, order])
+    one, two = layer.own(law, theta), layer.across(law, other, gram[:, order], theta[:, order])
+    assert layer.error < 1e-7
+    for single, double in zip(one, two, strict=True):
+        error = np.abs(double - single[:, order]).max()
+        assert error < 1e-6 * np.abs(single).max()
+
+
+def test_a_nearly_flat_batch_takes_no_variance_from_one_that_is_independent():
+    """Independent rows: the covariances are products of means, the same in both orders."""
+    rng = np.random.default_rng(6)
+    flat, x, root = (rng.standard_normal((4, 5)) for _ in range(3))
+    flat[1:] *= 1e-7
+    x[1:] *= 0.1
+    laws = law_of(flat.T @ flat), law_of(x.T @ x)
+    none, theta = np.zeros((5, 5)), root.T @ root
+    layer = Homogeneous(0.0, 1.0)
+    one = layer.across(*laws, none, theta)
+    two = layer.across(*laws[::-1], none, theta.T)
+    assert layer.error < 1e-7
+    for first, second in zip(one, two, strict=True):
+        np.testing.assert_allclose(first, second.T, rtol=0, atol=1e-9 * np.abs(second).max())
+
+
 @pytest.mark.parametrize("n", [4, 5, 12, 40])
 def test_the_linear_network_of_equivalent_samples(n):
     # For rows with covariance P, E J P Jᵀ = n (n − 2) / ((n − 1) (n − 3)) P.

@@ -12,9 +12,11 @@ import pytest
 from slow_cases import some
 
 import bnmc
+from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc.errors import ArgumentError
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.engine.state import State
+from bnmc.simulation.state_check import require_sound
 from bnmc.simulation.store import store
 
 RELU = bnmc.Chain(30, 4, "relu")
@@ -110,6 +112,16 @@ def test_fields_that_were_changed_are_refused(field, values, states):
     for value in values:
         with pytest.raises(ArgumentError, match="initial"):
             continued(replace(states["conditional"], **{field: value}))
+
+
+def test_states_are_of_a_layer_that_has_a_number(states):
+    state = states["conditional"]
+    for layer in (0, MOST_LAYERS - 1):
+        there = replace(state, layer=layer)
+        require_sound(there)
+        assert continued(there, 0).final_state.layer == layer
+    with pytest.raises(ArgumentError, match=f"its layer is no integer from 0 to {MOST_LAYERS - 1}"):
+        require_sound(replace(state, layer=MOST_LAYERS))
 
 
 def test_chains_that_do_not_fit_are_refused(states):

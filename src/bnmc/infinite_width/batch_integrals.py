@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc.infinite_width.batch_law import BatchLaw
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import homogeneous_map
 from bnmc.mean_field.map.laplace import laplace_nodes
 
@@ -283,9 +283,15 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     (log_z, step_z), (log_y, step_y) = _spaced(x), _spaced(x2)
     z, y = np.exp(log_z), np.exp(log_y)
     shrunk = one.shrinkage(z)
-    # Rounding makes eigenvalues negative that are 0; large z′ would amplify them.
-    rest = np.diag(two.values) - (block.T * (2.0 * z[:, None] * shrunk)[:, None]) @ block
-    mu, vectors = np.linalg.eigh(rest)
+    # The covariance of v given z is that of v given u, which is 0 if u determines v, plus a part
+    # that shrinks with z.  A difference of both with rounding errors would not shrink.
+    seen = block.T / np.sqrt(one.values)
+    free, basis = np.linalg.eigh(np.diag(two.values) - seen @ seen.T)
+    # Entries of the block have errors of EPSILON.
+    rounding = EPSILON * (left.size + right.size)
+    rounding *= 1.0 + float((np.linalg.norm(seen, axis=0) / np.sqrt(one.values)).sum())
+    given = (basis * np.where(free > rounding, free, 0.0)) @ basis.T
+    mu, vectors = np.linalg.eigh(given + (seen * shrunk[:, None]) @ seen.T)
     mu = np.maximum(mu, 0.0)
     log_weight = 0.5 * np.log(shrunk).sum(axis=1)[:, None] + 0.5 * (log_z[:, None] + log_y)
     log_weight -= 0.5 * np.log1p(2.0 * y[:, None] * mu[:, None]).sum(axis=2)

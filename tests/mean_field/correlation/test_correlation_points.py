@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.mean_field.correlation.correlation_points import LevelMap
+from bnmc.mean_field.correlation.correlation_points import LevelMap, correlation_points
 from bnmc.mean_field.correlation.layer import layer_of
 from bnmc.mean_field.correlation.pair_function import pair_function
 
@@ -49,3 +49,41 @@ def test_shares_are_the_coefficients_of_the_map(options):
     c = np.array([-0.8, -0.3, 0.0, 0.4, 0.9])
     found = np.polynomial.polynomial.polyval(c, shares)
     np.testing.assert_allclose(found, at.value(c)[0], rtol=0.0, atol=1e-12 + error)
+
+
+class Geometric:
+    """Some terms of Φ(c) = (1 − q)/(1 − qc), so that ψ(c) = q/(1 − qc)."""
+
+    is_odd = False
+
+    def __init__(self, q, terms):
+        self.q, self.terms, self.constant = q, terms, 1 - q
+
+    def slope(self, correlation):
+        return (1 - self.q) * self.q / (1 - self.q * correlation) ** 2, 0.0
+
+    def shares(self):
+        return (1 - self.q) * self.q ** np.arange(self.terms), 0.0
+
+
+@pytest.mark.parametrize("terms", [3, 5])
+@pytest.mark.parametrize("q", [0.55, 0.9])
+def test_terms_that_are_left_out_are_bounded(q, terms):
+    """The correlation is (1 − q)/q, and B_j = q^(j+1).
+
+    With q = 0.55 the sum of the B_j that are left out is the smaller bound, with q = 0.9 that by a
+    geometric series with the last B_j.
+    """
+    gradient = q / (1 - q)
+    inner, _ = correlation_points(Geometric(q, terms), gradient, 1e-9)
+    assert abs(inner.correlation - (1 - q) / q) <= inner.error
+    tails = q ** np.arange(1, terms + 1)
+
+    def known(c):
+        return np.polynomial.polynomial.polyval(c, tails)
+
+    low, high = inner.correlation - inner.error, inner.correlation + inner.error
+    left_out = gradient - tails.sum(), tails[-1] / (1 - low)
+    assert (left_out[0] < left_out[1]) == (q == 0.55)
+    assert known(low) + min(left_out) * low**terms == pytest.approx(1, abs=1e-12)
+    assert known(high) == pytest.approx(1, abs=1e-12)

@@ -9,7 +9,12 @@ from slow_cases import pairs
 from spheres import centred_points
 
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.mean_field.finite_width.joint_moments import joint_moments, odd_moments
+from bnmc.mean_field.finite_width.joint_moments import (
+    joint_moments,
+    nested_moments,
+    nested_size,
+    odd_moments,
+)
 
 REFERENCE = Path(__file__).parents[2] / "reference"
 NAMES = [
@@ -157,3 +162,17 @@ def test_odd_moments(name):
         assert moments.m4 == pytest.approx(np.mean(s[0] ** 4), rel=1e-12)
         assert moments.m22 == pytest.approx(np.mean(s[0] ** 2 * s[1] ** 2), rel=1e-12)
         assert (moments.m31, moments.m211, moments.m1111) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kinks", [[], [0.0], [-0.5, 0.5]])
+@pytest.mark.parametrize("n", [3, 4, 5, 6])
+def test_the_size_of_a_nested_rule_is_the_number_of_its_points(n, kinks):
+    """The last of the nested evaluations has all points."""
+    sizes = []
+
+    def function(x):
+        sizes.append(x.size)
+        return np.tanh(x)
+
+    nested_moments(function, n, np.array(kinks), 8.0, 2)
+    assert nested_size(n, len(kinks), 2) == max(sizes)
