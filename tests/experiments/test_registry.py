@@ -31,6 +31,9 @@ class TestRegistry:
             parameters = list(inspect.signature(function).parameters)
             assert parameters[:5] == ["full", "rng", "progress", "threads", "store"]
             assert parameters[5:] in ([], ["data"])
+            defaults = [one.default for one in inspect.signature(function).parameters.values()]
+            # Quiet, in its quick form, and with the same numbers each time, unless asked otherwise.
+            assert defaults[:5] == [False, 0, False, None, None]
             assert "Returns\n" in inspect.getdoc(function), name
             assert experiments.describe(name) == entry.description
             assert "\n" not in entry.description

@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from bnmc import Chain
+from bnmc.gradients import parts
 from bnmc.gradients.parts import STRETCH_BYTES, stretch_layers
 
 
@@ -14,7 +16,7 @@ def test_a_stretch_fills_its_memory(skip, depth):
     width, columns, chains = 1000, 32, 4
     each = 3 * 8 * columns**2 * chains
     if skip:
-        each += 8 * columns * 1024 * chains  # rows of whole blocks of 64
+        each += 8 * columns * 1024 * chains  # rows of whole blocks of 512
     found = stretch_layers(Chain(width, columns, skip=skip), columns, chains, 8, depth)
     assert found == STRETCH_BYTES // each
     assert math.isqrt(depth) < found < depth
@@ -25,3 +27,39 @@ def test_a_stretch_is_at_least_a_root_of_the_depth_and_at_most_the_depth():
     assert stretch_layers(chain, 128, 50, 8, 400) == 20
     assert stretch_layers(chain, 128, 50, 8, 1) == 1
     assert stretch_layers(Chain(10, 3), 3, 1, 8, 7) == 7
+
+
+class Noted:
+    """A pass that takes no layers; `seen` has the first and last chain of each."""
+
+    seen = ()
+
+    def __init__(self, task, start, first, last, stop, buffers):
+        Noted.seen += ((start, first, last),)
+        self.part = parts.Part(first, np.zeros((last - first, task.depth)), {}, np.zeros(0), [])
+
+    def run(self):
+        return self.part
+
+
+class Start:
+    """A start whose parts are their ranges."""
+
+    @staticmethod
+    def part(first, last):
+        return first, last
+
+
+@pytest.mark.parametrize(("skip", "size"), [(0.0, 10), (0.5, 3), (1.0, 3)])
+def test_chains_with_a_skip_connection_share_the_memory_of_a_stretch(skip, size, monkeypatch):
+    """Their representations of all layers are kept, so there is room for three chains at a time."""
+    chain, depth, first = Chain(1000, 4, skip=skip), 3, 5
+    rows = 8 * 4 * 1024  # in whole blocks of 512
+    monkeypatch.setattr(parts, "Pass", Noted)
+    monkeypatch.setattr(Noted, "seen", ())
+    monkeypatch.setattr(parts, "STRETCH_BYTES", 3 * depth * rows)
+    task = parts.Task(chain, depth, None, "float64", 0, None, (), None)
+    found = task(Start, first, first + 10)
+    expected = [(begin, min(begin + size, 10)) for begin in range(0, 10, size)]
+    assert Noted.seen == tuple((one, first + one[0], first + one[1]) for one in expected)
+    assert (found.first, found.log_norms.shape) == (first, (10, depth))

@@ -9,6 +9,7 @@ from bnmc import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.activated_points import (
+    _LINEAR,
     ActivatedLaw,
     ActivatedPoints,
     Linear,
@@ -92,6 +93,20 @@ def test_rows_of_small_deviations_are_linear():
         expected -= P @ theta @ Q / (lengths[0] * lengths[1] * 1e-24)
     found = left.tangents(right, weight, split(theta))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.9, 1.0, -3.0])
+def test_deviations_up_to_a_part_of_the_mean_or_of_one_are_linear(mean):
+    """At a kink it shows whether the deviations pass the function: half of them would be 0."""
+    d = np.array([[-1.0, -0.5, 0.5, 1.0]])
+    limit = _LINEAR * max(1.0, abs(mean))
+    for factor, image in ((0.99, d), (1.01, np.maximum(d, 0.0))):
+        found = _Outputs.of(
+            lambda u: np.maximum(u - mean, 0.0), factor * limit * d, np.array([mean]), False
+        )
+        expected = image - image.mean()
+        expected /= np.linalg.norm(expected)
+        np.testing.assert_allclose(found.unit, expected, rtol=0, atol=1e-7)
 
 
 def test_rows_have_the_covariances_of_the_law():

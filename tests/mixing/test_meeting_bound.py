@@ -116,6 +116,15 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     assert cert.plot(ax=ax) is ax
 
 
+def test_a_picture_shows_the_lower_ends_that_are_positive():
+    """Those at 0 lie below its range, which then ends at a tenth of the share of one pair."""
+    cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
+    assert cert.ci[-1, 0] == 0.0
+    assert cert.plot().get_ylim()[0] == pytest.approx(0.1 / 200)
+    above = dataclasses.replace(cert, ci=np.maximum(cert.ci, 0.01))
+    assert above.plot().get_ylim()[0] == pytest.approx(0.5 * 0.01)
+
+
 def test_a_horizon_caps_the_mean_and_adds_to_the_interval():
     certs = [
         tv_bound(RELU, 40, lag=4, replicates=300, horizon=horizon, rng=1) for horizon in (4, 11, 20)

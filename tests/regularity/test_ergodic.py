@@ -636,6 +636,16 @@ def test_a_drift_is_a_third_of_the_target_and_three_standard_errors(noise):
         assert ("still drifts" in reason) == drifts
 
 
+def test_a_burn_in_is_at_least_two_layers_and_at_most_half_the_depth():
+    chain, others = bnmc.Chain.bn_linear(4, 4), (1, False, None)
+    for depth, burn_in in ((4, 2), (20, 2), (20, 10), (21, 10)):
+        run = averaging.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
+        assert (run.burn_in, run.every) == (burn_in, min(run.every, burn_in // 2))
+    for depth, burn_in in ((20, 1), (20, 11), (21, 11)):
+        with pytest.raises(ArgumentError, match=f"burn_in: got {burn_in}"):
+            averaging.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
+
+
 def test_a_standard_error_is_compared_with_the_target():
     pattern = np.resize([1.0, -1.0], 8)
     for factor, lacks in ((0.99, False), (1.01, True)):

@@ -18,6 +18,7 @@ from bnmc.errors import ResultTooLargeError
 from bnmc.simulation import memory
 from bnmc.simulation.ensemble import ensemble_of
 from bnmc.simulation.recording import recording_of
+from bnmc.simulation.segment import Segment
 
 
 def normals(*shape):
@@ -201,3 +202,42 @@ def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: size - 1)
     with pytest.raises(ResultTooLargeError):
         simulate(chain, 30, rng=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("chain", "path", "spare"),
+    [
+        (Chain(30, 4), "conditional", 0),
+        (Chain(30, 4, "relu", norm="none"), "conditional", 0),
+        (Chain(30, 4, "linear", norm="none"), "factor", 4),
+    ],
+    ids=["norm", "scale apart", "factor"],
+)
+def test_a_layer_more_is_estimated_as_the_frames_that_it_has(chain, path, spare, monkeypatch):
+    """Matrices and log-scales, pivots of a triangular factor, units of scales split off.
+
+    A factor may have one number per sample to spare: units, though its scale is in its pivots.
+    """
+    monkeypatch.setattr(memory, "SCALE_TEMPORARIES", 0)  # they are no frames
+    frames, chains = [], 5
+    made = Segment._frames
+
+    def noted(segment, layers):
+        frames.append(made(segment, layers))
+        return frames[-1]
+
+    monkeypatch.setattr(Segment, "_frames", noted)
+    simulate(chain, 2, chains=chains, rng=0, threads=1, observables="scaled_gram")
+    layers = sum(one.log_scale.shape[1] for one in frames)
+    assert layers == 3
+    found = sum(array.nbytes for one in frames for array in one)
+    ensemble = ensemble_of(
+        chain, "gaussian", chains=chains, inputs=None, rng=None, sampler="auto", dtype="float64"
+    )
+    assert ensemble.path == path
+    recording = recording_of(
+        ensemble, 2, observables="scaled_gram", every=1, burn_in=0, reduce=(), out=None
+    )
+    request = memory.Request(recording, "gaussian", 1, None, stored=False)
+    one, two = (request._of_chains(chains, 1, most, reduced=False) for most in (1, 2))
+    assert found <= (two - one) * layers <= found + 8 * chains * layers * spare

@@ -8,7 +8,7 @@ from scipy import stats
 import bnmc
 from bnmc._claims.layer import Layer
 from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.exact_tests import exact_claims, largest_claim, uniform_claim
+from bnmc.testing.exact_tests import _normal, exact_claims, largest_claim, uniform_claim
 
 
 def test_each_p_value_is_uniform_or_above():
@@ -123,3 +123,12 @@ def test_products_of_rows_are_tested(part):
     count = products.count
     exact = 2 * stats.norm.sf(6.0) if not part else 2 * stats.chi2.sf(2.0 * count, count)
     assert claim.p_value == pytest.approx(exact, rel=1e-9)
+
+
+def test_a_product_is_shown_per_number():
+    """⟨A, B⟩ of ten numbers with |A|² = 4: its standard deviation is 2, and three are 6."""
+    claim = _normal("", -6.0, 4.0, 10)
+    assert (claim.statistic, claim.expected, claim.stderr) == (-0.6, 0.0, 0.2)
+    assert claim.p_value == pytest.approx(2 * stats.norm.sf(3.0), rel=1e-12)
+    none = _normal("", 0.0, 0.0, 0)
+    assert (none.statistic, none.stderr, none.p_value) == (0.0, 0.0, 1.0)

@@ -357,6 +357,7 @@ BAD = {
     "no tensor": ((Wrong(lambda out: "text"), X), {}, ArgumentError, "a tensor as output"),
     "transposed": ((Wrong(lambda out: out.T @ out), X), {"layers": [""]}, ArgumentError, "4 samp"),
     "infinite": ((Wrong(lambda out: out / 0.0), X), {"layers": [""]}, NonFiniteError, "output of"),
+    "empty output": ((Wrong(lambda out: out[:, :0]), X), {"layers": [""]}, ArgumentError, "(4, 0)"),
     "complex output": (
         (Wrong(lambda out: out * 1j), X), {"layers": [""]}, ArgumentError, "real outputs"
     ),

@@ -167,6 +167,17 @@ def test_a_jump_is_chaotic():
     assert (phase.name, phase.gradient_factor) == ("chaotic", math.inf)
     star = brentq(lambda c: 0.5 + np.arcsin(c) / np.pi - c, 0.1, 0.9, xtol=1e-15)
     assert phase.correlation == pytest.approx(star, abs=1e-12)
+    assert phase.gradient_depth == 0.0
+
+
+def test_gradients_that_vanish_in_one_layer_have_no_depth():
+    """1/|ln χ| tends to 0 if χ does; it is infinite at χ = 1, as of a linear network."""
+    constant = CorrelationMap(Activation(lambda x: 0.0 * x), bias_variance=0.5).phase()
+    assert (constant.name, constant.gradient_factor) == ("ordered", 0.0)
+    assert constant.gradient_depth == 0.0
+    linear = CorrelationMap("linear", weight_variance=1.0).phase()
+    assert (linear.name, linear.gradient_factor) == ("critical", 1.0)
+    assert linear.gradient_depth == math.inf
 
 
 # --- other implementations
