@@ -35,8 +35,9 @@ def benchmark(*, quick: bool) -> Report:
     """A chain for each core, and one on all cores, without recorded layers between."""
     report = Report("large-batches")
     rows: list[list[Cell]] = []
-    rounds, seconds = (3, 0.05) if quick else (5, 0.2)
     for width, batch in QUICK if quick else SHAPES:
+        # A layer of the largest batch takes seconds.
+        rounds, seconds = (3, 0.05) if quick or batch > 1024 else (5, 0.2)
         with ThreadPoolExecutor(THREADS) as pool:
             candidates = [item for dtype in DTYPES for item in _candidates(dtype, width, batch)]
             candidates += [normals_candidate(dtype, pool, THREADS) for dtype in DTYPES]
