@@ -189,6 +189,31 @@ def test_memory_grows_as_the_root_of_the_depth(chain, monkeypatch):
     assert most < 400 * 1_920
 
 
+def test_bytes_of_a_layer_are_counted(monkeypatch):
+    """Of two samples a layer keeps h, N(σ(h)) and normals, and of each row a mean and a deviation,
+    together a fourth array; its other objects are small beside rows of 10,000 × 2 numbers."""
+    chain = Chain(10_000, 2, "tanh", skip=0.5, order="activation-norm")
+    monkeypatch.setattr(drawn, "ROWS_BYTES", 1 << 40)
+    made = []
+
+    def noted(task, *arguments):
+        made.append(task)
+        return call(task, *arguments)
+
+    call = drawn.NetworkTask.__call__
+    monkeypatch.setattr(drawn.NetworkTask, "__call__", noted)
+    taken, counted = [], []
+    for depth in (2, 4, 6):  # the first run makes what stays
+        tracemalloc.start()
+        bnmc.backpropagate(chain, depth, rng=0, observables=(), threads=1)
+        taken.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        counted.append(made[-1].bytes_of_network())
+    array = 8 * 10_000 * 2
+    per_layer = [round((one[2] - one[1]) / (2 * array)) for one in (taken, counted)]
+    assert per_layer == [4, 4]
+
+
 def test_what_does_not_work_raises():
     with pytest.raises(ResultTooLargeError, match="depth"):
         bnmc.backpropagate(Chain(10**6, 4), 3, sampler="weights")

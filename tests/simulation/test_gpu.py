@@ -46,8 +46,12 @@ from bnmc.errors import (
 )
 from bnmc.mixing import tv_bound
 from bnmc.simulation.engine.gpu.arrays import DeviceRows
-from bnmc.simulation.engine.gpu.pairs import GpuPairs
-from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler, GpuSampler
+from bnmc.simulation.engine.gpu.pairs import GpuPairs, bytes_of_pair
+from bnmc.simulation.engine.gpu.samplers import (
+    GpuConditionalSampler,
+    GpuSampler,
+    GpuWeightsSampler,
+)
 from bnmc.simulation.engine.pairs import APART, THRESHOLD, Pairs
 
 # On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
@@ -167,6 +171,25 @@ def test_trajectories_are_those_of_the_cpu(what):
     for name, others in b.final_state.arrays.items():
         values = a.final_state.arrays[name]
         assert (values.shape, values.dtype) == (others.shape, others.dtype)
+
+
+@pytest.mark.parametrize("width", [1, 20, 700])
+def test_times_of_as_many_numbers_are_equal(width):
+    """A layer of as many columns as the width has takes as many normals as a weight matrix; those
+    of float64 take twice as long."""
+    chain = Chain(width, 3, "relu")
+    single, double = (
+        [
+            kind.seconds(chain, width, np.dtype(dtype))
+            for kind in (GpuConditionalSampler, GpuWeightsSampler)
+        ]
+        for dtype in ("float32", "float64")
+    )
+    assert single[0] == pytest.approx(single[1], rel=1e-12, abs=0.0)
+    assert double[0] == pytest.approx(double[1], rel=1e-12, abs=0.0)
+    launched = GpuConditionalSampler.seconds(chain, 0, np.dtype("float32"))
+    growth = 2.0 * (single[0] - launched)
+    assert double[0] - launched == pytest.approx(growth, rel=1e-6, abs=0.0)
 
 
 @DTYPES
@@ -966,6 +989,14 @@ def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
     np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
     np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
     np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 7])
+def test_bytes_of_a_pair_are_those_of_its_arrays(batch):
+    chain = Chain(20, batch, "tanh", norm="batch-uncentred")
+    pairs = GpuPairs(chain, Covariance(np.eye(batch)), 1, 0, 5, 2024)
+    arrays = pairs._grams, *pairs._work, pairs.met, pairs.tries, pairs.status
+    assert sum(one.size * one.dtype.itemsize for one in arrays) == 5 * bytes_of_pair(batch)
 
 
 @pytest.mark.parametrize(

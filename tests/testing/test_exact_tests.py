@@ -41,6 +41,13 @@ def test_distances_from_the_uniform_law(power):
     assert exact.pvalue <= claim.p_value <= 2.0 * np.exp(-600 * exact.statistic**2) * (1 + 1e-9)
 
 
+def test_numbers_that_are_too_even_have_probability_one():
+    """The midpoints of 300 intervals are nearest to the uniform law: the bound exceeds 1."""
+    claim = uniform_claim("", [(np.arange(300) + 0.5) / 300])
+    assert claim.statistic == pytest.approx(0.5 / 300, rel=1e-9)
+    assert claim.p_value == 1.0
+
+
 @pytest.mark.parametrize("largest", [2.0, 3.2, 6.0])
 def test_the_largest_of_normals(largest):
     values = np.append(np.zeros(99), -largest)

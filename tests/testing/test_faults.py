@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.testing.faults import _norms, _norms_of_samples
+from bnmc._claims.layer import Layer
+from bnmc.testing import faults
+from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.faults import _norms, _norms_of_samples, likeliest_fault
 
 
 def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
@@ -74,3 +77,26 @@ def test_wrong_norms_over_the_batch(norm):
     for part, values in expected.items():
         [norm_of] = [function for text, function in wrong.items() if part in text]
         np.testing.assert_allclose(norm_of(h / 2.0), values, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("calls", "gain", "considered"), [(2, 1.0, False), (40, 3.0, True)])
+def test_two_mistakes_are_considered_if_one_leaves_more_than_noise(
+    monkeypatch, calls, gain, considered
+):
+    """A right step of few rows lacks half a unit for each of 15 free entries, about half a χ²₁₅.
+
+    That is three times as much with a probability of about 1e-4, which the seed does not show.  The
+    other step adds rows of an unknown covariance.
+    """
+    asked = []
+    monkeypatch.setattr(faults, "_pairs", lambda *arguments: asked.append(arguments) or [])
+    chain = bnmc.Chain(6, 5, "tanh", norm="none")
+    rng = np.random.default_rng(3)
+    layer = Layer.of(chain, rng.standard_normal((1, 6, 5)), 0)
+    state = CallsOnState("fixed", layer, 2.0**-52)
+    other = np.diag(np.arange(1.0, 6.0) ** 2) if considered else np.zeros((5, 5))
+    for _ in range(calls):
+        rows = rng.standard_normal((1, 6, 6)) / np.sqrt(6) @ layer.a[0]
+        state.add(rows + gain * rng.standard_normal((1, 6, 5)) @ other)
+    likeliest_fault(chain, [state])
+    assert bool(asked) == considered

@@ -76,3 +76,19 @@ class TestFig1:
         for name in ("accuracy", "loss"):
             expected = np.reshape([one[name][:, -1].mean() for one in results], (2, 2))
             np.testing.assert_allclose(data[name], expected, rtol=1e-12)
+
+    def test_the_depth_of_the_failure_is_that_without_batch_norm(self):
+        """Batch norm, and other depths, have other ranks."""
+        sizes = rank_and_accuracy.Sizes(64, (1, 3, 6), 64, 8, 5, (0.3,), 4)
+
+        def bands(centres):
+            return np.multiply.outer(centres, [1.0, 0.9, 1.1])
+
+        found = {
+            "rank": bands([[40.0, 20.0, 10.0], [64.0, 63.0, 62.0]]),
+            "rank_bound": bands([[4.0, 1.5, 1.25], [32.0, 31.0, 30.0]]),
+            "accuracy": bands([[0.8, 0.1, 0.1], [0.9, 0.85, 0.8]]),
+        }
+        failed, collapsed = rank_and_accuracy._findings(found, sizes)[-2:]
+        assert failed.endswith("from 3 hidden layers on, where the rank is 20 and r is 1.5.")
+        assert collapsed.startswith("So training fails before the rank")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bnmc.mean_field.fixed_point.isotropic import _mean_length
+from bnmc.mean_field.fixed_point.isotropic import _mean_length, is_odd
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 150, 298, 299, 300, 301, 400, 3_000, 10**6, 10**9])
@@ -26,3 +26,11 @@ def test_mean_lengths_in_closed_form():
     assert _mean_length(3) == pytest.approx(math.sqrt(8 / (3 * math.pi)), rel=1e-15)
     assert _mean_length(1e9) == pytest.approx(1 - 0.25e-9, rel=1e-15)
     assert _mean_length(math.inf) == 1.0
+
+
+def test_a_function_is_odd_only_if_it_is_so_everywhere():
+    """One that is odd near 0 alone, one that is not odd near 0 alone, and one that is odd."""
+    breaks = np.array([-8.0, 0.0, 8.0])
+    assert is_odd(np.tanh, breaks)
+    assert not is_odd(lambda x: np.clip(x, -1.0, 2.0), breaks)
+    assert not is_odd(lambda x: np.where(np.abs(x) < 1.0, np.abs(x), x), breaks)

@@ -1,0 +1,37 @@
+"""The range of integration, where the activation is not finite everywhere."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bnmc.mean_field.quadrature.growth import range_of
+from bnmc.mean_field.quadrature.sphere import reach
+
+
+def growing_until(hole):
+    """exp(x²/5) where x > 0, which decays late beside the normal density; NaN below −hole."""
+
+    def function(x):
+        grown = np.where(x > 0.0, np.exp(np.minimum(0.2 * x * x, 700.0)), 1.0)
+        return np.where(x < -hole, np.nan, grown)
+
+    return function
+
+
+def test_the_range_ends_where_the_other_side_is_no_longer_finite():
+    """The range is symmetric, so it ends at the hole on the left; what the right has beyond it is
+    not bounded."""
+    whole = range_of(growing_until(math.inf), math.inf)
+    assert whole.limit > reach(math.inf) + 5.0
+    assert whole.tail < 1e-20
+    hole = 0.5 * (reach(math.inf) + whole.limit)
+    cut = range_of(growing_until(hole), math.inf)
+    assert hole - 0.125 <= cut.limit <= hole  # samples are 1/8 apart
+    assert cut.tail == math.inf
+
+
+@pytest.mark.parametrize("beyond", [1.0, 10.0])
+def test_a_hole_beyond_the_range_does_not_count(beyond):
+    whole = range_of(growing_until(math.inf), math.inf)
+    assert range_of(growing_until(whole.limit + beyond), math.inf) == whole
