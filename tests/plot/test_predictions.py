@@ -15,6 +15,7 @@ def test_band_and_median():
     law = path.fluctuations
     for observable in (None, np.diag([1.0, 0.0, 0.0])):
         ax = plot.predicted_band(law, 100, observable, level=0.8, label="d = 100")
+        assert ax.get_title() == "predicted, width 100, band 80%"
         (line,), (area,) = ax.lines, ax.collections
         low, high = law.band(100, observable, level=0.8)
         np.testing.assert_array_equal(line.get_xdata(), np.arange(5))

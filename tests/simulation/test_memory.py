@@ -14,6 +14,8 @@ import pytest
 from slow_cases import some
 
 from bnmc import Chain, FirstLayer, simulate
+from bnmc._kernels.cpu import passes
+from bnmc._kernels.cpu.memory import tile_sums
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation import memory
 from bnmc.simulation.ensemble import ensemble_of
@@ -202,6 +204,23 @@ def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: size - 1)
     with pytest.raises(ResultTooLargeError):
         simulate(chain, 30, rng=0, **options)
+
+
+@pytest.mark.parametrize("groups", [1, 10, 30])
+@pytest.mark.parametrize("panel", [16, 60])
+def test_a_thread_that_takes_passes_has_the_bytes_of_its_arrays(groups, panel):
+    chain = Chain(60, 4, "tanh", norm=f"group({groups})")
+    ensemble = ensemble_of(
+        chain, "gaussian", chains=2, inputs=None, rng=None, sampler="conditional", dtype="float64"
+    )
+    recording = recording_of(
+        ensemble, 2, observables="gram", every=1, burn_in=0, reduce=(), out=None
+    )
+    request = memory.Request(recording, "gaussian", 1, None, stored=False)
+    panels = -(-60 // panel)
+    room = passes.room(60, 4, panels, groups, np.float64, keeps_rows=True)
+    sums = 8 * panels * tile_sums(4)
+    assert request._of_passes(panel) == sum(array.nbytes for array in room) + sums
 
 
 @pytest.mark.parametrize(

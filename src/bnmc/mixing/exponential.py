@@ -124,9 +124,11 @@ def end_of_interval(data: WhitenedWindow, z: float, half: float, allowed: float)
 
     inner = 0.0
     while excess(z + half) <= 0:
+        if abs(z + half) >= _FAR:
+            return math.copysign(math.inf, half)
         inner, half = half, 2 * half
         if abs(z + half) > _FAR:
-            return math.copysign(math.inf, half)
+            half = math.copysign(_FAR, half) - z
     return float(brentq(excess, z + inner, z + half, xtol=1e-6 * abs(half)))
 
 
