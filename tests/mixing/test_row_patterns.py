@@ -87,6 +87,14 @@ def test_counts_become_unbiased_probabilities():
     )  # fmt: skip
 
 
+def test_values_without_an_opposite_are_never_opposite():
+    """Neither are activations in the gaps between flat pieces."""
+    unpaired = FlatPieces(THREE.low, THREE.high, np.array([-1.0, 0.5, 2.0]))
+    drawn = SampledRows(covariances(5, 4, True), unpaired, bnmc.Chain(1, 4, "relu"))
+    assert (drawn.labels == -1).any()
+    assert drawn.opposite().tolist() == [0.0] * 5
+
+
 @pytest.mark.parametrize(("batch", "partitions"), [(3, 3), (5, 15), (7, 105), (6, 15), (8, 105)])
 def test_all_partitions_into_pairs_are_counted(batch, partitions):
     # A piece on the whole line: every partition holds in every row.

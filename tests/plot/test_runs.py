@@ -13,6 +13,7 @@ from scipy.stats import norm
 import bnmc
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.plot.runs import _label_plainly
 
 CHAIN = bnmc.Chain(40, 4, "linear")
 
@@ -185,3 +186,12 @@ assert "matplotlib.pyplot" not in sys.modules
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("highest", "plain"), [(0.9, True), (1.0, False)])
+def test_an_axis_below_three_decades_has_plain_ticks(highest, plain):
+    ax = plot.figure()[1][0]
+    ax.set(yscale="log", ylim=(0.001, highest))
+    before = ax.yaxis.get_major_formatter()
+    _label_plainly(ax)
+    assert (ax.yaxis.get_major_formatter() is not before) is plain

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -283,6 +284,16 @@ def test_what_is_damaged_is_made_again(damage, path):
     found = run(store=path)
     np.testing.assert_array_equal(found.gram, expected.gram)
     np.testing.assert_array_equal(xr.open_zarr(path)["gram"], expected.gram)
+
+
+def test_an_entry_of_the_journal_needs_its_end_and_its_checksum(path):
+    run(store=path)
+    (line, *_) = (path / "progress" / "journal").read_bytes().splitlines(keepends=True)
+    assert journal._parsed(line) is not None
+    text = line.partition(b" ")[2]
+    without_end = text.rstrip(b"\n")
+    assert journal._parsed(b"%08x %s" % (zlib.crc32(without_end), without_end)) is None
+    assert journal._parsed(b"%08x %s" % (zlib.crc32(text) ^ 1, text)) is None
 
 
 def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):

@@ -154,3 +154,11 @@ def test_what_is_refused():
         from_images(lambda images: images[..., :1], (2, 2))(np.ones((3, 8)))
     with pytest.raises(ArgumentError, match="^shape"):
         from_images(np.abs, (2, 0))
+
+
+@pytest.mark.parametrize(("kernel", "named"), [((1, 1), False), ((1, 2), True), ((2, 1), True)])
+def test_one_tap_has_no_padding(kernel, named):
+    chain = bnmc.Chain.conv(16, 2, "relu", shape=(2, 2), kernel=kernel)
+    texts = [text for text, _ in wrong_covariances(chain)]
+    assert ("the padding is zero, not circular" in texts) is named
+    assert any("samples and pixels" in text for text in texts) is named

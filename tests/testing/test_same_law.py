@@ -537,7 +537,7 @@ LAYERS = {
     "batch after": bnmc.Chain(
         20, 4, "tanh", order="activation-norm", skip=0.5, bias_variance=0.3, eps=1e-3
     ),
-    "layer, skip": bnmc.Chain(20, 4, "tanh", norm="layer", skip=0.7),
+    "layer, skip": bnmc.Chain(20, 4, "tanh", norm="layer", skip=0.7, gain=1.4),
     "residual": bnmc.Chain.resnet(20, 4, "relu", norm="layer", bias_variance=0.1),
 }
 
@@ -587,7 +587,9 @@ OTHER_MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", some(OTHER_MISTAKES, *list(OTHER_MISTAKES)[:12:3], "sum normed"))
+@pytest.mark.parametrize(
+    "name", some(OTHER_MISTAKES, *list(OTHER_MISTAKES)[:12:3], "sum normed", "sum not normed")
+)
 def test_mistakes_of_other_layers_are_named(name):
     kind, parts, words = OTHER_MISTAKES[name]
     found = mismatch(layer_of(LAYERS[kind], **parts), LAYERS[kind])

@@ -27,6 +27,11 @@ class TestDemo:
         assert max(normalised) < 2 * min(normalised)
         assert vanilla == sorted(vanilla)
         assert vanilla[-1] > 3 * vanilla[0]
+        # Of 10 networks the standard error is s/√10, and rms² is mean² + 0.9 s².  Errors are
+        # printed to two digits.
+        for row in rows[7:]:
+            mean, error, rms = float(row[4]), float(row[6]), float(row[7])
+            assert rms == pytest.approx(np.hypot(mean, 3.0 * error), rel=0.05)
         assert float(rows[-1][-1]) == pytest.approx(np.exp(20 / 1000), abs=1e-3)
 
     def test_runs_again(self, run: Run) -> None:

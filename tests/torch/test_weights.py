@@ -1,0 +1,20 @@
+"""The law of weights that is read from layers."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bnmc.torch.weights import weights_of  # noqa: E402
+
+
+def test_weights_of_pytorch_are_within_their_bound_in_all_layers():
+    """By default they are uniform on ± 1/√fan_in."""
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(30, 30, bias=False) for _ in range(3)]
+    found = weights_of(layers)
+    assert (found.law, found.gain) == ("pytorch", 1.0 / math.sqrt(3.0))
+    with torch.no_grad():
+        layers[1].weight[2, 3] = 1.02 / math.sqrt(30.0)
+    assert weights_of(layers).law == "uniform"
