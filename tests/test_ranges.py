@@ -45,6 +45,7 @@ OWNERS = {
 #: Arguments beside the one that is tried, of functions that need any.
 GIVEN = {
     "Chain": {"width": 8, "batch": 4, "norm": "none"},
+    "CorrelationMap.__call__": {"correlation": 0.5},
     "Estimate": BARE,
     "Estimate.from_samples": {"samples": [1.0, 2.0, 4.0]},
     "Estimate.compatible": {"other": 1.0},
