@@ -1,4 +1,4 @@
-"""Small faults in Python source: which there are, and the source with one of them.
+"""Small faults in Python source: which there are, a draw of them, and the source with one.
 
 A fault changes one comparison, operator, number or statement, as a slip of the author would:
 ``<`` for ``<=``, ``n`` for ``n - 1``, ``min`` for ``max``, ``and`` for ``or``, a lost statement.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Fault", "faults_of", "with_fault"]
+__all__ = ["Fault", "drawn", "faults_of", "with_fault"]
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt),
@@ -76,7 +78,8 @@ class Fault:
 
     def __str__(self) -> str:
         short = [" ".join(text.split()) for text in (self.was, self.becomes)]
-        return f"{self.path}:{self.first[0]}: {short[0]}  ->  {short[1]}"
+        line, column = self.first
+        return f"{self.path}:{line}:{column + 1}: {short[0]}  ->  {short[1]}"
 
 
 def faults_of(path: Path, root: Path) -> list[Fault]:
@@ -102,6 +105,22 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
         lines = () if function is None else range(seen.lineno, seen.end_lineno + 1)
         found.append(Fault(path, first, last, was, becomes, tuple(lines), is_default))
     return found
+
+
+def drawn(faults: Sequence[Fault], count: int, seed: int) -> list[Fault]:
+    """Return `count` faults, drawn without replacement.
+
+    A fault's place in the draw depends on its text and its file, and not on its line or on other
+    files: so a draw can be repeated after the package has changed, as far as its faults are left.
+    """
+    seen: Counter[tuple[Path, str, str]] = Counter()
+    places = {}
+    for fault in faults:
+        what = fault.path, fault.was, fault.becomes
+        text = f"{seed} {fault.path} {seen[what]} {fault.was} -> {fault.becomes}"
+        places[fault] = hashlib.sha256(text.encode()).digest()
+        seen[what] += 1
+    return sorted(places, key=lambda fault: places[fault])[:count]
 
 
 def with_fault(source: str, fault: Fault) -> str:

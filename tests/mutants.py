@@ -1,7 +1,8 @@
 """Put small faults into the package, one at a time, and see which ones the tests find.
 
 ``make mutants`` draws 40 faults in the files that differ from the branch ``main``;
-``make mutants ARGS="--all --faults 300 --seed 7"`` draws them in all files.  First the tests that
+``make mutants ARGS="--all --faults 300 --seed 7"`` draws them in all files.  A draw stays the same
+where the package does, so that it can be repeated when there are more tests.  First the tests that
 are not slow run once without a fault, to learn which tests execute which lines.  Then each fault
 meets the tests that execute its line: those that belong to its file first, then the fastest.  Tests
 that take more than `--seconds` together are left out.  A fault that no test finds *survives*:
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from architecture import imports
-from faults import Fault, faults_of, with_fault
+from faults import Fault, drawn, faults_of, with_fault
 
 __all__ = ["main"]
 
@@ -274,8 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = [fault for path in files for fault in faults_of(path, ROOT)]
     if not every:
         raise SystemExit("no file of the package differs: use --all, --files or --since")
-    drawn = random.Random(given.seed).sample(every, min(given.faults, len(every)))
-    print(f"{len(drawn)} of {len(every)} faults in {len(files)} files, seed {given.seed}")
+    found = drawn(every, given.faults, given.seed)
+    print(f"{len(found)} of {len(every)} faults in {len(files)} files, seed {given.seed}")
 
     with tempfile.TemporaryDirectory() as temporary:
         keep = given.keep or Path(temporary)
@@ -301,10 +301,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 given.json.write_text(text)
 
         with ThreadPoolExecutor(given.jobs) as pool:
-            list(pool.map(verdict, drawn))
-    counts = Counter(known[str(fault)]["verdict"] for fault in drawn)
-    found = counts["killed"] + counts["slow"]
-    print(f"found {found} of {len(drawn)}: {dict(counts)}")
+            list(pool.map(verdict, found))
+    counts = Counter(known[str(fault)]["verdict"] for fault in found)
+    killed = counts["killed"] + counts["slow"]
+    print(f"found {killed} of {len(found)}: {dict(counts)}")
 
 
 def _kept(path: Path | None, seed: int) -> dict[str, Any]:

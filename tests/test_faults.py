@@ -2,11 +2,13 @@
 
 import ast
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import mutants
 import pytest
-from faults import Fault, faults_of, with_fault
+from faults import Fault, drawn, faults_of, with_fault
+from scipy.stats import chi2
 
 SOURCE = '''\
 """Text with 1 < 2."""
@@ -67,6 +69,31 @@ def test_the_lines_of_a_default_are_those_of_its_function(tmp_path):
     assert found == {
         "3": ((1, 2, 3, 4), True), "4": ((2, 3), True), "5": ((3,), False), "6": ((4,), False),
     }  # fmt: skip
+
+
+def test_a_draw_keeps_its_faults_when_lines_and_files_are_added(package):
+    root, path = package
+    before = faults_of(path, root)
+    (root / path).write_text("\n\n" + SOURCE + "\n\nMORE = 5\n")
+    other = Path("src/bnmc/two.py")
+    (root / other).write_text("def f(x, y):\n    return x - y\n")
+    after = [*faults_of(other, root), *faults_of(path, root)]
+    old = [(one.was, one.becomes) for one in drawn(before, len(before), 1)]
+    new = [(one.was, one.becomes) for one in drawn(after, len(after), 1)]
+    assert len(new) > len(old)
+    assert [one for one in new if one in old] == old
+
+
+def test_draws_of_other_seeds_are_others_and_all_faults_are_drawn_alike(package):
+    """Over 4000 seeds, a fault of N is first 4000 / N times on average; all differences together
+    are a chi-square of N - 1 degrees of freedom, beyond its 1 - 1e-6 quantile with 1e-6."""
+    root, path = package
+    faults = faults_of(path, root)
+    firsts = Counter(drawn(faults, 1, seed)[0] for seed in range(4000))
+    mean = 4000 / len(faults)
+    statistic = sum((firsts[one] - mean) ** 2 / mean for one in faults)
+    assert statistic < chi2.isf(1e-6, len(faults) - 1)
+    assert len(set(drawn(faults, len(faults), 3))) == len(faults)
 
 
 def test_defaults_meet_the_test_that_reads_them():
