@@ -1,13 +1,15 @@
 """Batches wider than a panel of the factor, or than a slab of a product."""
 
+import itertools
+
 import numpy as np
 import pytest
 from oracle import semidefinite_cholesky
 
 from bnmc import Chain, simulate
-from bnmc._kernels.cpu import blocks, factor, memory, numbers
+from bnmc._kernels.cpu import blocks, factor, layers, memory, numbers
 from bnmc._kernels.scalar import codes
-from bnmc.simulation.engine import conditional
+from bnmc.simulation.engine import conditional, rows
 
 EPS = np.finfo(np.float64).eps
 
@@ -92,6 +94,57 @@ def test_products_are_subtracted_whatever_the_parts(python):
     np.testing.assert_array_equal(whole[:start], matrix[:start])
 
 
+@pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
+def test_a_panel_is_extended_whatever_the_parts(python):
+    """The rows of a factor on the right of its first block, also beyond a piece; row 6 is zero."""
+    order, first, panel = 340 if not python else 90, memory.PANEL, memory.PANEL
+    matrix = wishart(order, 2 * order, 4)
+    matrix[:, 6] = matrix[6] = 0.0
+    exact = semidefinite_cholesky(matrix)[first:, :panel]
+    found = []
+    for cuts in ((first, order), (first, 68, 81, order)):
+        own, out = np.triu(matrix), np.zeros((order, order))
+        space, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
+        diagonal = np.maximum(np.diag(matrix), 1e-3)
+        body_of(factor.factor_block, python)(
+            own, diagonal, np.arange(order), 3.0, space, out, regular, 0, panel
+        )
+        for begin, stop in itertools.pairwise(cuts):
+            body_of(factor.extend_panel, python)(own, 3.0, space, out, 0, begin, stop)
+        np.testing.assert_array_equal(out[first:, :panel], 3.0 * space[:, first:order].T)
+        found.append(space[:, first:order].T)
+    np.testing.assert_allclose(found[0], exact, rtol=0, atol=100 * order * EPS)
+    np.testing.assert_array_equal(found[1], found[0])
+    assert not found[0][:, 6].any()
+
+
+@pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
+def test_rows_of_tiles_are_merged_whatever_the_parts(python):
+    """Of integers, whose sums are exact; a matrix that is not finite in its last row is told."""
+    columns, panels, width = 22, 3, 8
+    law = codes.Law(width, columns, columns, codes.NORM_NONE, 0.0, 1.0, 0.0)
+    rng = np.random.default_rng(5)
+    sums = rng.integers(-9, 9, (panels, memory.tile_sums(columns))).astype(np.float64)
+    merge = body_of(layers.merge_tiles, python)
+    exact = np.full((columns, columns), np.nan)
+    position = 0
+    for i in range(0, memory.padded(columns), 4):
+        for j in range(0, i + 1, 4):
+            tile = sums[:, position : position + 16].sum(axis=0).reshape(4, 4) / width
+            position += 16
+            for row, column in itertools.product(range(i, i + 4), range(j, j + 4)):
+                if column <= row < columns:
+                    exact[row, column] = exact[column, row] = tile[row - i, column - j]
+    total, gram = np.ones(memory.tile_sums(columns)), np.zeros((columns, columns))
+    assert all(merge(sums, law, total, gram, *part) for part in ((2, 6), (0, 1), (1, 2)))
+    np.testing.assert_array_equal(gram, exact)
+    sums[1, -16] = np.inf
+    assert merge(sums, law, total, gram, 0, 5)
+    assert not merge(sums, law, total, gram, 0, 6)
+    sums[1, -16], sums[2, 0] = 0.0, np.nan
+    assert not merge(sums, law, total, gram, 0, 6)
+
+
 def test_least_pivots_of_several_panels():
     """The least of the squared relative distances of a sample from the span of earlier ones."""
     matrices = np.array([wishart(80, 100, seed) for seed in range(3)])
@@ -136,10 +189,12 @@ def test_products_of_more_columns_than_a_slab(columns):
     np.testing.assert_array_equal(view[:columns, :64], before + product)
 
 
-def test_threads_share_the_factor_of_one_chain(monkeypatch):
+def test_threads_share_the_factor_and_the_sums_of_one_chain(monkeypatch):
     """A layer of three panels of rows, whose covariance has three panels of columns."""
-    monkeypatch.setattr(conditional, "SHARED_ROWS", 1)
-    start = np.random.default_rng(0).standard_normal((1100, 150))
+    for module in (conditional, rows):
+        monkeypatch.setattr(module, "SHARED_ROWS", 1)
+    generator = np.random.default_rng(0)
+    start = generator.standard_normal((1100, 150))
     runs = [
         simulate(
             Chain(1100, 150, "relu"), 2, initial=start, rng=1, threads=threads,

@@ -340,9 +340,15 @@ def unpack_gram(sums, law, gram):
 
     Returns whether all of it is finite.
     """
+    return unpack_tiles(sums, law, gram, 0, (law.columns + 3) // 4)
+
+
+@kernel
+def unpack_tiles(sums, law, gram, first, last):
+    """Write rows first:last of tiles, as `unpack_gram` does."""
     finite = True
-    position = 0
-    for tile_i in range((law.columns + 3) // 4):
+    position = 8 * first * (first + 1)
+    for tile_i in range(first, last):
         for tile_j in range(tile_i + 1):
             for k in range(16):
                 i, j = 4 * tile_i + k // 4, 4 * tile_j + k % 4

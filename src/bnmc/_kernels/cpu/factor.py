@@ -1,9 +1,10 @@
 """The triangular factor of a covariance, a panel of columns at a time.
 
-`factor_panel` makes `PANEL` columns, four at a time; what they contribute to the columns on their
-right is then subtracted at once (`subtract_products`), which is most of the work at a large order.
-An entry of the result does not depend on how the rows of that product are shared among threads.
-The columns are made in the upper triangle of the symmetric matrix, where they are rows.
+The columns are made in the upper triangle of the symmetric matrix, where they are rows.  `PANEL`
+rows are made at a time: first the block at the diagonal (`factor_block`), then what is on its right
+(`extend_panel`).  What they contribute to the rows below is then subtracted at once
+(`subtract_products`), which is most of the work at a large order.  Threads may share the two last
+steps; an entry of the result does not depend on how.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.memory import PANEL
 from bnmc._kernels.cpu.vectors import flat, load_strip, scale_add, store, zero_strip
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+
+#: Columns of a panel that are made at a time: their rows take 128 KiB, and stay in the cache.
+PIECE = 256
 
 
 @kernel
@@ -46,20 +50,22 @@ def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
     order = matrix.shape[0]
     for first in range(0, order, PANEL):
         last = min(first + PANEL, order)
-        factor_panel(matrix, diagonal, twin, scale, factor, regular, first, last)
+        factor_block(matrix, diagonal, twin, scale, panel, factor, regular, first, last)
         if last < order:
-            copy_panel(matrix, first, last, panel)
+            extend_panel(matrix, scale, panel, factor, first, last, order)
             subtract_products(matrix, panel, last, order)
     copy_twins(twin, factor)
 
 
 @kernel
-def factor_panel(matrix, diagonal, twin, scale, factor, regular, first, last):
-    """Write columns first:last of the factor, and without `scale` as rows of the matrix.
+def factor_block(matrix, diagonal, twin, scale, panel, factor, regular, first, last):
+    """Write the block of the factor at the diagonal, and without `scale` as rows of the matrix.
 
-    What columns to their left contribute has been subtracted from the matrix.
+    What columns to its left contribute has been subtracted from the matrix.  The first row of
+    `panel` receives the inverses of the diagonal entries, in its places first:last.
     """
     order = matrix.shape[0]
+    inverses = panel[0]
     for begin in range(first, last, 4):
         end = min(begin + 4, last)
         row0, row1 = matrix[begin], matrix[min(begin + 1, order - 1)]
@@ -71,29 +77,63 @@ def factor_panel(matrix, diagonal, twin, scale, factor, regular, first, last):
             f2 = row2[k] if k > begin + 2 else 0.0
             # Unsigned, so that the compiler need not look for negative indices.
             if k > begin:  # for the first of four, f0, f1 and f2 are 0
-                for i in range(np.uintp(k), np.uintp(order)):
+                for i in range(np.uintp(k), np.uintp(last)):
                     row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
             pivot = row[k]
             regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
             inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
             diagonal[k] = pivot / diagonal[k] if regular[k] else 0.0
-            for i in range(np.uintp(k), np.uintp(order)):
+            inverses[k] = inverse
+            for i in range(np.uintp(k), np.uintp(last)):
                 row[i] *= inverse
                 factor[i, k] = scale * row[i]
         for k in range(end, last):
             row = matrix[k]
             f0, f1, f2, f3 = row0[k], row1[k], row2[k], row3[k]
-            for i in range(np.uintp(k), np.uintp(order)):
+            for i in range(np.uintp(k), np.uintp(last)):
                 row[i] -= (f0 * row0[i] + f1 * row1[i]) + (f2 * row2[i] + f3 * row3[i])
 
 
 @kernel
-def copy_panel(matrix, first, last, panel):
-    """Copy rows first:last of a matrix, from column `last` on, to where they are read fast."""
-    for k in range(first, last):
-        row, copy = matrix[k], panel[k - first]
-        for i in range(np.uintp(last), np.uintp(matrix.shape[0])):
-            copy[i] = row[i]
+def extend_panel(matrix, scale, panel, factor, first, begin, stop):
+    """Continue the rows of the block that begins at `first` to columns begin:stop on its right.
+
+    They are made in `panel`, whose rows are in different sets of a cache, a piece at a time that
+    stays in the cache, and written to the factor times `scale`.
+    """
+    inverses = panel[0]
+    for left in range(begin, stop, PIECE):
+        right = min(left + PIECE, stop)
+        for k in range(PANEL):
+            copy, row = panel[k], matrix[first + k]
+            for i in range(np.uintp(left), np.uintp(right)):
+                copy[i] = row[i]
+        for start in range(0, PANEL, 4):
+            row0, row1, row2, row3 = (
+                panel[start], panel[start + 1], panel[start + 2], panel[start + 3]
+            )  # fmt: skip
+            at = first + start
+            made0, made1, made2, made3 = matrix[at], matrix[at + 1], matrix[at + 2], matrix[at + 3]
+            for k in range(start, start + 4):
+                row, at = panel[k], first + k
+                if k > start:
+                    f0 = made0[at]
+                    f1 = made1[at] if k > start + 1 else 0.0
+                    f2 = made2[at] if k > start + 2 else 0.0
+                    for i in range(np.uintp(left), np.uintp(right)):
+                        row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
+                inverse = inverses[at]
+                for i in range(np.uintp(left), np.uintp(right)):
+                    row[i] *= inverse
+            for k in range(start + 4, PANEL):
+                row, at = panel[k], first + k
+                f0, f1, f2, f3 = made0[at], made1[at], made2[at], made3[at]
+                for i in range(np.uintp(left), np.uintp(right)):
+                    row[i] -= (f0 * row0[i] + f1 * row1[i]) + (f2 * row2[i] + f3 * row3[i])
+        for i in range(np.uintp(left), np.uintp(right)):
+            column = factor[i]
+            for k in range(PANEL):
+                column[first + k] = scale * panel[k, i]
 
 
 @kernel

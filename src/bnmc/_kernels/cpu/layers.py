@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from bnmc._kernels.compiling import kernel
-from bnmc._kernels.cpu.blocks import add_gram, copy_matrix, unpack_gram
+from bnmc._kernels.cpu.blocks import add_gram, copy_matrix, unpack_gram, unpack_tiles
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import draw_rows, factorise, multiply_rows
 from bnmc._kernels.cpu.scaling import copy_numbers, rescale
@@ -220,11 +220,10 @@ def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work,
         last_row = min(first_row + panel, law.width)
         degenerate = draw_rows(
             sigma, law, x, kept, first_row, last_row, draw, work.block, work.means, work.scales,
-            work.partial, work.sums, work.factor, work.regular,
+            work.partial, panel_sums[number], work.factor, work.regular,
         )  # fmt: skip
         if degenerate >= 0:
             return degenerate
-        copy_numbers(work.sums, panel_sums[number])
     return -1
 
 
@@ -249,11 +248,21 @@ def multiply_panels(
 @kernel
 def merge_panels(panel_sums, law, total, gram):
     """Add the sums of panels in their order; return whether the Gram matrix is finite."""
-    total[:] = 0.0
-    for number in range(panel_sums.shape[0]):
-        for k in range(total.shape[0]):
-            total[k] += panel_sums[number, k]
-    return unpack_gram(total, law, gram)
+    return merge_tiles(panel_sums, law, total, gram, 0, (law.columns + 3) // 4)
+
+
+@kernel
+def merge_tiles(panel_sums, law, total, gram, first, last):
+    """Merge rows first:last of tiles, as `merge_panels` does, a row of tiles at a time."""
+    finite = True
+    for row in range(first, last):
+        begin, end = 8 * row * (row + 1), 8 * (row + 1) * (row + 2)
+        total[begin:end] = 0.0
+        for number in range(panel_sums.shape[0]):
+            for k in range(np.uintp(begin), np.uintp(end)):
+                total[k] += panel_sums[number, k]
+        finite = unpack_tiles(total, law, gram, row, row + 1) and finite
+    return finite
 
 
 @kernel

@@ -15,15 +15,11 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.covariance import WithBias
 from bnmc.simulation.engine.passes import Passes
-from bnmc.simulation.engine.rows import RowSampler, Share
+from bnmc.simulation.engine.rows import SHARED_ROWS, RowSampler, Share
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import Frames
 
 __all__ = ["ConditionalSampler"]
-
-#: Rows of a triangle from which on threads share it: smaller ones take less time than the threads
-#: take to start.
-SHARED_ROWS = 512
 
 
 class ConditionalSampler(RowSampler):
@@ -118,25 +114,37 @@ class ConditionalSampler(RowSampler):
         )
         for first in range(0, self.columns, memory.PANEL):
             last = min(first + memory.PANEL, self.columns)
-            factor.factor_panel(
-                own.covariance, own.diagonal, own.twin, scale, own.factor, own.regular, first, last
-            )
+            factor.factor_block(
+                own.covariance, own.diagonal, own.twin, scale, own.panel, own.factor, own.regular,
+                first, last,
+            )  # fmt: skip
             if last == self.columns:
                 break
-            factor.copy_panel(own.covariance, first, last, own.panel)
+
+            def extend(begin: int, end: int, first: int = first, start: int = last) -> int:
+                left, right = (self._column_of_part(start, number) for number in (begin, end))
+                factor.extend_panel(
+                    own.covariance, scale, own.panel, own.factor, first, left, right
+                )
+                return -1
 
             def subtract(begin: int, end: int, start: int = last) -> int:
                 row, stop = (self._row_of_part(start, number) for number in (begin, end))
                 factor.subtract_products(own.covariance, own.panel, row, stop)
                 return -1
 
-            if share is None or self.columns - last < SHARED_ROWS:
-                subtract(0, self.panels)
-            else:
-                share(subtract)
+            for task in (extend, subtract):
+                if share is None or self.columns - last < SHARED_ROWS:
+                    task(0, self.panels)
+                else:
+                    share(task)
         factor.copy_twins(own.twin, own.factor)
         least: float = rows.least_pivot(self.law, own.twin, own.diagonal)
         return least
+
+    def _column_of_part(self, start: int, number: int) -> int:
+        """Return the column, from `start` on, before which `number` panels' work lies."""
+        return start + (self.columns - start) * number // self.panels
 
     def _row_of_part(self, start: int, number: int) -> int:
         """Return the row of a triangle, from `start` on, before which `number` panels' work lies.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -25,6 +26,10 @@ __all__ = ["Share"]
 
 #: A function that calls a task on ranges of panels that make up a layer, and returns its results.
 Share = Callable[[Callable[[int, int], int]], list[int]]
+
+#: Order of a triangle from which on threads share it: smaller ones take less time than the threads
+#: take to start.
+SHARED_ROWS = 512
 
 #: Relative pivot of a Gram matrix below which float32 rows do not resolve the samples.  In each
 #: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
@@ -249,11 +254,18 @@ class RowSampler(ScaledSampler):
 
     def _one_layer(self, index: int, layer: int, share: Share) -> None:
         """Make one layer of one chain; `share` runs a task on ranges that make up all panels."""
-        sums = self.work().sums.size
-        panel_sums = np.zeros((self.panels, sums))
+        panel_sums, total = self._sums
         x = self.rows_of_x(index)
         degenerate = share(self._layer_task(index, layer, x, panel_sums, share))
-        finite = layers.merge_panels(panel_sums, self.law, np.zeros(sums), self.grams[index])
+
+        def merge(first: int, last: int) -> int:
+            begin, end = (self._tiles_of_part(number) for number in (first, last))
+            return int(
+                layers.merge_tiles(panel_sums, self.law, total, self.grams[index], begin, end)
+            )
+
+        shared = self.columns >= SHARED_ROWS
+        finite = all(share(merge) if shared else [merge(0, self.panels)])
         if self.is_scaled and finite:
             a = self.activations[index, layer % 2] if self.keeps_a else self.activations[0, 0]
             finite = rescale(self.grams[index], x, a, self.exponents[index], self.lift)
@@ -261,6 +273,19 @@ class RowSampler(ScaledSampler):
         if rows or not finite:
             status = codes.ZERO_VARIANCE if finite else codes.NOT_FINITE
             raise_stopped(status, self.offset + index, layer, min(rows, default=-1))
+
+    @property
+    def _sums(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The buffers of the calling thread for the sums of all panels, and for their total."""
+        if not hasattr(self._buffers, "sums"):
+            sums = memory.tile_sums(self.columns)
+            self._buffers.sums = np.zeros((self.panels, sums)), np.zeros(sums)
+        found: tuple[NDArray[np.float64], NDArray[np.float64]] = self._buffers.sums
+        return found
+
+    def _tiles_of_part(self, number: int) -> int:
+        """Return the row of tiles before which the work of `number` panels lies, of a triangle."""
+        return round(memory.padded(self.columns) // 4 * math.sqrt(number / self.panels))
 
     def _layer_task(
         self, index: int, layer: int, x: FloatArray, panel_sums: FloatArray, share: Share
