@@ -1,10 +1,12 @@
-"""Roots of functions of the variance: in which intervals of the search they lie."""
+"""Fixed points of the variance: intervals of their search, and factors per layer that are 1."""
 
 import math
 
 import pytest
 
-from bnmc.mean_field.correlation.variance import roots
+from bnmc.mean_field import CorrelationMap
+from bnmc.mean_field.correlation.layer import pair_layer
+from bnmc.mean_field.correlation.variance import attractor, roots, variance_points
 
 
 def crossing(*points):
@@ -22,3 +24,36 @@ def test_roots_in_neighbouring_intervals_are_two(smallest):
 def test_the_first_and_the_last_interval_are_searched():
     points = (-12 + 1 / 16, 12 - 1 / 16)
     assert roots(crossing(*points)) == pytest.approx([10**point for point in points], rel=1e-12)
+
+
+# The distance of float64 numbers just below 1; above 1 it is twice that.
+ULP = 2.0**-53
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit"),
+    [
+        (1.0 - 17 * ULP, 0.0),
+        (1.0 - 16 * ULP, 3.0),
+        (1.0, 3.0),
+        (1.0 + 16 * ULP, 3.0),
+        (1.0 + 18 * ULP, math.inf),
+    ],
+)
+def test_a_factor_per_layer_within_rounding_is_one(rate, limit):
+    """Eight of the distances after 1 are rounding, on both sides and with the ends.
+
+    Then every variance is a fixed point, and a network keeps the one that it starts with.
+    """
+    layer = pair_layer("linear", rate, 0.0, "none", "norm-activation", 0.0, 0.0)
+    assert layer.scale_rate == rate
+    expected = [] if limit == 3.0 else [0.0]
+    assert [point.variance for point in variance_points(layer)] == expected
+    assert attractor(layer, 3.0) == limit
+    assert CorrelationMap("linear", weight_variance=rate).phase().name == "critical"
+
+
+@pytest.mark.parametrize("steps", [15, 16])
+def test_a_bias_makes_the_variance_diverge_if_the_factor_is_one(steps):
+    layer = pair_layer("linear", 1.0 - steps * ULP, 0.1, "none", "norm-activation", 0.0, 0.0)
+    assert attractor(layer, 3.0) == math.inf

@@ -83,7 +83,7 @@ def attractor(layer: PairLayer, start: float) -> float:
     V(q) = ∫ σ(x)² exp(−x²/(2q)) dx/√(2πq), so d ln V/d ln q ≥ −1/2, and the slope of the map at a
     fixed point is at least −1/2.
     """
-    if layer.is_scale_free and layer.scale_rate > 1.0 - _ONE:
+    if layer.is_scale_free and layer.scale_rate >= 1.0 - _ONE:
         constant = layer.scale_rate <= 1.0 + _ONE and layer.bias_variance == 0.0
         return start if constant else math.inf
     points = [point.variance for point in variance_points(layer)]
