@@ -137,3 +137,18 @@ def test_an_undeclared_kink_raises_with_the_result():
     with pytest.raises(PartialEstimateError) as caught:
         edge_of_chaos(hidden, 0.1)
     assert caught.value.partial.weight_variance > 0
+
+
+def test_a_variance_of_zero_that_repels_has_the_next_slope_after_one():
+    """σ = |x| + d maps q to q + 2d √(2q/π) + d² at the weight 1, so that all variances rise.
+
+    V(q)/q is 1 to less than 1e-3 at the smallest variance that does not count as 0.
+    """
+    offset = 5e-10
+    shifted = Activation(
+        lambda x: abs(x) + offset, kinks=(0.0,), derivative=lambda x: 1.0 if x > 0.0 else -1.0
+    )
+    edge = edge_of_chaos(shifted)
+    assert (float(edge.weight_variance), float(edge.variance)) == (1.0, 0.0)
+    assert float(edge.variance_slope) == np.nextafter(1.0, 2.0)
+    assert not edge.stable

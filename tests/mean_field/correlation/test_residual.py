@@ -164,3 +164,25 @@ def test_the_edge_has_no_law_here():
     b = w * gap.variance * (gap.gradient_factor - 1.0)
     with pytest.raises(ArgumentError, match="off the edge"):
         residual_growth("tanh", norm="rms", bias_variance=b)
+
+
+@pytest.mark.parametrize("left", [-1.0, -0.3, 0.4])
+def test_homogeneous_activations_with_any_two_slopes(left):
+    """1 − Φ = δ − K δ^(3/2) from the dual of α x + β |x|, with α and β known; K has the laws.
+
+    The next term of 1 − Φ is smaller by the factor δ = 1e-5; rounding is about 1e-8 of K.
+    """
+    w, delta = 1.5, 1e-5
+    alpha, beta = 0.5 * (1 + left), 0.5 * (1 - left)
+    c = 1 - delta
+    of_abs = 2 / math.pi * (math.sqrt((1 - c) * (1 + c)) + c * math.asin(c))
+    size = alpha**2 + beta**2
+    bend = (delta - (1 - (alpha**2 * c + beta**2 * of_abs) / size)) / delta**1.5
+    own = Activation(lambda x: x if x > 0 else left * x, kinks=(0.0,))
+    kappa = w * size
+    found = residual_growth(own, weight_variance=w)
+    assert found.variance.rate == pytest.approx(1 + kappa, rel=1e-14)
+    root = 2 * (1 + kappa) / (kappa * bend)
+    assert found.correlation.coefficient == pytest.approx(root**2, rel=1e-4)
+    found = residual_growth(own, weight_variance=w, norm="rms")
+    assert found.correlation.coefficient == pytest.approx(4 / bend**2, rel=1e-4)
