@@ -220,3 +220,32 @@ def test_nonlinearity_leaves_out_the_lengths_of_samples():
     law = along(Chain(10, 1, "relu", norm="rms"), [[3.0]], 4)
     np.testing.assert_allclose(law.nonlinearity, 0.0, atol=1e-12)
     assert law.holds_from == 1
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.5])
+def test_changes_of_lengths_are_visible_as_far_as_eps_lets_them(eps):
+    """A change of the length of sample i alone shrinks by 1 − ρ_i, and others are seen in full.
+
+    With R the covariance of rows, the first is e_i e_iᵀ R + R e_i e_iᵀ, to first order; the others
+    leave the diagonal.  Without eps ρ_i is 1.
+    """
+    chain = Chain(10, 3, "tanh", norm="rms", eps=eps)
+    rows = gaussian_rows(chain, START)
+    root = rows.vectors * np.sqrt(rows.values)
+    covariance, inverse = root @ root.T, np.linalg.inv(root)
+    terms = norm_terms(chain, rows, START, np.eye(3))
+
+    def of(change):
+        """Return the covariance of a change of R that has a random factor, in coordinates of A."""
+        x = packed(inverse @ change @ inverse.T)
+        return np.outer(x, x)
+
+    for i, rho in enumerate(np.diagonal(START) / (np.diagonal(START) + eps)):
+        change = np.zeros((3, 3))
+        change[i] += covariance[i]
+        change[:, i] += covariance[i]
+        seen = of(change)
+        tolerance = 1e-12 * np.abs(seen).max()
+        np.testing.assert_allclose(terms.visible(seen), (1 - rho) ** 2 * seen, atol=tolerance)
+    turned = of(np.ones((3, 3)) - np.eye(3))
+    np.testing.assert_allclose(terms.visible(turned), turned, atol=1e-12 * np.abs(turned).max())

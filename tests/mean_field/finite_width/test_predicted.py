@@ -1,5 +1,7 @@
 """Predicted fluctuations against closed forms and simulation, and what raises."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from slow_cases import some
@@ -117,6 +119,25 @@ def test_bad_arguments_of_predictions():
             law.autocorrelation(np.eye(4), lags)
     with pytest.raises(ArgumentError, match="first order"):
         law.autocorrelation(lambda G: np.sum((G - law.fixed_point.gram) ** 2), [1])
+
+
+def test_errors_are_differences_of_two_quadratures_and_that_of_the_fixed_point():
+    """If one quadrature is given twice, the error of the fixed point is left; a root halves it.
+
+    If the other one has four times the variances, mean squares differ by three times the value and
+    mean norms by the value.
+    """
+    law = fluctuations("relu", 4)
+    same = replace(law, coarse=law.sectors)
+    square, distance = same.mean_square(10), same.mean_distance(10)
+    alone = square.stderr / square.value
+    assert 0.0 < alone < 1e-3
+    assert distance.stderr / distance.value == pytest.approx(0.5 * alone, rel=1e-12)
+    larger = tuple(replace(sector, variance=4.0 * sector.variance) for sector in law.sectors)
+    apart = replace(law, coarse=larger)
+    square, distance = apart.mean_square(10), apart.mean_distance(10)
+    assert square.stderr / square.value == pytest.approx(3.0 + alone, rel=1e-12)
+    assert distance.stderr / distance.value == pytest.approx(1.0 + 0.5 * alone, rel=1e-9)
 
 
 def test_prediction_prints_and_converts():
