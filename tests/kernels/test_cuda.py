@@ -89,6 +89,32 @@ def test_rows(norm, dtype):
     np.testing.assert_array_equal(status, np.where(without, kernels.ZERO_VARIANCE, kernels.OK))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_least_variance_of_a_row_is_that_of_the_cpu(dtype):
+    """The rows are 1 and 1 + 2k units of rounding: their variance is k² units squared.
+
+    A row of n entries has a variance if it exceeds (n units)² of its mean square, so if k > 2.
+    """
+    row = device.normalise_activate_row("linear", "batch", dtype)
+
+    @cuda.jit
+    def rows(h, out, status):
+        status[cuda.threadIdx.x] = row(h[cuda.threadIdx.x], out[cuda.threadIdx.x], 0.0)
+
+    h = np.ones((4, 2), dtype)
+    h[:, 1] += 2 * np.arange(1, 5).astype(dtype) * np.finfo(dtype).eps
+    out, status = np.zeros_like(h), np.full(4, -1)
+    launched(rows, 4, h, out, status)
+    assert status.tolist() == [kernels.ZERO_VARIANCE] * 2 + [kernels.OK] * 2
+    np.testing.assert_array_equal(out, [[0, 0], [0, 0], [-1, 1], [-1, 1]])
+    chain = bnmc.Chain(4, 2, "linear")
+    law, work = kernels.law(chain), kernels.workspace(chain, dtype)
+    linear = kernels.activation("linear")
+    for own, expected in zip(h, status, strict=True):
+        found = kernels.normalise_activate_row(linear, law, own, np.zeros(2, dtype), work)
+        assert found == expected
+
+
 def test_activations_of_the_user():
     swish = bnmc.Activation(lambda x: x / (1 + np.exp(-2 * x)), name="swish")
     function = device.activation(swish, "float64")
