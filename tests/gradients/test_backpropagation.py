@@ -18,6 +18,7 @@ from bnmc.errors import (
     ArgumentTypeError,
     Interrupted,
     PartialEstimateError,
+    ZeroVarianceError,
 )
 from bnmc.gradients import backpropagation, descent, drawn, parts
 
@@ -231,6 +232,48 @@ def test_gradients_that_float32_does_not_resolve_continue_in_float64(monkeypatch
     difference = run.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
     spread = np.hypot(run.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
     assert (np.abs(difference) < 6 * spread / math.sqrt(50)).all()
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "haar"])
+@pytest.mark.parametrize("distance", [1.0, 1e-4])
+def test_float32_goes_on_unless_the_gradients_of_samples_are_too_alike(
+    weights, distance, monkeypatch
+):
+    """Directions at this distance of two samples: δᵀδ has a relative pivot of its square."""
+    seen = set()
+    make = descent.Buffers
+
+    def noted(chain, inputs, forward, backward, hidden):
+        seen.add((forward.name, backward.name))
+        return make(chain, inputs, forward, backward, hidden)
+
+    monkeypatch.setattr(descent, "Buffers", noted)
+    rows = np.random.default_rng(2).standard_normal((64, 4))
+    rows[:, 1] = (1.0 - distance) * rows[:, 0] + distance * rows[:, 1]
+    run = bnmc.backpropagate(
+        Chain(64, 4, "tanh", weights=weights), 3, loss=rows, dtype="float32", rng=0
+    )
+    assert run.widened == ()
+    assert seen == {("float32", "float32")} | (
+        set() if distance == 1.0 else {("float32", "float64")}
+    )
+
+
+@pytest.mark.parametrize("weights", ["gaussian", "haar"])
+def test_the_backward_pass_names_the_layer_of_a_row_without_variance(weights, monkeypatch):
+    """A forward pass finds such a row first, so the Gram matrix changes between the two passes."""
+    make = parts.Forward.stretch
+
+    def changed(*arguments):
+        stretch = make(*arguments)
+        # Layer 2 has equal samples, so no row of layer 3 has a variance.
+        stretch.grams[:, 2] = 1.0
+        return stretch
+
+    monkeypatch.setattr(parts.Forward, "stretch", changed)
+    with pytest.raises(ZeroVarianceError) as raised:
+        bnmc.backpropagate(Chain(30, 4, "tanh", weights=weights), 5, chains=2, rng=0, threads=1)
+    assert (raised.value.chain, raised.value.layer, raised.value.row) == (0, 3, 0)
 
 
 @pytest.mark.parametrize("skip", [0.0, 0.5])
