@@ -1275,6 +1275,9 @@ def test_buffers_do_not_overlap(threads, dtype, source):
             assert own.threads % own.parts == 0
             assert at.tile + numbers <= at.shares
             assert (at.shares + own.parts * own.vectors * own.vector) * size <= at.end
+        else:
+            # Words are shared by the quads of whole rows alone, so no others take memory.
+            assert at.words * 4 == at.factor * size
         assert own.classes * own.edge >= columns
         assert 1 <= own.splits <= max(1, own.threads // own.squares)
         # The squares of all classes hold every entry of the lower triangle.

@@ -88,6 +88,22 @@ def test_bits_depend_neither_on_blocks_nor_on_chunks_nor_on_other_chains():
     assert_equal_to_rounding(simulate(chain, 1, rng=2, chains=2), runs[0])
 
 
+def test_blocks_make_further_sums_in_each_layer():
+    """The sums of one layer, and the counts of blocks that have made them, serve the next one."""
+    chain = haar(70, 2, norm="batch-uncentred")
+
+    def run(processors):
+        with mock.patch(f"{SAMPLERS}.processors", return_value=processors):
+            return simulate(chain, 2, rng=2, backend="cuda")
+
+    orthogonal_kernels_of.cache_clear()
+    with mock.patch.object(orthogonal_layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
+        several, one = run(100), run(1)
+    orthogonal_kernels_of.cache_clear()
+    assert_equal_to_rounding(simulate(chain, 2, rng=2), several, 2)
+    assert np.array_equal(several.gram, one.gram)
+
+
 def test_a_run_goes_on_here_and_elsewhere():
     chain, options = haar(20, 3, skip=0.5), {"rng": 3}
     whole = simulate(chain, 2, backend="cuda", **options)
