@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
+import bnmc
 from bnmc._claims import claims
+from bnmc._claims.layer import Layer
 
 #: The mean square of two rows up to which they are rounding errors.
 NOTHING = 1e-10
@@ -33,3 +35,29 @@ def test_mean_squares_up_to_a_rounding_error_say_nothing(total, counts):
     assert fourth.observed[0, 0] == pytest.approx(2.0 if counts else expected, rel=1e-9)
     assert fourth.expected[0, 0] == expected
     assert norms.observed[0, 0] == pytest.approx(2.0 if counts else 0.0, abs=1e-9)
+
+
+def one_step(y):
+    """Return the claims on states (calls, 4, 3) as one step of a chain from given states."""
+    chain = bnmc.Chain(4, 3, "relu")
+    before = np.random.default_rng(0).standard_normal(y.shape)
+    return claims.of_one_step(chain, Layer.of(chain, before, 0), y, 2.0**-52)[0]
+
+
+def test_the_mean_of_one_step_is_that_of_each_sample_over_rows():
+    """A shift of two samples in opposite directions cancels over the batch, not over rows."""
+    y = np.random.default_rng(1).standard_normal((6, 4, 3))
+    y -= y.mean(axis=1, keepdims=True)
+    found = one_step(y + np.array([1.0, -1.0, 0.0]))["one step: mean 0"]
+    np.testing.assert_allclose(found.observed, np.tile([1.0, -1.0, 0.0], (6, 1)), atol=1e-14)
+    assert not found.expected.any()
+
+
+def test_calls_without_a_product_are_expected_to_have_none():
+    """The rows of every second call are zero where those of the call before it are not."""
+    y = np.random.default_rng(2).standard_normal((6, 4, 3))
+    y[::2, :2] = 0.0
+    y[1::2, 2:] = 0.0
+    found = one_step(y)["one step: calls independent"]
+    assert not found.observed[:, 1].any()
+    np.testing.assert_array_equal(found.expected[:, 1], np.zeros(3))
