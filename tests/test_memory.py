@@ -47,6 +47,9 @@ CALLS = {
     "training, results": lambda: train_networks(
         "ntk", X, LABELS, np.arange(60), width=2, networks=200, rng=0
     ),
+    "training, results of tests": lambda: train_networks(
+        "ntk", X[:, :10], LABELS[:10], np.arange(60), width=2, networks=200, test=X[:, 10:], rng=0
+    ),
     "networks, weights": lambda: nngp(X[:, :6], 3, width=512, networks=2, **NETWORKS),
     "networks, rows": lambda: ntk(X, 8, width=200, networks=2, **NETWORKS),
     "networks, results": lambda: nngp(X, 1, width=8, networks=200, **NETWORKS),

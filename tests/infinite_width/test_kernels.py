@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bnmc import Activation
+from bnmc._support import array_arguments
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -287,3 +288,16 @@ def test_bad_input_raises(options, kind):
 def test_large_results_raise_before_any_work():
     with pytest.raises(ResultTooLargeError):
         ntk(np.ones((1, 1_000_000)), 1, other=np.ones((1, 10_000_000)))
+
+
+def test_the_matrices_of_a_batch_are_counted(monkeypatch):
+    """Of 256 samples in one, two or four batches: all that differs is quadratic in the batch."""
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    requests = []
+    for batch in (256, 128, 64):
+        with pytest.raises(ResultTooLargeError, match="smaller batches") as caught:
+            nngp(np.ones((1, 256)), 2, activation="relu", norm="batch", batch=batch, skip=0.5)
+        requests.append(caught.value.requested)
+    one, two, four = requests
+    assert one - two == 4 * (two - four)
+    assert two - four >= 8 * (128**2 - 64**2)  # at least one matrix of float64
