@@ -536,6 +536,13 @@ def test_arguments_are_checked_also_where_samples_make_them_idle(samples):
             check(RELU, samples=samples, **{name: value})
 
 
+def test_the_largest_number_of_layers(samples):
+    assert check(RELU, samples=samples, max_layers=2**30, rng=0).rows
+    for value in (2**30 + 1, 2**31):
+        with pytest.raises(ArgumentError, match=f"^max_layers: got {value}, "):
+            check(RELU, samples=samples, max_layers=value)
+
+
 def test_bad_activations_and_weights(samples):
     zero = bnmc.Chain(10, 3, bnmc.Activation(lambda x: 0.0 * x))
     for step in (None, network("relu", np.random.default_rng(31))):
