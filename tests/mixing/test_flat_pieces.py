@@ -54,3 +54,13 @@ def test_equal_values_at_points_of_the_grid_are_no_piece():
     # It has the same value at all points of an even grid over [-1, 1] with 6000 points.
     pieces = flat_pieces(Activation(lambda x: np.sin(np.pi * 5999.0 * (x + 1.0)) ** 2 > 0.5), 1.0)
     assert not np.isinf(pieces.low).any()
+
+
+@pytest.mark.parametrize("kinks", [(), (-0.5, 0.9)])
+def test_a_value_that_lasts_to_the_reach_lasts_for_ever(kinks):
+    """The activation is not evaluated beyond: there this one has other values on both sides."""
+    activation = Activation(lambda x: x if abs(x) > 1.0 else np.sign(x), kinks=kinks)
+    pieces = flat_pieces(activation, 1.0)
+    assert pieces.low.tolist() == [-INF, 0.0]
+    assert pieces.high.tolist() == [0.0, INF]
+    assert pieces.value.tolist() == [-1.0, 1.0]

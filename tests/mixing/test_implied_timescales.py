@@ -473,3 +473,22 @@ def test_the_interval_is_students_with_one_degree_less_than_stretches(groups, le
     half = stats.t.isf((1 - level) / 2, 2 * groups - 1) * 0.01
     assert wider.ci[1] == pytest.approx(math.tanh(0.65 + half) ** (1 / 3), rel=1e-9)
     assert wider.ci[0] == found.ci[0]
+
+
+def test_a_largest_singular_value_of_one_leaves_the_rate_open_to_one():
+    """Rounding may even lead beyond 1; a modulus below 1 is then not known."""
+    leading = np.tanh(jackknifed(0.6, 0.01, 5, np.random.default_rng(6)))
+    for largest in (1.0, 1.0 + 2.0**-52):
+        found = _rate(leading, np.full(11, largest), 3, 0.95)
+        assert 1.0 - 2.0**-53 <= found.ci[1] <= 1.0
+        assert found.ci[0] == _rate(leading, leading, 3, 0.95).ci[0]
+
+
+@pytest.mark.parametrize("rho", [0.9, 0.95, -0.9])
+def test_stretches_have_ten_correlation_times(rho):
+    """These are 10 (1 + σ)/(1 − σ) layers, of σ at the lag; pairs end 3 lags before the run."""
+    values = ar1(np.random.default_rng(17), 1, 6000, rho)
+    y = values[0] - values.mean()
+    sigma = abs(y[:-1] @ y[1:]) / ((y[:-1] @ y[:-1] + y[1:] @ y[1:]) / 2)
+    found = spectral_or_partial(values, 1)
+    assert found.n == int((6000 - 3) / (10 * (1 + sigma) / (1 - sigma)))
