@@ -24,7 +24,7 @@ def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
     )
 
 
-@pytest.mark.parametrize("norm", ["layer", "group(2)", "group(3)"])
+@pytest.mark.parametrize("norm", ["layer", "group(2)", "group(3)", "group(6)"])
 def test_wrong_norms_over_the_features(norm):
     """The caller's step sees h / gain, so ε counts as ε / gain²."""
     chain = bnmc.Chain(12, 3, "relu", norm=norm, gain=2.0, eps=0.5)

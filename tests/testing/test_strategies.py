@@ -12,7 +12,7 @@ import bnmc
 from bnmc import gram
 from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.testing import activations, batches, chains, gram_matrices
+from bnmc.testing import activations, batches, chains, gram_matrices, strategies
 from bnmc.testing.strategies import BATCH_KINDS
 
 FEW = settings(max_examples=30)
@@ -79,6 +79,22 @@ def test_nearly_collinear_samples_span_nearly_a_line():
     h = drawn(batches(3, 3, kinds=("collinear",)), is_a_case)
     # One row has left zero, and carries the line.
     assert np.count_nonzero(np.abs(h).max(axis=1) > 0.5) <= 2
+
+
+def test_a_collinear_batch_is_multiples_of_a_sample_plus_a_small_generic_state(monkeypatch):
+    """The state is (1, 2, 4), the sample 3: what is added is the state times a power of 2."""
+    state, sample = np.array([[1.0, 2.0, 4.0]]), np.array([[3.0]])
+    entries = {(1, 3): state, (1, 1): sample}
+    monkeypatch.setattr(strategies, "_entries", lambda *shape: st.just(entries[shape].copy()))
+
+    @FEW
+    @given(batches(1, 3, kinds=("collinear",)))
+    def check(h):
+        added = h - np.array([[3.0, 6.0, 9.0]])
+        assert added[0, 0] in 2.0 ** -np.arange(10.0, 41.0)
+        np.testing.assert_array_equal(added, added[0, 0] * state)
+
+    check()
 
 
 @FEW

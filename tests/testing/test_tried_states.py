@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from oracle import FALSE_ALARM
+from scipy import stats
 
 import bnmc
 from bnmc.testing.calls_on_state import CallsOnState
@@ -59,3 +61,12 @@ def test_half_of_the_samples_are_copies(batch):
     states = dict(tried_states(chain, lambda h: h, np.random.default_rng(0)))
     samples = states["duplicated samples"].y[0].T
     assert len(np.unique(samples, axis=0)) == (batch + 1) // 2
+
+
+def test_row_means_have_three_times_the_deviation_of_entries():
+    """Of 2000 rows of 4, N(0, 9 + 1/4), by the inequality of Dvoretzky, Kiefer and Wolfowitz."""
+    chain = bnmc.Chain(2000, 4, "relu")
+    states = tried_states(chain, lambda h: h, np.random.default_rng(0))
+    means = next(layer for name, layer in states if name == "row means").y[0].mean(axis=1)
+    distance = stats.kstest(means, stats.norm(0.0, np.sqrt(9.25)).cdf).statistic
+    assert distance <= np.sqrt(np.log(2.0 / FALSE_ALARM) / (2 * 2000))
