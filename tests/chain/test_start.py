@@ -7,7 +7,7 @@ import bnmc
 from bnmc import Chain, FirstLayer
 from bnmc._support import array_arguments
 from bnmc.chain.start import prepare
-from bnmc.errors import ResultTooLargeError, ZeroVarianceError
+from bnmc.errors import ArgumentError, ResultTooLargeError, ZeroVarianceError
 
 
 @pytest.mark.parametrize("constant", range(3))
@@ -26,6 +26,37 @@ def test_one_input_of_equal_samples_is_enough_for_rows_without_variance(norm, va
     x[constant] = value
     prepare(bnmc.Chain(20, 4, "relu", norm=norm, eps=0.1), bnmc.FirstLayer(x), 1, 3)
     prepare(bnmc.Chain(20, 4, "relu", norm="none"), bnmc.FirstLayer(x), 1, 3)
+
+
+def test_a_sample_has_no_variance_over_the_features_only_if_all_of_it_is_zero():
+    chain = bnmc.Chain(20, 3, "relu", norm="layer")
+    x = np.arange(1.0, 13.0).reshape(4, 3)
+    x[0] = 0.0
+    found = prepare(chain, bnmc.FirstLayer(x), 1, None)
+    correlation = found.matrix / found.matrix[0, 0]
+    np.testing.assert_allclose(correlation, x.T @ x / (x.T @ x)[0, 0], rtol=1e-15)
+    x[:, 1] = 0.0
+    with pytest.raises(ZeroVarianceError) as caught:
+        prepare(chain, bnmc.FirstLayer(x), 1, None)
+    assert caught.value.sample == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shape", "helps"),
+    [
+        (None, (7, 4), True),
+        (None, (7, 5), False),
+        (2, (2, 7, 4), True),
+        (2, (2, 4, 7), False),
+        (2, (3, 2, 7, 4), False),
+    ],
+)
+def test_a_first_layer_is_advised_where_it_takes_the_array(inputs, shape, helps):
+    """It takes any number of features, which are the axis before the samples."""
+    chain = bnmc.Chain(20, 4, "relu")
+    with pytest.raises(ArgumentError) as caught:
+        prepare(chain, np.ones(shape), 1, inputs)
+    assert ("wrap it in bnmc.FirstLayer" in str(caught.value)) == helps
 
 
 @pytest.mark.parametrize("batch", [3, 8, 17])

@@ -18,9 +18,10 @@ from bnmc import regularity
 from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar import codes
 from bnmc._support import array_arguments
+from bnmc._support.progress import Reporter
 from bnmc.bounds.rank_collapse import lemma_7
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, ResultTooLargeError
-from bnmc.regularity import averaging, ensembles
+from bnmc.regularity import averaging, ensembles, ergodic
 
 QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "cubes", "squares")
 TAU = 0.5
@@ -400,6 +401,28 @@ def test_progress_is_reported():
     assert seen[-1][0] == seen[-1][1]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda chain: regularity.constant(chain, rng=0, rtol=0.1),
+        lambda chain: regularity.averages(chain, rng=0, rtol=0.1),
+        lambda chain: regularity.figures([chain.width], rng=0, rtol=0.1),
+    ],
+    ids=["constant", "averages", "figures"],
+)
+def test_there_is_no_bar_unless_it_is_asked_for(call, monkeypatch):
+    asked = []
+
+    def reporter(progress, *names):
+        asked.append(progress)
+        return Reporter(progress, *names)
+
+    monkeypatch.setattr(averaging, "Reporter", reporter)
+    monkeypatch.setattr(ergodic, "Reporter", reporter)
+    call(bnmc.Chain.bn_linear(2, 2))
+    assert asked[0] is False
+
+
 # ------------------------------------------------------------------- the figures
 
 
@@ -582,6 +605,25 @@ def test_other_bad_arguments(monkeypatch):
     monkeypatch.setattr(array_arguments, "available_memory", lambda: 10_000)
     with pytest.raises(ResultTooLargeError, match="chain: the result needs"):
         regularity.constant(bnmc.Chain.bn_linear(4, 4))
+
+
+def test_an_ensemble_needs_memory_for_the_rows_of_all_chains(monkeypatch):
+    """Each thread also has the rows of a group of chains, and their Gram matrices, twice."""
+    chain, chains = bnmc.Chain.bn_residual(8, 3, gamma=1.0), 1000
+    of_group = 2 * kernels.LANES * (8 + 3) * 3
+    needed = 8 * (chains * 8 * 3 + 2 * of_group)
+
+    class StartedError(Exception):
+        pass
+
+    def started(*_, **__):
+        raise StartedError
+
+    monkeypatch.setattr(ensembles, "simulate", started)
+    for available, expected in ((needed, StartedError), (needed - 1, ResultTooLargeError)):
+        monkeypatch.setattr(array_arguments, "available_memory", lambda free=available: free)
+        with pytest.raises(expected):
+            ensembles.SimulatedEnsemble(chain, chains, 0, 2)
 
 
 # ------------------------------------------------------------------- the limits
