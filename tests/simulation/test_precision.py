@@ -67,6 +67,37 @@ def test_another_unit_changes_nothing_but_the_scale(chain, options):
         assert abs(log_far[0, -1]).max() > 2000  # far out of the range of float64
 
 
+@pytest.mark.parametrize(
+    ("dtype", "exponent"), [("float64", 600), ("float64", -600), ("float32", 90), ("float32", -90)]
+)
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+def test_a_layer_may_have_a_factor_whose_square_leaves_the_range_of_its_rows(
+    dtype, exponent, sampler, skip
+):
+    """Its power of two is split off before the layer, so the rows are those without it."""
+    options = {"rng": 0, "sampler": sampler, "dtype": dtype, "observables": IN_LOGARITHMS}
+    unit, depth = 2.0**exponent, 5
+    shapes, logs = [], []
+    for factor in (1.0, unit):
+        chain = bnmc.Chain(20, 1, "relu", norm="none", gain=factor, skip=skip * factor)
+        run = bnmc.simulate(chain, depth, **options)
+        log, shape = in_logarithms(run)
+        logs.append(log[0])
+        shapes.append(shape)
+    np.testing.assert_array_equal(*shapes)
+    expected = logs[0] + 2 * exponent * np.log(2.0) * np.arange(depth + 1)
+    np.testing.assert_allclose(logs[1], expected, rtol=1e-13, atol=1e-12)
+
+
+def test_exponents_are_those_of_the_largest_sample():
+    """2**(e-1) <= the largest diagonal entry < 2**e, and 0 has the exponent 0."""
+    below = np.nextafter(8.0, 0.0)
+    diagonals = [(0.0, 0.0), (1.0, 0.0), (0.0, 8.0), (below, 0.5), (2.0**-1000, 2.0**-1010)]
+    grams = np.array([np.diag(one) for one in diagonals])
+    np.testing.assert_array_equal(precision.exponents_of(grams), [0, 1, 4, 3, -999])
+
+
 def test_what_is_in_range_is_what_it_is():
     run = bnmc.simulate(RELU, 600, rng=0, observables=["gram", "scaled_gram", "log_scale"])
     assert not run["log_scale"].any()

@@ -14,6 +14,7 @@ from slow_cases import some
 import bnmc
 from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc.errors import ArgumentError
+from bnmc.simulation import state_check
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.state_check import require_sound
@@ -122,6 +123,16 @@ def test_states_are_of_a_layer_that_has_a_number(states):
         assert continued(there, 0).final_state.layer == layer
     with pytest.raises(ArgumentError, match=f"its layer is no integer from 0 to {MOST_LAYERS - 1}"):
         require_sound(replace(state, layer=MOST_LAYERS))
+
+
+def test_a_state_has_at_most_as_many_chains_as_there_are_numbers_for(states, monkeypatch):
+    state = states["conditional"]
+    assert state.chains == 2
+    monkeypatch.setattr(state_check, "MOST_CHAINS", 2)
+    require_sound(state)
+    monkeypatch.setattr(state_check, "MOST_CHAINS", 1)
+    with pytest.raises(ArgumentError, match="differ in the number of chains, or have none"):
+        require_sound(state)
 
 
 def test_chains_that_do_not_fit_are_refused(states):

@@ -86,6 +86,15 @@ def test_one_chain_has_a_mean_but_no_error():
     assert np.isnan(run_of(chains=1, reduce="chain").stderr("gram")).all()
 
 
+def test_two_chains_have_an_error():
+    """Of two values it is half of their difference."""
+    run = run_of(chains=2)
+    half = np.abs(run.gram[1] - run.gram[0]) / 2
+    np.testing.assert_allclose(run.stderr("gram"), half, rtol=1e-12, atol=1e-15)
+    reduced = run_of(chains=2, reduce="chain")
+    np.testing.assert_allclose(reduced.stderr("gram"), half, rtol=1e-9, atol=1e-12)
+
+
 def test_the_standard_error_of_moments():
     moments = run_of(chains=9, reduce="chain").moments["gram"]
     assert moments.count == 9
