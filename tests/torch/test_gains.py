@@ -95,6 +95,21 @@ def test_biases_of_any_law_and_circular_convolutions():
         assert abs(mean - 2.0 / fan_in) < 1e-6
 
 
+@pytest.mark.parametrize("kernel", [(256, 1), (1, 256)])
+def test_kernels_have_at_most_256_taps_along_an_axis(kernel):
+    """The images of the mean field are as large, and a kernel fits into its image."""
+    options = {"padding": "same", "padding_mode": "circular"}
+    for size, fits in ((kernel, True), (tuple(one + (one > 1) for one in kernel), False)):
+        layers = [one for _ in range(3) for one in (nn.Conv2d(4, 4, size, **options), nn.ReLU())]
+        model = nn.Sequential(*layers)
+        if fits:
+            mean = gain_for_(model)[2].weight.detach().double().square().mean()
+            assert float(mean) == pytest.approx(2.0 / (4 * 256), rel=1e-6)
+        else:
+            with pytest.raises(ArgumentError, match="at most the shape of the images"):
+                gain_for_(model)
+
+
 @pytest.mark.parametrize(
     ("model", "target", "said"),
     [

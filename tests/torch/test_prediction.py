@@ -57,6 +57,18 @@ def test_when_none_applies(chain, said):
     assert many.sentence(None) == "no prediction: a; b; c; and 2 more"
 
 
+@pytest.mark.parametrize("gain", [0.25, 1.0, 4.0])
+def test_eps_is_small_up_to_a_thousandth_of_the_variance_of_a_neuron(gain):
+    """The neurons before the norm are those of gain W a, of variance gain² b (1 - c) in a batch."""
+    chain = bnmc.Chain(10, 10, "relu", gain=gain)
+    point = bnmc.MeanField(chain).fixed_point()
+    limit = 1e-3 * gain**2 * (point.gram[0, 0] - point.gram[0, 1])
+    for factor, small in ((0.999, True), (1.001, False)):
+        found = predicted(ModelChain(dataclasses.replace(chain, eps=factor * limit), ()))
+        assert found.applies == small
+    assert f"is not small against the variance {1e3 * limit:.3g}" in found.sentence(None)
+
+
 def test_convolutions_have_the_numbers_that_depend_on_no_view():
     chain = bnmc.Chain.conv(10, 2, "relu", shape=(2, 2), kernel=(2, 2))
     found = predicted(ModelChain(chain, ())).values

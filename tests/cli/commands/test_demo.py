@@ -33,6 +33,16 @@ class TestDemo:
             mean, error, rms = float(row[4]), float(row[6]), float(row[7])
             assert rms == pytest.approx(np.hypot(mean, 3.0 * error), rel=0.05)
         assert float(rows[-1][-1]) == pytest.approx(np.exp(20 / 1000), abs=1e-3)
+        # The growth is that of the printed means, as far as these are rounded.
+        text = r"From layer 1 to 20 the error grew by the factor (.*) without .* and (.*) with it\."
+        found = re.search(text, out)
+        assert found is not None
+        for growth, column in zip(found.groups(), (4, 1), strict=True):
+            first, last = rows[7][column], rows[-1][column]
+            half, end = (0.5 * 10.0 ** -len(one.partition(".")[2]) for one in (first, last))
+            least = (float(last) - end) / (float(first) + half)
+            most = (float(last) + end) / (float(first) - half)
+            assert least - 0.05 <= float(growth) <= most + 0.05
 
     def test_runs_again(self, run: Run) -> None:
         Path("picture.png").write_text("of the last time")
