@@ -202,6 +202,27 @@ def test_scales_beyond_float64_are_split_off():
     )
 
 
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+def test_linear_layers_keep_the_products_of_samples_and_gradients(skip):
+    """As h_{l+1} = A h_l and δ_l = Aᵀδ_{l+1}, hᵀδ is one matrix, from the outputs downwards."""
+    outputs = []
+
+    def cubes(f):
+        outputs.append(f.copy())
+        return f**3
+
+    run = bnmc.backpropagate(
+        Chain(20, 3, "linear", norm="none", gain=1.5, skip=skip), 4, chains=1, rng=1, loss=cubes,
+        classes=2, sampler="conditional", observables="hidden_delta",
+    )  # fmt: skip
+    found = run.hidden_delta[0] * np.exp(run.log_scale[0])[:, None, None]
+    f = outputs[-1]
+    # Rounding of sums of 20 products, through four layers.
+    np.testing.assert_allclose(
+        found, np.broadcast_to(f @ (f**3).T, (4, 3, 3)), rtol=0, atol=1e-11 * np.abs(found).max()
+    )
+
+
 def test_a_norm_of_two_samples_has_no_gradient():
     run = bnmc.backpropagate(Chain(9, 2, "tanh"), 4, chains=3, rng=0)
     assert (run.log_gradient_norm[:, :-1] == -np.inf).all()
@@ -209,7 +230,9 @@ def test_a_norm_of_two_samples_has_no_gradient():
     assert (run.delta_gram[:, :-1] == 0.0).all()
 
 
-def test_gradients_that_float32_does_not_resolve_continue_in_float64(monkeypatch):
+@pytest.fixture
+def dtypes_seen(monkeypatch):
+    """The dtypes of buffers, forward and backward, that a run has made."""
     seen = set()
     make = descent.Buffers
 
@@ -218,14 +241,23 @@ def test_gradients_that_float32_does_not_resolve_continue_in_float64(monkeypatch
         return make(chain, inputs, forward, backward, hidden)
 
     monkeypatch.setattr(descent, "Buffers", noted)
-    # Nearly equal directions of two samples: δᵀδ has a relative pivot of 1e-8.
+    return seen
+
+
+def nearly_equal_directions():
+    """Gradients of which float32 does not resolve two: δᵀδ has a relative pivot of 1e-8."""
     rng = np.random.default_rng(2)
     rows = rng.standard_normal((64, 4))
     rows[:, 1] = rows[:, 0] + 1e-4 * rng.standard_normal(64)
+    return rows
+
+
+def test_gradients_that_float32_does_not_resolve_continue_in_float64(dtypes_seen):
+    rows = nearly_equal_directions()
     run = bnmc.backpropagate(
         Chain(64, 4, "tanh"), 6, chains=50, loss=rows, dtype="float32", rng=0, observables=()
     )
-    assert ("float32", "float64") in seen
+    assert ("float32", "float64") in dtypes_seen
     double = bnmc.backpropagate(
         Chain(64, 4, "tanh"), 6, chains=50, loss=rows, rng=0, observables=()
     )
@@ -274,6 +306,26 @@ def test_the_backward_pass_names_the_layer_of_a_row_without_variance(weights, mo
     with pytest.raises(ZeroVarianceError) as raised:
         bnmc.backpropagate(Chain(30, 4, "tanh", weights=weights), 5, chains=2, rng=0, threads=1)
     assert (raised.value.chain, raised.value.layer, raised.value.row) == (0, 3, 0)
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.5])
+def test_float64_gradients_are_those_of_float32_rows(skip, dtypes_seen):
+    """Linear layers keep hᵀδ, if the rows of the backward pass are those of the forward pass."""
+    run = bnmc.backpropagate(
+        Chain(64, 4, "linear", norm="none", skip=skip), 6, chains=2, loss=nearly_equal_directions(),
+        dtype="float32", rng=0, observables=ALL,
+    )  # fmt: skip
+    assert ("float32", "float64") in dtypes_seen
+    unit = np.exp(run.log_scale)[..., None, None]
+    found = run.hidden_delta * unit
+    # Each of six layers rounds sums of 64 products to the size of the vectors.
+    lengths = (
+        np.sqrt(np.diagonal(one, axis1=-2, axis2=-1))
+        for one in (64 * run.gram, run.delta_gram * unit**2)
+    )
+    h, delta = (one.max(axis=1) for one in lengths)
+    bound = 6 * 64 * np.finfo(np.float32).eps * h[:, :, None] * delta[:, None, :]
+    assert (np.abs(found - found[:, -1:]) <= bound[:, None]).all()
 
 
 @pytest.mark.parametrize("skip", [0.0, 0.5])
