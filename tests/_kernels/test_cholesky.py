@@ -120,6 +120,19 @@ def test_centred_matrices_lose_one_dimension_a_batch(batch, inputs, python):
     np.testing.assert_allclose(factor / scale, reference, rtol=0, atol=1e-11)
 
 
+@BODIES
+@pytest.mark.parametrize("weights", [(1.0, 4.0, 9.0, 16.0), (9.0, 9.0, 9.0, 9.0)])
+def test_a_pivot_under_a_centring_norm_is_relative_to_the_sample_or_the_mean(weights, python):
+    """P G P is rounded to the precision of the means, so that the larger of both is the measure."""
+    gram = np.diag(weights)
+    p = projector(4)
+    centred = p @ gram @ p
+    _, _, least = factorised(gram, law_of(4, 1, codes.NORM_CENTRED), python)
+    pivots = np.diag(semidefinite_cholesky(centred))[:3] ** 2
+    measure = np.maximum(weights, np.mean(weights))[:3]
+    assert least == pytest.approx((pivots / measure).min(), rel=1e-12)
+
+
 def test_a_skip_connection_keeps_the_gain():
     """What is added to the rows is centred too, but their scale is seen beside its own."""
     gram = wishart(4, 40)
