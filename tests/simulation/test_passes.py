@@ -272,9 +272,11 @@ def test_copies_of_a_sample_stay_copies_to_the_bit():
             assert np.array_equal(g[:, 2], g[:, 0])
 
 
-def test_unit_samples_have_unit_size():
+# The wide layer has two panels of rows, and its last group is in both.
+@pytest.mark.parametrize("width", [90, 6000])
+def test_unit_samples_have_unit_size(width):
     """After layer normalization a sample has mean square 1 exactly, in every group."""
-    chain = bnmc.Chain(90, 3, "relu", norm="group(3)", order="activation-norm")
+    chain = bnmc.Chain(width, 3, "relu", norm="group(3)", order="activation-norm")
     g = bnmc.simulate(chain, 4, chains=2, rng=21).gram
     np.testing.assert_allclose(np.diagonal(g, axis1=-2, axis2=-1), 1.0, rtol=1e-13)
 
@@ -356,6 +358,23 @@ def test_a_sample_without_variance_is_named(monkeypatch, sampler, threads):
         bnmc.Chain(2000, 3, "relu", norm="group(1000)", order="activation-norm", eps=1e-5), 3,
         initial=start, sampler=sampler, threads=threads, rng=27,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_one_sample_without_variance_is_named(monkeypatch, sampler, threads):
+    """Its features in the first chain have one size, which the activation takes to 0."""
+
+    def beyond(x):
+        return max(abs(x) - 1.5, 0.0)
+
+    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
+    chain = bnmc.Chain(40, 3, bnmc.Activation(beyond, name="beyond"), norm="rms")
+    start = np.random.default_rng(31).standard_normal((2, 40, 3))
+    start[0, :, 2] = 1.0
+    with pytest.raises(ZeroVarianceError, match="chain 0, layer 1, sample 2") as caught:
+        bnmc.simulate(chain, 2, initial=start, sampler=sampler, threads=threads, rng=32)
+    assert (caught.value.sample, caught.value.row) == (2, None)
 
 
 def test_a_flat_start_is_refused():
