@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+from scipy.integrate import quad
 
 from bnmc.mean_field import CorrelationMap
 from bnmc.mean_field.correlation.layer import pair_layer
@@ -24,6 +26,27 @@ def test_roots_in_neighbouring_intervals_are_two(smallest):
 def test_the_first_and_the_last_interval_are_searched():
     points = (-12 + 1 / 16, 12 - 1 / 16)
     assert roots(crossing(*points)) == pytest.approx([10**point for point in points], rel=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_jump_to_infinity_is_no_root_and_a_pole_after_a_root_hides_none(sign):
+    assert roots(lambda q: sign * (math.inf if q > 0.9 else -1.0)) == []
+    assert roots(lambda q: sign * (-math.inf if q < 0.9 else 1.0)) == []
+    found = roots(lambda q: sign * (math.inf if q >= 1.0 else 1.0 / (1.0 - q) - 20.0))
+    assert found == pytest.approx([0.95], rel=1e-12)
+
+
+def test_a_variance_beyond_which_the_moment_is_infinite_is_no_fixed_point():
+    """E σ² of σ = exp(x²/4) / (1 + x²) is finite up to a variance of 1 alone."""
+    chain = CorrelationMap(lambda x: np.exp(0.25 * x * x) / (1.0 + x * x), weight_variance=0.3)
+    (point,) = chain.variance_fixed_points()
+    q = point.variance
+
+    def integrand(x):
+        return math.exp(0.5 * x * x * (1.0 - 1.0 / q)) / ((1.0 + x * x) ** 2)
+
+    moment = quad(integrand, -math.inf, math.inf)[0] / math.sqrt(2.0 * math.pi * q)
+    assert q == pytest.approx(0.3 * moment, rel=1e-7)
 
 
 # The distance of float64 numbers just below 1; above 1 it is twice that.

@@ -29,7 +29,7 @@ def roots(function: Callable[[float], float], smallest: float = SMALLEST) -> lis
     """Return the points from `smallest` to the largest variance where a function is 0.
 
     Two roots between neighbouring points of the search are not found.  The function may be infinite
-    in places.  Intervals with a NaN at an end are left out.
+    in places; where it jumps to infinity is no root.  Intervals with a NaN at an end are left out.
     """
     from scipy.optimize import brentq
 
@@ -44,7 +44,8 @@ def roots(function: Callable[[float], float], smallest: float = SMALLEST) -> lis
     for k in range(count):
         if signs[k] * signs[k + 1] < 0.0:
             low, high = _finite(at, grid[k], grid[k + 1])
-            found.append(brentq(at, low, high, xtol=1e-15, rtol=1e-15))
+            if math.isfinite(at(low)) and math.isfinite(at(high)):
+                found.append(brentq(at, low, high, xtol=1e-15, rtol=1e-15))
     return [math.exp(point) for point in sorted(found)]
 
 
@@ -124,7 +125,7 @@ def _point(layer: PairLayer, variance: float) -> VariancePoint:
 def _finite(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     """Narrow an interval with different signs at its ends until both values are finite.
 
-    An infinite value has a sign, but no chord.
+    An infinite value has a sign, but no chord.  At a jump one value stays infinite.
     """
     while math.isinf(function(low)) or math.isinf(function(high)):
         middle = 0.5 * (low + high)
