@@ -1,5 +1,6 @@
 """Checks for the tests of experiments: tolerances, and requirements for every experiment."""
 
+import inspect
 import json
 
 import numpy as np
@@ -115,3 +116,8 @@ def relu_rate(n):
     J = np.sqrt(1 - rho**2) / np.pi + slope * rho
     light = ((n - 2) * (1 - J) + n * slope / (n - 1)) / ((n + 1) * (1 - J))
     return max(light, n / (n + 1) * slope / (1 - J))
+
+
+def documented(function):
+    """Return the docstring of a function as one line, to compare the sizes in it with constants."""
+    return " ".join(inspect.getdoc(function).split())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_sound
+from experiment_checks import documented, drawn, require_sound
 
 import bnmc
 from bnmc.experiments.beyond import convolutions
@@ -44,3 +44,15 @@ def test_it_is_sound(found):
     assert drawn(figure.axes[0], rank.values)
     assert len(found.table.rows) == 8
     assert found.findings[1].startswith("tanh: after 24 layers of convolutions the rank bound of 9")
+
+
+def test_the_sizes_are_those_of_the_docstring():
+    text = documented(convolutions.conv)
+    for sizes, form in (
+        (convolutions.DEFAULT, "Networks of {0} channels with circular {4} × {5} convolutions take "
+         "{1} images of {2} × {3} independent pixels through {6} layers"),
+        (convolutions.FULL,
+         "(``full``: {0} channels, {1} images of {2} × {3} pixels, {6} layers)"),
+    ):  # fmt: skip
+        given = sizes.channels, sizes.samples, *sizes.shape, *convolutions.KERNEL, sizes.depth
+        assert form.format(*given) in text

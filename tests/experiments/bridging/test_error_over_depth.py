@@ -54,3 +54,27 @@ class TestFig1a:
             assert drawn(ax, found.data["exact"].sel(norm=norm))
         assert ax.get_yscale() == "log"
         assert len(ax.collections) == 2
+
+
+def test_the_table_has_layers_1_10_100_and_the_last(monkeypatch):
+    """Where these are recorded; else the nearest ones, each once."""
+
+    def errors(case, depth, *, networks, every, rng, **options):
+        layers = np.append(np.arange(0, depth, every), depth)
+        found = 1.0 + rng.random((networks, len(layers)))
+        return Recorded({"distance": found}, layers)
+
+    class Recorded(dict):
+        def __init__(self, found, layers):
+            super().__init__(found)
+            self.layers = layers
+
+    monkeypatch.setattr(error_over_depth, "simulate_errors", errors)
+    for depth, points, expected in (
+        (120, 120, [1, 10, 100, 120]), (120, 4, [0, 90, 120]), (20, 20, [1, 10, 20]),
+    ):  # fmt: skip
+        sizes = error_over_depth.Sizes(depth, networks=3, vanilla=4, points=points)
+        found = error_over_depth.experiment(sizes, Call("bridging-1a"))
+        assert [row[0] for row in found.table.rows] == expected
+        nearest = expected[-2] if depth == 120 else 20
+        assert f"at layer {nearest} (r.m.s.)" in found.findings[1]

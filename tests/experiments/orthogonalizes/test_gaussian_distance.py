@@ -13,6 +13,7 @@ from scipy import special
 
 from bnmc.experiments.data import curve
 from bnmc.experiments.orthogonalizes import gaussian_distance
+from bnmc.experiments.orthogonalizes.common import Sizes
 
 
 class TestWasserstein:
@@ -47,3 +48,19 @@ class TestWasserstein:
         found = wasserstein.table.rows[0][2]
         error = plain.std(ddof=1) / math.sqrt(len(plain))
         assert abs(found.value - plain.mean()) <= reach(found) * (1 + error / found.stderr)
+
+    def test_the_theory_of_the_first_layer_is_that_of_independent_directions(self, monkeypatch):
+        """From orthogonal samples E V² of the first layer is (1 − 1/n)/d, and W² ≃ (n/4) V².
+
+        There d independent directions u are averaged, and E‖u uᵀ − I/n‖² = 1 − 1/n.  Later layers
+        keep the share (n/(n + 2))² of the squared distance, and each adds as much as the first.
+        """
+        monkeypatch.setattr(gaussian_distance, "_SPREAD", 1.0)
+        n, d = 4, 32
+        wide = gaussian_distance.distances_at_infinite_width(n, 6)
+        np.testing.assert_allclose(wide, 0, atol=1e-15)
+        spectra = np.random.default_rng(0).dirichlet(np.ones(n), (3, 6))
+        theory = gaussian_distance._at_width(d, Sizes((d,), 6, 3), spectra, wide).theory
+        first = n / 4 * (1 - 1 / n) / d
+        expected = first * np.cumsum((n / (n + 2)) ** (2 * np.arange(6)))
+        np.testing.assert_allclose(theory, expected, rtol=1e-12)

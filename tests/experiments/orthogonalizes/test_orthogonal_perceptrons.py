@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from experiment_checks import require_sound
+from experiment_checks import documented, require_sound
 
 torch = pytest.importorskip("torch")
 
 from bnmc.experiments.data import curve  # noqa: E402
+from bnmc.experiments.orthogonalizes import orthogonal_perceptrons  # noqa: E402
 
 
 class TestFig4:
@@ -25,3 +26,21 @@ class TestFig4:
         require_sound(fig_4, "orthogonalizes-4")
         assert any("beside that with batch norm" in one for one in fig_4.findings)
         assert set(np.unique(fig_4.data.rate)) <= {0.01, 0.1}
+
+    def test_the_sizes_are_those_of_the_docstring(self):
+        text = documented(orthogonal_perceptrons.fig_4)
+        sizes = orthogonal_perceptrons.DEFAULT
+        slow, fast = (f"{rate:g}".lstrip("0") for rate in sizes.rates)
+        assert (
+            f"The default has {sizes.images} digits, width {sizes.width}, batch size "
+            f"{sizes.batch}, {sizes.epochs} epochs, {sizes.networks} networks, and the better one "
+            f"of the learning rates {slow} and {fast}."
+        ) in text
+        sizes = orthogonal_perceptrons.FULL
+        # The readout is one more layer.
+        assert (
+            f"width {sizes.width}, batch size {sizes.batch}, {sizes.depths[0] + 1} to "
+            f"{sizes.depths[-1] + 1} layers with the readout, {sizes.epochs} epochs, learning rate "
+            f"{sizes.rates[0]:g}".replace(" 0.", " .")
+            + f" and {sizes.networks} networks"
+        ) in text

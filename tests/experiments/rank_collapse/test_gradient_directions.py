@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from experiment_checks import require_sound
+from experiment_checks import documented, require_sound
 
 torch = pytest.importorskip("torch")
 
 from bnmc.experiments.data import curve  # noqa: E402
+from bnmc.experiments.rank_collapse import gradient_directions  # noqa: E402
 from bnmc.experiments.training.networks import convolutional, seeded  # noqa: E402
 from bnmc.torch.losses import gradient_cosines  # noqa: E402
 
@@ -41,3 +42,13 @@ class TestFig10:
         h = hidden.detach().numpy()
         h = h / np.linalg.norm(h, axis=1, keepdims=True)
         np.testing.assert_allclose(found, np.abs(h @ h.T), rtol=1e-9)
+
+    def test_the_sizes_are_those_of_the_docstring(self):
+        sizes = gradient_directions.DEFAULT
+        assert sum(len(stage) for stage in sizes.stages) == 9
+        assert (
+            f"The default has nine convolutions, {sizes.images} digits, batch size {sizes.batch} "
+            f"and {sizes.epochs} epochs."
+        ) in documented(gradient_directions.fig_10)
+        # VGG19 has 19 layers with weights, of which 3 are linear ones.
+        assert sum(len(stage) for stage in gradient_directions.FULL.stages) == 19 - 3

@@ -1,5 +1,7 @@
 """Fig. 1 on digits: 5 networks of each kind, with fixed seeds."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from experiment_checks import require_sound
@@ -9,6 +11,8 @@ torch = pytest.importorskip("torch")
 from bnmc.experiments.data import curve  # noqa: E402
 from bnmc.experiments.parts import Call  # noqa: E402
 from bnmc.experiments.rank_collapse import rank_and_accuracy  # noqa: E402
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 class TestFig1:
@@ -92,3 +96,15 @@ class TestFig1:
         failed, collapsed = rank_and_accuracy._findings(found, sizes)[-2:]
         assert failed.endswith("from 3 hidden layers on, where the rank is 20 and r is 1.5.")
         assert collapsed.startswith("So training fails before the rank")
+
+    @pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
+    def test_the_published_table_has_the_depths_and_width_of_the_default(self):
+        title, _, _, *lines = (
+            (DOCS / "images" / "figures" / "rank-collapse-1.txt").read_text().splitlines()
+        )
+        sizes = rank_and_accuracy.DEFAULT
+        assert f"width {sizes.width}," in title
+        for network in rank_and_accuracy.NETWORKS:
+            rows = [line for line in lines if line.startswith(f"{network}  ")]
+            found = [int(row.removeprefix(network).split()[0]) for row in rows]
+            assert found == list(sizes.depths)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_checks import require_sound
+from experiment_checks import documented, require_sound
 
 torch = pytest.importorskip("torch")
 
@@ -37,3 +37,17 @@ class TestFig6:
         # Flatten is module 0, and each hidden layer is a linear one and a ReLU.
         assert seen["layers"] == [str(1 + 2 * layer) for layer in (3, 7, 11)]
         assert (seen["steps"], seen["learning_rate"]) == (7, 1.0)
+
+    def test_the_sizes_are_those_of_the_docstring(self):
+        text = documented(rank_in_training.fig_6)
+        one, full = rank_in_training.DEFAULT, rank_in_training.FULL
+        assert (
+            f"width {full.width}, {full.depth} hidden layers and {full.epochs} epochs; `full` has "
+            f"these sizes. The default has {one.images} digits, width {one.width}, {one.depth} "
+            f"hidden layers, {one.epochs} epochs, and {one.steps[0]} and {one.steps[1]} steps of "
+            f"pre-training with learning rate {one.pretraining_rate:g}"
+        ) in text
+        assert (
+            f"The code pre-trains layers {full.every}, {2 * full.every}, … with {full.steps[0]} "
+            f"and {full.steps[1]} steps"
+        ) in text
