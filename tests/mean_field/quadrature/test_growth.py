@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import integrate, special
 
 from bnmc.mean_field.quadrature.growth import range_of
 from bnmc.mean_field.quadrature.sphere import reach
@@ -35,3 +36,25 @@ def test_the_range_ends_where_the_other_side_is_no_longer_finite():
 def test_a_hole_beyond_the_range_does_not_count(beyond):
     whole = range_of(growing_until(math.inf), math.inf)
     assert range_of(growing_until(whole.limit + beyond), math.inf) == whole
+
+
+@pytest.mark.parametrize("dimension", [600, 3000, 10**7, math.inf])
+def test_the_tail_bounds_what_lies_beyond_the_range(dimension):
+    """E exp(8x) has its mass near x = 8, so the range must reach beyond the cut of the density."""
+    found = range_of(lambda x: np.exp(4.0 * x), dimension)
+    assert reach(dimension) < found.limit < math.sqrt(dimension)
+
+    def integrand(x):
+        if dimension == math.inf:
+            logarithm = -0.5 * x * x - 0.5 * math.log(2.0 * math.pi)
+        else:
+            logarithm = 0.5 * (dimension - 3) * math.log1p(-x * x / dimension)
+            logarithm -= special.betaln(0.5, 0.5 * (dimension - 1)) + 0.5 * math.log(dimension)
+        return math.exp(8.0 * x + logarithm) * (1.0 + x * x) ** 2
+
+    far = min(found.limit + 10.0, math.sqrt(dimension))
+    beyond = integrate.quad(integrand, found.limit, far, epsabs=0.0)[0]
+    whole = integrate.quad(integrand, -20.0, found.limit, points=[8.0], epsabs=0.0)[0]
+    assert beyond <= found.tail
+    # The integrand beyond is at most exp(−70) of its maximum, and falls.
+    assert found.tail < 1e-29 * whole
