@@ -244,6 +244,22 @@ def test_samples_that_norms_over_the_features_refuse():
         bnmc.mean_field.CorrelationMap.of(Chain.conv(8, 1, shape=(1, 3), kernel=(1, 3), norm="rms"))
 
 
+def test_a_skip_connection_names_what_measures_it():
+    """Only a map of pairs has skip connections: not of a norm over the batch, or a convolution."""
+    pairs, whole = "CorrelationMap.of", "bnmc.simulate measures"
+    line = bnmc.Convolution((1, 3), (1, 2))
+    for norm, convolution, named, other in (
+        ("batch", None, whole, pairs),
+        ("none", None, pairs, whole),
+        ("rms", None, pairs, whole),
+        ("rms", line, whole, pairs),
+    ):
+        chain = Chain(8, 3, "tanh", norm=norm, convolution=convolution, skip=0.5)
+        with pytest.raises(ArgumentError, match=f"^skip: .*{named}") as caught:
+            MeanField(chain).step(np.eye(3))
+        assert other not in str(caught.value)
+
+
 def test_bad_arguments():
     G = np.eye(3)
     model = mean_field("tanh", 3)
