@@ -14,7 +14,10 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field import MeanField, limit
+from bnmc.mean_field.fixed_point.accuracy import Gradient
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
+from bnmc.mean_field.quadrature.gradient import Singularity
+from bnmc.mean_field.quadrature.sphere import SphereRule
 
 REFERENCE = json.loads(PATH.read_text(encoding="utf-8"))
 
@@ -143,3 +146,30 @@ def test_named_activations_keep_a_small_error():
         assert limit(name).error < 1e-10
         assert MeanField(Chain(1, 10, name)).fixed_point().error < 1e-10
     assert np.isfinite(limit("relu", norm="batch-uncentred").error)
+
+
+def test_nodes_at_the_ends_of_a_singular_interval_count():
+    """They belong to the panels beyond; the energy of the interval stands for what is inside."""
+    x, slope = np.array([0.0, 0.25, 0.375, 0.5, 0.75]), np.array([1.0, 2.0, 9.0, 3.0, 4.0])
+    none = np.zeros((3, 5))
+    rule = SphereRule(x, np.full(5, 0.2), none[0], none, slope, none[:2])
+    spot = Singularity(point=0.375, low=0.25, high=0.5, energy=7.0, error=0.0, change=0.0)
+    factor = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    density = math.exp(-0.5 * 0.375**2) / math.sqrt(2.0 * math.pi)
+    expected = 0.2 * (1.0 * 1.0 + 4.0 * 2.0 + 9.0 * 4.0 + 16.0 * 5.0) + 7.0 * density * 3.0
+    found = Gradient(explodes=False, singular=[spot], dimension=math.inf).energy(rule, factor)
+    assert found == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("dimension", [3.0, 10.0, math.inf])
+def test_the_error_near_a_singular_point_is_that_of_its_mirror_image(dimension):
+    """Coordinates of spheres are symmetric, and factors of pairs grow like 1 + x²."""
+
+    def error(point):
+        spot = Singularity(point, point - 0.1, point + 0.1, energy=1.0, error=0.0, change=0.01)
+        return Gradient(explodes=False, singular=[spot], dimension=dimension).error(2.0, 0.5)
+
+    assert error(-1.5) == error(1.5) > 0.0
+    if dimension == math.inf:
+        ratio = math.exp(-0.5 * 1.5**2) * (1.0 + 1.5**2)
+        assert error(1.5) / error(0.0) == pytest.approx(ratio, rel=1e-14)

@@ -8,6 +8,7 @@ from slow_cases import some
 
 import bnmc
 from bnmc.errors import ArgumentError
+from bnmc.mean_field.fixed_point import uncentred
 
 NORM = "batch-uncentred"
 
@@ -111,6 +112,22 @@ def test_odd_activations_are_the_special_case(name):
     assert other.c == pytest.approx(0.0, abs=1e-8)
     assert other.rate == pytest.approx(odd.rate, rel=1e-7)
     assert other.backward_rate == pytest.approx(odd.backward_rate, rel=1e-6)
+
+
+def test_of_several_fixed_points_both_quadratures_return_the_same(monkeypatch):
+    """No activation is known that has several: other stretches √(g₀/(n g₁)) stand for them."""
+    stretches = uncentred._stretches
+
+    def several(table, batch):
+        (one,) = stretches(table, batch)
+        return [0.5 * one, one, 2.0 * one]
+
+    monkeypatch.setattr(uncentred, "_stretches", several)
+    # Between two batches there is no fixed point that belongs to another stretch.
+    monkeypatch.setattr(uncentred, "cross_batch", lambda *_: (0.0, 0.0))
+    fine, coarse, _ = uncentred.uncentred(bnmc.Chain(10, 2, "relu").activation, 2)
+    assert coarse.c == pytest.approx(fine.c, abs=1e-9)
+    assert coarse.rate == pytest.approx(fine.rate, rel=1e-9)
 
 
 def test_a_singular_fixed_point_is_refused():
