@@ -209,3 +209,15 @@ def test_modes_of_a_collapsed_block_are_limits(activation, sizes):
     split = next(value for (name, _), value in collapsed.items() if name.startswith("split"))
     # Of a regular block three modes tend to it: ratios, one and pairs.
     assert sum(abs(split - other) < 1e-5 for other in near) == 3
+
+
+@pytest.mark.parametrize("factor", [2.0**-10, 2.0**10])
+def test_the_claimed_error_is_relative(factor):
+    """The image of a multiple of σ is F(G) times its square; powers of 2 round nothing."""
+    levels = np.array([0.0, 0.5, 2.0])
+    plain = BlockMap(Activation(math.tanh), (1, 2), 8).image(levels)
+    image = BlockMap(Activation(lambda x: factor * math.tanh(x)), (1, 2), 8).image(levels)
+    assert plain.levels[1:].min() > 0.0
+    np.testing.assert_allclose(image.levels, factor**2 * plain.levels, rtol=1e-14)
+    assert plain.error > 0.0
+    assert image.error == pytest.approx(plain.error, rel=1e-12, abs=0.0)
