@@ -96,7 +96,7 @@ def test_products_are_subtracted_whatever_the_parts(python):
 
 @pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
 def test_a_panel_is_extended_whatever_the_parts(python):
-    """The rows of a factor on the right of its first block, also beyond a piece; row 6 is zero."""
+    """The rows of a factor on the right of its first block, in several pieces; row 6 is zero."""
     order, first, panel = 340 if not python else 90, memory.PANEL, memory.PANEL
     matrix = wishart(order, 2 * order, 4)
     matrix[:, 6] = matrix[6] = 0.0
@@ -106,11 +106,9 @@ def test_a_panel_is_extended_whatever_the_parts(python):
         own, out = np.triu(matrix), np.zeros((order, order))
         space, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
         diagonal = np.maximum(np.diag(matrix), 1e-3)
-        body_of(factor.factor_block, python)(
-            own, diagonal, np.arange(order), 3.0, space, out, regular, 0, panel
-        )
-        for begin, stop in itertools.pairwise(cuts):
-            body_of(factor.extend_panel, python)(own, 3.0, space, out, 0, begin, stop)
+        before = own, diagonal, np.arange(order), 3.0, space, out, regular
+        for begin, stop in ((0, panel), *itertools.pairwise(cuts)):
+            body_of(factor.make_panel, python)(*before, 0, panel, begin, stop)
         np.testing.assert_array_equal(out[first:, :panel], 3.0 * space[:, first:order].T)
         found.append(space[:, first:order].T)
     np.testing.assert_allclose(found[0], exact, rtol=0, atol=100 * order * EPS)

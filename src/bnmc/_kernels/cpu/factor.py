@@ -1,10 +1,10 @@
 """The triangular factor of a covariance, a panel of columns at a time.
 
 The columns are made in the upper triangle of the symmetric matrix, where they are rows.  `PANEL`
-rows are made at a time: first the block at the diagonal (`factor_block`), then what is on its right
-(`extend_panel`).  What they contribute to the rows below is then subtracted at once
-(`subtract_products`), which is most of the work at a large order.  Threads may share the two last
-steps; an entry of the result does not depend on how.
+rows are made at a time (`make_panel`): the block at the diagonal, and then pieces of what is on its
+right.  What the rows contribute to those below is then subtracted at once
+(`subtract_products`), which is most of the work at a large order.  Threads may share the pieces and
+the products; an entry of the result does not depend on how.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.memory import PANEL
 from bnmc._kernels.cpu.vectors import flat, load_strip, scale_add, store, zero_strip
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
-
-#: Columns of a panel that are made at a time: their rows take 128 KiB, and stay in the cache.
-PIECE = 256
 
 
 @kernel
@@ -50,90 +47,72 @@ def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
     order = matrix.shape[0]
     for first in range(0, order, PANEL):
         last = min(first + PANEL, order)
-        factor_block(matrix, diagonal, twin, scale, panel, factor, regular, first, last)
+        make_panel(matrix, diagonal, twin, scale, panel, factor, regular, first, last, first, order)
         if last < order:
-            extend_panel(matrix, scale, panel, factor, first, last, order)
             subtract_products(matrix, panel, last, order)
     copy_twins(twin, factor)
 
 
 @kernel
-def factor_block(matrix, diagonal, twin, scale, panel, factor, regular, first, last):
-    """Write the block of the factor at the diagonal, and without `scale` as rows of the matrix.
+def factor_piece(
+    matrix, diagonal, twin, scale, inverses, factor, regular, first, last, begin, stop
+):  # fmt: skip
+    """Write rows begin:stop of columns first:last of the factor, and without `scale` the matrix.
 
-    What columns to its left contribute has been subtracted from the matrix.  The first row of
-    `panel` receives the inverses of the diagonal entries, in its places first:last.
+    What columns to their left contribute has been subtracted from the matrix.  The block at the
+    diagonal, where begin and stop are `first` and `last`, comes before all others; there `inverses`
+    receives those of the diagonal entries, in its places first:last.
     """
     order = matrix.shape[0]
-    inverses = panel[0]
-    for begin in range(first, last, 4):
-        end = min(begin + 4, last)
-        row0, row1 = matrix[begin], matrix[min(begin + 1, order - 1)]
-        row2, row3 = matrix[min(begin + 2, order - 1)], matrix[min(begin + 3, order - 1)]
-        for k in range(begin, end):
-            row = matrix[k]
-            f0 = row0[k] if k > begin else 0.0
-            f1 = row1[k] if k > begin + 1 else 0.0
-            f2 = row2[k] if k > begin + 2 else 0.0
+    for start in range(first, last, 4):
+        end = min(start + 4, last)
+        row0, row1 = matrix[start], matrix[min(start + 1, order - 1)]
+        row2, row3 = matrix[min(start + 2, order - 1)], matrix[min(start + 3, order - 1)]
+        for k in range(start, end):
+            row, left = matrix[k], max(k, begin)
+            f0 = row0[k] if k > start else 0.0
+            f1 = row1[k] if k > start + 1 else 0.0
+            f2 = row2[k] if k > start + 2 else 0.0
             # Unsigned, so that the compiler need not look for negative indices.
-            if k > begin:  # for the first of four, f0, f1 and f2 are 0
-                for i in range(np.uintp(k), np.uintp(last)):
+            if k > start:  # for the first of four, f0, f1 and f2 are 0
+                for i in range(np.uintp(left), np.uintp(stop)):
                     row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
-            pivot = row[k]
-            regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
-            inverse = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
-            diagonal[k] = pivot / diagonal[k] if regular[k] else 0.0
-            inverses[k] = inverse
-            for i in range(np.uintp(k), np.uintp(last)):
+            if begin <= k:
+                pivot = row[k]
+                regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
+                inverses[k] = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
+                diagonal[k] = pivot / diagonal[k] if regular[k] else 0.0
+            inverse = inverses[k]
+            for i in range(np.uintp(left), np.uintp(stop)):
                 row[i] *= inverse
                 factor[i, k] = scale * row[i]
         for k in range(end, last):
             row = matrix[k]
             f0, f1, f2, f3 = row0[k], row1[k], row2[k], row3[k]
-            for i in range(np.uintp(k), np.uintp(last)):
+            for i in range(np.uintp(max(k, begin)), np.uintp(stop)):
                 row[i] -= (f0 * row0[i] + f1 * row1[i]) + (f2 * row2[i] + f3 * row3[i])
 
 
 @kernel
-def extend_panel(matrix, scale, panel, factor, first, begin, stop):
-    """Continue the rows of the block that begins at `first` to columns begin:stop on its right.
+def make_panel(
+    matrix, diagonal, twin, scale, panel, factor, regular, first, last, begin, stop
+):  # fmt: skip
+    """Make rows begin:stop of columns first:last of the factor, a piece at a time.
 
-    They are made in `panel`, whose rows are in different sets of a cache, a piece at a time that
-    stays in the cache, and written to the factor times `scale`.
+    Longer pieces would not stay in the cache, where rows of the factor as long as a power of two
+    share few places.  What is below the block at the diagonal is copied to `panel` too, whose first
+    row has the inverses of the diagonal entries.
     """
-    inverses = panel[0]
-    for left in range(begin, stop, PIECE):
-        right = min(left + PIECE, stop)
-        for k in range(PANEL):
-            copy, row = panel[k], matrix[first + k]
-            for i in range(np.uintp(left), np.uintp(right)):
-                copy[i] = row[i]
-        for start in range(0, PANEL, 4):
-            row0, row1, row2, row3 = (
-                panel[start], panel[start + 1], panel[start + 2], panel[start + 3]
-            )  # fmt: skip
-            at = first + start
-            made0, made1, made2, made3 = matrix[at], matrix[at + 1], matrix[at + 2], matrix[at + 3]
-            for k in range(start, start + 4):
-                row, at = panel[k], first + k
-                if k > start:
-                    f0 = made0[at]
-                    f1 = made1[at] if k > start + 1 else 0.0
-                    f2 = made2[at] if k > start + 2 else 0.0
-                    for i in range(np.uintp(left), np.uintp(right)):
-                        row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
-                inverse = inverses[at]
+    for left in range(begin, stop, PANEL):
+        right = min(left + PANEL, stop)
+        factor_piece(
+            matrix, diagonal, twin, scale, panel[0], factor, regular, first, last, left, right
+        )
+        if left >= last:
+            for k in range(first, last):
+                row, copy = matrix[k], panel[k - first]
                 for i in range(np.uintp(left), np.uintp(right)):
-                    row[i] *= inverse
-            for k in range(start + 4, PANEL):
-                row, at = panel[k], first + k
-                f0, f1, f2, f3 = made0[at], made1[at], made2[at], made3[at]
-                for i in range(np.uintp(left), np.uintp(right)):
-                    row[i] -= (f0 * row0[i] + f1 * row1[i]) + (f2 * row2[i] + f3 * row3[i])
-        for i in range(np.uintp(left), np.uintp(right)):
-            column = factor[i]
-            for k in range(PANEL):
-                column[first + k] = scale * panel[k, i]
+                    copy[i] = row[i]
 
 
 @kernel

@@ -114,18 +114,19 @@ class ConditionalSampler(RowSampler):
         )
         for first in range(0, self.columns, memory.PANEL):
             last = min(first + memory.PANEL, self.columns)
-            factor.factor_block(
-                own.covariance, own.diagonal, own.twin, scale, own.panel, own.factor, own.regular,
-                first, last,
-            )  # fmt: skip
+
+            def make(left: int, right: int, first: int = first, last: int = last) -> None:
+                factor.make_panel(
+                    own.covariance, own.diagonal, own.twin, scale, own.panel, own.factor,
+                    own.regular, first, last, left, right,
+                )  # fmt: skip
+
+            make(first, last)
             if last == self.columns:
                 break
 
-            def extend(begin: int, end: int, first: int = first, start: int = last) -> int:
-                left, right = (self._column_of_part(start, number) for number in (begin, end))
-                factor.extend_panel(
-                    own.covariance, scale, own.panel, own.factor, first, left, right
-                )
+            def extend(begin: int, end: int, start: int = last, make: Any = make) -> int:
+                make(*(self._column_of_part(start, number) for number in (begin, end)))
                 return -1
 
             def subtract(begin: int, end: int, start: int = last) -> int:
