@@ -269,24 +269,16 @@ def test_gradients_that_float32_does_not_resolve_continue_in_float64(dtypes_seen
 @pytest.mark.parametrize("weights", ["gaussian", "haar"])
 @pytest.mark.parametrize("distance", [1.0, 1e-4])
 def test_float32_goes_on_unless_the_gradients_of_samples_are_too_alike(
-    weights, distance, monkeypatch
+    weights, distance, dtypes_seen
 ):
     """Directions at this distance of two samples: δᵀδ has a relative pivot of its square."""
-    seen = set()
-    make = descent.Buffers
-
-    def noted(chain, inputs, forward, backward, hidden):
-        seen.add((forward.name, backward.name))
-        return make(chain, inputs, forward, backward, hidden)
-
-    monkeypatch.setattr(descent, "Buffers", noted)
     rows = np.random.default_rng(2).standard_normal((64, 4))
     rows[:, 1] = (1.0 - distance) * rows[:, 0] + distance * rows[:, 1]
     run = bnmc.backpropagate(
         Chain(64, 4, "tanh", weights=weights), 3, loss=rows, dtype="float32", rng=0
     )
     assert run.widened == ()
-    assert seen == {("float32", "float32")} | (
+    assert dtypes_seen == {("float32", "float32")} | (
         set() if distance == 1.0 else {("float32", "float64")}
     )
 

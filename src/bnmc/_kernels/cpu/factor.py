@@ -57,11 +57,12 @@ def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
 def factor_piece(
     matrix, diagonal, twin, scale, inverses, factor, regular, first, last, begin, stop
 ):  # fmt: skip
-    """Write rows begin:stop of columns first:last of the factor, and without `scale` the matrix.
+    """Write rows begin:stop of columns first:last of the factor.
 
-    What columns to their left contribute has been subtracted from the matrix.  The block at the
-    diagonal, where begin and stop are `first` and `last`, comes before all others; there `inverses`
-    receives those of the diagonal entries, in its places first:last.
+    They replace their part of the matrix too, without `scale`, as rows.  What columns to
+    their left contribute has been subtracted from the matrix.  The block at the diagonal, where
+    begin and stop are `first` and `last`, comes before all others; there `inverses` receives those
+    of the diagonal entries, in its places first:last.
     """
     order = matrix.shape[0]
     for start in range(first, last, 4):
