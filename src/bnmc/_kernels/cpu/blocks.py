@@ -53,27 +53,45 @@ def multiply_slab(factor, first, last, source, block, rows):
     for row in range(0, rows, strip):
         for tile in range((last + 3) // 4 - 1, first // 4 - 1, -1):
             i = 4 * tile
+            sum0 = zero_strip(block)
+            sum1 = zero_strip(block)
             if i + 2 >= last:
                 # One or two columns remain: half a tile.
-                sum0 = zero_strip(block)
-                sum1 = zero_strip(block)
-                for k in range(first, last):
+                for k in range(first, i):
                     lanes = load_strip(source, k * STRIDE + row)
                     sum0 = scale_add(factor[i, k], lanes, sum0)
                     sum1 = scale_add(factor[i + 1, k], lanes, sum1)
+                lanes = load_strip(source, i * STRIDE + row)
+                sum0 = scale_add(factor[i, i], lanes, sum0)
+                sum1 = scale_add(factor[i + 1, i], lanes, sum1)
+                lanes = load_strip(source, (i + 1) * STRIDE + row)
+                sum1 = scale_add(factor[i + 1, i + 1], lanes, sum1)
                 store(block, i * STRIDE + row, sum0)
                 store(block, (i + 1) * STRIDE + row, sum1)
                 continue
-            sum0 = zero_strip(block)
-            sum1 = zero_strip(block)
             sum2 = zero_strip(block)
             sum3 = zero_strip(block)
-            for k in range(first, min(i + 4, last)):
+            for k in range(first, i):
                 lanes = load_strip(source, k * STRIDE + row)
                 sum0 = scale_add(factor[i, k], lanes, sum0)
                 sum1 = scale_add(factor[i + 1, k], lanes, sum1)
                 sum2 = scale_add(factor[i + 2, k], lanes, sum2)
                 sum3 = scale_add(factor[i + 3, k], lanes, sum3)
+            # The tile at the diagonal is triangular itself.
+            lanes = load_strip(source, i * STRIDE + row)
+            sum0 = scale_add(factor[i, i], lanes, sum0)
+            sum1 = scale_add(factor[i + 1, i], lanes, sum1)
+            sum2 = scale_add(factor[i + 2, i], lanes, sum2)
+            sum3 = scale_add(factor[i + 3, i], lanes, sum3)
+            lanes = load_strip(source, (i + 1) * STRIDE + row)
+            sum1 = scale_add(factor[i + 1, i + 1], lanes, sum1)
+            sum2 = scale_add(factor[i + 2, i + 1], lanes, sum2)
+            sum3 = scale_add(factor[i + 3, i + 1], lanes, sum3)
+            lanes = load_strip(source, (i + 2) * STRIDE + row)
+            sum2 = scale_add(factor[i + 2, i + 2], lanes, sum2)
+            sum3 = scale_add(factor[i + 3, i + 2], lanes, sum3)
+            lanes = load_strip(source, (i + 3) * STRIDE + row)
+            sum3 = scale_add(factor[i + 3, i + 3], lanes, sum3)
             store(block, i * STRIDE + row, sum0)
             store(block, (i + 1) * STRIDE + row, sum1)
             store(block, (i + 2) * STRIDE + row, sum2)
@@ -127,12 +145,21 @@ def add_gram(block, columns, rows, partial, sums):
     for first in range(0, tiles, SLAB // 4):
         for tile_i in range(first, tiles):
             position = 16 * (tile_i * (tile_i + 1) // 2 + first)
+            # The last tile of 4 k + 1 or 4 k + 2 columns has two rows.
+            half = 4 * tile_i + 2 >= columns
+            own = 4 * tile_i * STRIDE
             for tile_j in range(first, min(first + SLAB // 4, tile_i)):
-                sum_tile(block, 4 * tile_i * STRIDE, block, 4 * tile_j * STRIDE, rows, partial)
+                if half:
+                    sum_two_columns(block, 4 * tile_j * STRIDE, block, own, rows, partial)
+                else:
+                    sum_tile(block, own, block, 4 * tile_j * STRIDE, rows, partial)
                 add_partial(partial, sums, position)
                 position += 16
             if tile_i < first + SLAB // 4:
-                sum_diagonal_tile(block, 4 * tile_i * STRIDE, rows, partial)
+                if half:
+                    sum_last_tile(block, own, rows, partial)
+                else:
+                    sum_diagonal_tile(block, own, rows, partial)
                 add_partial(partial, sums, position)
 
 
@@ -224,6 +251,24 @@ def sum_half_tile(first, i, second, j, rows):
 
 
 @inlined
+def sum_two_columns(first, i, second, j, rows, partial):
+    """Write the products of two columns of `second`, from j on, and four of `first`, from i.
+
+    These are the upper half of a tile; the lower one is zero.
+    """
+    a = sum_half_tile(first, i, second, j, rows)
+    if vectors.PART_BYTES < vectors.NARROW_BYTES:
+        lanes = vectors.PART_BYTES // first.itemsize
+        a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
+    zero = zero_part(first)
+    sums = (
+        a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], zero, zero, zero, zero, zero, zero, zero,
+        zero,
+    )  # fmt: skip
+    store_sums(partial, 0, sums)
+
+
+@inlined
 def load_four(block, i):
     """Return the same rows of four columns of a block."""
     return (
@@ -257,6 +302,33 @@ def sum_diagonal_tile(block, i, rows, partial):
         a[9],
     )  # fmt: skip
     store_sums(partial, 0, sums)
+
+
+@inlined
+def sum_last_tile(block, i, rows, partial):
+    """Write the products of two columns with themselves, from place i on, as `sum_tile` does."""
+    a = sum_two_squares(block, i, rows)
+    if vectors.PART_BYTES < vectors.NARROW_BYTES:
+        a = add_all(a, sum_two_squares(block, i + vectors.PART_BYTES // block.itemsize, rows))
+    zero = zero_part(block)
+    sums = (
+        a[0], zero, zero, zero, a[1], a[2], zero, zero, zero, zero, zero, zero, zero, zero, zero,
+        zero,
+    )  # fmt: skip
+    store_sums(partial, 0, sums)
+
+
+@inlined
+def sum_two_squares(block, i, rows):
+    """Return the products of two columns with themselves like `sum_half_tile`, row by row."""
+    strip = vectors.NARROW_BYTES // block.itemsize
+    zero = zero_part(block)
+    s00, s10, s11 = zero, zero, zero
+    for row in range(0, rows, strip):
+        x0, x1 = load_part(block, i + row), load_part(block, i + STRIDE + row)
+        s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
+        s11 = multiply_add(x1, x1, s11)
+    return s00, s10, s11
 
 
 @inlined
