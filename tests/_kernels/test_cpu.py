@@ -322,11 +322,11 @@ def normalise_block(body, block, rows, law):
     The kernels measure the rows, and normalise where they activate: here with no activation.
     """
     work = memory.work(law.batch, law.columns // law.batch, block.dtype)
-    degenerate = body_of(cpu_rows.measure_rows, body)(block, rows, law, work.means, work.scales)
+    degenerate = body_of(cpu_rows.measure_rows, body)(block, rows, law, work.scales)
     if degenerate < 0:
         linear = sigma_of(Activation.named("linear"))
         body_of(cpu_rows.activate_columns, body)(
-            linear, block, law.columns, law.batch, rows, work.means, work.scales
+            linear, block, law.columns, law.batch, rows, work.scales
         )
     return degenerate
 
@@ -471,7 +471,7 @@ def test_finish_block(dtype, body, norm, skip, keeps):
     kept = memory.aligned_zeros((8, stride) if keeps else (0, 0), dtype)
     sigma = activation_of("tanh", dtype, body)
     kernel = body_of(cpu_rows.finish_block, body)
-    finishing = work.block, work.means, work.scales
+    finishing = work.block, work.scales
     assert kernel(sigma, law, first_row, count, x, kept, *finishing) == -1
     here = np.s_[:, first_row : first_row + count]
     h = values[:, :count] + (skip * before[here] if skip else 0.0)
@@ -502,7 +502,7 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     work.block.reshape(-1, numbers.STRIDE)[:, count:] = 0.0
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     kernel = body_of(cpu_rows.finish_block, body)
-    finishing = nothing, work.block, work.means, work.scales
+    finishing = nothing, work.block, work.scales
     assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), *finishing) == -1
     view = work.block.reshape(-1, numbers.STRIDE)
     exact = np.tanh(normalise(values[:, :count].T, norm, 3).T)
@@ -517,7 +517,7 @@ def test_finish_block_names_a_row_of_the_layer(dtype, body):
     work.block[:], _ = blocked(128, 5, dtype, 5)
     work.block.reshape(-1, numbers.STRIDE)[:5, 70] = 0.25
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
-    finishing = np.zeros((1, 1), dtype), nothing, work.block, work.means, work.scales
+    finishing = np.zeros((1, 1), dtype), nothing, work.block, work.scales
     kernel = body_of(cpu_rows.finish_block, body)
     assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
     # The same row beyond the width is no one's.
@@ -831,7 +831,7 @@ def test_rows_without_variance_end_panels(dtype, body):
     draw_panels = body_of(cpu_layers.draw_panels, body)
     assert draw_panels(*rows, 1, 2, numbers.BLOCK, draw, work, sums) == numbers.BLOCK
     fields = (
-        work.block, work.means, work.scales, work.partial, work.sums, work.factor, work.regular
+        work.block, work.scales, work.partial, work.sums, work.factor, work.regular
     )  # fmt: skip
     assert body_of(cpu_rows.draw_rows, body)(*rows, 64, 128, draw, *fields) == 64
 
@@ -871,10 +871,9 @@ def test_helpers_of_a_block(dtype, body):
     np.testing.assert_array_equal(out[:, first : first + rows], values)
     np.testing.assert_array_equal(out[:, :first], x[:, :first])
     law = law_of(300, 5)
-    means = np.arange(numbers.BLOCK).astype(dtype)
-    scales = np.full(numbers.BLOCK, 2.0, dtype)
-    after(cpu_rows.keep_normalised, block, law, rows, means, scales, first, out)
-    np.testing.assert_array_equal(out[:, first : first + rows], 2 * (values - means[:rows]))
+    scales = np.arange(numbers.BLOCK).astype(dtype)
+    after(cpu_rows.keep_normalised, block, law, rows, scales, first, out)
+    np.testing.assert_array_equal(out[:, first : first + rows], values * scales[:rows])
 
 
 @BODIES
@@ -1135,7 +1134,7 @@ def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
     for body in ("compiled", "python"):
         factorise(g[0], law, work)
         degenerate = body_of(cpu_rows.draw_rows, body)(
-            sigma, law, layers.xs[0], kept, 0, 300, draw, work.block, work.means, work.scales,
+            sigma, law, layers.xs[0], kept, 0, 300, draw, work.block, work.scales,
             work.partial, work.sums, work.factor, work.regular,
         )  # fmt: skip
         assert degenerate == -1
@@ -1176,7 +1175,7 @@ def test_activations_inside_a_layer(name, dtype):
     block, values = blocked(128, 4, dtype, 9)
     work.block[:] = block
     sigma = activation_of(name, dtype)
-    finishing = np.zeros((0, 0), dtype), work.block, work.means, work.scales
+    finishing = np.zeros((0, 0), dtype), work.block, work.scales
     assert cpu_rows.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *finishing) == -1
     exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, numbers.STRIDE)[:4, :128]
@@ -1191,7 +1190,7 @@ def test_an_activation_by_its_address_is_the_activation(dtype):
     for sigma in (sigma_of(Activation.named("gelu")), activation_of("gelu", dtype)):
         work = memory.work(4, 1, dtype)
         work.block[:], _ = blocked(128, 4, dtype, 9)
-        finishing = nowhere, nowhere, work.block, work.means, work.scales
+        finishing = nowhere, nowhere, work.block, work.scales
         assert cpu_rows.finish_block(sigma, law, 0, 128, *finishing) == -1
         blocks.append(work.block)
     np.testing.assert_array_equal(*blocks)
@@ -1208,12 +1207,10 @@ def test_what_an_activation_raises_comes_through():
     work.block[:], _ = blocked(128, 4, np.float64, 9)
     sigma = cpu_rows.activation(sigma_of(Activation(picky)), "float64")
     with pytest.raises(ValueError, match="too large"):
-        cpu_rows.finish_block(
-            sigma, law, 0, 128, nowhere, nowhere, work.block, work.means, work.scales
-        )
+        cpu_rows.finish_block(sigma, law, 0, 128, nowhere, nowhere, work.block, work.scales)
 
 
-def test_loops_are_compiled_for_the_widest_vectors():
+def test_loops_are_compiled_for_the_widest_vectors_and_a_stack_of_whole_lines():
     # LLVM takes half the width on Intel's processors unless told: 1.4 to 2.8 times the time.
     def scale(x):
         for i in range(len(x)):
@@ -1223,3 +1220,6 @@ def test_loops_are_compiled_for_the_widest_vectors():
     compiled(np.ones(4))
     (text,) = compiled.inspect_llvm().values()
     assert '"prefer-vector-width"="512"' in text
+    (text,) = compiled.inspect_asm().values()
+    if "%rsp" in text:
+        assert "andq\t$-64, %rsp" in text

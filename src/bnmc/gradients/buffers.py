@@ -46,7 +46,6 @@ class Buffers:
         self.rows = Rows(
             normals=aligned_zeros((blocks, numbers), forward),
             hidden=aligned_zeros((blocks, numbers), forward),
-            means=aligned_zeros((blocks, inputs * STRIDE), forward),
             scales=aligned_zeros((blocks, inputs * STRIDE), forward),
             delta=aligned_zeros((blocks, numbers), backward),
             above=aligned_zeros(of_above, backward),

@@ -14,6 +14,7 @@ from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import finish_block
+from bnmc._kernels.pipeline import LINE_BYTES
 from bnmc._kernels.scalar.codes import GIVEN, MOST_ELEMENTS, NORM_NONE, Law
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
@@ -279,7 +280,7 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
         count = min(BLOCK, h.shape[0] - start)
         _load(h, start, count, law.columns, block)
         degenerate = finish_block(
-            sigma, plain, start, count, s.no_x[0], nothing, block, s.work.means, s.work.scales
+            sigma, plain, start, count, s.no_x[0], nothing, block, s.work.scales
         )
         if degenerate >= 0:
             s.status[0, 0], s.status[0, 2] = ZERO_VARIANCE, degenerate
@@ -404,7 +405,7 @@ def failed_row(work: Rows) -> int:
     >>> status == kernels.ZERO_VARIANCE, failed_row(work)
     (True, 1)
     """
-    if work.nbytes < 2 * workspace.LINE:
+    if work.nbytes < 2 * LINE_BYTES:
         return -1
     header = workspace.header_of(work)
     return int(header[workspace.STATUS + 2]) if header[0] == workspace.MAGIC else -1

@@ -70,13 +70,12 @@ for _module in (activations, slopes):
 class Rows(NamedTuple):
     """All rows of one layer of one chain, as (blocks, padded columns * STRIDE).
 
-    `normals` and `hidden` have the dtype of the forward pass, as have `means` and `scales`,
+    `normals` and `hidden` have the dtype of the forward pass, as has `scales`,
     (blocks, inputs * STRIDE); the others have the dtype of the backward pass.
     """
 
     normals: np.ndarray
     hidden: np.ndarray
-    means: np.ndarray
     scales: np.ndarray
     delta: np.ndarray  # Z, then the gradient with respect to h
     above: np.ndarray  # the gradient of the layer above; (1, 1) without a skip connection
@@ -254,13 +253,13 @@ def first_pass(
         rows = (count + GROUP - 1) // GROUP * GROUP
         number = start // BLOCK
         z, h = rows_of.normals[number], rows_of.hidden[number]
-        means, scales = rows_of.means[number], rows_of.scales[number]
+        scales = rows_of.scales[number]
         delta = rows_of.delta[number]
         make_hidden(law, x, start, count, rows, draw, factor, regular, z, h)
-        degenerate = measure_rows(h, rows, own, means, scales)
+        degenerate = measure_rows(h, rows, own, scales)
         if degenerate >= 0:
             return start + degenerate
-        activate_rows(sigma, law, h, means, scales, count, rows, blocks.values)
+        activate_rows(sigma, law, h, scales, count, rows, blocks.values)
         draw_regular(delta, columns, solve.in_root, start, rows, noise)
         multiply_triangular(solve.root, columns, delta, delta, rows)
         add_cross(blocks.values, delta, columns, rows, blocks.partial, blocks.cross_sums)
@@ -268,33 +267,32 @@ def first_pass(
 
 
 @kernel
-def activate_rows(sigma, law, h, means, scales, count, rows, out):
+def activate_rows(sigma, law, h, scales, count, rows, out):
     """Write the activations of a block of rows h to `out`, and zeros to rows beyond `count`."""
-    activate_block_into(sigma, h, law.columns, law.batch, rows, means, scales, out)
+    activate_block_into(sigma, h, law.columns, law.batch, rows, scales, out)
     clear_rows(out, 0, law.columns, count, rows)
 
 
 @kernel
-def activate_into(sigma, h, columns, batch, rows, means, scales, out):
-    """Normalise the rows of h, and write their activations to a block of this or another dtype."""
+def activate_into(sigma, h, columns, batch, rows, scales, out):
+    """Scale the rows of h, and write their activations to a block of this or another dtype."""
     for i in range(columns):
         # Unsigned, so that the compiler adds no test for negative indices.
         column = np.uintp(i * STRIDE)
         group = np.uintp(i // batch * STRIDE)
         for row in range(np.uintp(rows)):
-            value = (h[column + row] - means[group + row]) * scales[group + row]
-            out[column + row] = activate(sigma, value)
+            out[column + row] = activate(sigma, h[column + row] * scales[group + row])
 
 
 @kernel
-def multiply_slopes(slope, h, columns, batch, rows, means, scales, gain, x, delta):
-    """Write the normalised rows of h to x, and multiply `delta` by gain times the slopes there."""
+def multiply_slopes(slope, h, columns, batch, rows, scales, gain, x, delta):
+    """Write the scaled rows of h to x, and multiply `delta` by gain times the slopes there."""
     factor = delta.dtype.type(gain)
     for i in range(columns):
         column = np.uintp(i * STRIDE)
         group = np.uintp(i // batch * STRIDE)
         for row in range(np.uintp(rows)):
-            value = (h[column + row] - means[group + row]) * scales[group + row]
+            value = h[column + row] * scales[group + row]
             x[column + row] = value
             delta[column + row] *= factor * delta.dtype.type(activate(slope, value))
 
@@ -309,9 +307,7 @@ def activation(sigma: Sigma, forward: str, backward: str) -> Any:
     """Return the activation in the form that the kernels of two dtypes take; see `rows`."""
     first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
     number = types.int64
-    return compiled_apart(
-        activate_into, sigma, (first, number, number, number, first, first, second)
-    )
+    return compiled_apart(activate_into, sigma, (first, number, number, number, first, second))
 
 
 @cache
@@ -319,7 +315,7 @@ def derivative(slope: Sigma, forward: str, backward: str) -> Any:
     """Return the derivative of the activation in the form that the kernels of two dtypes take."""
     first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
     number = types.int64
-    arguments = (first, number, number, number, first, first, types.float64, second, second)
+    arguments = (first, number, number, number, first, types.float64, second, second)
     return compiled_apart(multiply_slopes, slope, arguments)
 
 
@@ -473,13 +469,11 @@ def second_pass(sigma, slope, law, gain, skip, unit, first_row, last_row, solve,
         rows = (count + GROUP - 1) // GROUP * GROUP
         number = start // BLOCK
         h, delta = rows_of.hidden[number], rows_of.delta[number]
-        means, scales = rows_of.means[number], rows_of.scales[number]
+        scales = rows_of.scales[number]
         values = blocks.values
-        activate_rows(sigma, law, h, means, scales, count, rows, values)
+        activate_rows(sigma, law, h, scales, count, rows, values)
         add_product(solve.mixing, 0, columns, values, columns, delta, rows)
-        multiply_block_slopes(
-            slope, h, columns, law.batch, rows, means, scales, gain, values, delta
-        )
+        multiply_block_slopes(slope, h, columns, law.batch, rows, scales, gain, values, delta)
         if skip != 0.0:
             above, of_skip = rows_of.above[number], delta.dtype.type(skip)
             for i in range(columns):

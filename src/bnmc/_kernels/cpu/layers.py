@@ -61,13 +61,7 @@ def conditional_layers(
         The exponent by which `law` was divided.
     """
     scaled = exponents.shape[1] > 0
-    block, means, scales, partial, sums = (
-        work.block,
-        work.means,
-        work.scales,
-        work.partial,
-        work.sums,
-    )
+    block, scales, partial, sums = work.block, work.scales, work.partial, work.sums
     covariance, group_means, diagonal = work.covariance, work.group_means, work.diagonal
     columns, twin, factor, regular = work.panel, work.twin, work.factor, work.regular
     guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
@@ -106,7 +100,6 @@ def conditional_layers(
                     last_row,
                     draw,
                     block,
-                    means,
                     scales,
                     partial,
                     sums,
@@ -219,8 +212,8 @@ def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work,
         first_row = number * panel
         last_row = min(first_row + panel, law.width)
         degenerate = draw_rows(
-            sigma, law, x, kept, first_row, last_row, draw, work.block, work.means, work.scales,
-            work.partial, panel_sums[number], work.factor, work.regular,
+            sigma, law, x, kept, first_row, last_row, draw, work.block, work.scales, work.partial,
+            panel_sums[number], work.factor, work.regular,
         )  # fmt: skip
         if degenerate >= 0:
             return degenerate

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE, TILE, Work
-
-ALIGNMENT = 64
+from bnmc._kernels.pipeline import LINE_BYTES
 
 #: Columns of a factor that are made before the ones on their right are brought up to date.
 PANEL = 64
@@ -58,8 +57,8 @@ def panel_shape(columns: int) -> tuple[int, int]:
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return zeros whose first element begins a cache line."""
     size = prod(shape) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    offset = -raw.__array_interface__["data"][0] % ALIGNMENT  # `raw.ctypes` takes longer
+    raw = np.zeros(size + LINE_BYTES, np.uint8)
+    offset = -raw.__array_interface__["data"][0] % LINE_BYTES  # `raw.ctypes` takes longer
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
@@ -70,7 +69,6 @@ def shapes(batch: int, columns: int) -> tuple[Any, ...]:
     return (
         (whole * STRIDE,),
         (TILE * STRIDE,),
-        (inputs * STRIDE,),
         (inputs * STRIDE,),
         (16,),
         (tiles * (tiles + 1) // 2 * 16,),
@@ -97,10 +95,10 @@ def _layout(
 ) -> tuple[int, tuple[tuple[Any, np.dtype[Any], int], ...]]:
     """Return the bytes of a `Work`, and shape, dtype and offset of each of its fields."""
     double = np.float64
-    dtypes: list[Any] = [*[rows] * 5, *[double] * 5, np.int64, rows, np.bool_]
+    dtypes: list[Any] = [*[rows] * 4, *[double] * 5, np.int64, rows, np.bool_]
     size, fields = 0, []
     for shape, dtype in zip(shapes(batch, columns), dtypes, strict=True):
         kind: np.dtype[Any] = np.dtype(dtype)
         fields.append((shape, kind, size))
-        size += -(-prod(shape) * kind.itemsize // ALIGNMENT) * ALIGNMENT
+        size += -(-prod(shape) * kind.itemsize // LINE_BYTES) * LINE_BYTES
     return size, tuple(fields)

@@ -36,7 +36,6 @@ class Work(NamedTuple):
 
     block: np.ndarray  # (columns padded to 4) * STRIDE
     tile: np.ndarray  # TILE * STRIDE
-    means: np.ndarray  # inputs * STRIDE
     scales: np.ndarray  # inputs * STRIDE
     partial: np.ndarray  # 16
     sums: np.ndarray  # float64, 16 for each 4 x 4 tile of the lower triangle

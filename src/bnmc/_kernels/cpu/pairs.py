@@ -258,7 +258,7 @@ def draw_rows(sigma, law, element, draw, sides, works, normals, squares):
             block = work.block
             multiply_triangular(work.factor, law.columns, normals, work.block, rows)
             degenerate = finish_block(
-                sigma, rows_law, start, count, nowhere, nowhere, block, work.means, work.scales
+                sigma, rows_law, start, count, nowhere, nowhere, block, work.scales
             )
             if degenerate >= 0:
                 return ZERO_VARIANCE, degenerate

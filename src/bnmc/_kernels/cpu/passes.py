@@ -274,8 +274,8 @@ def begin_block(style, sigma, law, panel, number, start, count, hidden, work, ro
 def activate_rows(style, sigma, law, rows, work):
     """Apply the activation to rows as they are."""
     plain = Law(law.width, law.batch, law.columns, NORM_NONE, law.skip, law.gain, 1.0)
-    measure_rows(work.block, rows, plain, work.means, work.scales)
-    activate_block(sigma, work.block, law.columns, law.batch, rows, work.means, work.scales)
+    measure_rows(work.block, rows, plain, work.scales)
+    activate_block(sigma, work.block, law.columns, law.batch, rows, work.scales)
 
 
 @kernel
@@ -284,7 +284,7 @@ def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
 
     Arguments are those of `rows.finish_block`, but that the skip connection is in h already.
     """
-    block, means, scales, columns = work.block, work.means, work.scales, law.columns
+    block, scales, columns = work.block, work.scales, law.columns
     rows = (count + GROUP - 1) // GROUP * GROUP
     # Padding rows may lack variance, which would end the normalization of the others.
     repeat_first_row(block, columns, count, rows)
@@ -295,15 +295,15 @@ def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
     if style.groups > 0:
         normalise_samples(style, law, start, rows, block, room)
     normed = Law(law.width, law.batch, columns, style.norm, law.skip, law.gain, style.eps)
-    degenerate = measure_rows(block, rows, normed, means, scales)
+    degenerate = measure_rows(block, rows, normed, scales)
     if degenerate >= 0:
         return start + degenerate
     if law.skip != 0.0 and style.order == NORM_FIRST:
-        keep_normalised(block, law, rows, means, scales, start, x)
+        keep_normalised(block, law, rows, scales, start, x)
     if style.order == ACTIVATION_FIRST:
-        normalise_rows(block, law, rows, means, scales)
+        scale_rows(block, law, rows, scales)
     else:
-        activate_block(sigma, block, columns, law.batch, rows, means, scales)
+        activate_block(sigma, block, columns, law.batch, rows, scales)
     clear_rows(block, 0, columns, count, rows)
     if kept.shape[0] > 0:
         keep_columns(block, columns, rows, start, kept)
@@ -311,13 +311,13 @@ def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
 
 
 @kernel
-def normalise_rows(block, law, rows, means, scales):
-    """Normalize the rows of a block in place."""
+def scale_rows(block, law, rows, scales):
+    """Multiply the rows of a block by their scale factors."""
     for i in range(law.columns):
         column = np.uintp(i * STRIDE)
         group = np.uintp(i // law.batch * STRIDE)
         for row in range(np.uintp(rows)):
-            block[column + row] = (block[column + row] - means[group + row]) * scales[group + row]
+            block[column + row] *= scales[group + row]
 
 
 @kernel

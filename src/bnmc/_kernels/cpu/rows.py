@@ -37,13 +37,13 @@ from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, 
 
 
 @kernel
-def measure_rows(block, rows, law, means, scales):
-    """Write the mean that the normalization subtracts from each row, and its scale factor.
+def measure_rows(block, rows, law, scales):
+    """Subtract their means from the rows of a block, if the norm does; write their scale factors.
 
-    means, scales : (inputs * STRIDE,), in the block's dtype
-        One of each for each row of each input batch.
+    scales : (inputs * STRIDE,), in the block's dtype
+        One for each row of each input batch.
 
-    Returns a row without variance, or -1.
+    Returns a row without variance, or -1.  Then rows from its strip on keep their means.
     """
     batch = law.batch
     number = block.dtype.type
@@ -74,7 +74,10 @@ def measure_rows(block, rows, law, means, scales):
                 if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
                     return row_without_variance(block, first, row, rows, law)
                 scale = one / square_root(variance + eps)
-            store(means, group * STRIDE + row, mean)
+            if law.norm == NORM_CENTRED:
+                for i in range(first, first + batch):
+                    at = i * STRIDE + row
+                    store(block, at, load_strip(block, at) - mean)
             store(scales, group * STRIDE + row, scale)
     return -1
 
@@ -103,15 +106,14 @@ def row_without_variance(block, first, start, rows, law):
 
 
 @kernel
-def activate_columns(sigma, block, columns, batch, rows, means, scales):
-    """Normalise the rows of a block, and apply the activation."""
+def activate_columns(sigma, block, columns, batch, rows, scales):
+    """Scale the rows of a block, and apply the activation."""
     for i in range(columns):
         # Unsigned, so that the compiler adds no test for negative indices.
         column = np.uintp(i * STRIDE)
         group = np.uintp(i // batch * STRIDE)
         for row in range(np.uintp(rows)):
-            value = (block[column + row] - means[group + row]) * scales[group + row]
-            block[column + row] = activate(sigma, value)
+            block[column + row] = activate(sigma, block[column + row] * scales[group + row])
 
 
 #: `activate_columns`, called by its address if `sigma` is an `Apart`.
@@ -127,11 +129,11 @@ def activation(sigma: Sigma, dtype: str) -> Any:
     """
     values = types.Array(types.float32 if dtype == "float32" else types.float64, 1, "C")
     number = types.int64
-    return compiled_apart(activate_columns, sigma, (values, number, number, number, values, values))
+    return compiled_apart(activate_columns, sigma, (values, number, number, number, values))
 
 
 @kernel
-def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
+def finish_block(sigma, law, first_row, count, x, kept, block, scales):
     """Turn the rows W a of a block into activations; return a row without variance, or -1.
 
     The block holds `count` rows from `first_row` on, and arbitrary finite numbers up to the next
@@ -144,12 +146,12 @@ def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
         add_columns(law.skip, x, first_row, law.columns, rows, block)
     # Padding rows may lack variance, which would end the normalization of the others.
     repeat_first_row(block, law.columns, count, rows)
-    degenerate = measure_rows(block, rows, law, means, scales)
+    degenerate = measure_rows(block, rows, law, scales)
     if degenerate >= 0:
         return first_row + degenerate
     if law.skip != 0.0:
-        keep_normalised(block, law, rows, means, scales, first_row, x)
-    activate_block(sigma, block, law.columns, law.batch, rows, means, scales)
+        keep_normalised(block, law, rows, scales, first_row, x)
+    activate_block(sigma, block, law.columns, law.batch, rows, scales)
     clear_rows(block, 0, law.columns, count, rows)
     if kept.shape[0] > 0:
         keep_columns(block, law.columns, rows, first_row, kept)
@@ -157,14 +159,13 @@ def finish_block(sigma, law, first_row, count, x, kept, block, means, scales):
 
 
 @kernel
-def keep_normalised(block, law, rows, means, scales, first_row, out):
-    """Write the normalised rows of a block to `out`, (>= columns, >= first_row + rows)."""
+def keep_normalised(block, law, rows, scales, first_row, out):
+    """Write the scaled rows of a block to `out`, (>= columns, >= first_row + rows)."""
     for i in range(law.columns):
         column = np.uintp(i * STRIDE)
         group = np.uintp(i // law.batch * STRIDE)
         for row in range(np.uintp(rows)):
-            value = (block[column + row] - means[group + row]) * scales[group + row]
-            out[i, first_row + row] = value
+            out[i, first_row + row] = block[column + row] * scales[group + row]
 
 
 @kernel
@@ -240,8 +241,7 @@ def draw_regular(block, columns, regular, first_row, rows, draw):
 
 @kernel
 def draw_rows(
-    sigma, law, x, kept, first_row, last_row, draw, block, means, scales, partial, sums, factor,
-    regular,
+    sigma, law, x, kept, first_row, last_row, draw, block, scales, partial, sums, factor, regular,
 ):  # fmt: skip
     """Draw rows of a layer given the factor of its covariance; sum their Gram matrix.
 
@@ -269,7 +269,7 @@ def draw_rows(
                 clear_rows(block, k, end, 0, rows)
             k = end
         multiply_triangular(factor, law.columns, block, block, rows)
-        degenerate = finish_block(sigma, law, start, count, x, kept, block, means, scales)
+        degenerate = finish_block(sigma, law, start, count, x, kept, block, scales)
         if degenerate >= 0:
             return degenerate
         add_gram(block, law.columns, rows, partial, sums)
@@ -288,14 +288,14 @@ def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_r
 
     Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
     """
-    block, tile, partial, sums = work.block, work.tile, work.partial, work.sums
-    means, scales = work.means, work.scales
+    block, tile, scales = work.block, work.tile, work.scales
+    partial, sums = work.partial, work.sums
     sums[:] = 0.0
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         multiply_block(law, weights, given, a, start, rows, draw, tile, block)
-        degenerate = finish_block(sigma, law, start, count, x, following, block, means, scales)
+        degenerate = finish_block(sigma, law, start, count, x, following, block, scales)
         if degenerate >= 0:
             return degenerate
         add_gram(block, law.columns, rows, partial, sums)

@@ -19,8 +19,7 @@ from numba.extending import intrinsic, overload
 from bnmc._kernels.compiling import INLINED, MAKING, SigmaType, inlined, kernel, makes_array
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import Work
-
-LINE = memory.ALIGNMENT
+from bnmc._kernels.pipeline import LINE_BYTES
 
 #: Marks a workspace that is laid out.
 MAGIC = 0x626E6D632D303031
@@ -99,7 +98,7 @@ overload(at, jit_options=MAKING)(
 @inlined
 def lines(size):
     """Return a number of bytes rounded up to cache lines."""
-    return (np.int64(size) + LINE - 1) // LINE * LINE
+    return (np.int64(size) + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
 
 
 @makes_array
@@ -113,18 +112,20 @@ def workspace_bytes(batch, columns, itemsize):
     """Return the bytes of a workspace, wherever it begins."""
     s = memory.shapes(batch, columns)
     of_rows = lines(s[0][0] * itemsize) + lines(s[1][0] * itemsize)
-    of_rows += lines(s[2][0] * itemsize) + lines(s[3][0] * itemsize) + lines(s[4][0] * itemsize)
-    of_rows += lines(s[11][0] * s[11][1] * itemsize)
-    of_sums = 2 * lines(s[5][0] * 8) + lines(s[6][0] * s[6][1] * 8) + lines(s[7][0] * s[7][1] * 8)
-    of_sums += lines(s[8][0] * 8) + lines(s[9][0] * s[9][1] * 8)
+    of_rows += lines(s[2][0] * itemsize) + lines(s[3][0] * itemsize)
+    of_rows += lines(s[10][0] * s[10][1] * itemsize)
+    of_sums = 2 * lines(s[4][0] * 8) + lines(s[5][0] * s[5][1] * 8) + lines(s[6][0] * s[6][1] * 8)
+    of_sums += lines(s[7][0] * 8) + lines(s[8][0] * s[8][1] * 8)
     # The header, four small fields, and what aligns the first.
-    return LINE + (1 + 4) * LINE + of_rows + of_sums + lines(s[10][0] * 8) + lines(s[12][0])
+    return (
+        LINE_BYTES + (1 + 4) * LINE_BYTES + of_rows + of_sums + lines(s[9][0] * 8) + lines(s[11][0])
+    )
 
 
 @kernel
 def lay_out(workspace, batch, columns):
     """Zero a workspace that is laid out for something else; return whether it is large enough."""
-    if workspace.nbytes < 2 * LINE:
+    if workspace.nbytes < 2 * LINE_BYTES:
         return False
     header = header_of(workspace)
     if (
@@ -149,40 +150,39 @@ def carve(workspace, batch, columns):
     s = memory.shapes(batch, columns)
     rows, size = workspace.dtype, workspace.itemsize
     header = lines(workspace.ctypes.data)
-    block = header + LINE
+    block = header + LINE_BYTES
     tile = block + lines(s[0][0] * size)
-    means = tile + lines(s[1][0] * size)
-    scales = means + lines(s[2][0] * size)
-    partial = scales + lines(s[3][0] * size)
-    factor = partial + lines(s[4][0] * size)
-    sums = factor + lines(s[11][0] * s[11][1] * size)
-    total = sums + lines(s[5][0] * 8)
-    covariance = total + lines(s[5][0] * 8)
-    group_means = covariance + lines(s[6][0] * s[6][1] * 8)
-    diagonal = group_means + lines(s[7][0] * s[7][1] * 8)
-    panel = diagonal + lines(s[8][0] * 8)
-    twin = panel + lines(s[9][0] * s[9][1] * 8)
-    regular = twin + lines(s[10][0] * 8)
-    small = regular + lines(s[12][0])
+    scales = tile + lines(s[1][0] * size)
+    partial = scales + lines(s[2][0] * size)
+    factor = partial + lines(s[3][0] * size)
+    sums = factor + lines(s[10][0] * s[10][1] * size)
+    total = sums + lines(s[4][0] * 8)
+    covariance = total + lines(s[4][0] * 8)
+    group_means = covariance + lines(s[5][0] * s[5][1] * 8)
+    diagonal = group_means + lines(s[6][0] * s[6][1] * 8)
+    panel = diagonal + lines(s[7][0] * 8)
+    twin = panel + lines(s[8][0] * s[8][1] * 8)
+    regular = twin + lines(s[9][0] * 8)
+    small = regular + lines(s[11][0])
     slots = at(small, (1,), np.int64)
     slots[0] = -1
     status = at(header + 8 * STATUS, (1, 3), np.int64)
     status[0, 0], status[0, 1], status[0, 2] = 0, 0, -1
     return Scratch(
         Work(
-            at(block, s[0], rows), at(tile, s[1], rows), at(means, s[2], rows),
-            at(scales, s[3], rows), at(partial, s[4], rows), at(sums, s[5], np.float64),
-            at(covariance, s[6], np.float64), at(group_means, s[7], np.float64),
-            at(diagonal, s[8], np.float64), at(panel, s[9], np.float64),
-            at(twin, s[10], np.int64), at(factor, s[11], rows), at(regular, s[12], np.bool_),
+            at(block, s[0], rows), at(tile, s[1], rows), at(scales, s[2], rows),
+            at(partial, s[3], rows), at(sums, s[4], np.float64),
+            at(covariance, s[5], np.float64), at(group_means, s[6], np.float64),
+            at(diagonal, s[7], np.float64), at(panel, s[8], np.float64),
+            at(twin, s[9], np.int64), at(factor, s[10], rows), at(regular, s[11], np.bool_),
         ),
-        at(total, s[5], np.float64),
+        at(total, s[4], np.float64),
         slots,
         status,
-        at(small + LINE, (1, 1, 1, 1), np.float64),
-        at(small + 2 * LINE, (1, 1, 1), rows),
-        at(small + 2 * LINE, (1, 2, 0, 0), rows),
-        at(small + 3 * LINE, (1, 1), rows),
-        at(small + 2 * LINE, (1, 0), np.int64),
-        at(small + 2 * LINE, (1, 0, 0), np.int64),
+        at(small + LINE_BYTES, (1, 1, 1, 1), np.float64),
+        at(small + 2 * LINE_BYTES, (1, 1, 1), rows),
+        at(small + 2 * LINE_BYTES, (1, 2, 0, 0), rows),
+        at(small + 3 * LINE_BYTES, (1, 1), rows),
+        at(small + 2 * LINE_BYTES, (1, 0), np.int64),
+        at(small + 2 * LINE_BYTES, (1, 0, 0), np.int64),
     )  # fmt: skip
