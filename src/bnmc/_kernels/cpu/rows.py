@@ -59,26 +59,28 @@ def measure_rows(block, rows, law, scales):
     for group in range(law.columns // batch):
         first = group * batch
         for row in range(0, rows, strip):
+            if law.norm == NORM_NONE:
+                store(scales, group * STRIDE + row, one)
+                continue
             mean = zero
-            scale = one
             if law.norm == NORM_CENTRED:
                 for i in range(first, first + batch):
                     mean = mean + load_strip(block, i * STRIDE + row)
                 mean = mean * ratio
-            if law.norm != NORM_NONE:
-                variance = zero
-                for i in range(first, first + batch):
-                    deviation = load_strip(block, i * STRIDE + row) - mean
-                    variance = multiply_add(deviation, deviation, variance)
-                variance = variance * ratio
-                if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
-                    return row_without_variance(block, first, row, rows, law)
-                scale = one / square_root(variance + eps)
-            if law.norm == NORM_CENTRED:
                 for i in range(first, first + batch):
                     at = i * STRIDE + row
                     store(block, at, load_strip(block, at) - mean)
-            store(scales, group * STRIDE + row, scale)
+            variance = zero
+            for i in range(first, first + batch):
+                deviation = load_strip(block, i * STRIDE + row)
+                variance = multiply_add(deviation, deviation, variance)
+            variance = variance * ratio
+            if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
+                for i in range(first, first + batch):
+                    at = i * STRIDE + row
+                    store(block, at, load_strip(block, at) + mean)
+                return row_without_variance(block, first, row, rows, law)
+            store(scales, group * STRIDE + row, one / square_root(variance + eps))
     return -1
 
 
