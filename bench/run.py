@@ -14,6 +14,7 @@ from bench.report import RESULTS, machine, usable_cores
 BENCHMARKS = {
     "normals": ("bench.normals", "benchmark", "normals a second on one core, against others"),
     "roofline": ("bench.roofline", "benchmark", "peaks of this machine"),
+    "parts": ("bench.parts", "benchmark", "the parts of a layer, beside the peaks"),
     "simulate": ("bench.simulate", "benchmark", "simulate against peers and roofline"),
     "scaling": ("bench.simulate", "scaling", "cost of a layer in width and batch"),
     "conv": ("bench.convolutions", "benchmark", "Chain.conv against PyTorch drawing kernels"),
