@@ -108,9 +108,10 @@ class Part:
     stores: float = 0.0
 
     def at_the_peaks(self, seconds: dict[str, float]) -> float:
+        """Return the longest of the times of what the part needs, as these things can overlap."""
         needs = {"normal": self.normals, "flop": self.flops, "root": self.roots}
         needs["store"] = self.stores
-        return sum(number * seconds[name] for name, number in needs.items())
+        return max(number * seconds[name] for name, number in needs.items())
 
 
 def benchmark(*, quick: bool) -> Report:

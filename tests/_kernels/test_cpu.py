@@ -511,19 +511,23 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
 
 @BODIES
 @DTYPES
-def test_finish_block_names_a_row_of_the_layer(dtype, body):
-    law = law_of(600, 5)
+@pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
+def test_finish_block_names_a_row_of_the_layer(dtype, body, norm):
+    law = law_of(600, 5, 1, norm)
     work = memory.work(5, 1, dtype)
-    work.block[:], _ = blocked(128, 5, dtype, 5)
-    work.block.reshape(-1, numbers.STRIDE)[:5, 70] = 0.25
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     finishing = np.zeros((1, 1), dtype), nothing, work.block, work.scales
     kernel = body_of(cpu_rows.finish_block, body)
-    assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
-    # The same row beyond the width is no one's.
-    work.block[:], _ = blocked(128, 5, dtype, 5)
-    work.block.reshape(-1, numbers.STRIDE)[:5, 70] = 0.25
-    assert kernel(sigma, law, 512, 70, *finishing) == -1
+    # Equal entries, and entries that are equal to rounding: without a mean, they have to be 0.
+    rows = [np.full(5, 0.25), 0.25 * (1 + np.finfo(dtype).eps * np.array([0, 1, 0, 1, 0]))]
+    for row in rows if norm == codes.NORM_CENTRED else [np.zeros(5)]:
+        work.block[:], _ = blocked(128, 5, dtype, 5)
+        work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
+        assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
+        # The same row beyond the width is no one's.
+        work.block[:], _ = blocked(128, 5, dtype, 5)
+        work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
+        assert kernel(sigma, law, 512, 70, *finishing) == -1
 
 
 # --- layers
