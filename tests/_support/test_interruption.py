@@ -148,6 +148,25 @@ def test_ctrl_c_of_the_users_function_is_ctrl_c():
         partial.final_state  # noqa: B018
 
 
+def test_ctrl_c_while_the_thread_starts():
+    """The thread is at work before `Thread.start` returns, so Ctrl-C comes to a run, too."""
+    steps, stop, start = [], Stop(None), interruption._started
+
+    def work():
+        while not stop():
+            steps.append(time.sleep(0.001))
+
+    def started(function):
+        start(function)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(interruption, "_started", started):
+        assert not uninterrupted(work, stop)
+    done = len(steps)
+    time.sleep(0.02)
+    assert len(steps) == done
+
+
 def test_a_step_that_takes_long_is_left_alone():
     going_on, seen = threading.Event(), threading.Event()
 

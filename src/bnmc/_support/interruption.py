@@ -102,8 +102,8 @@ def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) 
         finally:
             ended.set()
 
-    thread = _started(attempt)
     try:
+        thread = _started(attempt)  # may be at work before this line ends
         while not ended.wait(0.5):
             pass
         thread.join()

@@ -43,7 +43,8 @@ def measure_rows(block, rows, law, scales):
     scales : (inputs * STRIDE,), in the block's dtype
         One for each row of each input batch.
 
-    Returns a row without variance, or -1.  Then rows from its strip on keep their means.
+    Returns a row without variance, or -1.  Rows from its strip on have their means then, to
+    rounding.
     """
     batch = law.batch
     number = block.dtype.type
