@@ -17,6 +17,7 @@ from bnmc._support import interruption
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted
 from bnmc.simulation import segment
+from bnmc.simulation.plan import Plan
 
 CHAIN = bnmc.Chain(30, 4, "relu")
 
@@ -80,6 +81,19 @@ def test_what_was_finished_comes_along_and_goes_on(kind, threads):
         key: value for key, value in options.items() if key == "observables"
     })  # fmt: skip
     np.testing.assert_array_equal(deeper[name][:, 1:], expected[name][:, count:])
+
+
+def test_ctrl_c_while_the_result_is_put_together():
+    """The run is over, and comes along whole."""
+    expected, put_together = bnmc.simulate(CHAIN, 20, rng=1), Plan._trajectory
+    pressed = mock.Mock(side_effect=[KeyboardInterrupt, mock.DEFAULT], wraps=put_together)
+    with (
+        mock.patch.object(Plan, "_trajectory", lambda *arguments: pressed(*arguments)),
+        pytest.raises(Interrupted) as caught,
+    ):
+        bnmc.simulate(CHAIN, 20, rng=1)
+    assert caught.value.partial.complete
+    np.testing.assert_array_equal(caught.value.partial.gram, expected.gram)
 
 
 @pytest.mark.parametrize("reduce", ["chain", "layer", ("chain", "layer")])

@@ -147,9 +147,13 @@ class Plan:
 
             try:
                 ended = self._do(work, stop)
-                run = self._trajectory(course, course.state)
+                state = course.state
             except StillAtWork:
-                ended, run = False, self._trajectory(course, None)
+                ended, state = False, None
+            try:
+                run = self._trajectory(course, state)
+            except KeyboardInterrupt:  # what was finished comes along from here, too
+                ended, run = False, self._trajectory(course, state)
             if not ended:
                 raise Interrupted(run if len(run.layers) else None)
         if run.complete:
