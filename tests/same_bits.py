@@ -118,7 +118,7 @@ def _simulations():
                 burn_in=1,
                 rng=6,
                 chains=2,
-            ),  # fmt: skip
+            ),
         )
         yield f"simulate {name} continued", lambda c=chain: _continued(c())
         yield f"simulate {name} store", lambda c=chain: _stored(c())
