@@ -64,10 +64,7 @@ def _gram(times: int, law: Any, work: Any) -> None:
 @numba.njit
 def _factor(times: int, law: Any, work: Any, gram: Any) -> None:
     for _ in range(times):
-        rows.factorise(
-            gram, law, work.covariance, work.group_means, work.diagonal, work.panel, work.twin,
-            work.factor, work.regular,
-        )  # fmt: skip
+        rows.factorise(gram, law, work)
 
 
 @numba.njit

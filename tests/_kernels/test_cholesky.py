@@ -26,10 +26,7 @@ def law_of(batch, inputs=1, norm=codes.NORM_NONE, skip=0.0, gain=1.0, eps=0.0):
 def factorised(gram, law, python=False, dtype=np.float64):
     """The factor, its buffers, and what `factorise` returns."""
     work = memory.work(law.batch, law.columns // law.batch, np.dtype(dtype))
-    least = (cpu_rows.factorise.py_func if python else cpu_rows.factorise)(
-        gram, law, work.covariance, work.group_means, work.diagonal, work.panel, work.twin,
-        work.factor, work.regular,
-    )  # fmt: skip
+    least = (cpu_rows.factorise.py_func if python else cpu_rows.factorise)(gram, law, work)
     n = law.columns
     assert not work.factor[n:].any()
     assert not work.factor[:, n:].any()

@@ -542,13 +542,6 @@ def start_of(law, chains, dtype, seed=0):
     return x, a, gram(a)
 
 
-def factorise(g, law, work):
-    return cpu_rows.factorise(
-        g, law, work.covariance, work.group_means, work.diagonal, work.panel, work.twin,
-        work.factor, work.regular,
-    )  # fmt: skip
-
-
 class Layers:
     """Arrays of a few chains, as kernels take them, and a run of either sampler's kernel."""
 
@@ -725,7 +718,7 @@ def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     work, panels = again.work, -(-law.width // panel)
     sums = np.zeros((panels, work.sums.size))
     out = np.zeros((3, 3))
-    factorise(g[0], law, work)
+    cpu_rows.factorise(g[0], law, work)
     draw = draw_of(1, 0, codes.STREAM_ROWS)
     for first in range(panels):
         kept = np.zeros((0, 0), dtype)
@@ -830,7 +823,7 @@ def test_rows_without_variance_end_panels(dtype, body):
     multiply_panels = body_of(cpu_layers.multiply_panels, body)
     assert multiply_panels(sigma, law, *matrices, 0, 2, numbers.BLOCK, draw, work, sums) == 5
     # Equal samples, centred: no row has any.
-    factorise(np.ones((3, 3)), law, work)
+    cpu_rows.factorise(np.ones((3, 3)), law, work)
     rows = sigma, law, layers.xs[0], kept
     draw_panels = body_of(cpu_layers.draw_panels, body)
     assert draw_panels(*rows, 1, 2, numbers.BLOCK, draw, work, sums) == numbers.BLOCK
@@ -1109,7 +1102,7 @@ def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
     results = []
     for body in ("compiled", "python"):
         drawn, multiplied = np.zeros((2, 2, work.sums.size))
-        factorise(g[0], law, work)
+        cpu_rows.factorise(g[0], law, work)
         body_of(cpu_layers.draw_panels, body)(
             sigma, law, layers.xs[0], kept, 0, 2, 256, draw_of(1, 0, 0), work, drawn
         )
@@ -1136,7 +1129,7 @@ def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
     w = np.random.default_rng(3).standard_normal((512, 300)).astype(dtype)
     sums = []
     for body in ("compiled", "python"):
-        factorise(g[0], law, work)
+        cpu_rows.factorise(g[0], law, work)
         degenerate = body_of(cpu_rows.draw_rows, body)(
             sigma, law, layers.xs[0], kept, 0, 300, draw, work.block, work.scales,
             work.partial, work.sums, work.factor, work.regular,

@@ -305,10 +305,7 @@ class Descent:
 
     def _factorise(self, gram: NDArray[np.float64], own: Buffers) -> float:
         work = own.forward
-        least: float = rows.factorise(
-            gram, self.law, work.covariance, work.group_means, work.diagonal, work.panel,
-            work.twin, work.factor, work.regular,
-        )  # fmt: skip
+        least: float = rows.factorise(gram, self.law, work)
         return least
 
     def _pick(self, forward: str) -> Buffers:

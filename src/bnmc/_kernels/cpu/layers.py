@@ -62,8 +62,7 @@ def conditional_layers(
     """
     scaled = exponents.shape[1] > 0
     block, scales, partial, sums = work.block, work.scales, work.partial, work.sums
-    covariance, group_means, diagonal = work.covariance, work.group_means, work.diagonal
-    columns, twin, factor, regular = work.panel, work.twin, work.factor, work.regular
+    factor, regular = work.factor, work.regular
     guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
     for chain in range(grams.shape[0]):
         gram = grams[chain]
@@ -72,17 +71,7 @@ def conditional_layers(
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
-            least_pivot = factorise(
-                gram,
-                law,
-                covariance,
-                group_means,
-                diagonal,
-                columns,
-                twin,
-                factor,
-                regular,
-            )
+            least_pivot = factorise(gram, law, work)
             if guarded and least_pivot < RESOLVED_PIVOT:
                 status[chain, 0] = UNRESOLVED
                 status[chain, 1] = first_layer + step

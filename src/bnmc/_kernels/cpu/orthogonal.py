@@ -204,10 +204,7 @@ def orthogonal_layers(
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
-            least_pivot = factorise(
-                gram, law, work.covariance, work.group_means, work.diagonal, work.panel,
-                work.twin, work.factor, work.regular,
-            )  # fmt: skip
+            least_pivot = factorise(gram, law, work)
             if guarded and least_pivot < RESOLVED_PIVOT:
                 status[chain, 0] = UNRESOLVED
                 status[chain, 1] = first_layer + step

@@ -131,10 +131,7 @@ def coupled_layers(
                 if variance > 0.0:
                     add_variance(source, variance, work.covariance)
                     source = work.covariance  # `factorise` may overwrite its argument
-                least = factorise(
-                    source, law, work.covariance, work.group_means, work.diagonal, work.panel,
-                    work.twin, work.factor, work.regular,
-                )  # fmt: skip
+                least = factorise(source, law, work)
                 if replicate < trace.shape[0]:
                     trace[replicate, step, 1] = min(least, trace[replicate, step, 1])
             if apart and layer > alone:

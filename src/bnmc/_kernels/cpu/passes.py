@@ -431,10 +431,7 @@ def drawn_layers(
             if variance > 0.0:
                 source = work.covariance  # `factorise` may overwrite its argument
                 add_variance(gram, variance, source)
-            least_pivot = factorise(
-                source, law, work.covariance, work.group_means, work.diagonal, work.panel,
-                work.twin, work.factor, work.regular,
-            )  # fmt: skip
+            least_pivot = factorise(source, law, work)
             event, place = RUNNING, -1
             if guarded and least_pivot < RESOLVED_PIVOT:
                 event = UNRESOLVED

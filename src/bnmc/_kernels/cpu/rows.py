@@ -172,26 +172,29 @@ def keep_normalised(block, law, rows, scales, first_row, out):
 
 
 @kernel
-def factorise(gram, law, covariance, group_means, diagonal, panel, twin, factor, regular):
-    """Write the factor of the covariance of the rows of W a to `factor`.
+def factorise(gram, law, work):
+    """Write the factor of the covariance of the rows of W a to a `Work`.
 
     Under a normalization that does not see the scale of a row, the scale is brought to about 1.
     Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
-    The last arguments are fields of a `Work`.
     """
-    scale = prepare_factor(gram, law, covariance, group_means, diagonal, twin)
-    cholesky(covariance, diagonal, twin, scale, panel, factor, regular)
-    return least_pivot(law, twin, diagonal)
+    # This holds with a skip connection too, as the added representation is centred.
+    scale = prepare_factor(gram, law, law.norm == NORM_CENTRED, work)
+    cholesky(
+        work.covariance, work.diagonal, work.twin, scale, work.panel, work.factor, work.regular
+    )
+    return least_pivot(law, work.twin, work.diagonal)
 
 
 @kernel
-def prepare_factor(gram, law, covariance, group_means, diagonal, twin):
-    """Write what `cholesky` takes for the covariance of the rows of W a, and return the scale."""
-    columns = law.columns
-    # This holds with a skip connection too, as the added representation is centred.
-    centred = law.norm == NORM_CENTRED
+def prepare_factor(gram, law, centred, work):
+    """Write what `cholesky` takes for the covariance of the rows of W a, and return the scale.
+
+    If `centred`, the rows are drawn without their means over each batch.
+    """
+    columns, covariance, diagonal = law.columns, work.covariance, work.diagonal
     if centred:
-        centre(gram, law.batch, group_means, covariance)
+        centre(gram, law.batch, work.group_means, covariance)
     else:
         copy_matrix(gram, covariance)
     for i in range(columns):
@@ -212,7 +215,7 @@ def prepare_factor(gram, law, covariance, group_means, diagonal, twin):
             # The others determine the last sample of a batch, so its pivot is zero.
             diagonal[first + law.batch - 1] = np.inf
     # After centring, copies differ if they are in batches with different other samples.
-    find_twins(covariance, twin)
+    find_twins(covariance, work.twin)
     return scale
 
 

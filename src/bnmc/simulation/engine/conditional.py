@@ -109,9 +109,8 @@ class ConditionalSampler(RowSampler):
 
         This is `rows.factorise`, where threads share the products of panels.
         """
-        scale = rows.prepare_factor(
-            gram, self.law, own.covariance, own.group_means, own.diagonal, own.twin
-        )
+        centred = self.law.norm == codes.NORM_CENTRED
+        scale = rows.prepare_factor(gram, self.law, centred, own)
         for first in range(0, self.columns, memory.PANEL):
             last = min(first + memory.PANEL, self.columns)
 
