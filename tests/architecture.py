@@ -8,12 +8,15 @@ a package must not change between two checks.
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 #: The files at the top of a package that may import everything, and that no file may import.
 FACE = ("__init__", "__main__")
+#: Length of a text that may name something, such as the key of a table; longer texts are prose.
+LONGEST_MENTION = 200
 
 
 class Import(NamedTuple):
@@ -221,6 +224,106 @@ def underscores(root, allowed):
         for parts in sorted(filter(None, names))
         if re.match("_[^_]", parts[-1]) and parts not in {(one,) for one in allowed}
     ]
+
+
+def listed_outside(root, public):
+    """List the `__all__` of modules; one belongs into `__init__` and modules that users import.
+
+    Elsewhere an underscore says what is private.
+    """
+    return [
+        f"{path} has an `__all__`"
+        for path in files(root)
+        if path.name != "__init__.py" and path.as_posix() not in public and _has_list(root, path)
+    ]
+
+
+def private_imports(root):
+    """List the imports of another file's name, or of an attribute of it, with an underscore."""
+    known = modules(root)
+    breaches = []
+    for path in files(root):
+        package = (root.name, *path.parts[:-1])
+        tree = parse(root, path)
+        inside = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                names = _imported_names(node, package, known)
+                for alias, name in zip(node.names, names, strict=True):
+                    if name in known:
+                        inside.add(alias.asname or alias.name)
+                    elif name.partition(".")[0] == root.name and _is_private(alias.name):
+                        breaches.append(f"{path}:{node.lineno} imports {name}")
+        breaches += [
+            f"{path}:{node.lineno} reads {node.value.id}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and _is_private(node.attr)
+            if isinstance(node.value, ast.Name) and node.value.id in inside
+        ]
+    return breaches
+
+
+def unused_outside(root, readers, skipped=()):
+    """List the names of modules without an underscore that no other file mentions.
+
+    `readers` are folders of further files that may import them, such as the tests.  An import, an
+    attribute and a text of at most
+    `LONGEST_MENTION` characters mention a name.  Modules that still have an
+    `__all__` are left out, and packages at the top in `skipped`.
+    """
+    mentioned = {path: _mentions(parse(root, path)) for path in files(root)}
+    outside = set()
+    for folder in readers:
+        for path in files(folder):
+            outside |= _mentions(parse(folder, path))
+    count = Counter(name for names in mentioned.values() for name in names)
+    return [
+        f"{path}: only this file uses {name}, which has no underscore"
+        for path in files(root)
+        if path.name != "__init__.py" and top(path) not in skipped and not _has_list(root, path)
+        for name in _top_level(parse(root, path))
+        if not name.startswith("_") and name not in outside
+        if count[name] == (name in mentioned[path])
+    ]
+
+
+def _has_list(root, path):
+    return "__all__" in _top_level(parse(root, path))
+
+
+def _is_private(name):
+    return re.match("_[^_]", name) is not None
+
+
+def _top_level(tree):
+    """Return the names that a module defines at its top level."""
+    names = []
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.append(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names += [
+                inner.id
+                for target in targets
+                for inner in ast.walk(target)
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+            ]
+    return dict.fromkeys(names)
+
+
+def _mentions(tree):
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names.update(part for alias in node.names for part in alias.name.split("."))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.update(
+                re.findall(r"\w+", node.value) if len(node.value) <= LONGEST_MENTION else ()
+            )
+    return names
 
 
 def namesakes(root):

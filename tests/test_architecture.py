@@ -13,6 +13,8 @@ pytestmark = pytest.mark.untraced
 ROOT = Path(bnmc.__file__).parent
 TESTS = Path(__file__).parent
 CONTRIBUTING = TESTS.parent / "CONTRIBUTING.md"
+#: Folders of files that may import any name of the package without an underscore.
+READERS = tuple(TESTS.parent / name for name in ("tests", "bench", "docs", "wheels"))
 
 #: Every package and module of `bnmc`, from the highest level to the lowest.  A package imports only
 #: from lower levels.  The map in CONTRIBUTING.md is compared with this table.
@@ -30,6 +32,13 @@ TABLE = {
 }
 LEVELS = {name: level for level, names in TABLE.items() for name in names}
 PRIVATE = ("_kernels", "_support", "_claims")
+#: Modules, not packages, that users import, so that they have an `__all__`.
+PUBLIC_MODULES = ("errors.py", "gram.py")
+#: Packages whose modules may still have an `__all__`, and public names that only one file uses.
+LISTING = (
+    *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
+    *("bounds", "random_matrix", "simulation", "gradients", "kernels", "_kernels"),
+)
 MOST_NAMES = 25
 MOST_LEVELS = 10
 MOST_LINES = 120
@@ -108,6 +117,19 @@ def test_underscores_are_on_the_private_packages_only():
     none(architecture.underscores(ROOT, PRIVATE))
 
 
+def test_only_packages_and_public_modules_have_a_list_of_names():
+    breaches = architecture.listed_outside(ROOT, PUBLIC_MODULES)
+    none([one for one in breaches if architecture.top(Path(one.split()[0])) not in LISTING])
+
+
+def test_names_with_an_underscore_stay_in_their_file():
+    none(architecture.private_imports(ROOT))
+
+
+def test_names_that_stay_in_their_file_have_an_underscore():
+    none(architecture.unused_outside(ROOT, READERS, LISTING))
+
+
 def test_no_module_has_the_name_of_an_exported_function():
     none(architecture.namesakes(ROOT))
 
@@ -167,6 +189,9 @@ def every_check(root):
         *architecture.face_imports(root),
         *architecture.circles(root),
         *architecture.underscores(root, ()),
+        *architecture.listed_outside(root, ()),
+        *architecture.private_imports(root),
+        *architecture.unused_outside(root, ()),
         *architecture.namesakes(root),
         *architecture.undocumented(root),
         *architecture.long_functions(root, 2),
@@ -276,6 +301,46 @@ def test_an_underscore_is_found(tmp_path):
         "crooked/_ours begins with an underscore",
         "crooked/upper/_own begins with an underscore",
     ]
+
+
+def test_a_list_of_names_in_a_module_is_found(tmp_path):
+    root = written(tmp_path, lower__data="DATA = 3\n__all__ = ['DATA']\n")
+    assert architecture.listed_outside(root, ()) == ["lower/data.py has an `__all__`"]
+    assert not architecture.listed_outside(root, ["lower/data.py"])
+
+
+@pytest.mark.parametrize(
+    ("text", "breach"),
+    [
+        ("from crooked.lower.data import _DATA\n", "imports crooked.lower.data._DATA"),
+        ("from ..lower.data import _DATA\n", "imports crooked.lower.data._DATA"),
+        ("from crooked.lower import data\nA = data._DATA\n", "reads data._DATA"),
+    ],
+)
+def test_an_import_of_a_private_name_is_found(tmp_path, text, breach):
+    (found,) = architecture.private_imports(written(tmp_path, upper__work=text))
+    assert found.startswith("upper/work.py:")
+    assert found.endswith(breach)
+
+
+def test_a_private_attribute_of_a_value_is_none_of_a_module(tmp_path):
+    text = "from crooked.lower.data import DATA\nA = DATA._part\n"
+    assert not architecture.private_imports(written(tmp_path, upper__work=text))
+
+
+def test_a_name_that_only_its_file_uses_is_found(tmp_path):
+    text = "DATA, MORE = 3, 4\n\ndef other():\n    return MORE\n"
+    root = written(tmp_path, lower__data=text)
+    assert architecture.unused_outside(root, ()) == [
+        "lower/data.py: only this file uses MORE, which has no underscore",
+        "lower/data.py: only this file uses other, which has no underscore",
+    ]
+    assert not architecture.unused_outside(root, (), ["lower"])
+    tests = tree(tmp_path / "tests", {"test_data.py": "from crooked.lower.data import MORE, other"})
+    assert not architecture.unused_outside(root, [tests])
+    assert not architecture.unused_outside(
+        written(tmp_path / "listed", lower__data=text + "__all__ = ['DATA']\n"), ()
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from bnmc._claims.evidence import COARSE, Evidence
 from bnmc._claims.layer import Layer
 from bnmc.chain.chain import Chain
 
-__all__ = ["invariance", "null_variance", "of_one_step", "of_state", "serial", "uniqueness"]
-
 FloatArray = NDArray[np.float64]
 
 #: Mean squares up to this share of 1 are rounding errors.
@@ -334,8 +332,7 @@ def null_variance(eigenvalues: FloatArray, rounding: float) -> FloatArray:
     (...) ndarray of float64
     """
     relative = max(64 * float(np.finfo(np.float64).eps), 100 * rounding**2)
-    null: FloatArray = eigenvalues.shape[-1] * relative * eigenvalues[..., -1]
-    return null
+    return eigenvalues.shape[-1] * relative * eigenvalues[..., -1]
 
 
 def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -344,13 +341,11 @@ def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _squares(matrices: FloatArray) -> FloatArray:
-    squares: FloatArray = np.square(matrices).sum(axis=(1, 2))
-    return squares
+    return np.square(matrices).sum(axis=(1, 2))
 
 
 def _mean_diagonal(matrices: FloatArray) -> FloatArray:
-    mean: FloatArray = np.trace(matrices, 0, 1, 2) / matrices.shape[-1]
-    return mean
+    return np.trace(matrices, 0, 1, 2) / matrices.shape[-1]
 
 
 def _mean_off_diagonal(matrices: FloatArray) -> FloatArray:
@@ -362,8 +357,7 @@ def _mean_off_diagonal(matrices: FloatArray) -> FloatArray:
 
 def _along_ones(matrices: FloatArray) -> FloatArray:
     """Return 1ᵀS1/n, the eigenvalue of the vector 1 of an exchangeable matrix."""
-    along: FloatArray = matrices.sum(axis=(1, 2)) / matrices.shape[-1]
-    return along
+    return matrices.sum(axis=(1, 2)) / matrices.shape[-1]
 
 
 def _mean_centred(matrices: FloatArray) -> FloatArray:

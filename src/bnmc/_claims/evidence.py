@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from bnmc.estimate.estimate import Estimate
 
-__all__ = ["COARSE", "LEVEL", "Claim", "Evidence", "assessed", "judged", "reported"]
-
 #: Largest unit of rounding in the tests; coarser rounding, as in half precision, acts as noise.
 COARSE = float(np.finfo(np.float32).eps)
 

@@ -15,8 +15,6 @@ from bnmc.chain.convolution import Convolution
 from bnmc.chain.start import apply
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["Layer"]
-
 FloatArray = NDArray[np.float64]
 
 

@@ -12,8 +12,6 @@ from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 
-__all__ = ["LARGEST", "as_states", "near_a_line", "next_states", "rounding_of"]
-
 FloatArray = NDArray[np.float64]
 
 #: Fourth powers of numbers between the inverse of this and this neither overflow nor underflow.
@@ -53,8 +51,7 @@ def near_a_line(chain: Chain, generator: np.random.Generator) -> FloatArray:
     """Return a batch of samples near a line: after any norm its law is far from Gaussian."""
     places = np.linspace(1.0, 2.0, chain.batch)
     line = generator.standard_normal((chain.width, 1)) * places
-    start: FloatArray = line + 0.1 * generator.standard_normal(line.shape)
-    return start
+    return line + 0.1 * generator.standard_normal(line.shape)
 
 
 def next_states(
@@ -70,8 +67,7 @@ def next_states(
         rows = np.stack([_weights(chain, generator) @ one for one in a]) / chain.width**0.5
         if chain.bias_variance > 0.0:
             rows += _biases(chain, generator, a.shape[:2])[..., None] / chain.gain
-    states: FloatArray = chain.skip * x + chain.gain * rows
-    return states
+    return chain.skip * x + chain.gain * rows
 
 
 def _biases(chain: Chain, generator: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from bnmc._support.machine import available_memory
 
-__all__ = ["Damaged", "TooLarge", "archived", "arrays_of", "digest_of_arrays"]
-
 #: The entry of the archive with the digest of all others.
 _DIGEST = "digest"
 
@@ -37,7 +35,7 @@ def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     >>> arrays_of(archived({"x": np.arange(3)}))
     {'x': array([0, 1, 2])}
     """
-    named = {**arrays, _DIGEST: np.frombuffer(digest_of_arrays(arrays), np.uint8)}
+    named = {**arrays, _DIGEST: np.frombuffer(_digest_of_arrays(arrays), np.uint8)}
     file = io.BytesIO()
     np.savez(file, **named)  # type: ignore[arg-type]
     return file.getvalue()
@@ -61,7 +59,7 @@ def arrays_of(content: bytes) -> dict[str, NDArray[Any]]:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         digest = arrays.pop(_DIGEST)
-        sound = digest.tobytes() == digest_of_arrays(arrays)
+        sound = digest.tobytes() == _digest_of_arrays(arrays)
     except TooLarge:
         raise
     except Exception as error:  # a damaged archive raises many errors
@@ -71,7 +69,7 @@ def arrays_of(content: bytes) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def _digest_of_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return the SHA-256 of names, dtypes, shapes and values."""
     state = hashlib.sha256()
     for name in sorted(arrays):

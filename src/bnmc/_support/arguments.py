@@ -15,23 +15,10 @@ from numpy.typing import NDArray
 from bnmc._support.device_arrays import is_device_array, to_host
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
-__all__ = [
-    "choice",
-    "finite_array",
-    "generator",
-    "host_array",
-    "instance",
-    "integer",
-    "items",
-    "precision",
-    "real",
-    "result_array",
-]
-
 T = TypeVar("T")
 
 #: The names of the floating-point precisions.
-PRECISIONS = ("float64", "float32")
+_PRECISIONS = ("float64", "float32")
 
 
 def instance(name: str, value: object, kind: type[T], allowed: str) -> T:
@@ -238,7 +225,7 @@ def precision(dtype: object) -> str:
     >>> precision(np.float32)
     'float32'
     """
-    if type(dtype) is str and dtype in PRECISIONS:
+    if type(dtype) is str and dtype in _PRECISIONS:
         return dtype
     try:
         name = np.dtype(dtype).name  # type: ignore[call-overload]
@@ -246,7 +233,7 @@ def precision(dtype: object) -> str:
         raise
     except Exception as error:  # a foreign object may raise anything
         raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
-    return choice("dtype", name, PRECISIONS)
+    return choice("dtype", name, _PRECISIONS)
 
 
 def finite_array(
@@ -420,8 +407,7 @@ def host_array(name: str, value: Any, allowed: str = "an array of real numbers")
     if _is_masked(value):
         raise ArgumentTypeError(name, value, allowed, "elements are masked: fill or drop them")
     if is_device_array(value):
-        copy: NDArray[Any] = to_host(name, value)
-        return copy
+        return to_host(name, value)
     try:
         if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             return np.from_dlpack(value)

@@ -11,15 +11,6 @@ from bnmc._support.arguments import finite_array, host_array
 from bnmc._support.machine import available_memory
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
-__all__ = [
-    "LARGEST_INTEGER",
-    "Float64Array",
-    "broadcast",
-    "integers",
-    "real_numbers",
-    "require_memory",
-]
-
 Float64Array = NDArray[np.float64]
 
 #: Above this limit float64 no longer represents every integer.

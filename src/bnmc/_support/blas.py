@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["blas_kernel", "one_blas_thread"]
-
 
 @cache
 def blas_kernel() -> str:

@@ -12,8 +12,6 @@ from typing import Any
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError
 
-__all__ = ["as_device_array", "is_device_array", "to_host"]
-
 # Codes of the DLPack standard: of devices, and of floating-point numbers.
 _CUDA, _CUDA_MANAGED = 2, 13
 _FLOAT = 2

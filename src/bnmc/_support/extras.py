@@ -10,8 +10,6 @@ from types import ModuleType
 
 from bnmc.errors import MissingExtraError
 
-__all__ = ["import_extra", "require_extras"]
-
 
 def import_extra(module: str, extra: str) -> ModuleType:
     """Import an optional dependency, or raise an error that names its extra.

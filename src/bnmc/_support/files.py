@@ -21,9 +21,6 @@ from bnmc._support.arguments import choice
 from bnmc._support.array_arguments import require_memory
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["as_path", "read_npy", "replacing", "require_writable"]
-
-
 #: Bytes that are read at a time.
 PART_BYTES = 1 << 22
 

@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as pools
 from typing import Any, TypeVar
 
-__all__ = ["StillAtWork", "Stop", "abandon", "interruptible", "uninterrupted"]
-
 T = TypeVar("T")
 
 #: Time that the current step has to end after Ctrl-C, in seconds.

@@ -11,8 +11,6 @@ import numpy as np
 
 from bnmc.errors import ArgumentTypeError
 
-__all__ = ["dumps", "loads", "plain"]
-
 
 def dumps(document: Any) -> str:
     """Return the text of a JSON document, without a newline at the end.

@@ -13,8 +13,6 @@ from bnmc._support.files import replacing
 from bnmc._support.json import loads
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 
-__all__ = ["Foreign", "KeptFolder", "as_folder", "header_of"]
-
 _T = TypeVar("_T")
 
 

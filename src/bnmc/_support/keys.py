@@ -9,8 +9,6 @@ import numpy as np
 
 from bnmc._support.arguments import generator
 
-__all__ = ["draw_key"]
-
 
 def draw_key(rng: Any) -> int:
     """Draw a 64-bit key.

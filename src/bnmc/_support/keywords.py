@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from bnmc.errors import ArgumentTypeError
 
-__all__ = ["explains_keywords"]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Keywords of other libraries: our argument, and the values that it takes.

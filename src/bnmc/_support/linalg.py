@@ -9,15 +9,6 @@ from numpy.typing import NDArray
 
 from bnmc.errors import SingularGramError
 
-__all__ = [
-    "EPS",
-    "SLACK",
-    "is_singular",
-    "require_regular",
-    "rounding_unit",
-    "semidefinite_root",
-]
-
 #: Distance from 1 to the next float64 number.
 EPS = float(np.finfo(np.float64).eps)
 
@@ -46,10 +37,7 @@ def is_singular(spectrum: NDArray[np.float64], rounding: float) -> NDArray[np.bo
     -------
     (...) ndarray of bool
     """
-    singular: NDArray[np.bool_] = spectrum[..., 0] <= (
-        spectrum.shape[-1] * rounding * np.abs(spectrum[..., -1])
-    )
-    return singular
+    return spectrum[..., 0] <= (spectrum.shape[-1] * rounding * np.abs(spectrum[..., -1]))
 
 
 def require_regular(name: str, spectrum: NDArray[np.float64], rounding: float) -> None:
@@ -89,5 +77,4 @@ def semidefinite_root(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     values, vectors = np.linalg.eigh(matrices)
     scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-    roots: NDArray[np.float64] = scaled @ np.matrix_transpose(vectors)
-    return roots
+    return scaled @ np.matrix_transpose(vectors)

@@ -10,16 +10,14 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-__all__ = ["available_memory", "available_processors"]
-
 #: Bytes that stand for no limit.
 UNLIMITED = 1 << 62
 
 #: Seconds for which the limits of control groups are known.
-LIMITS_SECONDS = 10.0
+_LIMITS_SECONDS = 10.0
 
 #: Version 1 of control groups writes the largest number of pages for no limit.
-NO_LIMIT_OF_GROUP = 1 << 60
+_NO_LIMIT_OF_GROUP = 1 << 60
 
 
 def available_processors() -> int:
@@ -56,7 +54,7 @@ def memory_within(root: Path, limits: Mapping[str, int]) -> int:
     found = [_of_system(root)]
     for name, limit in limits.items():
         found.append(limit - (_size(root / "proc/self/status", name) or 0))
-    limited = _limited_groups(root, int(time.monotonic() / LIMITS_SECONDS))
+    limited = _limited_groups(root, int(time.monotonic() / _LIMITS_SECONDS))
     found += [_left_in_group(group, version) for group, version in limited]
     return max(0, min(found))
 
@@ -168,7 +166,7 @@ def _upward(point: Path, path: str, mounted: str) -> Iterator[Path]:
 def _limit(group: Path, version: int) -> int:
     """Return the limit of a group in bytes."""
     limit = _number(group / _FILES[version].limit)
-    return UNLIMITED if limit is None or limit >= NO_LIMIT_OF_GROUP else limit
+    return UNLIMITED if limit is None or limit >= _NO_LIMIT_OF_GROUP else limit
 
 
 def _left_in_group(group: Path, version: int) -> int:

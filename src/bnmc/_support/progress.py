@@ -13,8 +13,6 @@ import numpy as np
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentTypeError
 
-__all__ = ["Progress", "Reporter", "as_progress"]
-
 #: Seconds of compilation before a line says so.
 PATIENT_SECONDS = 2.0
 

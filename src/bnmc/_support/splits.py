@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-__all__ = ["even_ranges", "ranges"]
-
 
 def even_ranges(count: int, parts: int, *, first: int = 0) -> list[tuple[int, int]]:
     """Cut ``range(first, first + count)`` into ranges whose lengths differ by at most 1.

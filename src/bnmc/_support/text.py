@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["text_table"]
-
 
 def text_table(
     heads: Sequence[str],

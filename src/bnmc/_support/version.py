@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from functools import cache
 
-__all__ = ["__version__", "versions"]
-
 __version__ = "0.2.0"
 
 

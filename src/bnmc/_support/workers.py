@@ -21,8 +21,6 @@ from bnmc._support.interruption import abandon
 from bnmc._support.machine import available_processors
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
-__all__ = ["Workers", "as_executor", "received", "run_tasks", "sendable", "shares_memory"]
-
 T = TypeVar("T")
 
 #: The largest number of losses of a task while no other task finishes.

@@ -6,8 +6,6 @@ from typing import Any
 
 from bnmc._kernels.scalar.activations import BUILTIN
 
-__all__ = ["builtin_name", "is_torch_module", "name_of_module"]
-
 #: Lower-case names that differ from ours in more than underscores.
 _OTHER_NAMES = {"identity": "linear", "swish": "silu"}
 

@@ -41,8 +41,6 @@ from bnmc.errors import ArgumentError, ArgumentTypeError
 if TYPE_CHECKING:
     from bnmc._kernels.compiling import Sigma
 
-__all__ = ["Activation", "as_activation"]
-
 # Nearly all entries of normalized hidden states are in this range.
 _CHECKED = np.linspace(-4.0, 4.0, 801)
 

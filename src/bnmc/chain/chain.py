@@ -19,8 +19,6 @@ from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
 
-__all__ = ["ORDERS", "Chain", "as_chain"]
-
 #: The orders of norm and activation in a layer, and what kernels call them.
 ORDERS = {
     "norm-activation": NORM_FIRST,

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from bnmc.chain.object_parts import installed_name, parts_of, version_of
 from bnmc.errors import ArgumentError
 
-__all__ = ["ScalarFunction", "code_digest", "digest_of", "frozen_copy", "is_importable"]
-
 ScalarFunction = Callable[[Any], Any]
 
 # Numba knows the functions of these packages by name and does not compile their Python source.

@@ -10,8 +10,6 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
-__all__ = ["law_of", "law_of_start", "raise_stopped", "sigma_of", "style_of"]
-
 
 def sigma_of(activation: Activation) -> Sigma:
     """Return the activation as an argument of kernels."""

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import integer
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["Convolution"]
-
 
 @dataclass(frozen=True, init=False)
 class Convolution:

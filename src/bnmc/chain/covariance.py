@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from bnmc.chain.convolution import Convolution
 
-__all__ = ["IDENTITY", "CovarianceMap", "Identity", "OfConvolution", "WithBias"]
-
 
 class CovarianceMap(Protocol):
     """A map of Gram matrices, (..., n, n), to covariances of the same shape."""

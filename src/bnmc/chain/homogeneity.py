@@ -19,8 +19,6 @@ import numpy as np
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 
-__all__ = ["is_homogeneous", "splits_scale"]
-
 _NAMED = frozenset({"abs", "leaky_relu", "linear", "relu"})
 
 #: Relative difference of two factors below which rounding may decide a comparison.

@@ -17,8 +17,6 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.norms import Norm
 from bnmc.chain.slopes import slope_at
 
-__all__ = ["Layer", "Layers", "Normalised"]
-
 Float64Array = NDArray[np.float64]
 
 
@@ -86,8 +84,7 @@ class Layers(NamedTuple):
         return Layer(self, h, normed)
 
     def _applied(self, x: Float64Array) -> Float64Array:
-        values: Float64Array = self.activation(x)
-        return values
+        return self.activation(x)
 
 
 class Layer:
@@ -130,10 +127,8 @@ class Layer:
         if self._layers.order == NORM_FIRST:
             return self.through_norm(at_a * self._slopes() + at_x)
         if self._layers.order == ACTIVATION_FIRST:
-            found: Float64Array = self.through_norm(at_a) * self._slopes() + at_x
-            return found
-        inside: Float64Array = self.through_norm(at_a * self._slopes()) + at_x
-        return inside
+            return self.through_norm(at_a) * self._slopes() + at_x
+        return self.through_norm(at_a * self._slopes()) + at_x
 
     def through_norm(self, gradient: Float64Array) -> Float64Array:
         """Return the gradient with respect to y, given that with respect to N(y)."""

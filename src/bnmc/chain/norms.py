@@ -17,8 +17,6 @@ from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED
 from bnmc._support.arguments import choice, integer
 from bnmc.errors import ArgumentError
 
-__all__ = ["NORMS", "ROW_NORMS", "GroupNorm", "Norm", "as_norm"]
-
 Axis = Literal["batch", "features"]
 
 # A batch size: an integer, or inf as a float.
@@ -124,8 +122,7 @@ class Norm:
         if self.axis != "batch":
             return np.zeros(x.shape[:-1], np.bool_)
         reference = x[..., :1] if self.centred else np.zeros(())
-        constant: NDArray[np.bool_] = (x == reference).all(axis=-1)
-        return constant
+        return (x == reference).all(axis=-1)
 
     def samples_without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which samples of x, (..., width, batch), have a group without variance.
@@ -136,8 +133,7 @@ class Norm:
             return np.zeros((*x.shape[:-2], x.shape[-1]), np.bool_)
         grouped = self._grouped(x)
         reference = grouped[..., :1, :] if self.centred else np.zeros(())
-        flat: NDArray[np.bool_] = (grouped == reference).all(axis=-2).any(axis=-2)
-        return flat
+        return (grouped == reference).all(axis=-2).any(axis=-2)
 
     def __call__(self, x: NDArray[np.float64], eps: float = 0.0) -> NDArray[np.float64]:
         """Return N(x) for x of shape (..., width, batch).
@@ -166,8 +162,7 @@ class Norm:
         if self.centred:
             x = x - x.mean(axis=-1, keepdims=True)
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        normalised: NDArray[np.float64] = x / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
-        return normalised
+        return x / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
 
 
 class GroupNorm(Norm):

@@ -21,8 +21,6 @@ import numpy as np
 
 from bnmc._support.version import __version__
 
-__all__ = ["installed_name", "parts_of", "version_of"]
-
 #: Attributes of classes that describe a class, or that Python computes and stores there.
 _DESCRIPTIVE = frozenset((
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",

@@ -6,13 +6,6 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS, ROW_NORMS, as_norm
 from bnmc.errors import ArgumentError
 
-__all__ = [
-    "require_fully_connected",
-    "require_row_by_row",
-    "require_stationary_law",
-    "require_two_samples",
-]
-
 _NORMALIZING = ", ".join(f'"{name}"' for name in NORMS if not as_norm(name).is_identity)
 _NORMALIZING += ' or "group(g)"'
 _REASON = "without normalization no stationary law exists"

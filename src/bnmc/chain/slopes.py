@@ -12,8 +12,6 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 from bnmc.errors import ArgumentError
 
-__all__ = ["require_derivative", "slope_at", "slope_of"]
-
 
 def require_derivative(activation: Activation) -> None:
     """Raise unless the derivative of an activation is known and agrees with differences.

@@ -25,25 +25,12 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 
-__all__ = [
-    "INITIAL_LAWS",
-    "Covariance",
-    "FirstLayer",
-    "Representation",
-    "apply",
-    "as_columns",
-    "normalise",
-    "prepare",
-    "shape_of",
-    "write_gram",
-]
-
 #: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
-COLLINEAR_VARIANCE = 1e-6
+_COLLINEAR_VARIANCE = 1e-6
 #: Size of arrays for which the available memory, which takes 0.1 ms to find, is not looked up.
-UNCHECKED_BYTES = 1 << 24
+_UNCHECKED_BYTES = 1 << 24
 
-INITIAL_LAWS = ("gaussian", "collinear")
+_INITIAL_LAWS = ("gaussian", "collinear")
 
 
 class FirstLayer:
@@ -146,15 +133,15 @@ def prepare(
     columns = chain.batch * (inputs or 1)
     initial = as_columns(chain, initial)
     if isinstance(initial, str):
-        choice("initial", initial, INITIAL_LAWS)
+        choice("initial", initial, _INITIAL_LAWS)
         _require_memory("batch", (columns, columns), 3.0)
         own = np.eye(columns)
-        return Covariance(own if initial == "gaussian" else 1.0 + COLLINEAR_VARIANCE * own)
+        return Covariance(own if initial == "gaussian" else 1.0 + _COLLINEAR_VARIANCE * own)
     if isinstance(initial, FirstLayer):
         return _through_first_layer(chain, initial, inputs)
     if initial is None or callable(initial):
         raise ArgumentTypeError(
-            "initial", initial, f"an array, a FirstLayer, or one of {', '.join(INITIAL_LAWS)}"
+            "initial", initial, f"an array, a FirstLayer, or one of {', '.join(_INITIAL_LAWS)}"
         )
     return _from_array(chain, initial, chains, inputs)
 
@@ -200,7 +187,7 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
 def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
     """Raise if copies of an array in float64 do not fit in memory; small ones are not checked."""
     size = int(8 * copies * math.prod(shape))
-    if size > UNCHECKED_BYTES:
+    if size > _UNCHECKED_BYTES:
         require_memory(name, size)
 
 

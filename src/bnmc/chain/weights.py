@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.codes import GAUSSIAN, GIVEN, RADEMACHER, UNIFORM
 from bnmc._support.arguments import choice
 
-__all__ = ["WEIGHTS", "WeightLaw", "WeightSampler", "weight_law"]
-
 #: A law of weights: called with a generator and a shape, it returns numbers of mean 0 and variance
 #: 1, which are i.i.d. unless the law is orthogonal.
 WeightSampler = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]

@@ -14,8 +14,6 @@ from bnmc._support.arguments import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.intervals import half_width
 
-__all__ = ["Estimate"]
-
 #: Squares of larger samples may overflow.
 _LARGEST_SAMPLE = 1e150
 

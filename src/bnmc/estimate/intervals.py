@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["bounded_mean_interval", "clopper_pearson", "half_width", "jackknife", "mean_interval"]
-
 #: Halvings of an interval of length 1, down to the resolution of float64.
 _BISECTIONS = 60
 
@@ -128,8 +126,7 @@ def _divergence(m: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray[np.f
     """Return the divergence of Bernoulli(μ) from Bernoulli(m), which may be infinite."""
     from scipy.special import rel_entr
 
-    divergence: NDArray[np.float64] = rel_entr(m, mu) + rel_entr(1.0 - m, 1.0 - mu)
-    return divergence
+    return rel_entr(m, mu) + rel_entr(1.0 - m, 1.0 - mu)
 
 
 def clopper_pearson(

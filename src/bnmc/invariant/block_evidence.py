@@ -16,8 +16,6 @@ from bnmc._claims.states import as_states, next_states, rounding_of
 from bnmc.chain.chain import Chain
 from bnmc.invariant.distances import distances
 
-__all__ = ["EvidenceOfBlocks", "Step"]
-
 FloatArray = NDArray[np.float64]
 
 #: A function of one state that returns the next.

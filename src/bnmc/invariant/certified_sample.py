@@ -24,8 +24,6 @@ from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_boun
 from bnmc.simulation.engine.pairs import require_coupling
 from bnmc.simulation.run import simulate
 
-__all__ = ["InvariantSample", "sample"]
-
 #: Pairs of the certificate, as a multiple of those with which `tolerance` can be certified if all
 #: pairs meet early.
 SPARE = 1.25

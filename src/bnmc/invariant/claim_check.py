@@ -28,10 +28,8 @@ from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.report import CheckReport
 from bnmc.simulation.engine.pairs import require_coupling
 
-__all__ = ["check"]
-
 #: Smallest number of samples, and width, at which the rate of false alarms was measured.
-LEAST_SAMPLES, LEAST_WIDTH = 200, 4
+_LEAST_SAMPLES, _LEAST_WIDTH = 200, 4
 
 #: Numbers in a block of samples; its arrays fit in the cache of a core.
 BLOCK_NUMBERS = 1 << 17
@@ -202,7 +200,7 @@ def check(
     _require_law(chain, is_own=samples is None)
     if step is not None and not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (width, batch) array, or None")
-    size = integer("size", size, low=LEAST_SAMPLES)
+    size = integer("size", size, low=_LEAST_SAMPLES)
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     ahead = integer("ahead", ahead, low=1)
@@ -258,8 +256,8 @@ def _require_law(chain: Chain, is_own: bool) -> None:
         hint = "test the states without their biases"
         raise ArgumentError("bias_variance", chain.bias_variance, "0 for orthogonal weights", hint)
     require_two_samples(chain)
-    if chain.width < LEAST_WIDTH:
-        raise ArgumentError("width", chain.width, f"an integer >= {LEAST_WIDTH} for this function")
+    if chain.width < _LEAST_WIDTH:
+        raise ArgumentError("width", chain.width, f"an integer >= {_LEAST_WIDTH} for this function")
 
 
 def _require_memory(chain: Chain, size: int) -> None:
@@ -271,6 +269,6 @@ def _require_memory(chain: Chain, size: int) -> None:
 def _given(chain: Chain, samples: ArrayLike) -> NDArray[np.floating[Any]]:
     """Return the caller's samples, checked."""
     states = as_states("samples", samples, ("N", chain.width, chain.batch), chain)
-    if len(states) < LEAST_SAMPLES:
-        raise ArgumentError("samples", states.shape, f"at least {LEAST_SAMPLES} samples")
+    if len(states) < _LEAST_SAMPLES:
+        raise ArgumentError("samples", states.shape, f"at least {_LEAST_SAMPLES} samples")
     return states

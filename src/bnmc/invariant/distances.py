@@ -21,8 +21,6 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, 
 from bnmc.mean_field import FixedPoint
 from bnmc.mean_field.field import MeanField
 
-__all__ = ["distances"]
-
 FloatArray = NDArray[np.float64]
 
 #: Eigenvalues of G* below this share of the largest are rounding errors of the quadrature.
@@ -129,8 +127,7 @@ def _wishart(d: int, m: int, count: int, generator: np.random.Generator) -> Floa
     factor = np.tril(generator.standard_normal((count, m, m)), -1)
     diagonal = np.sqrt(generator.chisquare(d - np.arange(m), size=(count, m)))
     factor[:, range(m), range(m)] = diagonal
-    wishart: FloatArray = factor @ factor.swapaxes(1, 2) / d
-    return wishart
+    return factor @ factor.swapaxes(1, 2) / d
 
 
 def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray:
@@ -142,8 +139,7 @@ def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray
     with np.errstate(divide="ignore"):
         logs = np.log(np.maximum(spectrum, 0.0)).sum(axis=1)
     quadratic = ((spectrum - 1.0) * np.diagonal(wishart, 0, 1, 2)).sum(axis=1)
-    excess: FloatArray = -np.expm1(np.minimum(0.5 * d * (logs - quadratic), 0.0))
-    return excess
+    return -np.expm1(np.minimum(0.5 * d * (logs - quadratic), 0.0))
 
 
 def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: float | None) -> Claim:
@@ -180,5 +176,4 @@ def _of_linear(d: int, spectrum: FloatArray) -> Iterator[Claim]:
 
 
 def _squares(matrices: FloatArray) -> FloatArray:
-    squares: FloatArray = np.square(matrices).sum(axis=(1, 2))
-    return squares
+    return np.square(matrices).sum(axis=(1, 2))

@@ -9,8 +9,6 @@ from bnmc._claims.evidence import Claim
 from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 
-__all__ = ["CheckReport"]
-
 
 @dataclass(frozen=True)
 class CheckReport:

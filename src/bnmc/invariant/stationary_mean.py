@@ -28,13 +28,11 @@ from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
 
-__all__ = ["expectation"]
-
 #: Number of averaged layers, in units of the burn-in: the median waiting time of the pilot run.
 #: With its 0.9 quantile, the squared standard error times the layers of a pair is the same to 6 %
 #: (four chains of widths 50 to 1000), but of few pairs that quantile is sometimes the wait of those
 #: that were refused once: then runs are 1.7 times as long.
-LENGTH = 5
+_LENGTH = 5
 
 
 @explains_keywords
@@ -122,7 +120,7 @@ def expectation(
         waits = coupled.pilot_waits(replicates)
         typical = int(waits[len(waits) // 2])
         burn_in = typical if burn_in is None else burn_in
-        length = LENGTH * typical if length is None else length
+        length = _LENGTH * typical if length is None else length
         lag = typical if lag is None else lag
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1

@@ -25,16 +25,14 @@ from bnmc.mixing.flat_pieces import FlatPieces, flat_pieces
 from bnmc.mixing.row_patterns import OrthantRows, SampledRows
 from bnmc.simulation.engine.pairs import require_coupling
 
-__all__ = ["AbsorbingEvent", "absorbing_events", "may_be_absorbed"]
-
 Float64Array = NDArray[np.float64]
 
 #: Events of a smaller probability per layer are left out.
-LEAST_PROBABILITY = 1e-30
+_LEAST_PROBABILITY = 1e-30
 
 #: Two samples are equal if the variance of their difference is at most this part of the sum of
 #: their variances.  Rounding of a Gram matrix is of the order of 1e-16.
-EQUAL = 1e-12
+_EQUAL = 1e-12
 
 #: Numbers of one temporary array, at most.
 PART = 1_000_000
@@ -211,7 +209,7 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     if not len(alive):
         return (AbsorbingEvent("absorbed", "All given states are absorbed.", 1.0, 0.0, True),)
     found = [event for event in _events(chain, pieces, shape, alive)
-             if event.probability >= LEAST_PROBABILITY]  # fmt: skip
+             if event.probability >= _LEAST_PROBABILITY]  # fmt: skip
     return tuple(sorted(found, key=lambda event: -event.probability))
 
 
@@ -248,9 +246,9 @@ def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) ->
     variance = np.maximum(np.einsum("sii->si", covariance), 0.0)
     total = variance[:, :, None] + variance[:, None, :]
     other = ~np.eye(covariance.shape[-1], dtype=np.bool_)
-    equal = (total - 2.0 * covariance <= EQUAL * total) & other
-    zero = variance <= EQUAL**2 * variance.max(axis=1, keepdims=True)
-    opposite = total + 2.0 * covariance <= EQUAL * total
+    equal = (total - 2.0 * covariance <= _EQUAL * total) & other
+    zero = variance <= _EQUAL**2 * variance.max(axis=1, keepdims=True)
+    opposite = total + 2.0 * covariance <= _EQUAL * total
     absorbed: NDArray[np.bool_] = equal.any(axis=(1, 2))
     if chain.normalization.hides_common_part:
         if shape.is_odd_about_centre:
@@ -263,11 +261,11 @@ def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) ->
         absorbed |= (opposite & other).any(axis=(1, 2))
     scale = np.sqrt(variance)
     product = scale[:, :, None] * scale[:, None, :]
-    collinear = product * (1.0 - EQUAL) <= covariance
+    collinear = product * (1.0 - _EQUAL) <= covariance
     if shape.degree is not None:
         absorbed |= (collinear & other).any(axis=(1, 2))
     if shape.preserves_lines:
-        signed = product * (1.0 - EQUAL) <= np.abs(covariance) if shape.has_parity else collinear
+        signed = product * (1.0 - _EQUAL) <= np.abs(covariance) if shape.has_parity else collinear
         absorbed |= signed.all(axis=(1, 2))
     return absorbed
 

@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from bnmc.chain.activations import Activation
 
-__all__ = ["ActivationShape", "activation_shape"]
-
 #: Number of points of each sign where the symmetries are tested, and relative tolerance.
-POINTS, TOLERANCE = 2000, 1e-12
+_POINTS, _TOLERANCE = 2000, 1e-12
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,11 @@ def activation_shape(activation: Activation, reach: float) -> ActivationShape:
     """
     # The golden ratio keeps the points off 0 and off round numbers, where σ may jump: values at
     # jumps have probability 0, and may break the symmetry.
-    x = reach * (np.arange(POINTS) + 0.5 * (math.sqrt(5.0) - 1.0)) / POINTS
+    x = reach * (np.arange(_POINTS) + 0.5 * (math.sqrt(5.0) - 1.0)) / _POINTS
     above = np.asarray(activation(x), np.float64)
     below = np.asarray(activation(-x), np.float64)
     zero = float(activation(np.zeros(1))[0])
-    size = TOLERANCE * float(max(np.abs(above).max(), np.abs(below).max()))
+    size = _TOLERANCE * float(max(np.abs(above).max(), np.abs(below).max()))
 
     def agree(a: NDArray[np.float64], b: NDArray[np.float64] | float) -> bool:
         return bool((np.abs(a - b) <= size).all())

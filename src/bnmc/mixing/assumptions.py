@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.starts import CrossedStart
 
-__all__ = ["SHOWN_HORIZON", "absorption_probability", "assumptions"]
-
 #: Layers for which the probability of absorption is stated.
-SHOWN_HORIZON = 10_000
+_SHOWN_HORIZON = 10_000
 
 
 def assumptions(
@@ -59,10 +57,10 @@ def assumptions(
             + (f" ± {event.stderr:.1g}." if event.stderr else ".")
             for event in absorbing_events
         )
-        absorbed = absorption_probability(absorbing_events, SHOWN_HORIZON)
+        absorbed = absorption_probability(absorbing_events, _SHOWN_HORIZON)
         about = "at most" if all(event.is_bound for event in absorbing_events) else "about"
         found.append(
-            f"Absorbing states: {events} Within {SHOWN_HORIZON} layers this happens with "
+            f"Absorbing states: {events} Within {_SHOWN_HORIZON} layers this happens with "
             f"probability {about} {absorbed:.3g}. The stationary law is that of absorbed networks; "
             "the bound does not reach that far."
         )

@@ -20,10 +20,8 @@ from bnmc.mixing.stretches import LEAST_STRETCHES, STRETCH_TIMES, cuts
 from bnmc.mixing.symmetry import slowest_component
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["Autocorrelation", "autocorrelation"]
-
 #: Length of the window in integrated times (Sokal).
-WINDOW = 5.0
+_WINDOW = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -219,8 +217,7 @@ def _correlation(spectrum: NDArray[np.complex128], chains: int, layers: int) -> 
     power = np.einsum("cf,cf->f", spectrum, spectrum.conj())
     lags = np.arange(layers // 2 + 1)
     covariance: Float64Array = np.fft.irfft(power)[: len(lags)] / (chains * (layers - lags))
-    correlation: Float64Array = covariance / covariance[0]
-    return correlation
+    return covariance / covariance[0]
 
 
 def _window(correlation: Float64Array) -> tuple[float, int, bool]:
@@ -228,7 +225,7 @@ def _window(correlation: Float64Array) -> tuple[float, int, bool]:
     times = 2.0 * np.cumsum(correlation) - 1.0 - correlation
     positive = np.where(times > 0, times, 1.0)
     memory = np.where(times > 0, np.maximum(positive, 1.0 / positive), np.inf)
-    closed = np.arange(len(times)) >= WINDOW * memory
+    closed = np.arange(len(times)) >= _WINDOW * memory
     window = int(np.argmax(closed)) if closed.any() else len(times) - 1
     return float(times[window]), window, bool(closed.any())
 

@@ -36,22 +36,20 @@ from bnmc.simulation.run import simulate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Comparison", "ComparisonRow", "compare"]
-
 #: Recorded layers of the stationary run: in integrated autocorrelation times, and the minimum.
-RUN_TIMES, LEAST_LAYERS = 75.0, 200
+_RUN_TIMES, LEAST_LAYERS = 75.0, 200
 
 #: Burn-in of the stationary run, and depth of the relaxation, in timescales.
-BURN_IN_TIMES, RELAXATION_TIMES = 12.0, 8.0
+_BURN_IN_TIMES, _RELAXATION_TIMES = 12.0, 8.0
 
 #: Chains of the relaxation per chain of the stationary run: it is short and its signal weak.
-RELAXATION_CHAINS = 4
+_RELAXATION_CHAINS = 4
 
 #: Assumed timescale if neither the mean field nor coupled pairs give one.
-TIMESCALE_UNKNOWN = 10.0
+_TIMESCALE_UNKNOWN = 10.0
 
 #: Size, at most 1, of the departure of the first layer of the relaxation from i.i.d. samples.
-DEPARTURE = 0.9
+_DEPARTURE = 0.9
 
 #: The estimators that read a run.
 _FROM_RUNS = ("autocorrelation", "spectral", "relaxation")
@@ -268,7 +266,7 @@ def compare(
         _bound_row(lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared)),
     ]
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
-    memory = TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
+    memory = _TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
     return Comparison(
         chain, (*rows, *_from_runs(chain, chains, memory, seeds[2:], level, progress)), level, key
     )
@@ -309,16 +307,16 @@ def _from_runs(
     except ArgumentError as error:
         return [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
     observable = Observable(lambda G: np.vdot(component, G), name="component")
-    burn_in = math.ceil(BURN_IN_TIMES * memory) + 5
+    burn_in = math.ceil(_BURN_IN_TIMES * memory) + 5
     # The integrated time is (1 + ρ)/(1 − ρ) = coth(1/2T) for a timescale T.
-    layers = max(LEAST_LAYERS, math.ceil(RUN_TIMES * max(1.0, 2.0 * memory)))
+    layers = max(LEAST_LAYERS, math.ceil(_RUN_TIMES * max(1.0, 2.0 * memory)))
     try:
         values = simulate(
             chain, burn_in + layers, chains=chains, burn_in=burn_in, observables=[observable],
             rng=seeds[0], progress=progress,
         )["component"]  # fmt: skip
         start = simulate(
-            chain, math.ceil(RELAXATION_TIMES * memory) + 6, chains=RELAXATION_CHAINS * chains,
+            chain, math.ceil(_RELAXATION_TIMES * memory) + 6, chains=_RELAXATION_CHAINS * chains,
             initial=_atypical_batch(chain, component, np.random.default_rng(seeds[1])),
             observables=[observable], rng=seeds[2], progress=progress,
         )["component"]  # fmt: skip
@@ -389,10 +387,9 @@ def _atypical_batch(
 ) -> NDArray[np.float64]:
     """Return a batch whose samples have covariance I + s D, so that ⟨D, G⟩ is large."""
     values, vectors = np.linalg.eigh(component)
-    scale = DEPARTURE / np.abs(values).max()
+    scale = _DEPARTURE / np.abs(values).max()
     root = (vectors * np.sqrt(1.0 + scale * values)) @ vectors.T
-    x: NDArray[np.float64] = rng.standard_normal((chain.width, chain.batch)) @ root
-    return x
+    return rng.standard_normal((chain.width, chain.batch)) @ root
 
 
 def _cells(row: ComparisonRow) -> tuple[str, ...]:

@@ -25,12 +25,10 @@ from bnmc.mixing.memory import require_memory_of_pairs
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
 
-__all__ = ["Contraction", "contraction"]
-
 #: The exponent is estimated between these two distances.  Below the first, the distance changes by
 #: a linear map and points in the direction that shrinks most slowly.  The second is well above
 #: rounding.
-NEAR, NEAREST = 1e-4, 1e-10
+_NEAR, _NEAREST = 1e-4, 1e-10
 
 #: Layers between two checks of whether all pairs are near.
 BLOCK_LAYERS = 64
@@ -176,7 +174,7 @@ def _approach(
         layers = min(BLOCK_LAYERS, 1 + max_layers - pairs.layer)
         trace = pairs.advance(layers, traced=last - first)[1]
         traces.append(trace)
-        near |= (trace[..., 0] < NEAREST).any(axis=1) | (pairs.status[:, 0] == codes.DEGENERATE)
+        near |= (trace[..., 0] < _NEAREST).any(axis=1) | (pairs.status[:, 0] == codes.DEGENERATE)
     trace = np.concatenate(traces, axis=1)
     return trace[..., 0], trace[..., 1]
 
@@ -199,14 +197,14 @@ def _summary(
     from scipy.special import stdtrit
 
     count = len(distance)
-    nearest = distance < NEAREST
+    nearest = distance < _NEAREST
     if not nearest.any(axis=1).all():
         raise _not_mixing(distance, pivot)
     # Later distances are rounding errors.
     last = nearest.argmax(axis=1)
     layers = np.arange(distance.shape[1])
     distance = np.where(layers <= last[:, None], distance, np.nan)[:, : last.max() + 1]
-    first = (distance < NEAR).argmax(axis=1)
+    first = (distance < _NEAR).argmax(axis=1)
     rows = np.arange(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         fall = np.log(distance[rows, last]) - np.log(distance[rows, first])
@@ -230,7 +228,7 @@ def _summary(
 def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
     """Return the error for pairs that do not approach each other."""
     count = len(distance)
-    apart = ~(distance < NEAREST).any(axis=1)
+    apart = ~(distance < _NEAREST).any(axis=1)
     with np.errstate(divide="ignore"):
         exponent = _mean_slope(np.log(distance[apart]))
         trend = _mean_slope(np.log10(pivot[apart]))

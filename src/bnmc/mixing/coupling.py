@@ -30,31 +30,29 @@ from bnmc.mixing.memory import require_memory_of_pairs
 from bnmc.mixing.starts import CrossedStart, Start, other_starts
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet, require_coupling
 
-__all__ = ["MOST_LAG", "MOST_REPLICATES", "CoupledPairs"]
-
 #: Number of pairs of the pilot run, and its lag.
 PILOT_REPLICATES, PILOT_LAG = 32, 16
 
 #: The chosen lag is this quantile of the waiting times of the pilot.
-LAG_QUANTILE = 0.9
-_LAG_PAIR = math.ceil(LAG_QUANTILE * (PILOT_REPLICATES - 1))
+_LAG_QUANTILE = 0.9
+_LAG_PAIR = math.ceil(_LAG_QUANTILE * (PILOT_REPLICATES - 1))
 
 #: Largest lag.
 MOST_LAG = 2**20
 
 #: Number of pairs for each other start, and the lag of these pairs: with a lag of one layer, a
 #: chain that alternates between two states does not meet itself.
-CROSSED_REPLICATES, CROSSED_LAG = 32, 1
+_CROSSED_REPLICATES, _CROSSED_LAG = 32, 1
 
 #: Pairs from another start are slow if half of them wait longer than this multiple of the typical
 #: waiting time, plus this number of layers: far starts add some layers of contraction.
-SLOW_FACTOR, SLOW_LAYERS = 10.0, 100
+_SLOW_FACTOR, _SLOW_LAYERS = 10.0, 100
 
 #: Number of states in which the probabilities of absorbing events are averaged.
 STATES = 256
 
 #: Largest number of replicates: pilot and crossed pairs have numbers beyond it.
-MOST_REPLICATES = MOST_CHAINS - PILOT_REPLICATES - 16 * CROSSED_REPLICATES
+MOST_REPLICATES = MOST_CHAINS - PILOT_REPLICATES - 16 * _CROSSED_REPLICATES
 
 #: Size of a task of one thread: layers times numbers of a layer.
 TASK_NUMBERS = 5e8
@@ -165,16 +163,16 @@ class CoupledPairs:
         crossed = []
         first = replicates + PILOT_REPLICATES
         for name, behind in other_starts(self.chain, self.start).items():
-            last = first + min(CROSSED_REPLICATES, replicates)
+            last = first + min(_CROSSED_REPLICATES, replicates)
             try:
-                meetings = self.run(CROSSED_LAG, first, last, behind)
+                meetings = self.run(_CROSSED_LAG, first, last, behind)
             except (ZeroVarianceError, NonFiniteError) as error:
                 raise NotMixing(
                     f"coupled with chains from {name}, a chain stopped: {error}", partial,
                     math.nan, math.nan,
                 ) from error  # fmt: skip
             crossed.append(self._crossed(name, meetings, typical, bool(events), partial))
-            first += CROSSED_REPLICATES
+            first += _CROSSED_REPLICATES
         return tuple(crossed)
 
     def _crossed(
@@ -189,12 +187,12 @@ class CoupledPairs:
         met = meetings.layers >= 0
         # Far starts make known absorbing events likelier.  They are part of the result.
         absorbed = (meetings.degenerate > 0) & can_be_absorbed
-        times = meetings.layers[met] - CROSSED_LAG
+        times = meetings.layers[met] - _CROSSED_LAG
         found = not_mixing(meetings, self.max_layers, None)
         reason = ""
         if not (met | absorbed).all() or 2 * np.count_nonzero(absorbed) > len(met):
             reason = found.reason
-        elif np.median(times) > SLOW_FACTOR * typical + SLOW_LAYERS:
+        elif np.median(times) > _SLOW_FACTOR * typical + _SLOW_LAYERS:
             reason = (
                 f"pairs need {int(np.median(times))} layers (median) to meet, where pairs from the "
                 f"same start need {typical:.0f}: there are wells"

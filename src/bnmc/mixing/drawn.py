@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Drawn"]
-
 
 class Drawn(ABC):
     """A result that draws itself on axes."""

@@ -14,8 +14,6 @@ import numpy as np
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.series import Float64Array
 
-__all__ = ["LEAST_LAYERS", "SIGNAL", "ExponentialFit", "end_of_interval", "fit_exponential"]
-
 #: Fewest recorded layers of a window if the limit is fitted; one fewer suffices if it is known.
 LEAST_LAYERS = 5
 
@@ -54,7 +52,7 @@ class ExponentialFit:
     parameters: Float64Array
     stderr: Float64Array
     bend: float
-    data: WhitenedWindow
+    data: _WhitenedWindow
 
 
 def fit_exponential(
@@ -83,7 +81,7 @@ def fit_exponential(
     if scale == 0.0:
         return None
     r = min(max(float((noise[:, 1:] * noise[:, :-1]).sum()) / scale, -_NEARLY_1), _NEARLY_1)
-    data = WhitenedWindow(r, y, limit)
+    data = _WhitenedWindow(r, y, limit)
     rho = _best_rho(data)
     if rho is None:
         return None
@@ -98,7 +96,7 @@ def fit_exponential(
     return ExponentialFit(start, stop, np.append(coefficients, rho), stderr, bent, data)
 
 
-def end_of_interval(data: WhitenedWindow, z: float, half: float, allowed: float) -> float:
+def end_of_interval(data: _WhitenedWindow, z: float, half: float, allowed: float) -> float:
     """Return one end of the confidence interval of artanh ρ.
 
     Parameters
@@ -132,7 +130,7 @@ def end_of_interval(data: WhitenedWindow, z: float, half: float, allowed: float)
     return float(brentq(excess, z + inner, z + half, xtol=1e-6 * abs(half)))
 
 
-def _best_rho(data: WhitenedWindow) -> float | None:
+def _best_rho(data: _WhitenedWindow) -> float | None:
     """Return the ρ with the least squared residual at its best amplitude; None on failure.
 
     The Gauss–Newton method for the projected residual (variable projection) starts from the best
@@ -164,7 +162,7 @@ def _without(f: Float64Array, units: list[Float64Array]) -> Float64Array:
     return f
 
 
-class WhitenedWindow:
+class _WhitenedWindow:
     """The layers of a window, whitened for correlations ``r^|l−l'|``.
 
     Parameters
@@ -203,10 +201,7 @@ class WhitenedWindow:
     def errors(self, rows: Float64Array) -> Float64Array:
         """Return standard errors of linear functions of the target (sandwich formula)."""
         variance = np.square(self.noise @ rows.T).sum(axis=0) / (self.chains * (self.chains - 1))
-        errors: Float64Array = np.sqrt(
-            variance + np.square(rows @ self.constant * self.limit_stderr)
-        )
-        return errors
+        return np.sqrt(variance + np.square(rows @ self.constant * self.limit_stderr))
 
     def solved(self, J: Float64Array, fitted: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the first-order change of the parameters, and their standard errors."""

@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from bnmc.chain.activations import Activation
 
-__all__ = ["FlatPieces", "flat_pieces"]
-
 #: Intervals of the grid that is searched.  A flat piece shorter than three of them is found only
 #: if both of its ends are declared as kinks.
-INTERVALS = 6000
+_INTERVALS = 6000
 
 #: Points inside a run of equal values that must have the same value, and bisections of its ends.
-INNER_POINTS, BISECTIONS = 33, 64
+_INNER_POINTS, _BISECTIONS = 33, 64
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,8 @@ def flat_pieces(activation: Activation, reach: float) -> FlatPieces:
     first, last = bounds[:-1], bounds[1:] - 1
     long = last - first >= 2
     first, last = first[long], last[long]
-    inner = np.linspace(0.0, 1.0, INNER_POINTS + 2)[1:-1, None]
-    probes = x[first] + (x[last] - x[first]) * (inner + 0.1 * np.sin(inner * 40.0) / INNER_POINTS)
+    inner = np.linspace(0.0, 1.0, _INNER_POINTS + 2)[1:-1, None]
+    probes = x[first] + (x[last] - x[first]) * (inner + 0.1 * np.sin(inner * 40.0) / _INNER_POINTS)
     flat = (np.asarray(activation(probes), np.float64) == y[first]).all(axis=0)
     first, last = first[flat], last[flat]
     value = y[first] + 0.0  # -0.0 and 0.0 are one value
@@ -113,7 +111,7 @@ def _grid(activation: Activation, reach: float) -> NDArray[np.float64]:
     ends = np.concatenate([[-reach], kinks, [reach]])
     shares = np.array([0.01, 0.2, 0.5, 0.8, 0.99])[:, None]
     between = ends[:-1] + shares * np.diff(ends)
-    even = np.linspace(-reach, reach, INTERVALS)  # an even number of points: 0 is none of them
+    even = np.linspace(-reach, reach, _INTERVALS)  # an even number of points: 0 is none of them
     return np.unique(np.concatenate([even, between.ravel()]))
 
 
@@ -122,10 +120,9 @@ def _end(
 ) -> NDArray[np.float64]:
     """Bisect between points where the activation has a value and points where it has another."""
     inside, outside = inside.copy(), outside.copy()
-    for _ in range(BISECTIONS):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (inside + outside)
         equal = np.asarray(activation(middle), np.float64) == value
         inside = np.where(equal, middle, inside)
         outside = np.where(equal, outside, middle)
-    found: NDArray[np.float64] = inside
-    return found
+    return inside

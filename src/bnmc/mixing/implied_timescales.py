@@ -26,16 +26,14 @@ from bnmc.mixing.vamp import (
 )
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["ChapmanKolmogorov", "Spectrum", "spectral"]
-
 #: Multiples of a lag at which the test compares prediction and measurement.
-MULTIPLES = (2, 3)
+_MULTIPLES = (2, 3)
 
 #: Level of the test: the probability that it rejects a lag for which the hypothesis holds.
-SIGNIFICANCE = 0.01
+_SIGNIFICANCE = 0.01
 
 #: The shortest stretch of a chain that is cut, in units of the longest lag.
-LAGS_IN_A_STRETCH = 20
+_LAGS_IN_A_STRETCH = 20
 
 #: Half a unit in the last place of 1.
 _ULP = 2.0**-53
@@ -209,13 +207,13 @@ def spectral(
     steps = _steps(lags, series)
     x = whitened(standardized(series, "observables"))
     chains, layers, rank = x.shape
-    longest = max(MULTIPLES) * steps[-1]
+    longest = max(_MULTIPLES) * steps[-1]
     if chains * (layers - longest) < 4 * rank:
         raise ArgumentError("run", run, f"at least {4 * rank} pairs of layers a lag apart")
 
     strongest = float(singular_values(lagged_sums(x, steps[0], np.zeros(1, np.intp)).sum(0))[0])
     rate = min(strongest ** (1 / steps[0]), 1.0 - _ULP)
-    shortest = max(STRETCH_TIMES * (1 + rate) / (1 - rate), LAGS_IN_A_STRETCH * steps[-1])
+    shortest = max(STRETCH_TIMES * (1 + rate) / (1 - rate), _LAGS_IN_A_STRETCH * steps[-1])
     starts = cuts(chains, layers - longest, shortest)
     try:
         return _spectrum(x, steps, starts, series.stride, level)
@@ -246,7 +244,7 @@ def _spectrum(
     learnt = stretches // 2 if x.shape[2] > 1 else 0
     if stretches - learnt < LEAST_STRETCHES:
         raise _NoErrorBar(f"{stretches} stretches of the run are too few for an error")
-    sums = {k * h: lagged_sums(x, k * h, starts) for h in steps for k in (1, *MULTIPLES)}
+    sums = {k * h: lagged_sums(x, k * h, starts) for h in steps for k in (1, *_MULTIPLES)}
     try:
         spectra = [singular_values(all_and_all_but_one(sums[h])) for h in steps]
         leading = {h: held_out_correlations(m, learnt) for h, m in sums.items()}
@@ -317,8 +315,8 @@ def _steps(lags: int | Iterable[int], series: Series) -> list[int]:
         raise ArgumentError("lags", wanted, "at least one lag")
     last = (len(series.layers) - 1) * series.stride
     for lag in wanted:
-        if lag % series.stride or max(MULTIPLES) * lag > last:
-            allowed = f"multiples of {series.stride} up to {last // max(MULTIPLES)}"
+        if lag % series.stride or max(_MULTIPLES) * lag > last:
+            allowed = f"multiples of {series.stride} up to {last // max(_MULTIPLES)}"
             raise ArgumentError("lags", lag, allowed)
     return [lag // series.stride for lag in wanted]
 
@@ -338,15 +336,15 @@ def _rate(leading: Float64Array, largest: Float64Array, lag: int, level: float) 
 
 def _chapman_kolmogorov(leading: dict[int, Float64Array], steps: list[int]) -> ChapmanKolmogorov:
     """Test each lag; `leading` has, by lag, the correlation of all stretches and all but one."""
-    shape = (len(steps), len(MULTIPLES))
+    shape = (len(steps), len(_MULTIPLES))
     predicted, measured, difference, stderr = (np.empty(shape) for _ in range(4))
     for row, h in enumerate(steps):
-        for column, k in enumerate(MULTIPLES):
+        for column, k in enumerate(_MULTIPLES):
             prediction, found = leading[h] ** k, leading[k * h]
             predicted[row, column], measured[row, column] = prediction[0], found[0]
             gap = found - prediction
             difference[row, column], stderr[row, column] = jackknife(gap[0], gap[1:])
     degrees = len(leading[steps[0]]) - 2
-    allowed = half_width(1.0, degrees, 1.0 - SIGNIFICANCE / len(MULTIPLES))
+    allowed = half_width(1.0, degrees, 1.0 - _SIGNIFICANCE / len(_MULTIPLES))
     passed = np.asarray((np.abs(difference) <= allowed * stderr).all(axis=1))
-    return ChapmanKolmogorov(MULTIPLES, predicted, measured, stderr, passed)
+    return ChapmanKolmogorov(_MULTIPLES, predicted, measured, stderr, passed)

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import real
 from bnmc._support.text import text_table
 
-__all__ = ["LaggedDistance", "bound_text", "shown_layers"]
-
 
 @dataclass(frozen=True)
 class LaggedDistance:

@@ -38,8 +38,6 @@ from bnmc.simulation.engine.pairs import Meetings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["HORIZON_LAGS", "MOST_DEPTH", "TVBound", "summary", "tv_bound"]
-
 #: Largest depth of a bound: the result holds a few numbers for each layer.
 MOST_DEPTH = 2**20
 
@@ -222,8 +220,7 @@ class TVBound(Drawn):
             return self.ci[:, 1].copy()
         lags, known = math.ceil(layers / self.lag), self.horizon // self.lag
         if lags > known and self.tail_probability is not None:
-            further: NDArray[np.float64] = self.ci[:, 1] + (lags - known) * self.tail_probability
-            return further
+            return self.ci[:, 1] + (lags - known) * self.tail_probability
         waited, depth = self.meeting_times - self.lag, int(self.layers[-1])
         return capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
 

@@ -16,15 +16,6 @@ from bnmc.estimate.intervals import bounded_mean_interval, clopper_pearson, mean
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import Meetings
 
-__all__ = [
-    "capped_intervals",
-    "excess_means",
-    "not_mixing",
-    "survival",
-    "tail_rate",
-    "typical_wait",
-]
-
 FloatArray = NDArray[np.float64]
 
 

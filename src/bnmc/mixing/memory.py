@@ -8,8 +8,6 @@ from bnmc._kernels.cpu import memory
 from bnmc._support.array_arguments import require_memory
 from bnmc.chain.chain import Chain
 
-__all__ = ["require_memory_of_pairs"]
-
 #: Bytes of the numbers of a pair while it runs: its meeting, its tries, its status.
 RUNNING = 56
 
@@ -17,7 +15,7 @@ RUNNING = 56
 RESULTS = 100
 
 #: Bytes of the description of a task and of the objects of its result.
-TASK = 1500
+_TASK = 1500
 
 
 def require_memory_of_pairs(
@@ -52,6 +50,6 @@ def require_memory_of_pairs(
     # Two Gram matrices in each layer, and what an observable makes of those of one chain.
     of_pair = 2 * matrix + RUNNING + layers * 5 * matrix
     busy = min(workers, -(-replicates // size))
-    tasks = TASK * -(-replicates // size)
+    tasks = _TASK * -(-replicates // size)
     results = replicates * (RESULTS + 8 * numbers) + tasks
     require_memory("replicates", 3 * matrix + busy * (buffers + size * of_pair) + results)

@@ -9,8 +9,6 @@ from bnmc._support.arguments import real
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 
-__all__ = ["RateEstimate", "rate_from_artanh", "timescale"]
-
 
 @dataclass(frozen=True)
 class RateEstimate:

@@ -28,16 +28,14 @@ from bnmc.simulation.trajectory import Trajectory
 if TYPE_CHECKING:
     from bnmc.mean_field import FixedPoint
 
-__all__ = ["Relaxation", "relaxation"]
-
 #: Fewest chains for a standard error.
-LEAST_CHAINS = 5
+_LEAST_CHAINS = 5
 
 #: The window ends before the deviation is below this many standard errors.
-NOISE = 2.0
+_NOISE = 2.0
 
 #: Timescales between the first layer without a significant bend and the start of the window.
-MARGIN = 1.5
+_MARGIN = 1.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,8 +162,8 @@ def relaxation(
     series, limit = _series_and_limit(run, star, observable)
     values = series.values[:, :, 0]
     chains, layers = values.shape
-    if chains < LEAST_CHAINS or layers < LEAST_LAYERS:
-        allowed = f"at least {LEAST_CHAINS} chains and {LEAST_LAYERS} recorded layers"
+    if chains < _LEAST_CHAINS or layers < LEAST_LAYERS:
+        allowed = f"at least {_LEAST_CHAINS} chains and {LEAST_LAYERS} recorded layers"
         raise ArgumentError("run", values.shape, allowed)
     if not np.ptp(values, axis=0).any():
         raise ArgumentError("run", run, "chains that differ from one another")
@@ -243,7 +241,7 @@ def _end(values: Float64Array, limit: Estimate | None, start: int) -> int:
         return int(values.shape[1])
     signal = np.abs(values[:, start:].mean(axis=0) - limit.value)
     noise = np.hypot(values[:, start:].std(axis=0, ddof=1) / math.sqrt(len(values)), limit.stderr)
-    hidden = np.append(np.flatnonzero(signal < NOISE * noise), len(signal))
+    hidden = np.append(np.flatnonzero(signal < _NOISE * noise), len(signal))
     return min(start + max(int(hidden[0]), LEAST_LAYERS - 1), int(values.shape[1]))
 
 
@@ -263,7 +261,7 @@ def _asymptotic(
             continue
         fits.append(fit)
         if fit.bend <= significant:
-            decay = MARGIN * timescale(abs(float(fit.parameters[-1])))
+            decay = _MARGIN * timescale(abs(float(fit.parameters[-1])))
             later = start + max(1, math.ceil(decay))
             return fit_exponential(values, limit, later, _end(values, limit, later))
     return None

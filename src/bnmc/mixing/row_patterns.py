@@ -19,16 +19,14 @@ from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.mixing.flat_pieces import FlatPieces
 
-__all__ = ["OrthantRows", "SampledRows"]
-
 Float64Array = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+_Flags = NDArray[np.bool_]
 
 #: Numbers that `SampledRows` draws, rows per state at least and at most, and states at least.
-NUMBERS, LEAST_ROWS, MOST_ROWS, LEAST_STATES = 1_500_000, 1024, 65_536, 8
+_NUMBERS, _LEAST_ROWS, MOST_ROWS, _LEAST_STATES = 1_500_000, 1024, 65_536, 8
 
 #: The batch up to which all partitions into pairs are counted: 105 of them for 8 samples.
-MOST_PAIRED = 8
+_MOST_PAIRED = 8
 
 
 class OrthantRows:
@@ -85,8 +83,7 @@ class OrthantRows:
         return 2.0 * self._sum(self.other)
 
     def _sum(self, row: Float64Array) -> Float64Array:
-        total: Float64Array = (row**self.width).sum(axis=1)
-        return total
+        return (row**self.width).sum(axis=1)
 
 
 class SampledRows:
@@ -108,8 +105,8 @@ class SampledRows:
     def __init__(self, covariance: Float64Array, pieces: FlatPieces, chain: Chain) -> None:
         states, batch = covariance.shape[:2]
         self.width = chain.width
-        self.rows = int(np.clip(4 * chain.width, LEAST_ROWS, MOST_ROWS))
-        kept = int(np.clip(NUMBERS // (self.rows * batch), LEAST_STATES, states))
+        self.rows = int(np.clip(4 * chain.width, _LEAST_ROWS, MOST_ROWS))
+        kept = int(np.clip(_NUMBERS // (self.rows * batch), _LEAST_STATES, states))
         chosen = covariance[np.linspace(0, states - 1, min(kept, states)).astype(int)]
         self.values = pieces.values
         #: (n, states, rows): for each sample contiguous.
@@ -149,8 +146,7 @@ class SampledRows:
         active = (self.rows - count) / max(self.rows - self.width + 1, 1)
         if self.width > self.rows:
             active = 1.0 - count / self.rows
-        probability: Float64Array = self.width * active * others
-        return probability
+        return self.width * active * others
 
     def balanced(self, odd_batch: bool) -> Float64Array:
         """All pairs of a partition have the same sum of activations, in each row.
@@ -159,7 +155,7 @@ class SampledRows:
         and has half of the sum; the result is 0 unless `odd_batch` allows this.
         """
         batch = len(self.labels)
-        if batch > MOST_PAIRED or (batch % 2 and not odd_batch):
+        if batch > _MOST_PAIRED or (batch % 2 and not odd_batch):
             return np.zeros(self.labels.shape[1])
         i, j = (np.append(k, np.arange(batch)) for k in self._indices())  # and with itself
         sums = dict(zip(zip(i.tolist(), j.tolist(), strict=True), self._sum_labels(i, j),
@@ -175,8 +171,7 @@ class SampledRows:
         label = np.unique(np.round(sums / unit), return_inverse=True)[1]
         table = np.full((len(sums) + 1, len(sums) + 1), -1, np.int16)
         table[:-1, :-1] = label.reshape(sums.shape)
-        found: NDArray[np.int16] = table[self.labels[i], self.labels[j]]
-        return found
+        return table[self.labels[i], self.labels[j]]
 
     def _indices(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         i, j = np.triu_indices(len(self.labels), 1)
@@ -186,16 +181,16 @@ class SampledRows:
         for i, j in zip(*self._indices(), strict=True):
             yield self.labels[i], self.labels[j]
 
-    def _sum(self, patterns: Iterator[Flags]) -> Float64Array:
+    def _sum(self, patterns: Iterator[_Flags]) -> Float64Array:
         total = np.zeros(self.labels.shape[1])
         for pattern in patterns:
             total += _power(np.count_nonzero(pattern, axis=-1), self.rows, self.width)
         return total
 
 
-def _agree(labels: list[NDArray[np.int16]]) -> Flags:
+def _agree(labels: list[NDArray[np.int16]]) -> _Flags:
     """Return where all labels are the same and none is −1."""
-    holds: Flags = labels[0] >= 0
+    holds: _Flags = labels[0] >= 0
     for other in labels[1:]:
         holds = holds & (other == labels[0])
     return holds

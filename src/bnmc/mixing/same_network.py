@@ -18,8 +18,6 @@ from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_stationary_law
 from bnmc.simulation.run import simulate
 
-__all__ = ["TwoInputs", "two_inputs"]
-
 
 @dataclass(frozen=True)
 class TwoInputs:

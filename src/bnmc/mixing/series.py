@@ -12,16 +12,6 @@ from bnmc._support.arguments import finite_array, integer
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = [
-    "Float64Array",
-    "Function",
-    "Series",
-    "gram_of",
-    "read",
-    "read_scalar",
-    "standardized",
-]
-
 Float64Array = NDArray[np.float64]
 
 #: An observable as a function of one Gram matrix.

@@ -15,15 +15,13 @@ from numpy.typing import NDArray
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 
-__all__ = ["SAME_START", "CrossedStart", "Start", "other_starts"]
-
 Start = Covariance | Representation
 
 #: The name of the given start, for pairs with a lag of one layer.
 SAME_START = "the same start, one layer behind"
 
 #: Variance of the independent part of samples near a line, or near to one another.
-SMALL_VARIANCE = 0.01
+_SMALL_VARIANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,11 @@ def other_starts(chain: Chain, start: Start) -> dict[str, Start]:
     places = np.linspace(1.0, 2.0, n)
     covariances = {
         "independent samples": identity,
-        "samples near a line": np.outer(places, places) + SMALL_VARIANCE * identity,
+        "samples near a line": np.outer(places, places) + _SMALL_VARIANCE * identity,
     }
     if n >= 3:
         in_block = (np.arange(n) >= n // 2).astype(np.float64)
-        own = np.where(in_block == 1.0, SMALL_VARIANCE, 1.0)
+        own = np.where(in_block == 1.0, _SMALL_VARIANCE, 1.0)
         covariances["one sample that stands out"] = np.diag(np.where(np.arange(n) == 0, n, 1.0))
         covariances["a block of samples that nearly coincide"] = np.outer(
             in_block, in_block

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LEAST_STRETCHES", "STRETCH_TIMES", "cuts"]
-
 #: The fewest stretches that give a standard error.
 LEAST_STRETCHES = 5
 

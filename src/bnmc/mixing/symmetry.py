@@ -16,8 +16,6 @@ from bnmc.chain.convolution import Convolution
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mixing.series import Float64Array
 
-__all__ = ["contrast", "sector", "slowest_component", "slowest_sector"]
-
 
 def sector(S: Float64Array, which: int) -> Float64Array:
     """Project symmetric matrices onto a sector.

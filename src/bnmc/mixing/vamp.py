@@ -13,15 +13,6 @@ from numpy.typing import NDArray
 
 from bnmc.mixing.series import Float64Array
 
-__all__ = [
-    "all_and_all_but_one",
-    "eigenvalues",
-    "held_out_correlations",
-    "lagged_sums",
-    "singular_values",
-    "whitened",
-]
-
 #: Directions whose variance is at most this share of the largest variance are left out.
 _NULL = 1e-10
 
@@ -41,8 +32,7 @@ def whitened(x: Float64Array) -> Float64Array:
     """
     variances, directions = np.linalg.eigh(np.einsum("clf,clg->fg", x, x) / (x.size / x.shape[2]))
     kept = variances > _NULL * variances[-1]
-    whitened: Float64Array = x @ (directions[:, kept] / np.sqrt(variances[kept]))
-    return whitened
+    return x @ (directions[:, kept] / np.sqrt(variances[kept]))
 
 
 def lagged_sums(x: Float64Array, lag: int, starts: NDArray[np.intp]) -> Float64Array:
@@ -74,8 +64,7 @@ def lagged_sums(x: Float64Array, lag: int, starts: NDArray[np.intp]) -> Float64A
 def all_and_all_but_one(sums: Float64Array) -> Float64Array:
     """Return the total over stretches, then the totals with each stretch left out."""
     total = sums.sum(axis=0)
-    joined: Float64Array = np.concatenate([total[None], total - sums])
-    return joined
+    return np.concatenate([total[None], total - sums])
 
 
 def _koopman(sums: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -127,5 +116,4 @@ def held_out_correlations(sums: Float64Array, learnt: int) -> Float64Array:
     held = sums[learnt:]
     parts = [u @ held[:, 0] @ v, u @ held[:, 1] @ u / 2, v @ held[:, 1] @ v / 2]
     products, before, after = (all_and_all_but_one(part) for part in parts)
-    correlations: Float64Array = products / np.sqrt(before * after)
-    return correlations
+    return products / np.sqrt(before * after)

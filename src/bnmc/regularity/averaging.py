@@ -29,12 +29,10 @@ from bnmc.regularity.ensembles import (
 )
 from bnmc.regularity.results import QUANTITIES, Averages
 
-__all__ = ["ErgodicRun"]
-
 #: Burn-in in units of the measured layers, over the square root of the smaller side of x, for a
 #: target of 1 %.  At layer 24 √d, α is 0.2 % below its limit at width 4 and at most 0.15 % at
 #: widths 8 to 64; the difference falls at least like 1/depth.
-BURN_IN, BURN_IN_RTOL = 6, 0.01
+_BURN_IN, _BURN_IN_RTOL = 6, 0.01
 
 
 class ErgodicRun:
@@ -69,8 +67,8 @@ class ErgodicRun:
         # With a skip connection a layer changes the directions of rows by about gain/skip.
         pace = PACE * (1 + min(abs(chain.skip / chain.gain), 1e6) ** 2)
         if burn_in is None:
-            scale = math.sqrt(min(chain.width, chain.batch)) * max(1.0, BURN_IN_RTOL / self.rtol)
-            self.burn_in = math.ceil(min(BURN_IN * pace * scale, 1e18))
+            scale = math.sqrt(min(chain.width, chain.batch)) * max(1.0, _BURN_IN_RTOL / self.rtol)
+            self.burn_in = math.ceil(min(_BURN_IN * pace * scale, 1e18))
             if self.burn_in > self.depth // 2:
                 allowed = f"at least {2 * self.burn_in} for this chain and rtol"
                 raise ArgumentError("depth", depth, allowed, "or a burn_in of your own")
@@ -168,8 +166,7 @@ def _ratio(numerators: Float64Array, denominators: Float64Array) -> Float64Array
     """Samples, (halves, chains), whose mean is the ratio of the means (the delta method)."""
     mean = denominators.mean()
     ratio = numerators.mean() / mean
-    samples: Float64Array = ratio + (numerators - ratio * denominators) / mean
-    return samples
+    return ratio + (numerators - ratio * denominators) / mean
 
 
 def _rounds(total: int, most: int) -> Iterator[int]:

@@ -18,8 +18,6 @@ from bnmc.simulation.engine.replay import Replay
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.run import simulate
 
-__all__ = ["PACE", "ROUND_LAYERS", "Float64Array"]
-
 Float64Array = NDArray[np.float64]
 
 #: Layers from one measured layer to the next without a skip connection.  Autocorrelation times are
@@ -30,7 +28,7 @@ PACE = 4
 ROUND_LAYERS = 32
 
 #: Share of the trace below which a direction is dead, if this holds in all lanes.
-DEAD = 1e-20
+_DEAD = 1e-20
 _MOMENTS = ("squared_norm", "cubes", "squares")
 
 
@@ -76,6 +74,7 @@ class FusedEnsemble:
     def measured(
         self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
     ) -> Mapping[str, Float64Array]:
+        """Measure the groups, on a pool of threads."""
         parts = list(pool.map(lambda group: group.measured(every, slots, tau), self.groups))
         return {
             name: np.concatenate([part[name] for part in parts])[: self.chains] for name in parts[0]
@@ -83,6 +82,7 @@ class FusedEnsemble:
 
     @property
     def has_forgotten_start(self) -> bool:
+        """Whether every direction is there, or every group has dropped one."""
         return self.rank == self.most or all(group.order < self.rank for group in self.groups)
 
 
@@ -120,7 +120,7 @@ class _Group:
         matrices = self.gram.reshape(self.order, self.order, kernels.LANES)
         sizes = np.einsum("iil->il", matrices)
         shares = (sizes / sizes.sum(axis=0)).max(axis=1)
-        self.order = int(np.flatnonzero(shares > DEAD)[-1]) + 1
+        self.order = int(np.flatnonzero(shares > _DEAD)[-1]) + 1
         self.gram = matrices[: self.order, : self.order].flatten()
 
 
@@ -144,6 +144,7 @@ class SimulatedEnsemble:
     def measured(
         self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
     ) -> Mapping[str, Float64Array]:
+        """Simulate `every` layers at a time, and measure the last of them."""
         sums: dict[str, Float64Array] = {}
         for _ in range(slots):
             self.state = self._taken(self.state, every)
@@ -153,6 +154,7 @@ class SimulatedEnsemble:
 
     @property
     def has_forgotten_start(self) -> bool:
+        """Always, because these chains start with all directions."""
         return True
 
     def _taken(self, state: State, layers: int) -> State:
@@ -164,8 +166,7 @@ class SimulatedEnsemble:
     def _rows(self, pool: ThreadPoolExecutor) -> Float64Array:
         """Return x of a layer of the stationary law, (chains, batch, width)."""
         if self.chain.skip != 0.0:
-            kept: Float64Array = self.state.arrays["x"][:, :, : self.chain.width]
-            return kept
+            return self.state.arrays["x"][:, :, : self.chain.width]
         # These states have no rows, so the rows of the next layer are made.
         replay = Replay(self.state)
         rows = np.empty((self.chains, self.chain.batch, self.chain.width))

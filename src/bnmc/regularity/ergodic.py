@@ -18,8 +18,6 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.regularity.averaging import ErgodicRun
 from bnmc.regularity.results import Averages, Figures
 
-__all__ = ["averages", "constant", "figures"]
-
 
 @explains_keywords
 def constant(

@@ -9,8 +9,6 @@ from bnmc._support.arguments import finite_array
 from bnmc.errors import ArgumentError
 from bnmc.regularity.ensembles import Float64Array
 
-__all__ = ["one_step_second_moment"]
-
 
 def one_step_second_moment(H: ArrayLike) -> Float64Array:
     r"""Mean of ``‖M₊‖_F²`` after one layer without skip connection (γ = ∞), exactly.

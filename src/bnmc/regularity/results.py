@@ -14,8 +14,6 @@ from bnmc.regularity.ensembles import (
     Float64Array,
 )
 
-__all__ = ["QUANTITIES", "Averages", "Figures"]
-
 #: The quantities that `averages` estimates.
 QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "cubes", "squares")
 
