@@ -209,7 +209,7 @@ def _pairs():
     )
     yield (
         "contraction relu",
-        lambda: {"value": np.array(bnmc.mixing.contraction(CHAINS["relu"](), rng=0).value)},
+        lambda: {"value": np.array(bnmc.mixing.contraction(CHAINS["relu"](), rng=0).rate)},
     )
 
 
