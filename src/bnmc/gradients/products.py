@@ -158,10 +158,7 @@ class ReplayedRows:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
         sampler, width = self._sampler, self._chain.width
         own = sampler.work(np.dtype(np.float64))
-        rows.factorise(
-            self._chain.covariance(a.T @ a / width), self._law, own.covariance, own.group_means,
-            own.diagonal, own.panel, own.twin, own.factor, own.regular,
-        )  # fmt: skip
+        rows.factorise(self._chain.covariance(a.T @ a / width), self._law, own)
         columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
         normals = np.empty((memory.stride(width), columns))
         block = sampler.work().block
