@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc._claims.layer import Layer
-from bnmc.errors import ZeroVarianceError
+from bnmc._claims.layer import LARGEST, Layer, as_states
+from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.invariant import check
 
 RELU = bnmc.Chain(6, 3, "relu", norm="batch-uncentred")
@@ -31,3 +31,23 @@ def test_samples_are_numbered_through_a_report():
     with pytest.raises(ZeroVarianceError) as caught:
         check(RELU, samples=samples, rng=0)
     assert (caught.value.chain, caught.value.row) == (377, 4)
+
+
+@pytest.mark.parametrize("gain", [1.0, -1e8, 1e-8])
+def test_states_have_the_size_of_the_gain_to_a_power_of_thirty(gain):
+    """Their fourth powers over the gain are in the range of float64: 1e-120 to 1e120."""
+    chain = bnmc.Chain(4, 3, "relu", gain=gain)
+    state = np.random.default_rng(0).uniform(-1.0, 1.0, (2, 4, 3))
+    state[1, 2, 1] = state[0, 0, 0] = -1.0  # the largest modulus
+    for size, fits in (
+        (LARGEST, True), (1.001 * LARGEST, False), (1.0 / LARGEST, True), (0.999 / LARGEST, False),
+        (1.0, True), (0.0, False),
+    ):  # fmt: skip
+        scaled = state * [[[1.0]], [[size]]] * abs(gain)
+        if fits:
+            found = as_states("state", scaled, (2, 4, 3), chain)
+            np.testing.assert_array_equal(found, scaled)
+            continue
+        with pytest.raises(ArgumentError, match="over the gain") as caught:
+            as_states("state", scaled, (2, 4, 3), chain)
+        assert caught.value.value == pytest.approx(size, rel=1e-12)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bnmc._support.text import text_table
+from bnmc._support.text import loads, text_table
 
 
 def test_alignments_of_the_columns():
@@ -37,3 +37,13 @@ def test_a_row_of_another_length_raises():
 
 def test_a_table_of_one_column():
     assert text_table(["norm"], [["batch"], ["none"]]) == "norm\nbatch\nnone"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, b"\xff\xfe\xff", '{"a":' * 50_000])
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"nested|Expecting|decode"):
+        loads(text)
+
+
+def test_a_document() -> None:
+    assert loads(b'{"a": [1, null]}') == {"a": [1, None]}

@@ -15,6 +15,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,8 +23,15 @@ from worker_processes import fresh
 
 import bnmc
 from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.splits import ranges
-from bnmc._support.workers import MOST_LOSSES, Workers, as_executor, received, run_tasks
+from bnmc._support.workers import (
+    MOST_LOSSES,
+    Workers,
+    as_executor,
+    even_ranges,
+    ranges,
+    received,
+    run_tasks,
+)
 from bnmc.errors import ArgumentTypeError, BnmcError, NotMixing, WorkersLostError, ZeroVarianceError
 from bnmc.invariant import expectation
 from bnmc.invariant.certified_sample import sample
@@ -465,3 +473,24 @@ def test_the_number_of_losses_in_a_row_that_ends_a_run(losses):
     else:
         assert run_tasks(*call) == [7]
         assert report[-1] == (1, 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 100])
+@pytest.mark.parametrize("parts", [1, 3, 8])
+@pytest.mark.parametrize("first", [0, 5])
+def test_even_ranges_cover_the_count_and_differ_by_one(count, parts, first):
+    found = even_ranges(count, parts, first=first)
+    assert len(found) == parts
+    assert found[0][0] == first
+    assert found[-1][1] == first + count
+    assert all(before[1] == after[0] for before, after in pairwise(found))
+    lengths = [b - a for a, b in found]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 100])
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_ranges_are_of_one_size_but_for_the_last(count, size):
+    found = ranges(count, size)
+    assert [k for a, b in found for k in range(a, b)] == list(range(count))
+    assert all(b - a == size for a, b in found[:-1])

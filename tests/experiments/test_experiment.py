@@ -9,7 +9,7 @@ import bnmc
 import bnmc._support.extras
 import bnmc.chain.activations
 from bnmc import Estimate
-from bnmc._support.json import plain
+from bnmc._support.text import plain
 from bnmc.errors import (
     ArgumentTypeError,
 )

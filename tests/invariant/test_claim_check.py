@@ -18,8 +18,7 @@ from slow_cases import some
 import bnmc
 from bnmc._claims.claims import _is_symmetric, uniqueness
 from bnmc._claims.evidence import assessed
-from bnmc._claims.layer import Layer
-from bnmc._claims.states import next_states
+from bnmc._claims.layer import Layer, next_states
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -5,7 +5,7 @@ import pytest
 
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.assumptions import absorption_probability, assumptions
-from bnmc.mixing.starts import CrossedStart
+from bnmc.mixing.coupling import CrossedStart
 
 BOUND = AbsorbingEvent("dead sample", "It is dead.", 1e-6, 0.0, True)
 MEAN = AbsorbingEvent("coinciding samples", "They coincide.", 2e-6, 1e-6, False)

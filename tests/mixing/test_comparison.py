@@ -7,7 +7,7 @@ import math
 import pytest
 
 import bnmc
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import draw_key
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 from bnmc.mixing import compare
 from bnmc.mixing import comparison as module

@@ -1,17 +1,23 @@
 """Runs of coupled pairs: the pilot and the lag that it chooses."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.stats
 from slow_cases import some
 
 import bnmc
-from bnmc.chain.start import prepare
-from bnmc.errors import NotMixing, ZeroVarianceError
+from bnmc import Chain
+from bnmc._support import array_arguments
+from bnmc.chain.start import Covariance, Representation, prepare
+from bnmc.errors import NotMixing, ResultTooLargeError, ZeroVarianceError
+from bnmc.invariant import stationary_mean
 from bnmc.mean_field import block_symmetric, partial_collapse
-from bnmc.mixing import coupling
+from bnmc.mixing import contraction_rate, coupling
+from bnmc.mixing.coupling import SAME_START, other_starts
 from bnmc.mixing.meeting_bound import tv_bound
-from bnmc.mixing.starts import other_starts
+from bnmc.simulation.engine import pairs
 from bnmc.simulation.engine.pairs import Meetings
 
 RELU = bnmc.Chain(20, 3, "relu")
@@ -291,3 +297,156 @@ def test_the_lag_is_the_waiting_time_that_nine_of_ten_pilot_pairs_do_not_exceed(
     slow = 4
     with pytest.raises(NotMixing, match="4 of 32 pairs had not met"):
         pairs.choose_lag(40)
+
+
+CHAIN = bnmc.Chain(40, 5, "relu")
+LAWS = {
+    "samples near a line",
+    "one sample that stands out",
+    "a block of samples that nearly coincide",
+}
+ORDERS = {"the batch in reverse order", "the batch shifted by one sample"}
+
+
+def test_a_law_that_all_orders_share_is_not_reordered():
+    start = prepare(CHAIN, "gaussian", 1, None)
+    found = other_starts(CHAIN, start)
+    assert set(found) == {SAME_START, *LAWS}
+    assert found[SAME_START] is start
+
+
+def test_a_batch_comes_in_other_orders():
+    x = np.random.default_rng(0).standard_normal((40, 5))
+    start = prepare(CHAIN, x, 1, None)
+    found = other_starts(CHAIN, start)
+    assert set(found) == {SAME_START, "independent samples", *LAWS, *ORDERS}
+    for name, order in zip(sorted(ORDERS), ([4, 3, 2, 1, 0], [4, 0, 1, 2, 3]), strict=True):
+        assert isinstance(found[name], Representation)
+        np.testing.assert_array_equal(found[name].x, start.x[..., order])
+        np.testing.assert_array_equal(found[name].a, start.a[..., order])
+
+
+def test_a_first_layer_comes_in_other_orders():
+    x = np.random.default_rng(1).standard_normal((7, 5))
+    start = prepare(CHAIN, bnmc.FirstLayer(x), 1, None)
+    found = other_starts(CHAIN, start)
+    reverse = found["the batch in reverse order"]
+    expected = prepare(CHAIN, bnmc.FirstLayer(x[:, ::-1]), 1, None)
+    np.testing.assert_allclose(reverse.matrix, expected.matrix, rtol=1e-12)
+
+
+def test_two_samples_have_one_other_order_and_no_blocks():
+    chain = bnmc.Chain(40, 2, "relu")
+    start = prepare(chain, np.random.default_rng(2).standard_normal((40, 2)), 1, None)
+    expected = {SAME_START, "independent samples", "samples near a line", min(sorted(ORDERS))}
+    assert set(other_starts(chain, start)) == expected
+
+
+@pytest.mark.parametrize("batch", [2, 3, 10])
+def test_covariances_are_positive_definite_and_apart(batch):
+    chain = bnmc.Chain(40, batch, "relu")
+    found = other_starts(chain, Covariance(np.eye(batch)))
+    matrices = [start.matrix for start in found.values()]
+    assert min(np.linalg.eigvalsh(matrix).min() for matrix in matrices) >= 0.0099
+    centre = np.eye(batch) - 1.0 / batch
+    shapes = [centre @ matrix @ centre for matrix in matrices]
+    shapes = [shape / np.trace(shape) for shape in shapes]
+    if batch > 2:  # of two centred samples, the normalization sees only the scale
+        for one, shape in enumerate(shapes):
+            for other in shapes[:one]:
+                assert np.abs(shape - other).max() > 0.05
+
+
+@pytest.mark.parametrize("batch", [2, 3, 10])
+def test_samples_near_a_line_stand_at_even_places(batch):
+    """They are p_i v and independent parts of variance 0.01, with p from 1 to 2 in equal steps."""
+    start = prepare(bnmc.Chain(40, batch, "relu"), "gaussian", 1, None)
+    found = other_starts(bnmc.Chain(40, batch, "relu"), start)["samples near a line"].matrix
+    on_line = found - 0.01 * np.eye(batch)
+    assert np.linalg.matrix_rank(on_line, tol=1e-12) == 1
+    places = np.sqrt(np.diagonal(on_line))
+    assert places == pytest.approx([1.0 + k / (batch - 1) for k in range(batch)], rel=1e-12)
+
+
+DEEP = Chain(50, 8, "relu")
+HUGE = Chain(100, 20_000, "relu")
+
+CALLS = {
+    "tv_bound": lambda chain, count: bnmc.mixing.tv_bound(
+        chain, 5, replicates=count, lag=20, rng=0
+    ),
+    "contraction": lambda chain, count: bnmc.mixing.contraction(chain, pairs=count, rng=0),
+    "expectation": lambda chain, count: bnmc.invariant.expectation(
+        chain, "orthogonality_gap", replicates=count, burn_in=5, length=10, lag=10, rng=0
+    ),
+}
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    """Fail if a pair is made."""
+
+    def refused(*_, **__):
+        raise AssertionError("a pair was made")
+
+    for module in (pairs, coupling, contraction_rate):
+        monkeypatch.setattr(module, "Pairs", refused)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("chain", "count"), [(DEEP, 2**20), (HUGE, 2)])
+def test_pairs_beyond_the_memory(call, chain, count, nothing_runs, monkeypatch):
+    """Too many pairs, or too large a batch: here memory has 100 MB."""
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 100_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ResultTooLargeError, match="^(replicates|batch): the result") as caught:
+            CALLS[call](chain, count)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    assert caught.value.available == 100_000_000
+
+
+@pytest.mark.parametrize("call", some(CALLS, "tv_bound", "expectation"))
+def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch):
+    """A tenfold number of pairs is measured, as the rest of a small call is of the same size.
+
+    One task runs at a time: how many tasks of several overlap depends on the load of the machine.
+    """
+    count = {"tv_bound": 4000, "contraction": 1000, "expectation": 500}[call]
+    for module in (coupling, contraction_rate, stationary_mean):
+        monkeypatch.setattr(module, "available_processors", lambda: 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(array_arguments, "available_memory", lambda: 0)
+        with pytest.raises(ResultTooLargeError) as caught:
+            CALLS[call](DEEP, count)
+    CALLS[call](DEEP, count // 10)
+    tracemalloc.start()
+    try:
+        CALLS[call](DEEP, count)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 1 / 1.3 < caught.value.requested / peak < 1.3
+
+
+def test_each_task_that_runs_at_the_same_time_is_counted(monkeypatch):
+    """Eight pairs in tasks of two: a task alone, two at a time, and as many as there are."""
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    requests = []
+    for workers in (1, 2, 4, 8):
+        with pytest.raises(ResultTooLargeError) as caught:
+            coupling.require_memory_of_pairs(DEEP, 8, 2, workers)
+        requests.append(caught.value.requested)
+    one, two, four, eight = requests
+    assert two > one
+    assert four - one == 3 * (two - one)
+    assert eight == four
+
+
+def test_inputs_of_one_network_beyond_the_memory(monkeypatch):
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 100_000_000)
+    x, y = np.random.default_rng(0).normal(size=(2, 50, 8))
+    with pytest.raises(ResultTooLargeError, match="^depth, chains: the result needs"):
+        bnmc.mixing.two_inputs(DEEP, x, y, depth=1000, chains=1000, rng=0)

@@ -10,7 +10,7 @@ from scipy import stats
 from slow_cases import pairs
 
 import bnmc
-from bnmc.mixing.flat_pieces import FlatPieces
+from bnmc.mixing.activation_shape import FlatPieces
 from bnmc.mixing.row_patterns import OrthantRows, SampledRows
 
 NEGATIVE = FlatPieces(np.array([-np.inf]), np.array([0.0]), np.array([0.0]))

@@ -1,4 +1,4 @@
-"""One layer applied to given states: normalization, activations and Gram matrices."""
+"""One layer applied to given states, checks of these, and draws of the next ones with NumPy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,82 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
-from bnmc._claims.states import LARGEST
+from bnmc._support.arguments import finite_array
+from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.start import apply
-from bnmc.errors import NonFiniteError, ZeroVarianceError
+from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 
 FloatArray = NDArray[np.float64]
+
+#: Fourth powers of numbers between the inverse of this and this neither overflow nor underflow.
+LARGEST = 1e30
+
+
+def as_states(
+    name: str, value: object, shape: tuple[int | str, ...], chain: Chain
+) -> NDArray[np.floating[Any]]:
+    """Return states (..., width, batch) as an array whose moments neither overflow nor underflow.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If they are not finite real numbers of this shape and a suitable size.
+    """
+    array = finite_array(name, value, shape=shape)
+    with np.errstate(over="ignore"):
+        largest = np.abs(array).max(axis=(-2, -1)).astype(np.float64) / abs(chain.gain)
+    outside = ~((largest >= 1.0 / LARGEST) & (largest <= LARGEST))
+    if outside.any():
+        raise ArgumentError(
+            name, float(largest[outside].flat[0]),
+            f"states whose largest entry over the gain is {1.0 / LARGEST:g} to {LARGEST:g} in size",
+        )  # fmt: skip
+    return array
+
+
+def rounding_of(value: object) -> float:
+    """Return the unit of rounding of an array: at least that of float64."""
+    dtype = np.asarray(value).dtype
+    exact = float(np.finfo(np.float64).eps)
+    return max(exact, float(np.finfo(dtype).eps)) if dtype.kind == "f" else exact
+
+
+def near_a_line(chain: Chain, generator: np.random.Generator) -> FloatArray:
+    """Return a batch of samples near a line: after any norm its law is far from Gaussian."""
+    places = np.linspace(1.0, 2.0, chain.batch)
+    line = generator.standard_normal((chain.width, 1)) * places
+    return line + 0.1 * generator.standard_normal(line.shape)
+
+
+def next_states(
+    chain: Chain, x: FloatArray, a: FloatArray, gram: FloatArray, generator: np.random.Generator
+) -> FloatArray:
+    """Draw skip x + gain W a + b for each sample.
+
+    For Gaussian weights, rows are drawn given `gram`, which contains the variance of the bias.
+    """
+    if chain.is_gaussian:
+        rows = generator.standard_normal(a.shape) @ semidefinite_root(gram)
+    else:
+        rows = np.stack([_weights(chain, generator) @ one for one in a]) / chain.width**0.5
+        if chain.bias_variance > 0.0:
+            rows += _biases(chain, generator, a.shape[:2])[..., None] / chain.gain
+    return chain.skip * x + chain.gain * rows
+
+
+def _biases(chain: Chain, generator: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
+    biases: FloatArray = generator.standard_normal(shape)
+    if chain.weight_law.uniform_bias:
+        biases = generator.uniform(-(3.0**0.5), 3.0**0.5, shape)
+    return float(np.sqrt(chain.bias_variance)) * biases
+
+
+def _weights(chain: Chain, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
+    shape = chain.width, chain.width
+    drawn = chain.weight_law.entries(generator, shape)
+    return finite_array("weights(rng, shape)", drawn, shape=shape)
 
 
 @dataclass(frozen=True)

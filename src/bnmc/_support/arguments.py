@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import sys
 from collections.abc import Iterable
 from numbers import Integral, Real
@@ -516,3 +517,34 @@ def _interval(
         if bound is not None
     ]
     return f" {' and '.join(bounds)}" if bounds else ""
+
+
+def draw_key(rng: Any) -> int:
+    """Draw a 64-bit key.
+
+    Parameters
+    ----------
+    rng : None, int, sequence of int, SeedSequence, BitGenerator or Generator
+        Any argument of `numpy.random.default_rng` (SPEC 7). A generator advances by one draw.
+        For None the key comes from the operating system, as the seed of NumPy's generator would.
+
+    Returns
+    -------
+    int
+        Uniform on 0, …, 2**64 − 1.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `rng` is of another type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc._support.arguments import draw_key
+    >>> draw_key(0) == draw_key(np.random.default_rng(0))
+    True
+    """
+    if rng is None:
+        return secrets.randbits(64)
+    return int(generator(rng).integers(0, 2**64, dtype=np.uint64))

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from bnmc._support.archives import Damaged, TooLarge
 from bnmc._support.files import replacing
-from bnmc._support.json import loads
+from bnmc._support.text import loads
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 
 _T = TypeVar("_T")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from functools import lru_cache
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 #: Bytes that stand for no limit.
 UNLIMITED = 1 << 62
@@ -195,3 +200,82 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(errors="replace").splitlines()
     except OSError:
         return []
+
+
+@cache
+def blas_kernel() -> str:
+    """Return name, version, kernel and threads of the BLAS that NumPy uses, as one line.
+
+    Kernel and threads are known only if the package threadpoolctl is installed.
+
+    Examples
+    --------
+    >>> from bnmc._support.machine import blas_kernel
+    >>> bool(blas_kernel())
+    True
+    """
+    if find_spec("threadpoolctl") is not None:
+        libraries = import_module("threadpoolctl").threadpool_info()
+        found: list[dict[str, Any]] = [one for one in libraries if one.get("user_api") == "blas"]
+        # SciPy may have loaded a library of its own.
+        own = [one for one in found if "numpy" in str(one.get("filepath"))] or found
+        if own:
+            kernel = f"{own[0].get('architecture') or 'unknown'}, {own[0]['num_threads']} threads"
+            return f"{own[0]['internal_api']} {own[0].get('version') or 'unknown'} {kernel}"
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', 'unknown')}"
+
+
+class _Limit:
+    """One thread for the BLAS of the process, from the first that asks for it to the last."""
+
+    def __init__(self) -> None:
+        self._guard, self._users = threading.Lock(), 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if self._users == 0:
+                _take_control()
+                self._limits = import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._users -= 1
+            if self._users == 0:
+                _take_control()
+                self._limits.restore_original_limits()
+                _take_control()  # and leaves it to others
+
+
+_LIMIT = _Limit()
+
+
+def _take_control() -> None:
+    """Let any thread set the number of threads of OpenBLAS.
+
+    From version 3.8 on, threadpoolctl lets only the first thread do this as long as it lives, and
+    ignores the others.  The thread that enters the context first, or leaves it last, may be a
+    worker.
+    """
+    controller = getattr(import_module("threadpoolctl"), "OpenBLASController", None)
+    clear = getattr(controller, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let products of small matrices take one thread, if the package threadpoolctl is installed.
+
+    If other programs use the processors, threads of a small product wait for each other much longer
+    than they compute: ten times as long on two busy processors.  Several threads may be in this
+    context; the last that leaves it restores the number of threads.
+    """
+    if find_spec("threadpoolctl") is None:
+        yield
+        return
+    with _LIMIT:
+        yield

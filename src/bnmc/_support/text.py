@@ -1,8 +1,18 @@
-"""Tables as aligned text, which read in a log and in a terminal alike."""
+"""Results as text: aligned tables, and JSON.
+
+JSON has no arrays, and no numbers that are infinite or NaN.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bnmc.errors import ArgumentTypeError
 
 
 def text_table(
@@ -57,3 +67,100 @@ def text_table(
         ).rstrip()
         for line in lines
     )
+
+
+def dumps(document: Any) -> str:
+    """Return the text of a JSON document, without a newline at the end.
+
+    Parameters
+    ----------
+    document : object
+        Any argument of `plain`.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the document contains an object that JSON cannot represent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc._support.text import dumps
+    >>> print(dumps({"rate": np.float64(0.5), "timescale": np.inf}))
+    {
+      "rate": 0.5,
+      "timescale": "Infinity"
+    }
+    """
+    return json.dumps(plain(document), indent=2, allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """Return the document of a text that may come from anywhere.
+
+    Parameters
+    ----------
+    text : str or bytes
+
+    Returns
+    -------
+    object
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, or is nested too deeply.
+
+    Examples
+    --------
+    >>> from bnmc._support.text import loads
+    >>> loads('{"rate": 0.5}')
+    {'rate': 0.5}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def plain(value: Any) -> Any:
+    """Return a value as dicts, lists, strings, finite numbers, bools and None.
+
+    Parameters
+    ----------
+    value : object
+        A number, a string, None, an array, a list, a tuple, a mapping, or an object whose method
+        ``as_json()`` returns one of these.
+
+    Returns
+    -------
+    object
+        An infinite number becomes "Infinity" or "-Infinity", which `float` and JavaScript's
+        ``Number`` read. NaN becomes None.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is, or contains, another object.
+    """
+    if hasattr(value, "as_json"):
+        return plain(value.as_json())
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise ArgumentTypeError("value", value, "a string, a number, or lists or dicts of them")

@@ -34,15 +34,20 @@ from numpy.typing import ArrayLike, DTypeLike
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, real
 from bnmc._support.interruption import interruptible
-from bnmc.chain.activation_names import builtin_name, is_torch_module, name_of_module
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from bnmc._kernels.compiling import Sigma
 
+
 # Nearly all entries of normalized hidden states are in this range.
 _CHECKED = np.linspace(-4.0, 4.0, 801)
+
+#: Lower-case names that differ from ours in more than underscores.
+_OTHER_NAMES = {"identity": "linear", "swish": "silu"}
+
+_WITHOUT_UNDERSCORES = {name.replace("_", ""): name for name in BUILTIN}
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -470,3 +475,36 @@ def _unpickled(
 
     loaded = cloudpickle.loads(pickled)
     return Activation(loaded, kinks=kinks, name=name, derivative=derivative)
+
+
+# --- names in other libraries: of PyTorch's modules, and other spellings
+
+
+def builtin_name(name: str) -> str | None:
+    """Return the built-in name of an activation in any spelling, or None.
+
+    Examples
+    --------
+    >>> from bnmc.chain.activations import builtin_name
+    >>> builtin_name("LeakyReLU"), builtin_name("swish"), builtin_name("softmax")
+    ('leaky_relu', 'silu', None)
+    """
+    plain = name.lower().replace("_", "").replace("-", "")
+    return _OTHER_NAMES.get(plain) or _WITHOUT_UNDERSCORES.get(plain)
+
+
+def is_torch_module(value: object) -> bool:
+    """Return whether a value is one of the activations of PyTorch, without importing PyTorch."""
+    return type(value).__module__ == "torch.nn.modules.activation"
+
+
+def name_of_module(module: Any) -> str | None:
+    """Return the built-in name of a module of PyTorch with its parameters, or None.
+
+    The built-in functions are PyTorch's with the default parameters: a slope of 0.01, alpha = 1,
+    and GELU without approximation.
+    """
+    parameters = {"negative_slope": 0.01, "alpha": 1.0, "approximate": "none"}
+    if any(getattr(module, name, value) != value for name, value in parameters.items()):
+        return None
+    return builtin_name(type(module).__name__)

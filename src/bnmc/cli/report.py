@@ -104,7 +104,7 @@ def shown_rows(layers: NDArray[np.int64]) -> list[int]:
 
 def print_json(document: dict[str, Any]) -> None:
     """Print a JSON document."""
-    from bnmc._support.json import dumps
+    from bnmc._support.text import dumps
 
     print(dumps(document))
 

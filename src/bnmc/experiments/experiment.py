@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bnmc._support.extras import import_extra
-from bnmc._support.json import plain
-from bnmc._support.text import text_table
+from bnmc._support.text import plain, text_table
 from bnmc.estimate.estimate import Estimate
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
-from bnmc._support.json import loads
 from bnmc._support.kept_folder import Foreign
+from bnmc._support.text import loads
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
@@ -27,12 +27,12 @@ from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.autocorrelation_time import Autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow
 from bnmc.mixing.contraction_rate import Contraction
+from bnmc.mixing.coupling import CrossedStart
 from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum
 from bnmc.mixing.meeting_bound import TVBound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation
-from bnmc.mixing.starts import CrossedStart
-from bnmc.regularity.results import Averages, Figures
+from bnmc.regularity.averaging import Averages, Figures
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.trajectory import Moments, Trajectory
 

@@ -14,9 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from bnmc._support.arguments import integer
+from bnmc._support.arguments import draw_key, integer
 from bnmc._support.extras import import_extra
-from bnmc._support.keys import draw_key
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.activations import Activation

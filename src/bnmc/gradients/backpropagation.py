@@ -17,14 +17,12 @@ from numpy.typing import ArrayLike
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
-from bnmc._support.arguments import choice, integer, precision, real
+from bnmc._support.arguments import choice, draw_key, integer, precision, real
 from bnmc._support.kept_folder import as_folder
-from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.splits import ranges
-from bnmc._support.workers import Workers, as_executor
+from bnmc._support.workers import Workers, as_executor, ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare

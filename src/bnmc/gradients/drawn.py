@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.blas import one_blas_thread
+from bnmc._support.machine import one_blas_thread
 from bnmc.chain.network import Layer
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
 from bnmc._support.archives import Damaged, archived, arrays_of
-from bnmc._support.blas import blas_kernel
-from bnmc._support.json import loads
 from bnmc._support.kept_folder import KeptFolder, header_of
+from bnmc._support.machine import blas_kernel
+from bnmc._support.text import loads
 from bnmc._support.version import __version__
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import StoreError

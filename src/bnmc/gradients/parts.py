@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
-from bnmc._support.splits import ranges
+from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError

@@ -9,15 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import choice, finite_array, integer
+from bnmc._support.arguments import choice, draw_key, finite_array, integer
 from bnmc._support.array_arguments import require_memory
-from bnmc._support.blas import one_blas_thread
-from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_processors
+from bnmc._support.machine import available_processors, one_blas_thread
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.splits import ranges
-from bnmc._support.workers import Workers
+from bnmc._support.workers import Workers, ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare

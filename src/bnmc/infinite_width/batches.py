@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._support.blas import one_blas_thread
+from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, Reporter
 from bnmc.chain.slopes import require_derivative
 from bnmc.errors import NonFiniteError, PartialEstimateError

@@ -9,9 +9,8 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from bnmc._support.arguments import choice, finite_array, integer, items, precision, real
+from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
 from bnmc._support.array_arguments import require_memory
-from bnmc._support.keys import draw_key
 from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain

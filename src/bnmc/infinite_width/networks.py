@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bnmc._support.array_arguments import require_memory
-from bnmc._support.blas import one_blas_thread
+from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, Reporter
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import ORDERS

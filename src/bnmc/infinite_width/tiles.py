@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.array_arguments import require_memory
-from bnmc._support.blas import one_blas_thread
-from bnmc._support.machine import available_processors
+from bnmc._support.machine import available_processors, one_blas_thread
 from bnmc._support.progress import Progress, Reporter
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.layers import Layers, Level

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import integer, items
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import draw_key, integer, items
 from bnmc._support.progress import Progress
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.kernels import MOST_LAYERS, ntk

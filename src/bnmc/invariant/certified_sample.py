@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.array_arguments import require_memory
-from bnmc._support.keys import draw_key
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress

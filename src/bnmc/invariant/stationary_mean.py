@@ -14,16 +14,14 @@ from bnmc._support.arguments import integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter
-from bnmc._support.splits import ranges
-from bnmc._support.workers import run_tasks, sendable, shares_memory
+from bnmc._support.workers import ranges, run_tasks, sendable, shares_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.assumptions import assumptions
-from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs
+from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, require_memory_of_pairs
 from bnmc.mixing.meetings import not_mixing, typical_wait
-from bnmc.mixing.memory import require_memory_of_pairs
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables

@@ -7,8 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import instance, integer, real
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import draw_key, instance, integer, real
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.finite_width.path import path_fluctuations

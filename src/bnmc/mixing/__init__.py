@@ -2,11 +2,10 @@
 
 Each estimator has a file, and so has the result that it returns.  The package may import
 `mean_field`, `simulation` and lower levels.  Read `rate.py` first: `RateEstimate` is the result
-that all estimators share.  `coupling.py` runs coupled pairs, `meetings.py` evaluates their meeting
-times, and `meeting_bound.py` makes the bound.  `starts.py` has the other starts from which chains
-must meet, `absorption.py` the probabilities of rare absorbing events, and `assumptions.py` the
-conditions that remain.  The estimators that read a run stand on `series.py`, `stretches.py` and
-`symmetry.py`.
+that all estimators share.  `coupling.py` runs coupled pairs from the given start and
+from others, `meetings.py` evaluates their meeting times, and `meeting_bound.py` makes the bound.
+`absorption.py` has the probabilities of rare absorbing events, and `assumptions.py` the conditions
+that remain.  The estimators that read a run stand on `series.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
 from bnmc.mixing.contraction_rate import Contraction, contraction
+from bnmc.mixing.coupling import CrossedStart
 from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
-from bnmc.mixing.lagged_distance import LaggedDistance
-from bnmc.mixing.meeting_bound import TVBound, tv_bound
+from bnmc.mixing.meeting_bound import LaggedDistance, TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation, relaxation
 from bnmc.mixing.same_network import TwoInputs, two_inputs
-from bnmc.mixing.starts import CrossedStart
 
 __all__ = [
     "AbsorbingEvent",

@@ -3,7 +3,7 @@
 If an activation is constant on an interval, all d activations of a sample may lie on this flat
 piece.  The layer then loses information, and some losses are permanent.  Their probabilities per
 layer are of the order of q^d for some q < 1, so runs of moderate length miss them.  This file
-computes them.  `flat_pieces.py` finds the flat pieces, `activation_shape.py` the symmetries of an
+computes them.  `activation_shape.py` finds the flat pieces and the symmetries of an
 activation, and `row_patterns.py` the probabilities.
 """
 
@@ -20,8 +20,7 @@ from bnmc._support.arguments import finite_array
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.requirements import require_row_by_row
 from bnmc.errors import ArgumentError
-from bnmc.mixing.activation_shape import ActivationShape, activation_shape
-from bnmc.mixing.flat_pieces import FlatPieces, flat_pieces
+from bnmc.mixing.activation_shape import ActivationShape, FlatPieces, activation_shape, flat_pieces
 from bnmc.mixing.row_patterns import OrthantRows, SampledRows
 from bnmc.simulation.engine.pairs import require_coupling
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bnmc.mixing.absorption import AbsorbingEvent
-from bnmc.mixing.starts import CrossedStart
+from bnmc.mixing.coupling import CrossedStart
 
 #: Layers for which the probability of absorption is stated.
 _SHOWN_HORIZON = 10_000

@@ -15,9 +15,17 @@ from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.estimate.intervals import half_width, jackknife
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
-from bnmc.mixing.series import Float64Array, Function, Series, read_scalar, standardized
-from bnmc.mixing.stretches import LEAST_STRETCHES, STRETCH_TIMES, cuts
-from bnmc.mixing.symmetry import slowest_component
+from bnmc.mixing.series import (
+    LEAST_STRETCHES,
+    STRETCH_TIMES,
+    Float64Array,
+    Function,
+    Series,
+    cuts,
+    read_scalar,
+    slowest_component,
+    standardized,
+)
 from bnmc.simulation.trajectory import Trajectory
 
 #: Length of the window in integrated times (Sokal).

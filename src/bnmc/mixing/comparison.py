@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import integer, real
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import text_table
@@ -24,12 +23,11 @@ from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
-from bnmc.mixing.drawn import Drawn
 from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import TVBound, tv_bound
-from bnmc.mixing.rate import RateEstimate, timescale
+from bnmc.mixing.rate import Drawn, RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
-from bnmc.mixing.symmetry import contrast, slowest_component
+from bnmc.mixing.series import contrast, slowest_component
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 

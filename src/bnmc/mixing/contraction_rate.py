@@ -11,17 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.scalar import codes
-from bnmc._support.arguments import integer, real
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.splits import ranges
-from bnmc._support.workers import as_executor, run_tasks
+from bnmc._support.workers import as_executor, ranges, run_tasks
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import NotMixing
-from bnmc.mixing.memory import require_memory_of_pairs
+from bnmc.mixing.coupling import require_memory_of_pairs
 from bnmc.mixing.rate import RateEstimate
 from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
 

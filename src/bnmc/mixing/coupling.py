@@ -1,22 +1,28 @@
-"""Runs of coupled pairs of a chain, on threads, processes or a GPU, and the choice of the lag."""
+"""Runs of coupled pairs of a chain, on threads, processes or a GPU, and the choice of the lag.
+
+A chain can have several wells: sets of states that it leaves very rarely.  Pairs of chains that
+start alike fall into the same well and meet.  The starts of `other_starts` are far apart, so chains
+that begin there and meet nevertheless have left the wells that separate them.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar.codes import MOST_CHAINS
-from bnmc._support.arguments import choice, integer
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import choice, draw_key, integer
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.splits import ranges
-from bnmc._support.workers import as_executor, run_tasks
+from bnmc._support.workers import as_executor, ranges, run_tasks
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.start import prepare
+from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import (
     ArgumentError,
     BackendError,
@@ -26,9 +32,15 @@ from bnmc.errors import (
 )
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
 from bnmc.mixing.meetings import not_mixing
-from bnmc.mixing.memory import require_memory_of_pairs
-from bnmc.mixing.starts import CrossedStart, Start, other_starts
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet, require_coupling
+
+Start = Covariance | Representation
+
+#: The name of the given start, for pairs with a lag of one layer.
+SAME_START = "the same start, one layer behind"
+
+#: Variance of the independent part of samples near a line, or near to one another.
+_SMALL_VARIANCE = 0.01
 
 #: Number of pairs of the pilot run, and its lag.
 PILOT_REPLICATES, PILOT_LAG = 32, 16
@@ -56,6 +68,95 @@ MOST_REPLICATES = MOST_CHAINS - PILOT_REPLICATES - 16 * _CROSSED_REPLICATES
 
 #: Size of a task of one thread: layers times numbers of a layer.
 TASK_NUMBERS = 5e8
+
+#: Bytes of the numbers of a pair while it runs: its meeting, its tries, its status.
+RUNNING = 56
+
+#: Bytes of the results of a pair, of its part and of all parts together.
+RESULTS = 100
+
+#: Bytes of the description of a task and of the objects of its result.
+_TASK = 1500
+
+
+@dataclass(frozen=True)
+class CrossedStart:
+    """Pairs of one chain from the given start and one chain from another start.
+
+    Attributes
+    ----------
+    name : str
+        The other start, in words.
+    waiting_times : (pairs,) ndarray of int
+        Layers after the coupling began until the pair met, without absorbed pairs.
+    absorbed : int
+        Number of pairs of which a chain reached an absorbing state of `absorbing_events`.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=200, batch=3, activation="relu")
+    >>> start = bnmc.mixing.tv_bound(chain, depth=20, replicates=50, rng=0).crossed_starts[0]
+    >>> start.name, len(start.waiting_times), start.absorbed
+    ('the same start, one layer behind', 32, 0)
+    """
+
+    name: str
+    waiting_times: NDArray[np.int64]
+    absorbed: int = 0
+
+
+def other_starts(chain: Chain, start: Start) -> dict[str, Start]:
+    """Return the starts to couple with `start`, by name.
+
+    Parameters
+    ----------
+    chain : Chain
+    start : Covariance or Representation
+        The given law of layer 0.
+
+    Returns
+    -------
+    dict of str to (Covariance or Representation)
+        The given start itself; samples near a line; independent samples; one sample with n times
+        the variance of the others, and a block of samples that nearly coincide (from these, chains
+        move to the block-symmetric attractors of `bnmc.mean_field.stability`); the given batch in
+        another order.  Starts with the same law as another one are left out.
+    """
+    n = chain.batch
+    identity = np.eye(n)
+    places = np.linspace(1.0, 2.0, n)
+    covariances = {
+        "independent samples": identity,
+        "samples near a line": np.outer(places, places) + _SMALL_VARIANCE * identity,
+    }
+    if n >= 3:
+        in_block = (np.arange(n) >= n // 2).astype(np.float64)
+        own = np.where(in_block == 1.0, _SMALL_VARIANCE, 1.0)
+        covariances["one sample that stands out"] = np.diag(np.where(np.arange(n) == 0, n, 1.0))
+        covariances["a block of samples that nearly coincide"] = np.outer(
+            in_block, in_block
+        ) + np.diag(own)
+    found: dict[str, Start] = {SAME_START: start}
+    for name, matrix in covariances.items():
+        if not (isinstance(start, Covariance) and np.array_equal(start.matrix, matrix)):
+            found[name] = Covariance(matrix)
+    orders = {"the batch in reverse order": np.arange(n)[::-1]}
+    if n >= 3:
+        orders["the batch shifted by one sample"] = np.roll(np.arange(n), 1)
+    for name, order in orders.items():
+        reordered = _reordered(start, order)
+        if reordered is not None:
+            found[name] = reordered
+    return found
+
+
+def _reordered(start: Start, order: NDArray[np.int64]) -> Start | None:
+    """Return the start with its samples in another order; None if its law is the same."""
+    if isinstance(start, Representation):
+        return Representation(start.x[..., order], start.a[..., order])
+    matrix = start.matrix[np.ix_(order, order)]
+    return None if np.array_equal(matrix, start.matrix) else Covariance(matrix)
 
 
 class CoupledPairs:
@@ -257,3 +358,40 @@ def _usable(backend: str, executor: object) -> str:
         if reason is not None:
             raise BackendError("cuda", reason)
     return backend
+
+
+def require_memory_of_pairs(
+    chain: Chain, replicates: int, size: int, workers: int, *, layers: int = 0, numbers: int = 0
+) -> None:
+    """Raise unless coupled pairs fit in memory.
+
+    Parameters
+    ----------
+    chain : Chain
+    replicates : int
+        Number of pairs.
+    size : int
+        Number of pairs of a task.
+    workers : int
+        Number of tasks that run at the same time.
+    layers : int
+        Number of layers whose Gram matrices a task keeps, and evaluates.
+    numbers : int
+        Number of further float64 numbers that are kept of each pair.
+
+    Raises
+    ------
+    ResultTooLargeError
+        With the size.
+    """
+    n = chain.batch
+    matrix = 8 * n * n
+    sizes = memory.shapes(n, n)
+    # Each chain of a pair has buffers; the pair has three matrices and a second block of rows.
+    buffers = 2 * 8 * sum(map(math.prod, sizes)) + 3 * matrix + 8 * math.prod(sizes[0])
+    # Two Gram matrices in each layer, and what an observable makes of those of one chain.
+    of_pair = 2 * matrix + RUNNING + layers * 5 * matrix
+    busy = min(workers, -(-replicates // size))
+    tasks = _TASK * -(-replicates // size)
+    results = replicates * (RESULTS + 8 * numbers) + tasks
+    require_memory("replicates", 3 * matrix + busy * (buffers + size * of_pair) + results)

@@ -1,13 +1,53 @@
-"""`RateEstimate`: the contraction factor per layer, and the timescale that it implies."""
+"""`RateEstimate`: the contraction factor per layer, and the timescale that it implies.
+
+`Drawn` is the base of results that draw themselves.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from bnmc._support.arguments import real
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Drawn(ABC):
+    """A result that draws itself on axes."""
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the result.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; by default those of a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError
+            Without Matplotlib (extra ``plot``).
+        """
+        from bnmc.plot.axes import figure
+
+        if ax is None:
+            ax = figure()[1][0]
+        self._draw(ax)
+        return ax
+
+    @abstractmethod
+    def _draw(self, ax: Axes) -> None:
+        """Draw the result on axes."""
 
 
 @dataclass(frozen=True)

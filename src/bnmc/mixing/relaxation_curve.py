@@ -21,8 +21,15 @@ from bnmc.mixing.exponential import (
     fit_exponential,
 )
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
-from bnmc.mixing.series import Float64Array, Function, Series, gram_of, read_scalar
-from bnmc.mixing.symmetry import sector, slowest_sector
+from bnmc.mixing.series import (
+    Float64Array,
+    Function,
+    Series,
+    gram_of,
+    read_scalar,
+    sector,
+    slowest_sector,
+)
 from bnmc.simulation.trajectory import Trajectory
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from scipy.special import gammaln
 
 from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
-from bnmc.mixing.flat_pieces import FlatPieces
+from bnmc.mixing.activation_shape import FlatPieces
 
 Float64Array = NDArray[np.float64]
 _Flags = NDArray[np.bool_]

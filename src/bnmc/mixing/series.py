@@ -1,15 +1,25 @@
-"""Observables of a run, or an array in its place, as one array in order of depth."""
+"""Observables of a run as one array in order of depth, and components of G for such observables.
+
+A jackknife needs nearly independent units: `cuts` cuts chains into stretches.
+
+Permutations of the n samples act on symmetric n × n matrices.  The centred, traceless matrices
+split into two parts, here called sectors, that every permutation maps to themselves.  At a fixed
+point that all permutations leave unchanged, the Jacobian of the mean-field map has one eigenvalue
+on each sector.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer
+from bnmc.chain.convolution import Convolution
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.simulation.trajectory import Trajectory
 
 Float64Array = NDArray[np.float64]
@@ -25,6 +35,15 @@ _CONSTANT = 1e-12
 
 #: Largest value whose square, summed over a run, does not overflow.
 _LARGEST = 1e140
+
+#: The fewest stretches that give a standard error.
+LEAST_STRETCHES = 5
+
+#: Chains are cut into about as many stretches in total; more would not improve the error.
+_ENOUGH_STRETCHES = 50
+
+#: The shortest stretch of a chain that is cut, in correlation times.
+STRETCH_TIMES = 10
 
 
 @dataclass(frozen=True)
@@ -157,3 +176,112 @@ def _values(run: Trajectory, argument: str, observable: object) -> Float64Array:
     grams = gram_of(run)
     values = [[observable(G) for G in chain] for chain in grams]
     return finite_array(argument, values, shape=(...,)).astype(np.float64)
+
+
+# --- stretches, the nearly independent units of a jackknife
+
+
+def cuts(chains: int, layers: int, shortest: float) -> NDArray[np.intp]:
+    """Return the first layer of each stretch of a chain.
+
+    Parameters
+    ----------
+    chains, layers : int
+        Number of chains, and of recorded layers of each.
+    shortest : float
+        Least length of a stretch, in recorded layers.
+
+    Returns
+    -------
+    (stretches,) ndarray of int
+        ``[0]`` if there are enough chains: these are independent, so they stay whole.
+    """
+    pieces = max(1, min(int(layers / shortest), -(-_ENOUGH_STRETCHES // chains)))
+    return np.linspace(0, layers, pieces + 1).astype(np.intp)[:-1]
+
+
+# --- components of the Gram matrix that permutations of the batch do not mix
+
+
+def sector(S: Float64Array, which: int) -> Float64Array:
+    """Project symmetric matrices onto a sector.
+
+    Parameters
+    ----------
+    S : (..., n, n) ndarray of float64
+        Symmetric matrices, n >= 3.
+    which : {0, 1}
+        With the projector P orthogonal to the vector of ones, sector 0 holds the matrices
+        ``P diag(d) P`` of trace 0.  Sector 1 is its orthogonal complement among the centred,
+        traceless matrices; it needs n >= 4.
+
+    Returns
+    -------
+    (..., n, n) ndarray of float64
+
+    Notes
+    -----
+    The order is that of `bnmc.mean_field.FixedPoint.eigenvalues`.
+    """
+    n = S.shape[-1]
+    P = np.eye(n) - 1.0 / n
+    traceless = P @ S @ P
+    traceless -= np.trace(traceless, axis1=-2, axis2=-1)[..., None, None] / (n - 1) * P
+    # ⟨P diag(d) P, P diag(e) P⟩ = (1 − 2/n) ⟨d, e⟩ if d and e sum to zero.
+    d = np.diagonal(traceless, axis1=-2, axis2=-1) / (1.0 - 2.0 / n)
+    diagonal: Float64Array = P @ (d[..., None] * P)
+    return traceless - diagonal if which else diagonal
+
+
+def contrast(n: int, which: int) -> Float64Array:
+    """Return a matrix D of unit norm in a sector.
+
+    The observable ``⟨D, G⟩`` has stationary mean 0 and decays by one eigenvalue alone.
+    """
+    seed = np.zeros((n, n))
+    seed[0, which] = seed[which, 0] = 1.0
+    D = sector(seed, which)
+    return D / np.linalg.norm(D)
+
+
+def slowest_component(point: FixedPoint, convolution: Convolution | None) -> Float64Array:
+    """Return the matrix D of unit norm that decays at the rate of a fixed point of norm "batch".
+
+    For a convolution D has one spatial frequency k: a contrast, times cos(2πk·r), is averaged over
+    shifts by r of all images.
+
+    Parameters
+    ----------
+    point : FixedPoint
+        With at least one eigenvalue.
+    convolution : Convolution or None
+        That of the chain.
+    """
+    n = point.batch
+    if convolution is None:
+        return contrast(n, slowest_sector(point.eigenvalues))
+    mode = max(point.modes, key=lambda one: one.rate)
+    value = max(mode.eigenvalues, key=abs)
+    which = int(np.argmin([abs(value - mode.factor * one) for one in point.eigenvalues]))
+    shape = convolution.shape
+    places = np.arange(n).reshape(-1, *shape)
+    largest = np.zeros((n, n))
+    for column in range(1 + which, n):
+        seed = np.zeros((n, n))
+        seed[0, column] = seed[column, 0] = 1.0
+        D = np.zeros((n, n))
+        for shift in np.ndindex(*shape):
+            moved = np.roll(places, shift, axis=(1, 2)).ravel()
+            turns = sum(
+                k * r / size for k, r, size in zip(mode.frequency, shift, shape, strict=True)
+            )
+            D += np.cos(2.0 * np.pi * turns) * seed[np.ix_(moved, moved)]
+        D = sector(D, which)
+        if np.linalg.norm(D) > np.linalg.norm(largest):
+            largest = D
+    return largest / np.linalg.norm(largest)
+
+
+def slowest_sector(eigenvalues: Sequence[complex]) -> int:
+    """Return the sector whose eigenvalue has the largest modulus, that is, decays most slowly."""
+    return int(np.argmax(np.abs(eigenvalues)))

@@ -43,9 +43,8 @@ The package may import `simulation`, `bounds` and lower levels.  Read `ergodic.p
 from __future__ import annotations
 
 from bnmc.bounds.rank_collapse import lemma_7 as one_step_change
-from bnmc.regularity.ergodic import averages, constant, figures
-from bnmc.regularity.laws import one_step_second_moment
-from bnmc.regularity.results import Averages, Figures
+from bnmc.regularity.averaging import Averages, Figures
+from bnmc.regularity.ergodic import averages, constant, figures, one_step_second_moment
 
 __all__ = [
     "Averages",

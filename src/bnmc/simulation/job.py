@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.blas import blas_kernel
+from bnmc._support.machine import blas_kernel
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.choice import SAMPLERS
 from bnmc.simulation.engine.sampler import Sampler

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import host_cpu
+from bnmc._support.arguments import draw_key
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
-from bnmc._support.keys import draw_key
 from bnmc._support.progress import Reporter
 from bnmc._support.workers import Workers
 from bnmc.chain.start import Covariance, Representation, prepare

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.interruption import abandon
-from bnmc._support.splits import even_ranges
+from bnmc._support.workers import even_ranges
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.sampler import Sampler

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from bnmc._claims.claims import of_one_step
 from bnmc._claims.evidence import COARSE, Claim, Evidence, assessed
-from bnmc._claims.layer import Layer
-from bnmc._claims.states import LARGEST, rounding_of
+from bnmc._claims.layer import LARGEST, Layer, rounding_of
 from bnmc._support.arguments import finite_array
-from bnmc._support.splits import ranges
+from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.testing.adapters import as_numpy

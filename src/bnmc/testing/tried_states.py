@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._claims.layer import Layer
-from bnmc._claims.states import near_a_line
+from bnmc._claims.layer import Layer, near_a_line
 from bnmc.chain.chain import Chain
 from bnmc.errors import ZeroVarianceError
 

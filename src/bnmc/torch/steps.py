@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.extras import import_extra
-from bnmc.chain.activation_names import is_torch_module, name_of_module
+from bnmc.chain.activations import is_torch_module, name_of_module
 from bnmc.torch.models import is_weight_layer
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from slow_cases import some
 
 import bnmc
-from bnmc._support.json import dumps
+from bnmc._support.text import dumps
 from bnmc.cli import statuses
 from bnmc.gradients import backpropagation
 

@@ -8,7 +8,7 @@ import pytest
 from torch_models import one_thread, torch  # noqa: F401
 
 import bnmc
-from bnmc._support.json import dumps
+from bnmc._support.text import dumps
 from bnmc.cli import statuses
 
 MODULE = """

@@ -10,7 +10,7 @@ import pytest
 from mean_field_blocks import exponential, hard_swish, named, symmetric_point
 from scipy import special
 
-from bnmc._support.json import dumps
+from bnmc._support.text import dumps
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.mean_field.fixed_point.crossings import Crossing, _crossing, atlas, stability

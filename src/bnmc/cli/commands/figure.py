@@ -173,7 +173,7 @@ def _write(
 ) -> None:
     """Write the files of an experiment; with `tells`, print the path of the picture."""
     from bnmc._support.files import replacing
-    from bnmc._support.json import dumps
+    from bnmc._support.text import dumps
 
     if file is not None:
         with replacing(file) as temporary:

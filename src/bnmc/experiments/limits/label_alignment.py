@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.blas import one_blas_thread
+from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress
 from bnmc.bounds.limits import du_residual, du_width
 from bnmc.estimate.estimate import Estimate

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, stdtrit
 
-from bnmc._support.blas import one_blas_thread
 from bnmc._support.linalg import semidefinite_root
+from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments.data import Variable, curve, dataset, estimated

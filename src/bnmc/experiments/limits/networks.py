@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.blas import one_blas_thread
-from bnmc._support.keys import draw_key
-from bnmc._support.machine import available_memory
+from bnmc._support.arguments import draw_key
+from bnmc._support.machine import available_memory, one_blas_thread
 from bnmc._support.progress import Progress
 from bnmc.infinite_width import NetworkTraining, train_networks
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import finite_array, integer, real
-from bnmc._support.keys import draw_key
+from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
 from bnmc.errors import (

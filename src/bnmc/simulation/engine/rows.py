@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import layers, memory
 from bnmc._kernels.cpu.scaling import rescale
 from bnmc._kernels.scalar import codes
-from bnmc._support.splits import even_ranges
+from bnmc._support.workers import even_ranges
 from bnmc.chain.compiled import law_of_start, raise_stopped
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError

@@ -7,7 +7,7 @@ import json
 import zlib
 from typing import Any
 
-from bnmc._support.json import loads
+from bnmc._support.text import loads
 from bnmc.errors import StoreMismatchError
 from bnmc.simulation.store.folder import Folder
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.extras import import_extra
-from bnmc._support.json import loads
 from bnmc._support.machine import available_memory
+from bnmc._support.text import loads
 from bnmc.errors import BnmcError, StoreError, StoreMismatchError
 from bnmc.simulation.identity import Identity
 from bnmc.simulation.job import Job

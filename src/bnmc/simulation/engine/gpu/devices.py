@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices
-from bnmc._support.splits import even_ranges
+from bnmc._support.workers import even_ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.gpu.arrays import DeviceRows

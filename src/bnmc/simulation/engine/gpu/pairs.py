@@ -19,7 +19,7 @@ from bnmc._kernels.gpu.pairs import select_kernel
 from bnmc._kernels.gpu.passes import cover_kernel
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
-from bnmc._support.splits import even_ranges, ranges
+from bnmc._support.workers import even_ranges, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.covariance import OfConvolution, WithBias
 from bnmc.chain.start import Covariance, Representation
