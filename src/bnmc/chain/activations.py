@@ -192,6 +192,11 @@ class Activation:
         known = builtin_name(name) if isinstance(name, str) else None
         return _named(known or choice("activation", name, BUILTIN))
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the activation "linear"."""
+        return self.builtin and self.name == "linear"
+
     def scalar(self, dtype: DTypeLike) -> ScalarFunction:
         """Return the plain Python function of a scalar that kernels compile for a dtype.
 

@@ -264,9 +264,9 @@ class Chain:
     @property
     def is_vanilla_linear(self) -> bool:
         """Whether the chain is linear without norm and skip: G is a product of Wishart factors."""
-        linear = self.activation.name == "linear" and self.activation.builtin
         without = self.normalization.is_identity and self.skip == 0.0
-        return self.is_gaussian and linear and without and self.covariance.is_identity
+        linear = self.activation.is_linear and self.covariance.is_identity
+        return self.is_gaussian and linear and without
 
     @classmethod
     def bn_mlp(

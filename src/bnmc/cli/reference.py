@@ -41,10 +41,9 @@ def reference_of(chain: Chain, x: NDArray[np.float64]) -> Reference:
     skip² + gain² = 1 keep every Gram matrix at infinite width. For these, G* is the Gram matrix of
     the input; orthogonal samples then give the identity, as in Fig. 1a of *On bridging …*.
     """
-    is_linear = chain.activation.builtin and chain.activation.name == "linear"
     keeps_scale = bool(np.isclose(chain.skip**2 + chain.gain**2, 1.0, rtol=1e-12, atol=0.0))
     without = chain.normalization.is_identity and not chain.shows_bias
-    if without and is_linear and keeps_scale:
+    if without and chain.activation.is_linear and keeps_scale:
         note = "G*: the Gram matrix of the input, which linear networks preserve at infinite width"
         return Reference(x.T @ x / len(x), note, {"kind": "input"})
     try:

@@ -16,11 +16,11 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc._support.workers import as_executor
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import PartialEstimateError
 from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
-from bnmc.simulation.engine.pairs import require_coupling
 from bnmc.simulation.run import simulate
 
 #: Pairs of the certificate, as a multiple of those with which `tolerance` can be certified if all
@@ -153,7 +153,7 @@ def sample(
     >>> drawn.gram.shape, drawn.preactivations().shape
     ((10, 4, 4), (10, 300, 4))
     """
-    require_coupling(as_chain(chain))
+    require(chain, COUPLED, OF_A_RUN)
     size = integer("size", size, low=1)
     # The state, a frame of it, a copy for the observable, and the result.
     require_memory("size", 4 * 8 * size * chain.batch**2)

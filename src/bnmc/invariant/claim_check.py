@@ -17,17 +17,12 @@ from bnmc._support.array_arguments import require_memory
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.workers import ranges
-from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import (
-    require_fully_connected,
-    require_stationary_law,
-    require_two_samples,
-)
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import COUPLED, FULLY_CONNECTED, STATIONARY, TWO_SAMPLES, Need, require
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.distances import distances
 from bnmc.invariant.report import CheckReport
-from bnmc.simulation.engine.pairs import require_coupling
 
 FloatArray = NDArray[np.float64]
 
@@ -36,6 +31,25 @@ Step = Callable[[NDArray[Any]], ArrayLike]
 
 #: Smallest number of samples, and width, at which the rate of false alarms was measured.
 _LEAST_SAMPLES, _LEAST_WIDTH = 200, 4
+
+#: What the tests need of a chain.
+_NEEDS = (
+    *STATIONARY,
+    FULLY_CONNECTED,
+    Need(
+        "bias_variance",
+        lambda chain: chain.bias_variance == 0.0 or not chain.is_orthogonal,
+        "0 for orthogonal weights",
+        "test the states without their biases",
+    ),
+    TWO_SAMPLES,
+    Need(
+        "width",
+        lambda chain: chain.width >= _LEAST_WIDTH,
+        f"an integer >= {_LEAST_WIDTH} for this function",
+        "",
+    ),
+)
 
 #: Numbers in a block of samples; its arrays fit in the cache of a core.
 BLOCK_NUMBERS = 1 << 17
@@ -202,8 +216,9 @@ def check(
     >>> report.ok, "one step: variance, whitened" in [row.claim for row in report.failures]
     (False, True)
     """
-    as_chain(chain)
-    _require_law(chain, is_own=samples is None)
+    if samples is None:
+        require(chain, COUPLED, "pass samples= of your own")
+    require(chain, _NEEDS, "bnmc.testing.assert_same_law tests its layers")
     if step is not None and not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (width, batch) array, or None")
     size = integer("size", size, low=_LEAST_SAMPLES)
@@ -250,20 +265,6 @@ def check(
     return CheckReport(
         chain, judged(found.claims(), alpha), alpha, len(given), source, key, assumes
     )
-
-
-def _require_law(chain: Chain, is_own: bool) -> None:
-    """Raise for a chain without a stationary law, or if needed without `sample`."""
-    if is_own:
-        require_coupling(chain, "pass samples= of your own")
-    require_stationary_law(chain)
-    require_fully_connected(chain, "bnmc.testing.assert_same_law tests its layers")
-    if chain.bias_variance > 0.0 and chain.is_orthogonal:
-        hint = "test the states without their biases"
-        raise ArgumentError("bias_variance", chain.bias_variance, "0 for orthogonal weights", hint)
-    require_two_samples(chain)
-    if chain.width < _LEAST_WIDTH:
-        raise ArgumentError("width", chain.width, f"an integer >= {_LEAST_WIDTH} for this function")
 
 
 def _require_memory(chain: Chain, size: int) -> None:

@@ -111,7 +111,7 @@ def _from_star(
         )
     wasserstein = random_matrix.wasserstein(gram, star.gram) ** 2
     yield reported("W₂² of a row given G from N(0, G*)", wasserstein)
-    if chain.activation.builtin and chain.activation.name == "linear" and m > 1:
+    if chain.activation.is_linear and m > 1:
         yield from _of_linear(chain.width, np.maximum(spectrum, 0.0))
     else:
         limit = float(gm.orthogonality_gap(star.gram))

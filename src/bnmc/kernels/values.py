@@ -16,7 +16,7 @@ from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
-from bnmc.chain.requirements import require_row_by_row
+from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_BIAS, ROW_BY_ROW, require
 from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
@@ -104,11 +104,9 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     >>> law(bnmc.Chain(100, 4, "relu", skip=0.5), inputs=2)
     Law(width=100, batch=4, columns=8, norm=2, skip=0.5, gain=1.0, eps=0.0)
     """
-    if as_chain(chain).is_orthogonal:
-        # The rows of a layer depend on each other, so no kernel draws them one by one.
-        hint = "bnmc.simulate makes chains with orthogonal weights"
-        raise ArgumentError("weights", chain.weights, "a law with independent entries", hint)
-    require_row_by_row(chain, "bnmc.simulate makes such chains", without_bias=True)
+    # With orthogonal weights the rows of a layer depend on each other.
+    needs = INDEPENDENT_ENTRIES, *ROW_BY_ROW, NO_BIAS
+    require(chain, needs, "bnmc.simulate makes such chains")
     return law_of(chain, integer("inputs", inputs, low=1))
 
 

@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array
-from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_row_by_row
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import COUPLED, OF_A_RUN, ROW_BY_ROW, lacking, require
 from bnmc.errors import ArgumentError
 from bnmc.mixing.activation_shape import ActivationShape, FlatPieces, activation_shape, flat_pieces
 from bnmc.mixing.row_patterns import OrthantRows, SampledRows
-from bnmc.simulation.engine.pairs import require_coupling
 
 Float64Array = NDArray[np.float64]
 
@@ -185,8 +184,8 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     dead sample: 3.1e-05 per layer
     collinear samples: ...e-0... per layer
     """
-    require_coupling(as_chain(chain))
-    require_row_by_row(chain, "no absorbing event of other layers is known")
+    require(chain, COUPLED, OF_A_RUN)
+    require(chain, ROW_BY_ROW, "no absorbing event of other layers is known")
     n = chain.batch
     covariance = finite_array("grams", grams, shape=("states", n, n)).astype(np.float64)
     if len(covariance) < 2:
@@ -226,7 +225,7 @@ def may_be_absorbed(chain: Chain) -> bool:
         False if the activation has no flat piece on the range of x.  Also for convolutions, norms
         over the features, other orders, and biases that the norm shows: no event is known.
     """
-    if chain.convolution is not None or chain.shows_bias or not chain.is_row_by_row:
+    if lacking(chain, ROW_BY_ROW):
         return False
     dimensions = chain.normalization.dimensions(chain.batch)
     return dimensions == 1 or len(flat_pieces(chain.activation, math.sqrt(dimensions))) > 0

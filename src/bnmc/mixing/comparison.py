@@ -16,8 +16,8 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import text_table
 from bnmc._support.workers import as_executor
-from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_stationary_law, require_two_samples
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import STATIONARY, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
@@ -239,9 +239,7 @@ def compare(
     >>> abs(table["contraction"].rate - table["mean field"].rate) < 0.02
     True
     """
-    as_chain(chain)
-    require_stationary_law(chain, reason_as_hint=False)
-    require_two_samples(chain)
+    require(chain, (*STATIONARY, TWO_SAMPLES))
     pairs = integer("pairs", pairs, low=2)
     replicates = integer("replicates", replicates, low=2)
     chains = integer("chains", chains, low=5)

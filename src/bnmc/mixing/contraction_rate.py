@@ -16,12 +16,13 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.workers import as_executor, ranges, run_tasks
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import NotMixing
 from bnmc.mixing.coupling import require_memory_of_pairs
 from bnmc.mixing.rate import RateEstimate
-from bnmc.simulation.engine.pairs import APART, Pairs, require_coupling
+from bnmc.simulation.engine.pairs import APART, Pairs
 
 #: The exponent is estimated between these two distances.  Below the first, the distance changes by
 #: a linear map and points in the direction that shrinks most slowly.  The second is well above
@@ -132,8 +133,7 @@ def contraction(
     >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 0.02
     True
     """
-    as_chain(chain)
-    require_coupling(chain)
+    require(chain, COUPLED, OF_A_RUN)
     pairs = integer("pairs", pairs, low=2, high=2**20)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)

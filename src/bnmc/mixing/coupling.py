@@ -21,7 +21,8 @@ from bnmc._support.array_arguments import require_memory
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Reporter, as_progress
 from bnmc._support.workers import as_executor, ranges, run_tasks
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import (
     ArgumentError,
@@ -32,7 +33,7 @@ from bnmc.errors import (
 )
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
 from bnmc.mixing.meetings import not_mixing
-from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet, require_coupling
+from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
 Start = Covariance | Representation
 
@@ -191,8 +192,7 @@ class CoupledPairs:
         backend: str = "cpu",
     ) -> None:
         self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
-        as_chain(chain)
-        require_coupling(chain)
+        require(chain, COUPLED, OF_A_RUN)
         if self.backend == "cuda" and not chain.is_row_by_row:
             raise BackendError(
                 "cuda",

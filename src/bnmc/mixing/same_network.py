@@ -14,8 +14,8 @@ from bnmc._support.arguments import finite_array, integer
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_stationary_law
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import STATIONARY, require
 from bnmc.simulation.run import simulate
 
 
@@ -100,8 +100,7 @@ def two_inputs(
     >>> found.relative.shape
     (100, 21)
     """
-    as_chain(chain)
-    require_stationary_law(chain)
+    require(chain, STATIONARY)
     inputs = [
         finite_array(name, value, shape=(chain.width, chain.batch)).astype(np.float64, copy=False)
         for name, value in (("x", x), ("y", y))
@@ -122,9 +121,8 @@ def two_inputs(
 
 def _regular_part(chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return G, or its part orthogonal to the ones if only this part can be regular."""
-    linear = chain.activation.name == "linear" and chain.activation.builtin
     is_last = chain.order_code == ACTIVATION_FIRST
-    if not ((linear or is_last) and chain.normalization.hides_common_part):
+    if not ((chain.activation.is_linear or is_last) and chain.normalization.hides_common_part):
         return gram
     from scipy.linalg import helmert
 

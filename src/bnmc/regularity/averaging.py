@@ -15,8 +15,8 @@ from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.requirements import require_row_by_row
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import FULLY_CONNECTED, ROWS_ALONE, Need, require
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.regularity.ensembles import (
@@ -127,6 +127,19 @@ class Figures:
 _BURN_IN, _BURN_IN_RTOL = 6, 0.01
 
 
+#: What the averages need of a chain.
+_NEEDS = (
+    FULLY_CONNECTED,
+    Need(
+        "norm",
+        lambda chain: chain.normalization.axis == "batch",
+        '"batch" or "batch-uncentred"',
+        "M has no unit diagonal without; {instead}",
+    ),
+    *ROWS_ALONE,
+)
+
+
 class ErgodicRun:
     """An ensemble and the averages over its layers.
 
@@ -145,12 +158,7 @@ class ErgodicRun:
         progress: bool | Progress,
         tau: float | None,
     ) -> None:
-        as_chain(chain)
-        if chain.normalization.axis != "batch":
-            allowed = "a chain with norm 'batch' or 'batch-uncentred'"
-            hint = "M has no unit diagonal without; average an observable of bnmc.simulate"
-            raise ArgumentError("chain", chain, allowed, hint)
-        require_row_by_row(chain, "average an observable of bnmc.simulate")
+        require(chain, _NEEDS, "average an observable of bnmc.simulate")
         self.chain = chain
         self.tau = tau
         self.chains = integer("chains", chains, low=2, high=MOST_CHAINS)

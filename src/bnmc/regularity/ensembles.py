@@ -52,8 +52,7 @@ class MeasuredEnsemble(Protocol):
 
 def is_fused(chain: Chain) -> bool:
     """Return whether a chain has kernels of its own: linear, Gaussian, without skip connection."""
-    linear = chain.activation.name == "linear" and chain.activation.builtin
-    return linear and chain.is_gaussian and chain.skip == 0.0
+    return chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
 
 
 class FusedEnsemble:

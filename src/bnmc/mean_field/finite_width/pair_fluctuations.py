@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from bnmc.chain.chain import Chain
-from bnmc.chain.requirements import require_two_samples
+from bnmc.chain.needs import NO_SKIP, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.correlation.results import CorrelationPoint, Phase
@@ -41,9 +41,7 @@ _INSTEAD = "MeanField.trajectory(..., fluctuations=True) predicts the layers up 
 
 def pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
-    require_two_samples(chain)
-    if chain.skip != 0:
-        raise ArgumentError("skip", chain.skip, "0", "bnmc.simulate measures this chain")
+    require(chain, (TWO_SAMPLES, NO_SKIP), "bnmc.simulate measures this chain")
     field = CorrelationMap.of(chain)
     phase = field.phase(rtol=_ANY)
     q = _variance(chain, phase)

@@ -6,7 +6,7 @@ import math
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.requirements import require_fully_connected
+from bnmc.chain.needs import FULLY_CONNECTED, require
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
 from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.joint_moments import (
@@ -41,7 +41,7 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require_independent(chain)
     instead = "MeanField.trajectory(..., fluctuations=True) has them along the path of an input"
-    require_fully_connected(chain, instead)
+    require(chain, [FULLY_CONNECTED], instead)
     if not chain.normalization.has_symmetric_fixed_point:
         return pair_fluctuations(chain, rtol)
     point, errors = fixed_point_and_errors(chain)

@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, pairs, passes, rows
 from bnmc._kernels.scalar import codes
-from bnmc._kernels.scalar.codes import MOST_ROWS
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of, style_of
 from bnmc.chain.covariance import WithBias
-from bnmc.chain.requirements import require_stationary_law, require_two_samples
 from bnmc.chain.start import Covariance, Representation, write_gram
-from bnmc.errors import ArgumentError
 
 __all__ = [
     "APART",
@@ -26,7 +23,6 @@ __all__ = [
     "Pairs",
     "joined",
     "meet",
-    "require_coupling",
 ]
 
 
@@ -67,27 +63,6 @@ class Meetings:
     degenerate: NDArray[np.int64]
 
 
-def require_coupling(chain: Chain, instead: str = "use bnmc.mixing.autocorrelation") -> None:
-    """Raise if the coupling is not defined for a chain, and name the alternative."""
-    require_stationary_law(chain)
-    if chain.skip != 0.0:
-        raise ArgumentError(
-            "skip", chain.skip, "0",
-            f"with a skip connection the Gram matrix is no state; {instead}",
-        )  # fmt: skip
-    if not chain.is_gaussian:
-        why = (
-            "with orthogonal weights the rows W a have the Gram matrix of a exactly, so chains "
-            "with different Gram matrices cannot draw the same rows"
-            if chain.is_orthogonal
-            else "for other laws, rows W a depend on more of a than its Gram matrix"
-        )
-        raise ArgumentError("weights", chain.weights, '"gaussian"', f"{why}; {instead}")
-    if chain.width > MOST_ROWS:
-        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS} for this chain")
-    require_two_samples(chain)
-
-
 class Pairs:
     """A range of pairs of coupled chains, at some layer.
 
@@ -96,7 +71,7 @@ class Pairs:
     Parameters
     ----------
     chain : Chain
-        A chain that `require_coupling` accepts.
+        A chain that meets the needs `COUPLED`.
     start : Covariance or Representation
         Law of layer 0 of both chains, which start independently.
     lag : int

@@ -17,7 +17,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import sigma_of
-from bnmc.chain.requirements import require_row_by_row
+from bnmc.chain.needs import ROWS_ALONE, require
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.rows import RowSampler
@@ -43,8 +43,7 @@ class Replay:
     """
 
     def __init__(self, state: State) -> None:
-        instead = "the rows of other layers are not made again"
-        require_row_by_row(state.chain, instead, convolutions=True)
+        require(state.chain, ROWS_ALONE, "the rows of other layers are not made again")
         kind = WeightsSampler if state.path == WeightsSampler.path else ConditionalSampler
         self.sampler = kind(state.chain, state.chains, state.inputs, state.dtype, state.key)
         self.sampler.take(state)
