@@ -47,7 +47,7 @@ GRID = np.concatenate([np.linspace(-8, 8, 4001), [-1e-20, 1e-20, 0.3, -0.3]])
 def values(name, x, how):
     slope = SLOPES[name]
     if how == "python":
-        function = slope.function32 if x.dtype == np.float32 else slope.function64
+        function = slope.single if x.dtype == np.float32 else slope.double
         return np.array([function(one) for one in x])
     out = x.copy()
     apply(slope_of(Activation.named(name)), out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -27,6 +26,7 @@ from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import cache_of
 from bnmc._kernels.levels import cpu_features, cpu_name
 from bnmc._kernels.pipeline import AnyInnerCompiler, InnerCompiler, WideCompiler
+from bnmc._kernels.scalar.precisions import functions_of
 from bnmc._kernels.wheel_kernels import used_folder
 
 wait_for_compilation()
@@ -144,9 +144,8 @@ def makes_array(function):
 @cache
 def inline_module(module):
     """Apply `inlined` to every function that `module` defines."""
-    for _, function in inspect.getmembers(module, inspect.isfunction):
-        if function.__module__ == module.__name__:
-            inlined(function)
+    for function in functions_of(module):
+        inlined(function)
 
 
 class Sigma:

@@ -23,6 +23,7 @@ from numba import config, types
 from numba import cuda as _cuda
 
 from bnmc._kernels.scalar import normal, philox
+from bnmc._kernels.scalar.precisions import functions_of
 
 __all__ = [
     "SIMULATED",
@@ -214,11 +215,7 @@ def _names(code: Any) -> set[str]:
 
 def device_module(module: ModuleType) -> SimpleNamespace:
     """Return the functions of a module of `scalar`, compiled for the device."""
-    found = {
-        name: device_function(function)
-        for name, function in inspect.getmembers(module, inspect.isfunction)
-        if function.__module__ == module.__name__
-    }
+    found = {function.__name__: device_function(function) for function in functions_of(module)}
     return SimpleNamespace(**found)
 
 

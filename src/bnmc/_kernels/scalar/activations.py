@@ -10,32 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bnmc._kernels.scalar.elementary import (
-    erf32,
-    erf64,
-    expm1_32,
-    expm1_64,
-    logistic_pair32,
-    logistic_pair64,
-    normal_tail_pair32,
-    normal_tail_pair64,
-    sin32,
-    sin64,
-    tanh32,
-    tanh64,
+    LOGISTIC_HIGH,
+    erf,
+    expm1,
+    logistic_pair,
+    normal_tail_pair,
+    sin,
+    tanh,
 )
-
-f32, f64 = np.float32, np.float64
-
+from bnmc._kernels.scalar.precisions import both, f, floats
 
 # Klambauer, Unterthiner, Mayr and Hochreiter, *Self-normalizing neural networks* (2017): with
 # these, zero mean and unit variance are a fixed point.
 SELU_SCALE = 1.0507009873554804934193349852946
-SELU_ALPHA = 1.6732632423543772848170429916717
-SELU_FLOOR = SELU_SCALE * SELU_ALPHA
+_SELU_ALPHA = 1.6732632423543772848170429916717
+SELU_FLOOR = SELU_SCALE * _SELU_ALPHA
 LEAKY_SLOPE = 0.01
+#: The largest y of `normal_tail_pair`, beyond which P(N > y) is 0.
+TAIL_HIGH = floats(14.4, 38.6)
 
 
 def linear(x):
@@ -48,93 +41,57 @@ def absolute(x):
     return abs(x)
 
 
-def relu32(x):
+@both
+def relu(x):
     """Return max(x, 0)."""
-    return f32(f32(0.0) if x < f32(0.0) else x)
+    return f(f(0.0) if x < f(0.0) else x)
 
 
-def relu64(x):
-    """Return max(x, 0)."""
-    return f64(f64(0.0) if x < f64(0.0) else x)
-
-
-def leaky_relu32(x):
+@both
+def leaky_relu(x):
     """Return x where positive, x / 100 elsewhere."""
-    return f32(f32(f32(LEAKY_SLOPE) * x) if x < f32(0.0) else x)
+    return f(f(f(LEAKY_SLOPE) * x) if x < f(0.0) else x)
 
 
-def leaky_relu64(x):
-    """Return x where positive, x / 100 elsewhere."""
-    return f64(f64(f64(LEAKY_SLOPE) * x) if x < f64(0.0) else x)
-
-
-def elu32(x):
+@both
+def elu(x):
     """Return x where positive, exp(x) - 1 elsewhere; CELU with alpha = 1 is the same function."""
-    return f32(x if x > f32(0.0) else expm1_32(x))
+    return f(x if x > f(0.0) else expm1(x))
 
 
-def elu64(x):
-    """Return x where positive, exp(x) - 1 elsewhere; CELU with alpha = 1 is the same function."""
-    return f64(x if x > f64(0.0) else expm1_64(x))
-
-
-def selu32(x):
+@both
+def selu(x):
     """Return scale * x where positive, scale * alpha * (exp(x) - 1) elsewhere."""
-    return f32(f32(f32(SELU_SCALE) * x) if x > f32(0.0) else f32(f32(SELU_FLOOR) * expm1_32(x)))
+    return f(f(f(SELU_SCALE) * x) if x > f(0.0) else f(f(SELU_FLOOR) * expm1(x)))
 
 
-def selu64(x):
-    """Return scale * x where positive, scale * alpha * (exp(x) - 1) elsewhere."""
-    return f64(f64(f64(SELU_SCALE) * x) if x > f64(0.0) else f64(f64(SELU_FLOOR) * expm1_64(x)))
-
-
-def sigmoid32(x):
+@both
+def sigmoid(x):
     """Return 1 / (1 + exp(-x))."""
-    value, power = logistic_pair32(f32(f32(-110.0) if x < f32(-110.0) else x))
-    return f32(value * power)
+    value, power = logistic_pair(f(f(-LOGISTIC_HIGH) if x < f(-LOGISTIC_HIGH) else x))
+    return f(value * power)
 
 
-def sigmoid64(x):
-    """Return 1 / (1 + exp(-x))."""
-    value, power = logistic_pair64(f64(f64(-760.0) if x < f64(-760.0) else x))
-    return f64(value * power)
-
-
-def silu32(x):
+@both
+def silu(x):
     """Return x / (1 + exp(-x))."""
-    clipped = f32(f32(-110.0) if x < f32(-110.0) else x)
-    value, power = logistic_pair32(clipped)
-    return f32(f32(clipped * value) * power)
+    clipped = f(f(-LOGISTIC_HIGH) if x < f(-LOGISTIC_HIGH) else x)
+    value, power = logistic_pair(clipped)
+    return f(f(clipped * value) * power)
 
 
-def silu64(x):
-    """Return x / (1 + exp(-x))."""
-    clipped = f64(f64(-760.0) if x < f64(-760.0) else x)
-    value, power = logistic_pair64(clipped)
-    return f64(f64(clipped * value) * power)
-
-
-def gelu32(x):
+@both
+def gelu(x):
     """Return x P(N <= x), N standard normal."""
-    y = f32(abs(x))
-    y = f32(f32(14.4) if y > f32(14.4) else y)
-    value, power = normal_tail_pair32(y)
-    above = f32(x * f32(f32(1.0) - f32(value * power)))
-    below = f32(f32(f32(-y) * value) * power)
-    return f32(below if x < f32(0.0) else above)
+    y = f(abs(x))
+    y = f(TAIL_HIGH if y > TAIL_HIGH else y)
+    value, power = normal_tail_pair(y)
+    above = f(x * f(f(1.0) - f(value * power)))
+    below = f(f(f(-y) * value) * power)
+    return f(below if x < f(0.0) else above)
 
 
-def gelu64(x):
-    """Return x P(N <= x), N standard normal."""
-    y = f64(abs(x))
-    y = f64(f64(38.6) if y > f64(38.6) else y)
-    value, power = normal_tail_pair64(y)
-    above = f64(x * f64(f64(1.0) - f64(value * power)))
-    below = f64(f64(f64(-y) * value) * power)
-    return f64(below if x < f64(0.0) else above)
-
-
-class Builtin(NamedTuple):
+class _Builtin(NamedTuple):
     """One entry of `BUILTIN`."""
 
     name: str
@@ -146,21 +103,21 @@ class Builtin(NamedTuple):
 
 
 #: The activations that have names, by name.
-BUILTIN: dict[str, Builtin] = {
+BUILTIN: dict[str, _Builtin] = {
     entry.name: entry
     for entry in (
-        Builtin("linear", linear, linear),
-        Builtin("relu", relu32, relu64, (0.0,)),
-        Builtin("leaky_relu", leaky_relu32, leaky_relu64, (0.0,)),
-        Builtin("abs", absolute, absolute, (0.0,)),
-        Builtin("tanh", tanh32, tanh64),
-        Builtin("sigmoid", sigmoid32, sigmoid64),
-        Builtin("sin", sin32, sin64),
-        Builtin("erf", erf32, erf64),
-        Builtin("elu", elu32, elu64, (0.0,)),
-        Builtin("celu", elu32, elu64, (0.0,)),
-        Builtin("selu", selu32, selu64, (0.0,)),
-        Builtin("gelu", gelu32, gelu64),
-        Builtin("silu", silu32, silu64),
+        _Builtin("linear", linear, linear),
+        _Builtin("relu", *relu, (0.0,)),
+        _Builtin("leaky_relu", *leaky_relu, (0.0,)),
+        _Builtin("abs", absolute, absolute, (0.0,)),
+        _Builtin("tanh", *tanh),
+        _Builtin("sigmoid", *sigmoid),
+        _Builtin("sin", *sin),
+        _Builtin("erf", *erf),
+        _Builtin("elu", *elu, (0.0,)),
+        _Builtin("celu", *elu, (0.0,)),
+        _Builtin("selu", *selu, (0.0,)),
+        _Builtin("gelu", *gelu),
+        _Builtin("silu", *silu),
     )
 }

@@ -7,197 +7,117 @@ and not differences of large ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
-
 from bnmc._kernels.scalar.activations import (
     LEAKY_SLOPE,
     SELU_FLOOR,
     SELU_SCALE,
-    sigmoid32,
-    sigmoid64,
+    TAIL_HIGH,
+    sigmoid,
 )
-from bnmc._kernels.scalar.elementary import (
-    exp32,
-    exp64,
-    normal_tail_pair32,
-    normal_tail_pair64,
-    sin32,
-    sin64,
-)
+from bnmc._kernels.scalar.elementary import LOGISTIC_HIGH, exp, normal_tail_pair, sin
+from bnmc._kernels.scalar.precisions import Both, both, f
 
-f32, f64 = np.float32, np.float64
-
-TWO_OVER_ROOT_PI = 1.1283791670955126
-ONE_OVER_ROOT_2PI = 0.3989422804014327
+_TWO_OVER_ROOT_PI = 1.1283791670955126
+_ONE_OVER_ROOT_2PI = 0.3989422804014327
 
 
-def slope_of_linear32(x):
+@both
+def _slope_of_linear(x):
     """Return 1."""
-    return f32(f32(1.0) if x == x else x)
+    return f(f(1.0) if x == x else x)
 
 
-def slope_of_linear64(x):
-    """Return 1."""
-    return f64(f64(1.0) if x == x else x)
-
-
-def slope_of_relu32(x):
+@both
+def _slope_of_relu(x):
     """Return 1 where positive, 0 elsewhere."""
-    return f32(f32(1.0) if x > f32(0.0) else f32(0.0))
+    return f(f(1.0) if x > f(0.0) else f(0.0))
 
 
-def slope_of_relu64(x):
-    """Return 1 where positive, 0 elsewhere."""
-    return f64(f64(1.0) if x > f64(0.0) else f64(0.0))
-
-
-def slope_of_leaky_relu32(x):
+@both
+def _slope_of_leaky_relu(x):
     """Return 1 where positive, 1 / 100 elsewhere."""
-    return f32(f32(1.0) if x > f32(0.0) else f32(LEAKY_SLOPE))
+    return f(f(1.0) if x > f(0.0) else f(LEAKY_SLOPE))
 
 
-def slope_of_leaky_relu64(x):
-    """Return 1 where positive, 1 / 100 elsewhere."""
-    return f64(f64(1.0) if x > f64(0.0) else f64(LEAKY_SLOPE))
-
-
-def slope_of_abs32(x):
+@both
+def _slope_of_abs(x):
     """Return the sign of x."""
-    positive = f32(f32(1.0) if x > f32(0.0) else f32(0.0))
-    return f32(positive - f32(f32(1.0) if x < f32(0.0) else f32(0.0)))
+    positive = f(f(1.0) if x > f(0.0) else f(0.0))
+    return f(positive - f(f(1.0) if x < f(0.0) else f(0.0)))
 
 
-def slope_of_abs64(x):
-    """Return the sign of x."""
-    positive = f64(f64(1.0) if x > f64(0.0) else f64(0.0))
-    return f64(positive - f64(f64(1.0) if x < f64(0.0) else f64(0.0)))
-
-
-def slope_of_tanh32(x):
+@both
+def _slope_of_tanh(x):
     """Return 1 - tanh(x)^2."""
-    y = f32(x + x)
-    return f32(f32(f32(4.0) * sigmoid32(y)) * sigmoid32(f32(-y)))
+    y = f(x + x)
+    return f(f(f(4.0) * sigmoid(y)) * sigmoid(f(-y)))
 
 
-def slope_of_tanh64(x):
-    """Return 1 - tanh(x)^2."""
-    y = f64(x + x)
-    return f64(f64(f64(4.0) * sigmoid64(y)) * sigmoid64(f64(-y)))
-
-
-def slope_of_sigmoid32(x):
+@both
+def _slope_of_sigmoid(x):
     """Return exp(-x) / (1 + exp(-x))^2."""
-    return f32(sigmoid32(x) * sigmoid32(f32(-x)))
+    return f(sigmoid(x) * sigmoid(f(-x)))
 
 
-def slope_of_sigmoid64(x):
-    """Return exp(-x) / (1 + exp(-x))^2."""
-    return f64(sigmoid64(x) * sigmoid64(f64(-x)))
-
-
-def slope_of_sin32(x):
+@both
+def _slope_of_sin(x):
     """Return cos(x), as 1 - 2 sin(x / 2)^2."""
-    s = sin32(f32(f32(0.5) * x))
-    return f32(f32(1.0) - f32(f32(s + s) * s))
+    s = sin(f(f(0.5) * x))
+    return f(f(1.0) - f(f(s + s) * s))
 
 
-def slope_of_sin64(x):
-    """Return cos(x), as 1 - 2 sin(x / 2)^2."""
-    s = sin64(f64(f64(0.5) * x))
-    return f64(f64(1.0) - f64(f64(s + s) * s))
-
-
-def slope_of_erf32(x):
+@both
+def _slope_of_erf(x):
     """Return 2 / sqrt(pi) exp(-x^2)."""
-    return f32(f32(TWO_OVER_ROOT_PI) * exp32(f32(f32(-x) * x)))
+    return f(f(_TWO_OVER_ROOT_PI) * exp(f(f(-x) * x)))
 
 
-def slope_of_erf64(x):
-    """Return 2 / sqrt(pi) exp(-x^2)."""
-    return f64(f64(TWO_OVER_ROOT_PI) * exp64(f64(f64(-x) * x)))
-
-
-def slope_of_elu32(x):
+@both
+def _slope_of_elu(x):
     """Return 1 where positive, exp(x) elsewhere."""
-    return f32(f32(1.0) if x > f32(0.0) else exp32(x))
+    return f(f(1.0) if x > f(0.0) else exp(x))
 
 
-def slope_of_elu64(x):
-    """Return 1 where positive, exp(x) elsewhere."""
-    return f64(f64(1.0) if x > f64(0.0) else exp64(x))
-
-
-def slope_of_selu32(x):
+@both
+def _slope_of_selu(x):
     """Return scale where positive, scale * alpha * exp(x) elsewhere."""
-    below = exp32(x)
-    return f32(f32(SELU_SCALE) if x > f32(0.0) else f32(f32(SELU_FLOOR) * below))
+    below = exp(x)
+    return f(f(SELU_SCALE) if x > f(0.0) else f(f(SELU_FLOOR) * below))
 
 
-def slope_of_selu64(x):
-    """Return scale where positive, scale * alpha * exp(x) elsewhere."""
-    below = exp64(x)
-    return f64(f64(SELU_SCALE) if x > f64(0.0) else f64(f64(SELU_FLOOR) * below))
-
-
-def slope_of_gelu32(x):
+@both
+def _slope_of_gelu(x):
     """Return P(N <= x) + x phi(x), with N standard normal of density phi."""
-    y = f32(abs(x))
-    y = f32(f32(14.4) if y > f32(14.4) else y)
-    value, power = normal_tail_pair32(y)
-    tail = f32(value * power)
-    density = f32(f32(ONE_OVER_ROOT_2PI) * exp32(f32(f32(f32(-0.5) * y) * y)))
-    below = f32(tail - f32(y * density))
-    return f32(below if x < f32(0.0) else f32(f32(1.0) - below))
+    y = f(abs(x))
+    y = f(TAIL_HIGH if y > TAIL_HIGH else y)
+    value, power = normal_tail_pair(y)
+    tail = f(value * power)
+    density = f(f(_ONE_OVER_ROOT_2PI) * exp(f(f(f(-0.5) * y) * y)))
+    below = f(tail - f(y * density))
+    return f(below if x < f(0.0) else f(f(1.0) - below))
 
 
-def slope_of_gelu64(x):
-    """Return P(N <= x) + x phi(x), with N standard normal of density phi."""
-    y = f64(abs(x))
-    y = f64(f64(38.6) if y > f64(38.6) else y)
-    value, power = normal_tail_pair64(y)
-    tail = f64(value * power)
-    density = f64(f64(ONE_OVER_ROOT_2PI) * exp64(f64(f64(f64(-0.5) * y) * y)))
-    below = f64(tail - f64(y * density))
-    return f64(below if x < f64(0.0) else f64(f64(1.0) - below))
-
-
-def slope_of_silu32(x):
+@both
+def _slope_of_silu(x):
     """Return s (1 + x (1 - s)), s = 1 / (1 + exp(-x))."""
-    y = f32(f32(110.0) if x > f32(110.0) else x)
-    y = f32(f32(-110.0) if y < f32(-110.0) else y)
-    return f32(sigmoid32(y) * f32(f32(1.0) + f32(y * sigmoid32(f32(-y)))))
-
-
-def slope_of_silu64(x):
-    """Return s (1 + x (1 - s)), s = 1 / (1 + exp(-x))."""
-    y = f64(f64(760.0) if x > f64(760.0) else x)
-    y = f64(f64(-760.0) if y < f64(-760.0) else y)
-    return f64(sigmoid64(y) * f64(f64(1.0) + f64(y * sigmoid64(f64(-y)))))
-
-
-class Slope(NamedTuple):
-    """The derivative of one activation, for each precision."""
-
-    function32: Callable[[Any], Any]
-    function64: Callable[[Any], Any]
+    y = f(LOGISTIC_HIGH if x > LOGISTIC_HIGH else x)
+    y = f(f(-LOGISTIC_HIGH) if y < f(-LOGISTIC_HIGH) else y)
+    return f(sigmoid(y) * f(f(1.0) + f(y * sigmoid(f(-y)))))
 
 
 #: The derivatives, by the name of the activation.
-SLOPES: dict[str, Slope] = {
-    "linear": Slope(slope_of_linear32, slope_of_linear64),
-    "relu": Slope(slope_of_relu32, slope_of_relu64),
-    "leaky_relu": Slope(slope_of_leaky_relu32, slope_of_leaky_relu64),
-    "abs": Slope(slope_of_abs32, slope_of_abs64),
-    "tanh": Slope(slope_of_tanh32, slope_of_tanh64),
-    "sigmoid": Slope(slope_of_sigmoid32, slope_of_sigmoid64),
-    "sin": Slope(slope_of_sin32, slope_of_sin64),
-    "erf": Slope(slope_of_erf32, slope_of_erf64),
-    "elu": Slope(slope_of_elu32, slope_of_elu64),
-    "celu": Slope(slope_of_elu32, slope_of_elu64),
-    "selu": Slope(slope_of_selu32, slope_of_selu64),
-    "gelu": Slope(slope_of_gelu32, slope_of_gelu64),
-    "silu": Slope(slope_of_silu32, slope_of_silu64),
+SLOPES: dict[str, Both] = {
+    "linear": _slope_of_linear,
+    "relu": _slope_of_relu,
+    "leaky_relu": _slope_of_leaky_relu,
+    "abs": _slope_of_abs,
+    "tanh": _slope_of_tanh,
+    "sigmoid": _slope_of_sigmoid,
+    "sin": _slope_of_sin,
+    "erf": _slope_of_erf,
+    "elu": _slope_of_elu,
+    "celu": _slope_of_elu,
+    "selu": _slope_of_selu,
+    "gelu": _slope_of_gelu,
+    "silu": _slope_of_silu,
 }
