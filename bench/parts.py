@@ -23,7 +23,8 @@ from bench.timing import Candidate, Run, Timings, interleave
 from bnmc._kernels.cpu import blocks, memory, rows, vectors
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
 from bnmc._kernels.cpu.peaks import NORMALS
-from bnmc._kernels.scalar.codes import NORM_UNCENTRED, STREAM_ROWS, Draw, Law
+from bnmc._kernels.scalar.codes import STREAM_ROWS, Draw
+from bnmc.chain.compiled import spec_of
 
 SHAPES = ((1000, 10, "float32"), (1000, 10, "float64"), (1000, 100, "float32"))
 
@@ -46,7 +47,7 @@ def _product(times: int, law: Any, work: Any, source: Any) -> None:
 @numba.njit
 def _variances(times: int, law: Any, work: Any) -> None:
     for _ in range(times):
-        rows.measure_rows(work.block, BLOCK, law, work.scales)
+        rows.measure_rows(work.block, BLOCK, law, False, work.scales)
 
 
 @numba.njit
@@ -170,8 +171,7 @@ def parts_of(width: int, batch: int, dtype: str) -> list[Part]:
     """The parts of a layer of a chain in the law where it ends up."""
     chain = bnmc.Chain(width, batch, "relu")
     gram = np.array(bnmc.simulate(chain, 20, rng=0).gram[0, -1])
-    law = bnmc.kernels.law(chain)
-    measured = Law(width, batch, batch, NORM_UNCENTRED, law.skip, law.gain, law.eps)
+    law = spec_of(chain)
     draw = Draw(1, np.uint32(STREAM_ROWS), np.uint32(1), np.uint32(2))
     work = memory.work(batch, 1, dtype)
     source = memory.aligned_zeros(work.block.shape, dtype)
@@ -180,7 +180,7 @@ def parts_of(width: int, batch: int, dtype: str) -> list[Part]:
     _normals(1, law, work, draw)
     source[:] = work.block
     _product(1, law, work, source)
-    _variances(1, measured, work)
+    _variances(1, law, work)
     ones = np.ones_like(work.scales)  # with others, values would grow or fall from call to call
 
     made = -(-width // GROUP) * GROUP  # rows, in whole groups
@@ -191,7 +191,7 @@ def parts_of(width: int, batch: int, dtype: str) -> list[Part]:
              normals=width * (batch - 1)),
         Part("rows from normals", lambda n: lambda: _product(n, law, work, source), calls,
              flops=triangle),
-        Part("their variances", lambda n: lambda: _variances(n, measured, work), calls,
+        Part("their variances", lambda n: lambda: _variances(n, law, work), calls,
              flops=2 * batch * made, roots=made),
         Part("activations", lambda n: lambda: _activations(n, law, work, sigma, ones), calls,
              stores=batch * made),

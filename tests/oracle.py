@@ -248,3 +248,15 @@ def binomial_range(trials, probability, comparisons=1):
     law = stats.binom(trials, probability)
     # ppf(q) is the least k with P(X <= k) >= q, so P(X < ppf(tail)) < tail.
     return law.ppf(tail), law.isf(tail)
+
+
+def layer_spec(
+    width, batch, inputs=1, norm=codes.NORM_CENTRED, skip=0.0, gain=1.0, eps=0.0, **other
+):
+    """What kernels know of a layer that is row by row, or of another one with `other` fields."""
+    hides_scale = norm != codes.NORM_NONE and skip == 0.0 and eps == 0.0
+    spec = codes.LayerSpec(
+        width, batch, batch * inputs, width, codes.GAUSSIAN, gain, skip, 0.0, False,
+        codes.NORM_FIRST, norm, 0, False, eps, norm == codes.NORM_CENTRED, hides_scale,
+    )  # fmt: skip
+    return spec._replace(**other)

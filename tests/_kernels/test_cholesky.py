@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from oracle import projector, semidefinite_cholesky
+from oracle import layer_spec, projector, semidefinite_cholesky
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import rows as cpu_rows
@@ -20,7 +20,7 @@ def wishart(order, degrees, seed=0, scale=1.0):
 
 
 def law_of(batch, inputs=1, norm=codes.NORM_NONE, skip=0.0, gain=1.0, eps=0.0):
-    return codes.Law(100, batch, batch * inputs, norm, skip, gain, eps)
+    return layer_spec(100, batch, inputs, norm, skip, gain, eps)
 
 
 def factorised(gram, law, python=False, dtype=np.float64):

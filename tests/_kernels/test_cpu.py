@@ -10,7 +10,16 @@ import math
 import numpy as np
 import pytest
 from numba import njit
-from oracle import FORMULAS, gram, normalise, normals, projector, semidefinite_cholesky, weights
+from oracle import (
+    FORMULAS,
+    gram,
+    layer_spec,
+    normalise,
+    normals,
+    projector,
+    semidefinite_cholesky,
+    weights,
+)
 from slow_cases import some
 
 from bnmc._kernels.compiling import OPTIONS, Apart
@@ -65,10 +74,6 @@ def activation_of(name, dtype, body="compiled"):
 def columns_of(body):
     """Column counts to test: all of interest, or a few where Python is slow."""
     return range(1, 41) if body == "compiled" else (1, 2, 4, 5, 9)
-
-
-def law_of(width, batch, inputs=1, norm=codes.NORM_CENTRED, skip=0.0, gain=1.0, eps=0.0):
-    return codes.Law(width, batch, batch * inputs, norm, skip, gain, eps)
 
 
 def blocked(rows, columns, dtype, seed, integers=False):
@@ -316,17 +321,19 @@ def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body
 # --- normalization
 
 
-def normalise_block(body, block, rows, law):
+def normalise_block(body, block, rows, spec):
     """Normalise the rows of a block in place; return a row without variance, or -1.
 
     The kernels measure the rows, and normalise where they activate: here with no activation.
     """
-    work = memory.work(law.batch, law.columns // law.batch, block.dtype)
-    degenerate = body_of(cpu_rows.measure_rows, body)(block, rows, law, work.scales)
+    work = memory.work(spec.batch, spec.columns // spec.batch, block.dtype)
+    degenerate = body_of(cpu_rows.measure_rows, body)(
+        block, rows, spec, spec.norm == codes.NORM_CENTRED, work.scales
+    )
     if degenerate < 0:
         linear = sigma_of(Activation.named("linear"))
         body_of(cpu_rows.activate_columns, body)(
-            linear, block, law.columns, law.batch, rows, work.scales
+            linear, block, spec.columns, spec.batch, rows, work.scales
         )
     return degenerate
 
@@ -340,8 +347,8 @@ def test_normalise(dtype, body, norm, eps):
     for batch, inputs in shapes if body == "compiled" else shapes[:3]:
         for rows in (64, 192):
             block, values = blocked(rows, batch * inputs, dtype, batch)
-            law = law_of(256, batch, inputs, norm, eps=eps)
-            assert normalise_block(body, block, rows, law) == -1
+            spec = layer_spec(256, batch, inputs, norm, eps=eps)
+            assert normalise_block(body, block, rows, spec) == -1
             # The kernel knows eps in the dtype of its rows.
             exact = normalise(values.T, norm, batch, float(dtype(eps))).T
             view = block.reshape(-1, numbers.STRIDE)
@@ -359,11 +366,11 @@ def test_normalise(dtype, body, norm, eps):
 @pytest.mark.parametrize("power", [-40, 40])
 def test_a_row_may_have_any_scale(dtype, body, power):
     """Powers of two change no bit."""
-    law = law_of(256, 5, norm=codes.NORM_CENTRED)
+    spec = layer_spec(256, 5, norm=codes.NORM_CENTRED)
     block, _ = blocked(64, 5, dtype, 3)
     scaled = block * dtype(2.0**power)
     for one in (block, scaled):
-        assert normalise_block(body, one, 64, law) == -1
+        assert normalise_block(body, one, 64, spec) == -1
     rows = np.s_[:5, :64]
     np.testing.assert_array_equal(
         block.reshape(-1, numbers.STRIDE)[rows], scaled.reshape(-1, numbers.STRIDE)[rows]
@@ -384,7 +391,7 @@ def test_a_row_without_variance_is_named(dtype, body, row):
         block, _ = blocked(192, 5, dtype, 3)
         block.reshape(-1, numbers.STRIDE)[:5, row] = values
         with np.errstate(invalid="ignore"):
-            assert normalise_block(body, block, 192, law_of(256, 5, norm=norm)) == row
+            assert normalise_block(body, block, 192, layer_spec(256, 5, norm=norm)) == row
 
 
 @BODIES
@@ -392,7 +399,7 @@ def test_a_row_without_variance_is_named(dtype, body, row):
 def test_the_second_batch_may_lack_variance_too(dtype, body):
     block, _ = blocked(128, 6, dtype, 3)
     block.reshape(-1, numbers.STRIDE)[3:6, 100] = 7.0
-    assert normalise_block(body, block, 128, law_of(256, 3, 2, codes.NORM_CENTRED)) == 100
+    assert normalise_block(body, block, 128, layer_spec(256, 3, 2, codes.NORM_CENTRED)) == 100
 
 
 @BODIES
@@ -401,8 +408,8 @@ def test_eps_makes_a_constant_row_zero(dtype, body):
     block, _ = blocked(64, 4, dtype, 3)
     view = block.reshape(-1, numbers.STRIDE)
     view[:4, 9] = 0.25
-    law = law_of(256, 4, norm=codes.NORM_CENTRED, eps=1e-5)
-    assert normalise_block(body, block, 64, law) == -1
+    spec = layer_spec(256, 4, norm=codes.NORM_CENTRED, eps=1e-5)
+    assert normalise_block(body, block, 64, spec) == -1
     assert not view[:4, 9].any()
 
 
@@ -414,7 +421,7 @@ def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
     view = block.reshape(-1, numbers.STRIDE)
     size = 1000 * batch * np.finfo(dtype).eps
     view[:batch, :64] = 1 + size * values
-    assert normalise_block("compiled", block, 64, law_of(256, batch)) == -1
+    assert normalise_block("compiled", block, 64, layer_spec(256, batch)) == -1
     assert np.abs((view[:batch, :64] ** 2).mean(axis=0) - 1).max() < 0.01
 
 
@@ -423,7 +430,7 @@ def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
 @pytest.mark.parametrize("batch", [3, 40, 200])
 def test_equal_entries_have_no_variance_however_many_are_added(dtype, body, batch):
     """The mean of n equal entries may be n units of rounding off: so may their variance."""
-    law, seen = law_of(256, batch), 0.0
+    spec, seen = layer_spec(256, batch), 0.0
     for value in np.random.default_rng(batch).uniform(0.5, 2.0, 40 if body == "compiled" else 3):
         block, _ = blocked(64, batch, dtype, 3)
         view = block.reshape(-1, numbers.STRIDE)
@@ -432,7 +439,7 @@ def test_equal_entries_have_no_variance_however_many_are_added(dtype, body, batc
         for entry in view[:batch, 9]:
             mean += entry
         seen = max(seen, abs(mean * dtype(1.0 / batch) / view[0, 9] - 1) / np.finfo(dtype).eps)
-        assert normalise_block(body, block, 64, law) == 9
+        assert normalise_block(body, block, 64, spec) == 9
     # Of many entries the mean is off by more than one unit, which is what the threshold is for.
     assert seen > 1.5 or batch == 3
 
@@ -447,7 +454,7 @@ def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, body, batc
     view = block.reshape(-1, numbers.STRIDE)
     view[:batch, :64] = 1.0
     view[0, :64] += 3.0 * batch**2 * unit / math.sqrt(batch - 1)
-    assert normalise_block(body, block, 64, law_of(256, batch)) == -1
+    assert normalise_block(body, block, 64, layer_spec(256, batch)) == -1
 
 
 @BODIES
@@ -459,7 +466,7 @@ def test_finish_block(dtype, body, norm, skip, keeps):
     """x = N(skip x + W a), then activations, and zeros from the last row on."""
     width, first_row, count = 600, 512, 88
     batch, inputs = 3, 2
-    law = law_of(width, batch, inputs, norm, skip)
+    spec = layer_spec(width, batch, inputs, norm, skip)
     work = memory.work(batch, inputs, dtype)
     block, values = blocked(128, 6, dtype, 5)
     work.block[:] = block
@@ -472,7 +479,10 @@ def test_finish_block(dtype, body, norm, skip, keeps):
     sigma = activation_of("tanh", dtype, body)
     kernel = body_of(cpu_rows.finish_block, body)
     finishing = work.block, work.scales
-    assert kernel(sigma, law, first_row, count, x, kept, *finishing) == -1
+    assert (
+        kernel(sigma, spec, spec.norm == codes.NORM_CENTRED, first_row, count, x, kept, *finishing)
+        == -1
+    )
     here = np.s_[:, first_row : first_row + count]
     h = values[:, :count] + (skip * before[here] if skip else 0.0)
     exact_x = normalise(h.T, norm, batch).T
@@ -495,7 +505,7 @@ def test_finish_block(dtype, body, norm, skip, keeps):
 @pytest.mark.parametrize("count", [1, 20, 63, 65, 88])
 def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     """They fill up a block, and all-zero ones must not end the normalization of those before."""
-    law = law_of(600, 3, 2, norm)
+    spec = layer_spec(600, 3, 2, norm)
     work = memory.work(3, 2, dtype)
     block, values = blocked(128, 6, dtype, 5)
     work.block[:] = block
@@ -503,7 +513,12 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     kernel = body_of(cpu_rows.finish_block, body)
     finishing = nothing, work.block, work.scales
-    assert kernel(sigma, law, 0, count, np.zeros((1, 1), dtype), *finishing) == -1
+    assert (
+        kernel(
+            sigma, spec, norm == codes.NORM_CENTRED, 0, count, np.zeros((1, 1), dtype), *finishing
+        )
+        == -1
+    )
     view = work.block.reshape(-1, numbers.STRIDE)
     exact = np.tanh(normalise(values[:, :count].T, norm, 3).T)
     np.testing.assert_allclose(view[:6, :count], exact, rtol=0, atol=3000 * np.finfo(dtype).eps)
@@ -513,7 +528,7 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
 @DTYPES
 @pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 def test_finish_block_names_a_row_of_the_layer(dtype, body, norm):
-    law = law_of(600, 5, 1, norm)
+    spec = layer_spec(600, 5, 1, norm)
     work = memory.work(5, 1, dtype)
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
     finishing = np.zeros((1, 1), dtype), nothing, work.block, work.scales
@@ -523,21 +538,21 @@ def test_finish_block_names_a_row_of_the_layer(dtype, body, norm):
     for row in rows if norm == codes.NORM_CENTRED else [np.zeros(5)]:
         work.block[:], _ = blocked(128, 5, dtype, 5)
         work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
-        assert kernel(sigma, law, 512, 80, *finishing) == 512 + 70
+        assert kernel(sigma, spec, norm == codes.NORM_CENTRED, 512, 80, *finishing) == 512 + 70
         # The same row beyond the width is no one's.
         work.block[:], _ = blocked(128, 5, dtype, 5)
         work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
-        assert kernel(sigma, law, 512, 70, *finishing) == -1
+        assert kernel(sigma, spec, norm == codes.NORM_CENTRED, 512, 70, *finishing) == -1
 
 
 # --- layers
 
 
-def start_of(law, chains, dtype, seed=0):
+def start_of(spec, chains, dtype, seed=0):
     """Well-conditioned representations of random networks: x, a and G, and the kernels' arrays."""
     generator = np.random.default_rng(seed)
-    x = generator.standard_normal((chains, law.width, law.columns)) + 0.3
-    x = normalise(x, law.norm, law.batch).astype(dtype).astype(np.float64)
+    x = generator.standard_normal((chains, spec.width, spec.columns)) + 0.3
+    x = normalise(x, spec.norm, spec.batch).astype(dtype).astype(np.float64)
     a = np.tanh(x).astype(dtype).astype(np.float64)
     return x, a, gram(a)
 
@@ -545,27 +560,27 @@ def start_of(law, chains, dtype, seed=0):
 class Layers:
     """Arrays of a few chains, as kernels take them, and a run of either sampler's kernel."""
 
-    def __init__(self, law, x, a, grams, dtype, keeps, panel=numbers.BLOCK):
-        chains, stride = len(x), memory.stride(law.width)
-        self.law, self.dtype, self.panel = law, dtype, panel
+    def __init__(self, spec, x, a, grams, dtype, keeps, panel=numbers.BLOCK):
+        chains, stride = len(x), memory.stride(spec.width)
+        self.spec, self.dtype, self.panel = spec, dtype, panel
         self.grams = grams.copy()
-        shape = (chains, law.columns, stride) if law.skip else (1, 1, 1)
+        shape = (chains, spec.columns, stride) if spec.skip else (1, 1, 1)
         self.xs = memory.aligned_zeros(shape, dtype)
-        if law.skip:
-            self.xs[:, :, : law.width] = x.swapaxes(1, 2)
-        shape = (chains, 2, memory.padded(law.columns), stride) if keeps else (1, 2, 0, 0)
+        if spec.skip:
+            self.xs[:, :, : spec.width] = x.swapaxes(1, 2)
+        shape = (chains, 2, memory.padded(spec.columns), stride) if keeps else (1, 2, 0, 0)
         self.activations = memory.aligned_zeros(shape, dtype)
         if keeps:
-            self.activations[:, 0, : law.columns, : law.width] = a.swapaxes(1, 2)
-        self.work = memory.work(law.batch, law.columns // law.batch, dtype)
+            self.activations[:, 0, : spec.columns, : spec.width] = a.swapaxes(1, 2)
+        self.work = memory.work(spec.batch, spec.columns // spec.batch, dtype)
         self.status = np.zeros((chains, 3), np.int64)
 
     def run(self, kernel, slots, first_layer=1, sigma="tanh", weights=()):
         slots = np.array(slots)
-        columns = self.law.columns
+        columns = self.spec.columns
         record = np.full((len(self.grams), np.count_nonzero(slots >= 0), columns, columns), np.nan)
         kernel(
-            activation_of(sigma, self.dtype), self.law, *weights, self.grams, self.xs,
+            activation_of(sigma, self.dtype), self.spec, *weights, self.grams, self.xs,
             self.activations, CHAIN, first_layer, slots, record, self.panel, *KEY,
             np.zeros_like(self.work.sums), self.work, self.status,
             np.zeros((len(record), 0), np.int64), np.zeros((len(record), 0, 0), np.int64), 0,
@@ -577,21 +592,21 @@ def draw_of(layer, chain, stream):
     return codes.Draw(layer, np.uint32(stream | np.uint32(CHAIN + chain)), *KEY)
 
 
-def conditional_layer(law, x, g, draw, dtype, sigma=np.tanh):
+def conditional_layer(spec, x, g, draw, dtype, sigma=np.tanh):
     """x and G of the next layer: rows L z, z the normals of the row's address."""
-    centred = law.norm == codes.NORM_CENTRED
-    p = projector(law.batch, law.columns // law.batch) if centred else np.eye(law.columns)
+    centred = spec.norm == codes.NORM_CENTRED
+    p = projector(spec.batch, spec.columns // spec.batch) if centred else np.eye(spec.columns)
     factor = semidefinite_cholesky(p @ g @ p)
-    z = normals(np.arange(law.columns), np.arange(law.width), draw, dtype).astype(np.float64)
-    h = law.skip * x + law.gain * (factor @ z).T
-    x = normalise(h, law.norm, law.batch, law.eps)
+    z = normals(np.arange(spec.columns), np.arange(spec.width), draw, dtype).astype(np.float64)
+    h = spec.skip * x + spec.gain * (factor @ z).T
+    x = normalise(h, spec.norm, spec.batch, spec.eps)
     return x, gram(sigma(x))
 
 
-def weighted_layer(law, x, a, w, sigma=np.tanh):
+def weighted_layer(spec, x, a, w, sigma=np.tanh):
     """x, activations and G of the next layer, for unit-variance weights w (width, width)."""
-    h = law.skip * x + law.gain / math.sqrt(law.width) * w @ a
-    x = normalise(h, law.norm, law.batch, law.eps)
+    h = spec.skip * x + spec.gain / math.sqrt(spec.width) * w @ a
+    x = normalise(h, spec.norm, spec.batch, spec.eps)
     return x, sigma(x), gram(sigma(x))
 
 
@@ -613,16 +628,16 @@ LAYER_CASES = pytest.mark.parametrize(
 @LAYER_CASES
 def test_conditional_layers(dtype, norm, width, batch, inputs, skip, gain, eps):
     """One layer, of two chains, to a few units of rounding, and the next ones from there."""
-    law = law_of(width, batch, inputs, norm, skip, gain, eps)
-    x, a, g = start_of(law, 2, dtype)
-    layers = Layers(law, x, a, g, dtype, keeps=False)
+    spec = layer_spec(width, batch, inputs, norm, skip, gain, eps)
+    x, a, g = start_of(spec, 2, dtype)
+    layers = Layers(spec, x, a, g, dtype, keeps=False)
     record = layers.run(cpu_layers.conditional_layers, [0, -1, 1], first_layer=4)
     assert not layers.status.any()
     for chain in range(2):
         xc, gc = x[chain], g[chain]
         for layer, slot in ((4, 0), (5, None), (6, 1)):
             draw = draw_of(layer, chain, codes.STREAM_ROWS)
-            xc, gc = conditional_layer(law, xc, gc, draw, dtype)
+            xc, gc = conditional_layer(spec, xc, gc, draw, dtype)
             if slot is not None:
                 units = 60 if layer == 4 else 2000
                 np.testing.assert_allclose(
@@ -652,9 +667,9 @@ WEIGHT_LAWS = pytest.mark.parametrize(
 @WEIGHT_LAWS
 @LAYER_CASES
 def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip, gain, eps):
-    law = law_of(width, batch, inputs, norm, skip, gain, eps)
-    x, a, g = start_of(law, 2, dtype)
-    layers = Layers(law, x, a, g, dtype, keeps=True)
+    spec = layer_spec(width, batch, inputs, norm, skip, gain, eps)
+    x, a, g = start_of(spec, 2, dtype)
+    layers = Layers(spec, x, a, g, dtype, keeps=True)
     given = np.zeros((1, 1), dtype)
     record = layers.run(cpu_layers.weighted_layers, [0, 1], weights=(law_of_weights, given))
     assert not layers.status.any()
@@ -663,15 +678,15 @@ def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip
         for layer in (1, 2):
             draw = draw_of(layer, chain, codes.STREAM_WEIGHTS)
             w = square_weights(law_of_weights, width, draw, dtype)
-            xc, ac, gc = weighted_layer(law, xc, ac, w)
+            xc, ac, gc = weighted_layer(spec, xc, ac, w)
             tolerance = (60 if layer == 1 else 2000) * np.finfo(dtype).eps
             np.testing.assert_allclose(
                 record[chain, layer - 1], gc, rtol=0, atol=tolerance * gc.max()
             )
-            kept = layers.activations[chain, layer % 2, : law.columns, :width].T
+            kept = layers.activations[chain, layer % 2, : spec.columns, :width].T
             np.testing.assert_allclose(kept, ac, rtol=0, atol=100 * tolerance)
             # Padding stays zero, or the next product would see it.
-            assert not layers.activations[chain, :, law.columns :].any()
+            assert not layers.activations[chain, :, spec.columns :].any()
             assert not layers.activations[chain, :, :, width:].any()
 
 
@@ -679,9 +694,9 @@ def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip
 def test_weights_that_are_given(dtype):
     """A panel at a time, as `multiply_panels` takes them; rows of the last panel are missing."""
     width, panel_rows = 2 * numbers.BLOCK + 88, numbers.BLOCK
-    law = law_of(width, 4, 1, codes.NORM_CENTRED, 0.5, 0.8)
-    x, a, g = start_of(law, 1, dtype)
-    layers = Layers(law, x, a, g, dtype, keeps=True)
+    spec = layer_spec(width, 4, 1, codes.NORM_CENTRED, 0.5, 0.8)
+    x, a, g = start_of(spec, 1, dtype)
+    layers = Layers(spec, x, a, g, dtype, keeps=True)
     w = np.random.default_rng(3).standard_normal((width, width)).astype(dtype)
     sums = np.zeros((3, layers.work.sums.size))
     for panel in range(3):
@@ -689,13 +704,13 @@ def test_weights_that_are_given(dtype):
         rows = w[panel * panel_rows : (panel + 1) * panel_rows]
         given[: len(rows)] = rows
         degenerate = cpu_layers.multiply_panels(
-            activation_of("tanh", dtype), law, codes.GIVEN, given, layers.activations[0, 0],
+            activation_of("tanh", dtype), spec, codes.GIVEN, given, layers.activations[0, 0],
             layers.xs[0], layers.activations[0, 1], panel, panel + 1, panel_rows,
             draw_of(1, 0, codes.STREAM_WEIGHTS), layers.work, sums,
         )  # fmt: skip
         assert degenerate == -1
-    assert cpu_layers.merge_panels(sums, law, np.zeros(sums.shape[1]), layers.grams[0])
-    _, following, exact = weighted_layer(law, x[0], a[0], w.astype(np.float64))
+    assert cpu_layers.merge_panels(sums, spec.width, np.zeros(sums.shape[1]), layers.grams[0])
+    _, following, exact = weighted_layer(spec, x[0], a[0], w.astype(np.float64))
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(layers.grams[0], exact, rtol=0, atol=60 * eps)
     kept = layers.activations[0, 1, :4, :width].T
@@ -705,35 +720,35 @@ def test_weights_that_are_given(dtype):
 @DTYPES
 @pytest.mark.parametrize("panel", [numbers.BLOCK, 2 * numbers.BLOCK])
 def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
-    """Rows are shared among threads by panels, and what panels there are is part of the law."""
-    law = law_of(2 * numbers.BLOCK + 200, 3)
-    x, a, g = start_of(law, 1, dtype)
+    """Rows are shared among threads by panels, and what panels there are is part of the spec."""
+    spec = layer_spec(2 * numbers.BLOCK + 200, 3)
+    x, a, g = start_of(spec, 1, dtype)
     sigma = activation_of("tanh", dtype)
-    conditional = Layers(law, x, a, g, dtype, keeps=False, panel=panel)
-    weighted = Layers(law, x, a, g, dtype, keeps=True, panel=panel)
+    conditional = Layers(spec, x, a, g, dtype, keeps=False, panel=panel)
+    weighted = Layers(spec, x, a, g, dtype, keeps=True, panel=panel)
     one = conditional.run(cpu_layers.conditional_layers, [0])[0, 0]
     given = np.zeros((1, 1), dtype)
     other = weighted.run(cpu_layers.weighted_layers, [0], weights=(codes.GAUSSIAN, given))[0, 0]
-    again = Layers(law, x, a, g, dtype, keeps=True)
-    work, panels = again.work, -(-law.width // panel)
+    again = Layers(spec, x, a, g, dtype, keeps=True)
+    work, panels = again.work, -(-spec.width // panel)
     sums = np.zeros((panels, work.sums.size))
     out = np.zeros((3, 3))
-    cpu_rows.factorise(g[0], law, work)
+    cpu_rows.factorise(g[0], spec, work)
     draw = draw_of(1, 0, codes.STREAM_ROWS)
     for first in range(panels):
         kept = np.zeros((0, 0), dtype)
         cpu_layers.draw_panels(
-            sigma, law, again.xs[0], kept, first, first + 1, panel, draw, work, sums
+            sigma, spec, again.xs[0], kept, first, first + 1, panel, draw, work, sums
         )  # fmt: skip
-    cpu_layers.merge_panels(sums, law, np.zeros(work.sums.size), out)
+    cpu_layers.merge_panels(sums, spec.width, np.zeros(work.sums.size), out)
     np.testing.assert_array_equal(out, one)
     draw = draw_of(1, 0, codes.STREAM_WEIGHTS)
     for first, last in ((1, panels), (0, 1)):
         cpu_layers.multiply_panels(
-            sigma, law, codes.GAUSSIAN, given, again.activations[0, 0], again.xs[0],
+            sigma, spec, codes.GAUSSIAN, given, again.activations[0, 0], again.xs[0],
             again.activations[0, 1], first, last, panel, draw, work, sums,
         )  # fmt: skip
-    cpu_layers.merge_panels(sums, law, np.zeros(work.sums.size), out)
+    cpu_layers.merge_panels(sums, spec.width, np.zeros(work.sums.size), out)
     np.testing.assert_array_equal(out, other)
     np.testing.assert_array_equal(again.activations[0, 1], weighted.activations[0, 1])
 
@@ -750,11 +765,11 @@ def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
 @pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 def test_where_a_chain_stops(dtype, norm, body):
     """The second of three chains has equal (or no) samples: its rows have no variance."""
-    law = law_of(100, 4, 1, norm)
-    x, a, g = start_of(law, 3, dtype)
+    spec = layer_spec(100, 4, 1, norm)
+    x, a, g = start_of(spec, 3, dtype)
     a[1] = 1 / 3 if norm == codes.NORM_CENTRED else 0.0
     g[1] = gram(a[1])
-    layers = Layers(law, x, a, g, dtype, keeps=True)
+    layers = Layers(spec, x, a, g, dtype, keeps=True)
     given = np.zeros((1, 1), dtype)
     kernel = body_of(cpu_layers.weighted_layers, body)
     record = layers.run(kernel, [0, 1], weights=(codes.GAUSSIAN, given))
@@ -763,7 +778,7 @@ def test_where_a_chain_stops(dtype, norm, body):
     )
     assert np.isfinite(record[[0, 2]]).all()
     # Two panels: the first one names the row.
-    wide = law_of(600, 4, 1, norm)
+    wide = layer_spec(600, 4, 1, norm)
     conditional = Layers(wide, start_of(wide, 3, dtype)[0], a, g, np.float64, keeps=False)
     record = conditional.run(body_of(cpu_layers.conditional_layers, body), [0, 1])
     np.testing.assert_array_equal(conditional.status, layers.status)
@@ -773,9 +788,9 @@ def test_where_a_chain_stops(dtype, norm, body):
 @BODIES
 @pytest.mark.parametrize("conditional", [True, False])
 def test_where_a_chain_leaves_the_range(conditional, body):
-    law = law_of(10, 2, 1, codes.NORM_NONE, 0.0, 1e60)
-    x, a, g = start_of(law, 1, np.float64)
-    layers = Layers(law, x, a, g, np.float64, keeps=not conditional)
+    spec = layer_spec(10, 2, 1, codes.NORM_NONE, 0.0, 1e60)
+    x, a, g = start_of(spec, 1, np.float64)
+    layers = Layers(spec, x, a, g, np.float64, keeps=not conditional)
     kernel = body_of(
         cpu_layers.conditional_layers if conditional else cpu_layers.weighted_layers, body
     )
@@ -789,10 +804,10 @@ def test_where_a_chain_leaves_the_range(conditional, body):
 @DTYPES
 def test_what_float32_does_not_resolve_stops_before_the_layer(dtype, body):
     """A pivot below 2^-13 of its entry is for float64 rows; a chain that has none goes on."""
-    law = law_of(100, 3, 1, codes.NORM_UNCENTRED)
-    x, a, g = start_of(law, 2, dtype)
+    spec = layer_spec(100, 3, 1, codes.NORM_UNCENTRED)
+    x, a, g = start_of(spec, 2, dtype)
     g[1] = 1.0 + np.diag([0.0, 1e-5, 1.0])
-    layers = Layers(law, x, a, g, dtype, keeps=False)
+    layers = Layers(spec, x, a, g, dtype, keeps=False)
     before = layers.grams[1].copy()
     layers.run(body_of(cpu_layers.conditional_layers, body), [0, 1], first_layer=8)
     assert not layers.status[0].any()
@@ -807,24 +822,24 @@ def test_what_float32_does_not_resolve_stops_before_the_layer(dtype, body):
 @DTYPES
 def test_rows_without_variance_end_panels(dtype, body):
     """The sixth row of the weights is zero: row 5 of the block, 5 or more of the layer."""
-    law = law_of(2 * numbers.BLOCK, 3)
-    x, a, g = start_of(law, 1, dtype)
-    layers = Layers(law, x, a, g, dtype, keeps=True)
+    spec = layer_spec(2 * numbers.BLOCK, 3)
+    x, a, g = start_of(spec, 1, dtype)
+    layers = Layers(spec, x, a, g, dtype, keeps=True)
     work, sums, kept = layers.work, np.zeros((2, layers.work.sums.size)), np.zeros((0, 0), dtype)
     sigma, draw = activation_of("tanh", dtype), draw_of(1, 0, 0)
-    w = np.ones((numbers.BLOCK, law.width), dtype)
+    w = np.ones((numbers.BLOCK, spec.width), dtype)
     w[5] = 0.0
     matrices = codes.GIVEN, w, layers.activations[0, 0], layers.xs[0], layers.activations[0, 1]
     multiply_rows = body_of(cpu_rows.multiply_rows, body)
     assert (
-        multiply_rows(sigma, law, *matrices, numbers.BLOCK, law.width, draw, work)
+        multiply_rows(sigma, spec, *matrices, numbers.BLOCK, spec.width, draw, work)
         == numbers.BLOCK + 5
     )
     multiply_panels = body_of(cpu_layers.multiply_panels, body)
-    assert multiply_panels(sigma, law, *matrices, 0, 2, numbers.BLOCK, draw, work, sums) == 5
+    assert multiply_panels(sigma, spec, *matrices, 0, 2, numbers.BLOCK, draw, work, sums) == 5
     # Equal samples, centred: no row has any.
-    cpu_rows.factorise(np.ones((3, 3)), law, work)
-    rows = sigma, law, layers.xs[0], kept
+    cpu_rows.factorise(np.ones((3, 3)), spec, work)
+    rows = sigma, spec, layers.xs[0], kept
     draw_panels = body_of(cpu_layers.draw_panels, body)
     assert draw_panels(*rows, 1, 2, numbers.BLOCK, draw, work, sums) == numbers.BLOCK
     fields = (
@@ -867,9 +882,9 @@ def test_helpers_of_a_block(dtype, body):
     after(cpu_blocks.keep_columns, block, columns, rows, first, out)
     np.testing.assert_array_equal(out[:, first : first + rows], values)
     np.testing.assert_array_equal(out[:, :first], x[:, :first])
-    law = law_of(300, 5)
+    spec = layer_spec(300, 5)
     scales = np.arange(numbers.BLOCK).astype(dtype)
-    after(cpu_rows.keep_normalised, block, law, rows, scales, first, out)
+    after(cpu_rows.keep_normalised, block, spec, rows, scales, first, out)
     np.testing.assert_array_equal(out[:, first : first + rows], values * scales[:rows])
 
 
@@ -880,27 +895,27 @@ def test_the_row_that_is_named_has_the_least_variance_beside_its_mean(body):
     view[:4, 20] = [1.0, 1.0, 1.0, 1.0 + 1e-12]
     view[:4, 40] = [1e6, 1e6, 1e6, 1e6 + 1e-9]
     named = body_of(cpu_rows.row_without_variance, body)
-    assert named(block, 0, 0, 64, law_of(64, 4)) == 40
-    assert named(block, 0, 0, 32, law_of(64, 4)) == 20
+    spec = layer_spec(64, 4)
+    assert named(block, 0, 0, 64, spec, True) == 40
+    assert named(block, 0, 0, 32, spec, True) == 20
     view[2, 50] = np.nan
-    assert named(block, 0, 0, 64, law_of(64, 4)) == 50
-    assert named(block, 0, 0, 64, law_of(64, 4, norm=codes.NORM_UNCENTRED)) == 50
+    assert named(block, 0, 0, 64, spec, True) == 50
+    assert named(block, 0, 0, 64, spec, False) == 50
 
 
 @BODIES
 def test_unpack_gram(body):
     """Tiles of the lower triangle become a symmetric matrix, divided by the width."""
-    law = law_of(8, 6)
     full = np.random.default_rng(1).integers(-9, 10, (8, 8)).astype(float)
     tiles = [full[i : i + 4, j : j + 4] for i in (0, 4) for j in range(0, i + 1, 4)]
     sums, out = np.concatenate(tiles).ravel(), np.zeros((6, 6))
-    assert body_of(cpu_blocks.unpack_gram, body)(sums, law, out)
+    assert body_of(cpu_blocks.unpack_gram, body)(sums, 8, out)
     np.testing.assert_array_equal(out, symmetric(sums, 6) / 8)
     # What belongs to padding does not count; what belongs to a column does.
     sums[47] = np.nan
-    assert body_of(cpu_blocks.unpack_gram, body)(sums, law, out)
+    assert body_of(cpu_blocks.unpack_gram, body)(sums, 8, out)
     sums[32] = np.inf
-    assert not body_of(cpu_blocks.unpack_gram, body)(sums, law, out)
+    assert not body_of(cpu_blocks.unpack_gram, body)(sums, 8, out)
 
 
 @BODIES
@@ -934,27 +949,27 @@ def test_gram_of_rows_reads_whole_groups_only(body):
 # --- the factors of linear chains without normalization
 
 
-def bartlett(law, layer, chain):
+def bartlett(spec, layer, chain):
     """The upper trapezoidal factor T of a Wishart matrix, from its addresses."""
-    columns = law.columns
+    columns = spec.columns
     every = np.arange(columns)
     draw = draw_of(layer, chain, codes.STREAM_FACTOR)
     t = np.triu(normals(every, every, draw, np.float64).T.astype(np.float64), 1)
     stream = np.uint32(codes.STREAM_CHI | np.uint32(CHAIN + chain))
-    for i in range(min(law.width, columns)):
-        t[i, i] = chi(law.width - i, i, layer, stream, *KEY)
-    t[law.width :] = 0.0
+    for i in range(min(spec.width, columns)):
+        t[i, i] = chi(spec.width - i, i, layer, stream, *KEY)
+    t[spec.width :] = 0.0
     return t
 
 
-def run_factors(body, law, factors, layers, log_start=0.25, exponents=None):
+def run_factors(body, spec, factors, layers, log_start=0.25, exponents=None):
     chains, columns = factors.shape[:2]
     exponents = np.zeros((chains, columns)) if exponents is None else exponents
     slots = np.arange(layers)
     record = np.full((chains, layers, columns, columns), np.nan)
     log_scales, log_pivots = np.zeros((chains, layers)), np.zeros((chains, layers, columns))
     body_of(wishart.factor_layers, body)(
-        law, factors, exponents, np.full(chains, log_start), CHAIN, 1, slots, record, log_scales,
+        spec, factors, exponents, np.full(chains, log_start), CHAIN, 1, slots, record, log_scales,
         log_pivots, *KEY, memory.work(columns, 1, np.float64),
     )  # fmt: skip
     return record, log_scales, log_pivots
@@ -966,14 +981,14 @@ def run_factors(body, law, factors, layers, log_start=0.25, exponents=None):
 )
 def test_factor_layers(body, width, columns, gain):
     """G = e^log_start (gain² / width)^l Fᵀ F, F = T_l ... T_1 F_0, of trace n and a log-scale."""
-    law = law_of(width, columns, norm=codes.NORM_NONE, gain=float(gain))
+    spec = layer_spec(width, columns, norm=codes.NORM_NONE, gain=float(gain))
     start = np.triu(np.random.default_rng(1).standard_normal((2, columns, columns)))
     start[0] *= 2.0**-100
-    record, log_scales, log_pivots = run_factors(body, law, start.copy(), 3)
+    record, log_scales, log_pivots = run_factors(body, spec, start.copy(), 3)
     for chain in range(2):
         f = start[chain]
         for layer in range(3):
-            f = bartlett(law, layer + 1, chain) @ f
+            f = bartlett(spec, layer + 1, chain) @ f
             common = math.exp(0.25) * (gain**2 / width) ** (layer + 1)
             exact = common * f.T @ f
             scaled = record[chain, layer]
@@ -991,22 +1006,22 @@ def test_factor_layers(body, width, columns, gain):
 
 
 def test_factors_of_more_columns_than_a_block_has_rows():
-    law = law_of(400, 260, norm=codes.NORM_NONE)
-    record, log_scales, _ = run_factors("compiled", law, np.eye(260)[None].copy(), 1)
-    t = bartlett(law, 1, 0)
+    spec = layer_spec(400, 260, norm=codes.NORM_NONE)
+    record, log_scales, _ = run_factors("compiled", spec, np.eye(260)[None].copy(), 1)
+    t = bartlett(spec, 1, 0)
     exact = math.exp(0.25) / 400 * t.T @ t
     np.testing.assert_allclose(record[0, 0] * np.exp(log_scales[0, 0]), exact, rtol=0, atol=1e-12)
 
 
 def test_factors_neither_over_nor_underflow():
     """Depth 20,000 of width 2: log-pivots fall by thousands, and add up as logarithms do."""
-    law = law_of(2, 2, norm=codes.NORM_NONE)
+    spec = layer_spec(2, 2, norm=codes.NORM_NONE)
     depth = 20_000
     record, log_scales, log_pivots = run_factors(
-        "compiled", law, np.eye(2)[None].copy(), depth, 0.0
+        "compiled", spec, np.eye(2)[None].copy(), depth, 0.0
     )
     assert np.isfinite(record).all()
-    steps = np.array([np.diag(bartlett(law, layer, 0)) for layer in range(1, 201)])
+    steps = np.array([np.diag(bartlett(spec, layer, 0)) for layer in range(1, 201)])
     exact = np.cumsum(2 * np.log(steps) - math.log(2), axis=0)
     np.testing.assert_allclose(log_pivots[0, :200], exact, rtol=0, atol=1e-10)
     assert log_pivots[0, -1].max() < -5000
@@ -1017,8 +1032,8 @@ def test_factors_neither_over_nor_underflow():
 
 @BODIES
 def test_a_factor_of_zero_stays_zero(body):
-    law = law_of(5, 2, norm=codes.NORM_NONE)
-    record, log_scales, log_pivots = run_factors(body, law, np.zeros((1, 2, 2)), 2)
+    spec = layer_spec(5, 2, norm=codes.NORM_NONE)
+    record, log_scales, log_pivots = run_factors(body, spec, np.zeros((1, 2, 2)), 2)
     assert not record.any()
     assert np.all(log_scales == -np.inf)
     assert np.all(log_pivots == -np.inf)
@@ -1044,9 +1059,9 @@ def test_write_factor(body):
 
 @BODIES
 def test_log_of_factors(body):
-    law = law_of(50, 4, gain=-3.0)
+    spec = layer_spec(50, 4, gain=-3.0)
     expected = 0.5 + 7 * math.log(9 / 50)
-    assert body_of(wishart.log_of_factors, body)(law, 0.5, 7) == pytest.approx(expected, rel=1e-14)
+    assert body_of(wishart.log_of_factors, body)(spec, 0.5, 7) == pytest.approx(expected, rel=1e-14)
 
 
 # --- moments
@@ -1071,17 +1086,17 @@ def test_update_moments(body):
 @pytest.mark.parametrize("skip", [0.0, 0.5])
 @pytest.mark.parametrize("panel", [256, 512])
 def test_python_bodies_of_layers_agree_with_their_machine_code(dtype, skip, panel):
-    law = law_of(300, 3, 1, codes.NORM_CENTRED, skip)
-    x, a, g = start_of(law, 2, dtype)
+    spec = layer_spec(300, 3, 1, codes.NORM_CENTRED, skip)
+    x, a, g = start_of(spec, 2, dtype)
     tolerance = {"rtol": 0, "atol": 200 * np.finfo(dtype).eps}
-    pairs = [Layers(law, x, a, g, dtype, keeps=False, panel=panel) for _ in range(2)]
+    pairs = [Layers(spec, x, a, g, dtype, keeps=False, panel=panel) for _ in range(2)]
     runs = [
         pairs[0].run(cpu_layers.conditional_layers, [0, 1]),
         pairs[1].run(cpu_layers.conditional_layers.py_func, [0, 1]),
     ]
     np.testing.assert_allclose(*runs, **tolerance)
     for choice in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER):
-        pairs = [Layers(law, x, a, g, dtype, keeps=True, panel=panel) for _ in range(2)]
+        pairs = [Layers(spec, x, a, g, dtype, keeps=True, panel=panel) for _ in range(2)]
         given = (choice, np.zeros((1, 1), dtype))
         runs = [
             pairs[0].run(cpu_layers.weighted_layers, [0, 1], weights=given),
@@ -1092,46 +1107,48 @@ def test_python_bodies_of_layers_agree_with_their_machine_code(dtype, skip, pane
 
 @DTYPES
 def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
-    law = law_of(300, 3)
-    x, a, g = start_of(law, 1, dtype)
+    spec = layer_spec(300, 3)
+    x, a, g = start_of(spec, 1, dtype)
     sigma = activation_of("tanh", dtype)
     w = np.zeros((512, 300), dtype)
     w[:300] = np.random.default_rng(3).standard_normal((300, 300))
-    layers = Layers(law, x, a, g, dtype, keeps=True)
+    layers = Layers(spec, x, a, g, dtype, keeps=True)
     work, kept = layers.work, np.zeros((0, 0), dtype)
     results = []
     for body in ("compiled", "python"):
         drawn, multiplied = np.zeros((2, 2, work.sums.size))
-        cpu_rows.factorise(g[0], law, work)
+        cpu_rows.factorise(g[0], spec, work)
         body_of(cpu_layers.draw_panels, body)(
-            sigma, law, layers.xs[0], kept, 0, 2, 256, draw_of(1, 0, 0), work, drawn
+            sigma, spec, layers.xs[0], kept, 0, 2, 256, draw_of(1, 0, 0), work, drawn
         )
         for choice, given in ((codes.GAUSSIAN, w[:1, :1]), (codes.GIVEN, w)):
             body_of(cpu_layers.multiply_panels, body)(
-                sigma, law, choice, given, layers.activations[0, 0], layers.xs[0],
+                sigma, spec, choice, given, layers.activations[0, 0], layers.xs[0],
                 layers.activations[0, 1], 0, 2, 256, draw_of(1, 0, 0), work, multiplied,
             )  # fmt: skip
         for sums in (drawn, multiplied):
             out = np.zeros((3, 3))
-            assert body_of(cpu_layers.merge_panels, body)(sums, law, np.zeros(sums.shape[1]), out)
+            assert body_of(cpu_layers.merge_panels, body)(
+                sums, spec.width, np.zeros(sums.shape[1]), out
+            )
             results.append(out)
     np.testing.assert_array_equal(results[:2], results[2:])
 
 
 @FLOAT64
 def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
-    law = law_of(300, 3)
-    x, a, g = start_of(law, 1, dtype)
+    spec = layer_spec(300, 3)
+    x, a, g = start_of(spec, 1, dtype)
     sigma = activation_of("tanh", dtype)
-    layers = Layers(law, x, a, g, dtype, keeps=True)
+    layers = Layers(spec, x, a, g, dtype, keeps=True)
     work, kept = layers.work, np.zeros((0, 0), dtype)
     draw = draw_of(1, 0, 0)
     w = np.random.default_rng(3).standard_normal((512, 300)).astype(dtype)
     sums = []
     for body in ("compiled", "python"):
-        cpu_rows.factorise(g[0], law, work)
+        cpu_rows.factorise(g[0], spec, work)
         degenerate = body_of(cpu_rows.draw_rows, body)(
-            sigma, law, layers.xs[0], kept, 0, 300, draw, work.block, work.scales,
+            sigma, spec, layers.xs[0], kept, 0, 300, draw, work.block, work.scales,
             work.partial, work.sums, work.factor, work.regular,
         )  # fmt: skip
         assert degenerate == -1
@@ -1139,7 +1156,7 @@ def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
         for choice in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER, codes.GIVEN):
             given = w if choice == codes.GIVEN else w[:1, :1].copy()
             degenerate = body_of(cpu_rows.multiply_rows, body)(
-                sigma, law, choice, given, layers.activations[0, 0], layers.xs[0],
+                sigma, spec, choice, given, layers.activations[0, 0], layers.xs[0],
                 layers.activations[0, 1], 0, 300, draw, work,
             )  # fmt: skip
             assert degenerate == -1
@@ -1167,13 +1184,24 @@ def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
 )
 def test_activations_inside_a_layer(name, dtype):
     """Every activation as layers call it, on one block."""
-    law = law_of(128, 4, norm=codes.NORM_UNCENTRED)
+    spec = layer_spec(128, 4, norm=codes.NORM_UNCENTRED)
     work = memory.work(4, 1, dtype)
     block, values = blocked(128, 4, dtype, 9)
     work.block[:] = block
     sigma = activation_of(name, dtype)
     finishing = np.zeros((0, 0), dtype), work.block, work.scales
-    assert cpu_rows.finish_block(sigma, law, 0, 128, np.zeros((1, 1), dtype), *finishing) == -1
+    assert (
+        cpu_rows.finish_block(
+            sigma,
+            spec,
+            spec.norm == codes.NORM_CENTRED,
+            0,
+            128,
+            np.zeros((1, 1), dtype),
+            *finishing,
+        )
+        == -1
+    )
     exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, numbers.STRIDE)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
@@ -1182,13 +1210,16 @@ def test_activations_inside_a_layer(name, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_an_activation_by_its_address_is_the_activation(dtype):
     """Kernels compiled for one activation, and for all, have the same bits."""
-    law, nowhere = law_of(128, 4), np.zeros((0, 0), dtype)
+    spec, nowhere = layer_spec(128, 4), np.zeros((0, 0), dtype)
     blocks = []
     for sigma in (sigma_of(Activation.named("gelu")), activation_of("gelu", dtype)):
         work = memory.work(4, 1, dtype)
         work.block[:], _ = blocked(128, 4, dtype, 9)
         finishing = nowhere, nowhere, work.block, work.scales
-        assert cpu_rows.finish_block(sigma, law, 0, 128, *finishing) == -1
+        assert (
+            cpu_rows.finish_block(sigma, spec, spec.norm == codes.NORM_CENTRED, 0, 128, *finishing)
+            == -1
+        )
         blocks.append(work.block)
     np.testing.assert_array_equal(*blocks)
     assert isinstance(sigma, Apart)
@@ -1200,11 +1231,21 @@ def test_what_an_activation_raises_comes_through():
             raise ValueError("too large")
         return x
 
-    law, nowhere, work = law_of(128, 4), np.zeros((0, 0)), memory.work(4, 1, np.float64)
+    spec, nowhere, work = layer_spec(128, 4), np.zeros((0, 0)), memory.work(4, 1, np.float64)
     work.block[:], _ = blocked(128, 4, np.float64, 9)
     sigma = cpu_rows.activation(sigma_of(Activation(picky)), "float64")
     with pytest.raises(ValueError, match="too large"):
-        cpu_rows.finish_block(sigma, law, 0, 128, nowhere, nowhere, work.block, work.scales)
+        cpu_rows.finish_block(
+            sigma,
+            spec,
+            spec.norm == codes.NORM_CENTRED,
+            0,
+            128,
+            nowhere,
+            nowhere,
+            work.block,
+            work.scales,
+        )
 
 
 def test_loops_are_compiled_for_the_widest_vectors_and_a_stack_of_whole_lines():

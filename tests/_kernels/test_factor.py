@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import semidefinite_cholesky
+from oracle import layer_spec, semidefinite_cholesky
 
 from bnmc import Chain, simulate
 from bnmc._kernels.cpu import blocks, factor, layers, memory, numbers
@@ -120,7 +120,7 @@ def test_a_panel_is_extended_whatever_the_parts(python):
 def test_rows_of_tiles_are_merged_whatever_the_parts(python):
     """Of integers, whose sums are exact; a matrix that is not finite in its last row is told."""
     columns, panels, width = 22, 3, 8
-    law = codes.Law(width, columns, columns, codes.NORM_NONE, 0.0, 1.0, 0.0)
+    spec = layer_spec(width, columns, norm=codes.NORM_NONE)
     rng = np.random.default_rng(5)
     sums = rng.integers(-9, 9, (panels, memory.tile_sums(columns))).astype(np.float64)
     merge = body_of(layers.merge_tiles, python)
@@ -134,13 +134,13 @@ def test_rows_of_tiles_are_merged_whatever_the_parts(python):
                 if column <= row < columns:
                     exact[row, column] = exact[column, row] = tile[row - i, column - j]
     total, gram = np.ones(memory.tile_sums(columns)), np.zeros((columns, columns))
-    assert all(merge(sums, law, total, gram, *part) for part in ((2, 6), (0, 1), (1, 2)))
+    assert all(merge(sums, spec.width, total, gram, *part) for part in ((2, 6), (0, 1), (1, 2)))
     np.testing.assert_array_equal(gram, exact)
     sums[1, -16] = np.inf
-    assert merge(sums, law, total, gram, 0, 5)
-    assert not merge(sums, law, total, gram, 0, 6)
+    assert merge(sums, spec.width, total, gram, 0, 5)
+    assert not merge(sums, spec.width, total, gram, 0, 6)
     sums[1, -16], sums[2, 0] = 0.0, np.nan
-    assert not merge(sums, law, total, gram, 0, 6)
+    assert not merge(sums, spec.width, total, gram, 0, 6)
 
 
 def test_least_pivots_of_several_panels():
@@ -173,9 +173,8 @@ def test_products_of_more_columns_than_a_slab(columns):
 
     view[:columns, :64] = values
     blocks.add_gram(work.block, columns, 64, work.partial, work.sums)
-    law = codes.Law(64, columns, columns, codes.NORM_NONE, 0.0, 1.0, 0.0)
     gram = np.zeros((columns, columns))
-    assert blocks.unpack_gram(work.sums, law, gram)
+    assert blocks.unpack_gram(work.sums, 64, gram)
     np.testing.assert_array_equal(gram, values @ values.T / 64)
 
     before = rng.integers(-3, 4, (columns, 64)).astype(np.float32)

@@ -69,12 +69,11 @@ CALLS = """
 import numpy as np
 from bnmc import Activation
 from bnmc._kernels.cpu import layers
-from bnmc._kernels.scalar import codes
 factor = 1.5
 functions = [lambda x: factor * x, lambda x: x * x * x]
 if {reverse}: functions.reverse()
-gram, law = np.zeros((2, 2)), codes.Law(8, 2, 2, codes.NORM_NONE, 0.0, 1.0, 0.0)
-assert layers.merge_panels(np.ones((3, 16)), law, np.zeros(16), gram)
+gram = np.zeros((2, 2))
+assert layers.merge_panels(np.ones((3, 16)), 8, np.zeros(16), gram)
 report(gram.tobytes().hex(), *(float(Activation(one)(2.0)) for one in functions))
 """
 

@@ -10,7 +10,7 @@ from oracle import FORMULAS, gram, semidefinite_cholesky
 
 import bnmc
 from bnmc._kernels.cpu import pairs as cpu_pairs
-from bnmc.chain.compiled import law_of
+from bnmc.chain.compiled import spec_of
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.pairs import APART, Pairs
@@ -301,7 +301,7 @@ def test_an_activation_that_overflows_is_an_error(plain_python):
 
 def test_the_law_of_a_pair_is_that_of_the_chain():
     chain = bnmc.Chain(5, 3, "tanh", norm="batch-uncentred", eps=1e-3, gain=2.0)
-    law = law_of(chain)
+    law = spec_of(chain)
     assert (law.width, law.batch, law.columns, law.gain, law.eps) == (5, 3, 3, 2.0, 1e-3)
 
 

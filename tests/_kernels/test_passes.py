@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from oracle import layer_spec
 
 from bnmc._kernels.cpu import memory, numbers, passes
 from bnmc._kernels.scalar import codes
@@ -45,8 +46,7 @@ def test_moments_of_neighbours_cancel_no_mean(body, dtype):
 def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     """Shift and scale of each group of rows, (width, columns), and the event."""
     width, columns = values.shape
-    law = codes.Law(width, columns, columns, codes.NORM_NONE, 0.0, 1.0, 1.0)
-    style = codes.Style(codes.NORM_FIRST, codes.NORM_NONE, groups, centred, eps, 0.0, False)
+    spec = layer_spec(width, columns, norm=codes.NORM_NONE, eps=eps, groups=groups, centred=centred)
     panels = -(-width // panel)
     room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
     room.moments[:] = np.nan
@@ -58,8 +58,8 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
             rows = values[start : start + numbers.BLOCK]
             block[:] = 1e9  # what is beyond the rows counts for nothing
             block.reshape(-1, numbers.STRIDE)[:columns, : len(rows)] = rows.T
-            add(style, law, panel, number, start, len(rows), block, scratch, room.moments)
-    event, column = merge(style, law, panel, block, room)
+            add(spec, panel, number, start, len(rows), block, scratch, room.moments)
+    event, column = merge(spec, panel, block, room)
     return room.shift, room.scale, event, column
 
 

@@ -20,52 +20,48 @@ def sigma_of(activation: Activation) -> Sigma:
     return known
 
 
-def law_of(chain: Chain, inputs: int = 1) -> codes.Law:
-    """Return the parameters of a chain for kernels, with `inputs` batches side by side.
-
-    If the chain is not row by row (`Chain.is_row_by_row`), the law specifies the part of the
-    covariance of the rows of W a that the norm ignores, and `style_of` specifies the rest. The code
-    of a norm over the features is then that of no norm. Unless the norm ignores the scale, eps is
-    not 0.
-    """
-    norm = chain.normalization
-    columns = chain.batch * inputs
-    if chain.is_row_by_row:
-        return codes.Law(
-            chain.width, chain.batch, columns, norm.code, chain.skip, chain.gain, chain.eps
-        )
-    code, gain = norm.code, chain.gain
-    if chain.order_code == codes.ACTIVATION_FIRST and chain.shows_bias:
-        code = codes.NORM_NONE  # rows of W a are centred if those of a are, rows of W a + b are not
-    first = chain.order_code == codes.NORM_FIRST
-    if first and chain.skip == 0.0 and norm.hides_scale(chain.eps) and not chain.shows_bias:
+def spec_of(chain: Chain, inputs: int = 1) -> codes.LayerSpec:
+    """Return what kernels know of a layer of a chain, with `inputs` batches side by side."""
+    norm, order = chain.normalization, chain.order_code
+    hides_scale, gain = norm.hides_scale(chain.eps) and chain.skip == 0.0, chain.gain
+    if hides_scale and not norm.acts_on_rows and order == codes.NORM_FIRST and not chain.shows_bias:
         gain = 1.0  # squares of large and small numbers leave the range of float32
-    return codes.Law(chain.width, chain.batch, columns, code, chain.skip, gain, 1.0)
-
-
-def style_of(chain: Chain) -> codes.Style:
-    """Return the parameters of layers that the law of a chain does not contain."""
-    norm = chain.normalization
-    return codes.Style(
-        chain.order_code,
-        norm.code,
-        norm.groups if norm.axis == "features" else 0,
-        norm.centred,
-        chain.eps,
+    return codes.LayerSpec(
+        chain.width,
+        chain.batch,
+        chain.batch * inputs,
+        chain.fan_in,
+        chain.weight_law.code,
+        gain,
+        chain.skip,
         math.sqrt(chain.bias_variance) if chain.shows_bias else 0.0,
         chain.weight_law.uniform_bias,
+        order,
+        norm.code,
+        0 if norm.acts_on_rows else norm.groups,
+        norm.centred,
+        chain.eps,
+        # After an activation, rows of W a are centred if those of a are, but not rows of W a + b.
+        norm.hides_common_part and not (order == codes.ACTIVATION_FIRST and chain.shows_bias),
+        hides_scale and chain.is_row_by_row,
     )
 
 
-def law_of_start(law: codes.Law, order: int = codes.NORM_FIRST) -> codes.Law:
-    """Return the law of a layer 0 that is drawn given its covariance, as if that were G.
+def spec_of_start(spec: codes.LayerSpec) -> codes.LayerSpec:
+    """Return the spec of a layer 0 that is drawn given its covariance, as if that were G.
 
     Layer 0 uses gain 1.  Its skip connection has no effect, as x is zero before it.  If the
     activation comes before the norm, the input of layer 0 need not be centred.
     """
-    if order == codes.ACTIVATION_FIRST:
-        return law._replace(gain=1.0, norm=codes.NORM_NONE)
-    return law._replace(gain=1.0)
+    hides_common = spec.hides_common and spec.order != codes.ACTIVATION_FIRST
+    return spec._replace(gain=1.0, hides_common=hides_common)
+
+
+def norm_of_factor(spec: codes.LayerSpec) -> int:
+    """Return the code of the norm for which kernels of a GPU factorise covariances."""
+    if spec.hides_common:
+        return codes.NORM_CENTRED
+    return codes.NORM_NONE if spec.norm == codes.NORM_CENTRED else spec.norm
 
 
 def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:

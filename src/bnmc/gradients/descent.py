@@ -13,7 +13,7 @@ from bnmc._kernels.cpu.blocks import unpack_gram
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import slope_of
 from bnmc.errors import NonFiniteError
@@ -58,12 +58,12 @@ class Descent:
         buffers: dict[tuple[str, str], Buffers],
     ) -> None:
         self.chain, self.inputs, self.number = chain, inputs, number
-        self.law, self.lift = law_of(chain, inputs), 0
+        self.spec, self.lift = spec_of(chain, inputs), 0
         if splits_scale(chain):
-            self.law, self.lift = lifted(self.law)
+            self.spec, self.lift = lifted(self.spec)
         self.stage = codes.TOP
         self.log_scale = 0.0
-        columns = self.law.columns
+        columns = self.spec.columns
         self.state = np.zeros((2, columns, columns))
         self._hidden = hidden
         self._dtype = dtype
@@ -113,21 +113,21 @@ class Descent:
         rows_given = np.zeros((0, 1)) if given is None else given
         draws = [codes.Draw(layer, stream, *self._keys) for stream in self._streams[:2]]
         if own.frame is not None:
-            orthogonal.orthogonal_factor(self.law, self._panel, draws[0], own.forward, own.frame)
+            orthogonal.orthogonal_factor(self.spec, self._panel, draws[0], own.forward, own.frame)
         tiles = own.totals.shape[1]
         own.totals[:] = 0.0
-        for first in range(0, self.law.width, self._panel):
-            last = min(first + self._panel, self.law.width)
+        for first in range(0, self.spec.width, self._panel):
+            last = min(first + self._panel, self.spec.width)
             backward.top_pass(
-                self.law, rows_given, x.astype(forward, copy=False), first, last, *draws,
+                self.spec, rows_given, x.astype(forward, copy=False), first, last, *draws,
                 own.forward.factor, own.forward.regular, own.rows, own.blocks,
             )  # fmt: skip
             own.totals[1, : own.blocks.gram_sums.size] += own.blocks.gram_sums
             own.totals[2, :tiles] += own.blocks.cross_sums
             own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
-        if not unpack_gram(own.totals[1], self.law, self.state[0]):
+        if not unpack_gram(own.totals[1], self.spec.width, self.state[0]):
             raise NonFiniteError(self.number, layer, "gradient")
-        backward.unpack_cross(own.totals[2], self.law, self.state[1])
+        backward.unpack_cross(own.totals[2], self.spec, self.state[1])
         if own.frame is not None:
             orthogonal_backward.turn_cross(own.frame.inverse, self.state[1])
         self.stage = codes.TOP
@@ -136,8 +136,8 @@ class Descent:
         if not self._hidden:
             return self.state.copy()
         of_hidden = np.zeros_like(self.state[:1])
-        backward.unpack_cross(own.totals[3], self.law, of_hidden[0])
-        of_hidden /= backward.unit_of(gram_before, self.law, own.solve)
+        backward.unpack_cross(own.totals[3], self.spec, of_hidden[0])
+        of_hidden /= backward.unit_of(gram_before, self.spec, own.solve)
         return np.concatenate([self.state, of_hidden])
 
     def readout(
@@ -153,9 +153,10 @@ class Descent:
             The normals that gave them.
         """
         own = self._pick("float64")
-        seen = self.law._replace(norm=codes.NORM_NONE)
-        backward.factorise_seen(gram, False, seen, own.solve, own.solve.basis, own.solve.in_basis)
-        columns = self.law.columns
+        backward.factorise_seen(
+            gram, False, self.spec, own.solve, own.solve.basis, own.solve.in_basis
+        )
+        columns = self.spec.columns
         normals = np.zeros((classes, columns))
         draw = codes.Draw(layer, self._streams[2], *self._keys)
         block = own.blocks.values
@@ -176,8 +177,8 @@ class Descent:
         exponent = int(np.frexp(largest)[1]) if largest > 0.0 else 0
         scaled = np.ldexp(gradient, -exponent)
         self.log_scale = float(exponent)
-        self.state[0] = scaled.T @ scaled / self.law.width
-        self.state[1] = normals.T @ scaled / self.law.width
+        self.state[0] = scaled.T @ scaled / self.spec.width
+        self.state[1] = normals.T @ scaled / self.spec.width
         self.stage = codes.READOUT
 
     # --- for kernels of another device
@@ -191,7 +192,7 @@ class Descent:
 
     def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
         """Return δ of a layer as `above`, given rows, (columns, >= width)."""
-        columns, count = memory.padded(len(rows)), memory.stride(self.law.width) // BLOCK
+        columns, count = memory.padded(len(rows)), memory.stride(self.spec.width) // BLOCK
         above: FloatArray = np.zeros((count, columns, STRIDE), rows.dtype)
         whole = rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK)
         above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
@@ -199,9 +200,9 @@ class Descent:
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
-        solve, columns = self._pick("float64").solve, self.law.columns
-        centred = self.law.norm == codes.NORM_CENTRED and self.stage != codes.READOUT
-        backward.factorise_seen(gram, centred, self.law, solve, solve.basis, solve.in_basis)
+        solve, columns = self._pick("float64").solve, self.spec.columns
+        centred = self.spec.norm == codes.NORM_CENTRED and self.stage != codes.READOUT
+        backward.factorise_seen(gram, centred, self.spec, solve, solve.basis, solve.in_basis)
         basis: NDArray[np.float64] = np.tril(solve.basis[:columns, :columns]) * solve.in_basis
         return basis
 
@@ -274,7 +275,7 @@ class Descent:
         kernel(
             backward.activation(sigma_of(self.chain.activation), *dtypes),
             backward.derivative(slope_of(self.chain.activation), *dtypes),
-            self.law, self.lift, self.stage, layer, grams, ratios,
+            self.spec, self.lift, self.stage, layer, grams, ratios,
             xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2],
             *self._keys, self._panel, states, log_scales,
             own.forward, own.solve, own.rows, own.blocks, own.totals, status,
@@ -305,7 +306,7 @@ class Descent:
 
     def _factorise(self, gram: NDArray[np.float64], own: Buffers) -> float:
         work = own.forward
-        least: float = rows.factorise(gram, self.law, work)
+        least: float = rows.factorise(gram, self.spec, work)
         return least
 
     def _pick(self, forward: str) -> Buffers:

@@ -29,7 +29,7 @@ from bnmc._kernels.gpu.stops import (
 )
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.compiled import norm_of_factor, raise_stopped, sigma_of, spec_of
 from bnmc.chain.slopes import slope_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
@@ -67,8 +67,9 @@ BLOCKS_OF_PROCESSOR = 2
 def _kernels(chain: Chain, inputs: int, dtype: str) -> BackwardKernels:
     """Return the kernels of a chain."""
     spec = Spec(
-        chain.batch * inputs, chain.batch, law_of(chain, inputs).norm, chain.skip != 0.0, False,
-        dtype, sigma_of(chain.activation).digest, slope=slope_of(chain.activation).digest,
+        chain.batch * inputs, chain.batch, norm_of_factor(spec_of(chain, inputs)),
+        chain.skip != 0.0, False, dtype,
+        sigma_of(chain.activation).digest, slope=slope_of(chain.activation).digest,
     )  # fmt: skip
     return backward_kernels_of(spec)
 
@@ -204,7 +205,7 @@ class GpuLaunch:
     ) -> None:  # fmt: skip
         self.task, self.descents, self.stretch = task, descents, stretch
         self.last, self.layers, self.first_chain = last, last - stretch.first, first_chain
-        self.law, self.lift = descents[0].law, descents[0].lift
+        self.spec, self.lift = descents[0].spec, descents[0].lift
         #: Precision of the rows.
         self.dtype = self._dtype()
         self.kernels = self._kernels()
@@ -289,7 +290,7 @@ class GpuLaunch:
 
     def _arrays(self, matrices: int) -> Arrays:
         """Copy the layers, and the states of the chains, to the device."""
-        law, stretch, layers, dtype = self.law, self.stretch, self.layers, self.dtype
+        law, stretch, layers, dtype = self.spec, self.stretch, self.layers, self.dtype
         count, n, shape = len(self.descents), law.columns, self.kernels.shape
         grams = np.ascontiguousarray(stretch.grams[:, : layers + 1])
         units = stretch.units[:, : layers + 1]
@@ -342,8 +343,8 @@ class GpuLaunch:
 
     def _scales(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the scale of the rows h of each layer, in place of the gain if N ignores it."""
-        law = self.law
-        if law.norm == codes.NORM_NONE or law.skip != 0.0 or law.eps != 0.0:
+        law = self.spec
+        if not law.hides_scale:
             return np.full(grams.shape[:2], law.gain)
         largest = np.diagonal(grams, axis1=-2, axis2=-1).max(axis=-1)
         scales: NDArray[np.float64] = np.ldexp(1.0, -(np.frexp(largest)[1] // 2))
@@ -366,7 +367,7 @@ class GpuLaunch:
 
     def _at_top(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
         """Return what launches the kernels of the last layer."""
-        law, results = self.law, (arrays.record, arrays.factors, arrays.status)
+        law, results = self.spec, (arrays.record, arrays.factors, arrays.status)
 
         def top(stage: int, *address: int) -> tuple[Any, ...]:
             return (
@@ -379,7 +380,7 @@ class GpuLaunch:
 
     def _tasks(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
         """Return what launches the kernels of a layer, given its stage, number, place and step."""
-        law, of_layers = self.law, (arrays.grams, arrays.scales)
+        law, of_layers = self.spec, (arrays.grams, arrays.scales)
         of_sums = arrays.sums, arrays.arrived
         results = arrays.record, arrays.factors, arrays.status
 
@@ -407,7 +408,7 @@ class GpuLaunch:
     @property
     def _gain(self) -> float:
         """The factor of W in the units of the rows."""
-        return self.law.gain
+        return self.spec.gain
 
     @property
     def _keys(self) -> tuple[np.uint32, np.uint32]:
@@ -419,7 +420,7 @@ class GpuLaunch:
         """Return a function that launches a kernel, given what `arguments` takes."""
         count, shape = len(self.descents), self.kernels.shape
         blocks = -(-BLOCKS_OF_PROCESSOR * processors() // count)
-        parts = min(shape.tiles(self.law.width), MOST_RANGES, blocks)
+        parts = min(shape.tiles(self.spec.width), MOST_RANGES, blocks)
         # Prepared once: a layer may be as short as the launch of a kernel by Python.
         start = ready(
             kernel, (parts, count), shape.threads, self.kernels.room.bytes, 0,

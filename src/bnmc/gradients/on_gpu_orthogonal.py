@@ -19,7 +19,7 @@ from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, sigma_of
+from bnmc.chain.compiled import norm_of_factor, sigma_of, spec_of
 from bnmc.chain.slopes import slope_of
 from bnmc.gradients.on_gpu import Arrays, GpuLaunch, GpuPass, GpuTask
 
@@ -29,8 +29,9 @@ __all__ = ["GpuOrthogonalTask"]
 def _kernels(chain: Chain, inputs: int, dtype: str) -> BackwardOrthogonal:
     """Return the kernels of a chain."""
     spec = Spec(
-        chain.batch * inputs, chain.batch, law_of(chain, inputs).norm, chain.skip != 0.0, False,
-        "float64", sigma_of(chain.activation).digest, slope=slope_of(chain.activation).digest,
+        chain.batch * inputs, chain.batch, norm_of_factor(spec_of(chain, inputs)),
+        chain.skip != 0.0, False, "float64",
+        sigma_of(chain.activation).digest, slope=slope_of(chain.activation).digest,
         narrow=dtype == "float32",
     )  # fmt: skip
     return backward_orthogonal_of(spec)
@@ -69,11 +70,11 @@ class _OrthogonalLaunch(GpuLaunch):
         bases = super()._bases_of(seen)
         # A Gram matrix of `width` rows has no larger rank.
         for basis in bases:
-            basis[:, np.flatnonzero(np.diagonal(basis))[self.law.width :]] = 0.0
+            basis[:, np.flatnonzero(np.diagonal(basis))[self.spec.width :]] = 0.0
         return bases
 
     def _start(self, arrays: Arrays, hidden: bool) -> None:
-        count, n = len(self.descents), self.law.columns
+        count, n = len(self.descents), self.spec.columns
 
         def empty(*lengths: int) -> Any:
             return numba_cuda.device_array((count, *lengths), np.float64)
@@ -84,7 +85,7 @@ class _OrthogonalLaunch(GpuLaunch):
         super()._start(arrays, hidden)
 
     def _at_top(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
-        law, results = self.law, (arrays.record, arrays.factors, arrays.status)
+        law, results = self.spec, (arrays.record, arrays.factors, arrays.status)
 
         def top(stage: int, *address: int) -> tuple[Any, ...]:
             return (
@@ -96,7 +97,7 @@ class _OrthogonalLaunch(GpuLaunch):
         return [self._orthogonalise(arrays, False), self._prepared(self.kernels.top, top)]
 
     def _tasks(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
-        law, of_layers = self.law, (arrays.grams, arrays.scales)
+        law, of_layers = self.spec, (arrays.grams, arrays.scales)
         of_sums = arrays.sums, arrays.arrived
         results = arrays.record, arrays.factors, arrays.status
 
@@ -134,7 +135,7 @@ class _OrthogonalLaunch(GpuLaunch):
                 return (
                     arrays.grams, arrays.scales, arrays.state, arrays.basis, self.inverse,
                     self.work, self.root, self.regular, self.powers, self.leasts, arrays.sums,
-                    arrays.arrived, arrays.status, self.law.width, with_rest, number, stage,
+                    arrays.arrived, arrays.status, self.spec.width, with_rest, number, stage,
                     self.first_chain, *address, *self._keys,
                 )  # fmt: skip
 

@@ -29,7 +29,7 @@ from bnmc._kernels.gpu.shape import DRAWN, MOST_RANGES, Shape, Spec
 from bnmc._kernels.gpu.stops import STOPPED_FLAT
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, raise_stopped, sigma_of, style_of
+from bnmc.chain.compiled import norm_of_factor, raise_stopped, sigma_of, spec_of
 from bnmc.chain.slopes import slope_of
 from bnmc.gradients.directions import GivenRows
 from bnmc.gradients.forward import Stretch
@@ -53,8 +53,8 @@ def _spec(chain: Chain, inputs: int, dtype: str) -> Spec:
     """Return the properties for which kernels of the backward pass are compiled."""
     passing = GpuPasses.passing(chain, DRAWN)
     return Spec(
-        chain.batch * inputs, chain.batch, law_of(chain, inputs).norm, chain.skip != 0.0, False,
-        "float64", sigma_of(chain.activation).digest,
+        chain.batch * inputs, chain.batch, norm_of_factor(spec_of(chain, inputs)),
+        chain.skip != 0.0, False, "float64", sigma_of(chain.activation).digest,
         passing=passing._replace(is_convolved=chain.convolution is not None),
         slope=slope_of(chain.activation).digest, narrow=dtype == "float32",
     )  # fmt: skip
@@ -86,7 +86,7 @@ class GpuPassesTask(GpuTask):
 
 
 def _groups(chain: Chain) -> int:
-    return max(1, style_of(chain).groups)
+    return max(1, spec_of(chain).groups)
 
 
 def _sums_of(chain: Chain, shape: Shape) -> int:
@@ -143,7 +143,6 @@ class _PassesLaunch(GpuLaunch):
         self.forward: Kernels = kernels_of(
             spec._replace(slope="", passing=GpuPasses.passing(task.chain, DRAWN))
         )
-        self.style = style_of(task.chain)
         #: Launches per layer, but for the one of the top.
         self.launches = 4 if spec.needs_moments else 2
         return backward_passes_of(spec)
@@ -181,7 +180,7 @@ class _PassesLaunch(GpuLaunch):
         return numba_cuda.to_device(np.ldexp(rows, -exponents[:, None, None]))
 
     def _tasks(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
-        chain, law, kernels, eps = self.task.chain, self.law, self.kernels, self.style.eps
+        chain, law, kernels, eps = self.task.chain, self.spec, self.kernels, self.spec.eps
         count, n, groups = len(self.descents), law.columns, _groups(chain)
         of_layers, keys = (arrays.grams, arrays.scales), self._keys
         of_sums = arrays.sums, arrays.arrived
@@ -190,7 +189,7 @@ class _PassesLaunch(GpuLaunch):
         one_tap = every_tap = numba_cuda.to_device(np.arange(n, dtype=np.int64)[None])
         if chain.convolution is not None:
             every_tap = numba_cuda.to_device(chain.convolution.neighbours(n))
-        constant = math.sqrt(law.width) * self.style.bias / chain.gain if self.style.bias else 0.0
+        constant = math.sqrt(law.width) * self.spec.bias / chain.gain if self.spec.bias else 0.0
 
         def empty(*lengths: int) -> Any:
             return numba_cuda.device_array((count, *lengths), np.float64)
@@ -200,7 +199,7 @@ class _PassesLaunch(GpuLaunch):
 
         def of_stage(stage: int) -> tuple[int, float, float, float, Any]:
             # Only the gradient through a norm at the state's own place has sums of zero.
-            if stage == codes.INNER and self.style.order != codes.NORM_FIRST:
+            if stage == codes.INNER and self.spec.order != codes.NORM_FIRST:
                 stage = codes.TOP
             # A readout has no gain, no skip connection and no bias.
             if stage == codes.READOUT:
@@ -246,7 +245,7 @@ class _PassesLaunch(GpuLaunch):
         self, arrays: Arrays, of_norm: tuple[Any, Any]
     ) -> Callable[[int, int, int, int], None]:
         """Return what launches the kernel of the forward pass that measures the samples."""
-        law, shape, count = self.law, self.forward.shape, len(self.descents)
+        law, shape, count = self.spec, self.forward.shape, len(self.descents)
         places = segments_of(shape, law.width, _groups(self.task.chain))
         segments = numba_cuda.device_array((count, places, 2, law.columns), np.float64)
         seen = self._seen(self.stretch.grams[:, : self.layers])
@@ -261,8 +260,8 @@ class _PassesLaunch(GpuLaunch):
             return (
                 send(np.ascontiguousarray(seen[:, at])), xs, kept, factors, segments, *of_norm,
                 arrays.arrived, arrays.status, law.width, law.width, law.skip, law.gain,
-                self.style.bias, law.eps, self.style.eps, self.first_chain, layer, step,
-                *self._keys,
+                law.bias, 0.0 if law.hides_scale else 1.0, law.eps, self.first_chain, layer,
+                step, *self._keys,
             )  # fmt: skip
 
         blocks = -(-BLOCKS_OF_PROCESSOR * processors() // count)

@@ -129,7 +129,7 @@ class ReplayedRows:
         self._chain, self._numbers, self._key = chain, range(first, last), key
         self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
         # With eps > 0 the factor keeps the scale of rows, which gradients depend on.
-        self._law = self._sampler.law._replace(eps=1.0)
+        self._spec = self._sampler.spec._replace(hides_scale=False)
         self._kept: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
@@ -158,7 +158,7 @@ class ReplayedRows:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
         sampler, width = self._sampler, self._chain.width
         own = sampler.work(np.dtype(np.float64))
-        rows.factorise(self._chain.covariance(a.T @ a / width), self._law, own)
+        rows.factorise(self._chain.covariance(a.T @ a / width), self._spec, own)
         columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
         normals = np.empty((memory.stride(width), columns))
         block = sampler.work().block
@@ -167,12 +167,12 @@ class ReplayedRows:
             drawn = block.reshape(-1, numbers.STRIDE)[:columns, : numbers.BLOCK]
             normals[start : start + numbers.BLOCK] = drawn.T
         # The law has gain 1 if the norm does not see the scale of rows.
-        factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._law.gain
+        factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._spec.gain
         return _Seen(normals[:width], factor, own.regular.copy())
 
     def _seen(self, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
-        if self._law.norm != codes.NORM_CENTRED:
+        if not self._spec.hides_common:
             return _operand(self._chain, a)
         patches = _patches(self._chain, a)
         by_batch = patches.reshape(*patches.shape[:2], -1, self._chain.batch)

@@ -55,7 +55,7 @@ True
 """
 
 from bnmc._kernels.compiling import Sigma, activate
-from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, UNIFORM, Law
+from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, UNIFORM
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
@@ -65,6 +65,7 @@ from bnmc.kernels.checks import (
     UNRESOLVED,
     WEIGHTS,
     ZERO_VARIANCE,
+    Law,
 )
 from bnmc.kernels.layers import (
     conditional_layer,

@@ -13,9 +13,8 @@ import numpy as np
 
 from bnmc._kernels.compiling import Sigma, activate, inlined, makes_array
 from bnmc._kernels.cpu import memory, workspace
-from bnmc._kernels.scalar.codes import Law
 from bnmc.kernels import layers, random_numbers
-from bnmc.kernels.checks import BAD_ARGUMENT, is_valid
+from bnmc.kernels.checks import BAD_ARGUMENT, Law, is_valid
 
 __all__ = ["bodies"]
 

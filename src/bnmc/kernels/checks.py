@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ __all__ = [
     "WEIGHTS",
     "ZERO_VARIANCE",
     "Float64Array",
+    "Law",
     "Rows",
     "compiled",
     "high_word",
@@ -50,6 +51,26 @@ Rows = NDArray[np.floating[Any]]
 Float64Array = NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Law(NamedTuple):
+    """The properties of a chain that its kernels need; `columns` is batch times inputs.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> law = bnmc.kernels.law(bnmc.Chain(width=100, batch=10, activation="relu"))
+    >>> isinstance(law, bnmc.kernels.Law), int(law.width), int(law.columns)
+    (True, 100, 10)
+    """
+
+    width: int
+    batch: int
+    columns: int
+    norm: int
+    skip: float
+    gain: float
+    eps: float
 
 
 def compiled(function: Function) -> Function:

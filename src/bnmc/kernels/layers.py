@@ -15,7 +15,15 @@ from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import finish_block
 from bnmc._kernels.pipeline import LINE_BYTES
-from bnmc._kernels.scalar.codes import GIVEN, MOST_ELEMENTS, NORM_NONE, Law
+from bnmc._kernels.scalar.codes import (
+    GAUSSIAN,
+    GIVEN,
+    MOST_ELEMENTS,
+    NORM_CENTRED,
+    NORM_FIRST,
+    NORM_NONE,
+    LayerSpec,
+)
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     NOT_FINITE,
@@ -23,6 +31,7 @@ from bnmc.kernels.checks import (
     SMALL_WORKSPACE,
     ZERO_VARIANCE,
     Float64Array,
+    Law,
     Rows,
     compiled,
     high_word,
@@ -140,9 +149,9 @@ def conditional_layer(
         for j in range(n):
             out[i, j] = gram[i, j]
     gain = 1.0 if layer == 0 else law.gain
-    law = Law(law.width, law.batch, n, law.norm, law.skip, gain, law.eps)
+    spec = _layer_spec(law, GAUSSIAN, gain, law.skip)
     conditional_layers(
-        sigma, law, out.reshape((1, n, n)), xs, kept, chain, layer, s.slots, s.record,
+        sigma, spec, out.reshape((1, n, n)), xs, kept, chain, layer, s.slots, s.record,
         memory.panel_rows(law.width, n), low_word(key), high_word(key), s.total, s.work, s.status,
         s.no_exponents, s.no_units, 0,
     )  # fmt: skip
@@ -219,8 +228,9 @@ def weights_layer(
         xs = x.reshape((1, n, x.shape[1]))
     elif law.skip != 0.0:
         return BAD_ARGUMENT
+    spec = _layer_spec(law, weights, law.gain, law.skip)
     weighted_layers(
-        sigma, law, weights, s.no_weights, out.reshape((1, n, n)), xs,
+        sigma, spec, weights, s.no_weights, out.reshape((1, n, n)), xs,
         activations.reshape((1, 2, whole, activations.shape[2])), chain, layer, s.slots, s.record,
         memory.panel_rows(law.width, max(n, law.width)), low_word(key), high_word(key), s.total,
         s.work, s.status, s.no_exponents, s.no_units, 0,
@@ -274,13 +284,21 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
         return SMALL_WORKSPACE
     s = workspace.carve(work, law.batch, law.columns)
     block = s.work.block
-    plain = Law(law.width, law.batch, law.columns, law.norm, 0.0, law.gain, law.eps)
+    spec = _layer_spec(law, GAUSSIAN, law.gain, 0.0)
     nothing = s.no_activations[0, 0]
     for start in range(0, h.shape[0], BLOCK):
         count = min(BLOCK, h.shape[0] - start)
         _load(h, start, count, law.columns, block)
         degenerate = finish_block(
-            sigma, plain, start, count, s.no_x[0], nothing, block, s.work.scales
+            sigma,
+            spec,
+            law.norm == NORM_CENTRED,
+            start,
+            count,
+            s.no_x[0],
+            nothing,
+            block,
+            s.work.scales,
         )
         if degenerate >= 0:
             s.status[0, 0], s.status[0, 2] = ZERO_VARIANCE, degenerate
@@ -375,8 +393,7 @@ def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
         _load(a, start, count, n, s.work.block)
         clear_rows(s.work.block, 0, n, count, whole)
         add_gram(s.work.block, n, whole, s.work.partial, s.work.sums)
-    plain = Law(rows, n, n, NORM_NONE, 0.0, 1.0, 0.0)
-    return OK if unpack_gram(s.work.sums, plain, out) else NOT_FINITE
+    return OK if unpack_gram(s.work.sums, rows, out) else NOT_FINITE
 
 
 @compiled
@@ -417,3 +434,14 @@ def _load(values, start, count, columns, block):
     for i in range(columns):
         for row in range(count):
             block[i * STRIDE + row] = values[start + row, i]
+
+
+@inlined
+def _layer_spec(law, weights, gain, skip):
+    """Return what kernels know of a layer of a chain whose parameters are `law`."""
+    has_norm = law.norm != NORM_NONE
+    return LayerSpec(
+        law.width, law.batch, law.columns, law.width, weights, gain, skip, 0.0, False,
+        NORM_FIRST, law.norm, 0, False, law.eps, law.norm == NORM_CENTRED,
+        has_norm and skip == 0.0 and law.eps == 0.0,
+    )  # fmt: skip

@@ -11,11 +11,11 @@ from numpy.typing import DTypeLike
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import workspace as cpu_workspace
-from bnmc._kernels.scalar.codes import GIVEN, Law
+from bnmc._kernels.scalar.codes import GIVEN
 from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_BIAS, ROW_BY_ROW, require
 from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
@@ -25,6 +25,7 @@ from bnmc.kernels.checks import (
     SMALL_WORKSPACE,
     UNRESOLVED,
     ZERO_VARIANCE,
+    Law,
     Rows,
 )
 from bnmc.kernels.layers import failed_row
@@ -107,7 +108,8 @@ def law(chain: Chain, inputs: int = 1) -> Law:
     # With orthogonal weights the rows of a layer depend on each other.
     needs = INDEPENDENT_ENTRIES, *ROW_BY_ROW, NO_BIAS
     require(chain, needs, "bnmc.simulate makes such chains")
-    return law_of(chain, integer("inputs", inputs, low=1))
+    spec = spec_of(chain, integer("inputs", inputs, low=1))
+    return Law(*(getattr(spec, name) for name in Law._fields))
 
 
 def weight_law(chain: Chain) -> int:

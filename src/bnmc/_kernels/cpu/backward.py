@@ -53,14 +53,12 @@ from bnmc._kernels.scalar.codes import (
     INNER,
     NORM_CENTRED,
     NORM_NONE,
-    NORM_UNCENTRED,
     NOT_FINITE,
     READOUT,
     RESOLVED_PIVOT,
     UNRESOLVED,
     ZERO_VARIANCE,
     Draw,
-    Law,
 )
 
 for _module in (activations, slopes):
@@ -184,7 +182,7 @@ def factorise_seen(gram, centred, law, solve, basis, regular):
 @kernel
 def scale_of_rows(law, solve):
     """Return the scale that `rows.factorise` gives to rows whose covariance is `covariance`."""
-    if law.norm == NORM_NONE or law.skip != 0.0 or law.eps != 0.0:
+    if not law.hides_scale:
         return law.gain
     for i in range(law.columns):
         solve.diagonal[i] = solve.covariance[i, i]
@@ -198,7 +196,7 @@ def factorise_layer(law, gram_before, forward, solve):
     The first one goes to `following`, the other one, as by `rows.factorise`, to `forward`.
     """
     scale = factorise_seen(
-        gram_before, law.norm == NORM_CENTRED, law, solve, solve.following, solve.in_following
+        gram_before, law.hides_common, law, solve, solve.following, solve.in_following
     )
     for i in range(law.columns):
         forward.regular[i] = solve.in_following[i]
@@ -245,9 +243,7 @@ def first_pass(
     """
     blocks.cross_sums[:] = 0.0
     columns = law.columns
-    centred = law.norm == NORM_CENTRED and law.skip == 0.0
-    norm = NORM_UNCENTRED if centred else law.norm
-    own = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+    centred = law.norm == NORM_CENTRED and law.skip != 0.0
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
@@ -256,7 +252,7 @@ def first_pass(
         scales = rows_of.scales[number]
         delta = rows_of.delta[number]
         make_hidden(law, x, start, count, rows, draw, factor, regular, z, h)
-        degenerate = measure_rows(h, rows, own, scales)
+        degenerate = measure_rows(h, rows, law, centred, scales)
         if degenerate >= 0:
             return start + degenerate
         activate_rows(sigma, law, h, scales, count, rows, blocks.values)
@@ -536,7 +532,7 @@ def unpack_cross(sums, law, out):
 @kernel
 def unit_of(gram, law, solve):
     """Return the factor of scales of rows that `rows.factorise` brought to another than gain."""
-    if law.norm == NORM_CENTRED:
+    if law.hides_common:
         centre(gram, law.batch, solve.group_means, solve.covariance)
     else:
         copy_matrix(gram, solve.covariance)
@@ -677,7 +673,7 @@ def backward_layers(
             add_sums(blocks.gram_sums, totals[1, :of_gram])
             add_sums(blocks.cross_sums, totals[2, :of_cross])
             add_sums(blocks.hidden_sums, totals[3, : blocks.hidden_sums.shape[0]])
-        finite = unpack_gram(totals[1], law, state[0])
+        finite = unpack_gram(totals[1], law.width, state[0])
         unpack_cross(totals[2], law, state[1])
         if not finite:
             status[0], status[1] = NOT_FINITE, number

@@ -407,16 +407,16 @@ def copy_matrix(matrix, out):
 
 
 @kernel
-def unpack_gram(sums, law, gram):
+def unpack_gram(sums, width, gram):
     """Write tiles of sums over rows, divided by the width, as a symmetric matrix.
 
     Returns whether all of it is finite.
     """
-    return unpack_tiles(sums, law, gram, 0, (law.columns + 3) // 4)
+    return unpack_tiles(sums, width, gram, 0, (gram.shape[0] + 3) // 4)
 
 
 @kernel
-def unpack_tiles(sums, law, gram, first, last):
+def unpack_tiles(sums, width, gram, first, last):
     """Write rows first:last of tiles, as `unpack_gram` does."""
     finite = True
     position = 8 * first * (first + 1)
@@ -424,8 +424,8 @@ def unpack_tiles(sums, law, gram, first, last):
         for tile_j in range(tile_i + 1):
             for k in range(16):
                 i, j = 4 * tile_i + k // 4, 4 * tile_j + k % 4
-                if j <= i < law.columns:
-                    value = sums[position + k] / law.width
+                if j <= i < gram.shape[0]:
+                    value = sums[position + k] / width
                     gram[i, j] = value
                     gram[j, i] = value
                     finite = finite and np.isfinite(value)

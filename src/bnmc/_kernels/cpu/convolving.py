@@ -55,7 +55,7 @@ def unfold(a, neighbours, width, out):
 
 @kernel
 def convolved_layers(
-    neighbours, factors, panel_sums, sigma, law, weights, given, grams, xs, activations,
+    neighbours, factors, panel_sums, sigma, spec, weights, given, grams, xs, activations,
     first_chain, first_layer, slots, record, panel, key0, key1, total, work, status, exponents,
     units, lift,
 ):  # fmt: skip
@@ -75,17 +75,17 @@ def convolved_layers(
     panels = panel_sums.shape[0]
     for chain in range(activations.shape[0]):
         gram = grams[chain]
-        x = xs[chain if law.skip != 0.0 else 0]
+        x = xs[chain if spec.skip != 0.0 else 0]
         stream = np.uint32(STREAM_WEIGHTS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             layer = first_layer + step
             draw = Draw(layer, stream, key0, key1)
-            unfold(activations[chain, (layer + 1) % 2], neighbours, law.width, factors)
+            unfold(activations[chain, (layer + 1) % 2], neighbours, spec.width, factors)
             degenerate = multiply_panels(
-                sigma, law, weights, given, factors, x, activations[chain, layer % 2], 0, panels,
+                sigma, spec, weights, given, factors, x, activations[chain, layer % 2], 0, panels,
                 panel, draw, work, panel_sums,
             )  # fmt: skip
-            finite = degenerate >= 0 or merge_panels(panel_sums, law, total, gram)
+            finite = degenerate >= 0 or merge_panels(panel_sums, spec.width, total, gram)
             if not finite or degenerate >= 0:
                 status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
                 status[chain, 1] = layer

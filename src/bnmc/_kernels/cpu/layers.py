@@ -17,7 +17,6 @@ from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import draw_rows, factorise, multiply_rows
 from bnmc._kernels.cpu.scaling import copy_numbers, rescale
 from bnmc._kernels.scalar.codes import (
-    NORM_NONE,
     NOT_FINITE,
     RESOLVED_PIVOT,
     STREAM_ROWS,
@@ -25,13 +24,12 @@ from bnmc._kernels.scalar.codes import (
     UNRESOLVED,
     ZERO_VARIANCE,
     Draw,
-    Law,
 )
 
 
 @kernel
 def conditional_layers(
-    sigma, law, grams, xs, activations, first_chain, first_layer, slots, record, panel, key0, key1,
+    sigma, spec, grams, xs, activations, first_chain, first_layer, slots, record, panel, key0, key1,
     total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers, each drawn given the Gram matrix of the one before.
@@ -58,31 +56,31 @@ def conditional_layers(
     units : (chains, slots, columns) int64
         Receives the units of recorded matrices.
     lift : int
-        The exponent by which `law` was divided.
+        The exponent by which `spec` was divided.
     """
     scaled = exponents.shape[1] > 0
     block, scales, partial, sums = work.block, work.scales, work.partial, work.sums
     factor, regular = work.factor, work.regular
-    guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
+    guarded = work.block.itemsize == 4 and spec.skip == 0.0 and activations.shape[3] == 0
     for chain in range(grams.shape[0]):
         gram = grams[chain]
-        x = xs[chain if law.skip != 0.0 else 0]
+        x = xs[chain if spec.skip != 0.0 else 0]
         kept = activations[chain if activations.shape[0] > 1 else 0, 0]
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
-            least_pivot = factorise(gram, law, work)
+            least_pivot = factorise(gram, spec, work)
             if guarded and least_pivot < RESOLVED_PIVOT:
                 status[chain, 0] = UNRESOLVED
                 status[chain, 1] = first_layer + step
                 break
             total[:] = 0.0
             degenerate = -1
-            for first_row in range(0, law.width, panel):
-                last_row = min(first_row + panel, law.width)
+            for first_row in range(0, spec.width, panel):
+                last_row = min(first_row + panel, spec.width)
                 degenerate = draw_rows(
                     sigma,
-                    law,
+                    spec,
                     x,
                     kept,
                     first_row,
@@ -99,7 +97,7 @@ def conditional_layers(
                     break
                 for k in range(total.shape[0]):
                     total[k] += sums[k]
-            finite = unpack_gram(total, law, gram)
+            finite = unpack_gram(total, spec.width, gram)
             if scaled and finite:
                 finite = rescale(gram, x, kept, exponents[chain], lift)
             if not finite or degenerate >= 0:
@@ -115,7 +113,7 @@ def conditional_layers(
 
 @kernel
 def weighted_layers(
-    sigma, law, weights, given, grams, xs, activations, first_chain, first_layer, slots, record,
+    sigma, spec, weights, given, grams, xs, activations, first_chain, first_layer, slots, record,
     panel, key0, key1, total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers whose weights are drawn.
@@ -130,7 +128,7 @@ def weighted_layers(
     scaled = exponents.shape[1] > 0
     for chain in range(activations.shape[0]):
         gram = grams[chain]
-        x = xs[chain if law.skip != 0.0 else 0]
+        x = xs[chain if spec.skip != 0.0 else 0]
         stream = np.uint32(STREAM_WEIGHTS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             layer = first_layer + step
@@ -139,11 +137,11 @@ def weighted_layers(
             following = activations[chain, layer % 2]
             total[:] = 0.0
             degenerate = -1
-            for first_row in range(0, law.width, panel):
-                last_row = min(first_row + panel, law.width)
+            for first_row in range(0, spec.width, panel):
+                last_row = min(first_row + panel, spec.width)
                 degenerate = multiply_rows(
                     sigma,
-                    law,
+                    spec,
                     weights,
                     given,
                     a,
@@ -158,7 +156,7 @@ def weighted_layers(
                     break
                 for k in range(total.shape[0]):
                     total[k] += work.sums[k]
-            finite = unpack_gram(total, law, gram)
+            finite = unpack_gram(total, spec.width, gram)
             if scaled and finite:
                 finite = rescale(gram, x, following, exponents[chain], lift)
             if not finite or degenerate >= 0:
@@ -178,20 +176,20 @@ def gram_of_rows(a, width, work, gram):
 
     Returns whether the Gram matrix is finite.
     """
-    law = Law(width, gram.shape[0], gram.shape[0], NORM_NONE, 0.0, 1.0, 0.0)
     work.sums[:] = 0.0
+    columns = gram.shape[0]
     for start in range(0, width, BLOCK):
         rows = (min(BLOCK, width - start) + GROUP - 1) // GROUP * GROUP
-        for k in range(law.columns):
+        for k in range(columns):
             values, others = work.block[k * STRIDE : k * STRIDE + rows], a[k, start : start + rows]
             for row in range(rows):
                 values[row] = others[row]
-        add_gram(work.block, law.columns, rows, work.partial, work.sums)
-    return unpack_gram(work.sums, law, gram)
+        add_gram(work.block, columns, rows, work.partial, work.sums)
+    return unpack_gram(work.sums, width, gram)
 
 
 @kernel
-def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work, panel_sums):
+def draw_panels(sigma, spec, x, kept, first_panel, last_panel, panel, draw, work, panel_sums):
     """Draw panels of one layer given its factor in `work`; return a row without variance, or -1.
 
     panel_sums : (panels, sums) float64
@@ -199,9 +197,9 @@ def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work,
     """
     for number in range(first_panel, last_panel):
         first_row = number * panel
-        last_row = min(first_row + panel, law.width)
+        last_row = min(first_row + panel, spec.width)
         degenerate = draw_rows(
-            sigma, law, x, kept, first_row, last_row, draw, work.block, work.scales, work.partial,
+            sigma, spec, x, kept, first_row, last_row, draw, work.block, work.scales, work.partial,
             panel_sums[number], work.factor, work.regular,
         )  # fmt: skip
         if degenerate >= 0:
@@ -211,15 +209,15 @@ def draw_panels(sigma, law, x, kept, first_panel, last_panel, panel, draw, work,
 
 @kernel
 def multiply_panels(
-    sigma, law, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
+    sigma, spec, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
     panel_sums,
 ):  # fmt: skip
     """Multiply panels of one layer by weights, like `draw_panels`."""
     for number in range(first_panel, last_panel):
         first_row = number * panel
-        last_row = min(first_row + panel, law.width)
+        last_row = min(first_row + panel, spec.width)
         degenerate = multiply_rows(
-            sigma, law, weights, given, a, x, following, first_row, last_row, draw, work
+            sigma, spec, weights, given, a, x, following, first_row, last_row, draw, work
         )
         if degenerate >= 0:
             return degenerate
@@ -228,13 +226,13 @@ def multiply_panels(
 
 
 @kernel
-def merge_panels(panel_sums, law, total, gram):
+def merge_panels(panel_sums, width, total, gram):
     """Add the sums of panels in their order; return whether the Gram matrix is finite."""
-    return merge_tiles(panel_sums, law, total, gram, 0, (law.columns + 3) // 4)
+    return merge_tiles(panel_sums, width, total, gram, 0, (gram.shape[0] + 3) // 4)
 
 
 @kernel
-def merge_tiles(panel_sums, law, total, gram, first, last):
+def merge_tiles(panel_sums, width, total, gram, first, last):
     """Merge rows first:last of tiles, as `merge_panels` does, a row of tiles at a time."""
     finite = True
     for row in range(first, last):
@@ -243,7 +241,7 @@ def merge_tiles(panel_sums, law, total, gram, first, last):
         for number in range(panel_sums.shape[0]):
             for k in range(np.uintp(begin), np.uintp(end)):
                 total[k] += panel_sums[number, k]
-        finite = unpack_tiles(total, law, gram, row, row + 1) and finite
+        finite = unpack_tiles(total, width, gram, row, row + 1) and finite
     return finite
 
 

@@ -91,20 +91,20 @@ def begin_frame(frame):
 
 
 @kernel
-def sum_panels(law, is_first, first_panel, last_panel, panel, draw, work, frame):
+def sum_panels(spec, is_first, first_panel, last_panel, panel, draw, work, frame):
     """Sum the products of the columns of `frame` over panels of rows."""
     block, sums = work.block, work.sums
     for number in range(first_panel, last_panel):
         sums[:] = 0.0
-        last_row = min((number + 1) * panel, law.width)
+        last_row = min((number + 1) * panel, spec.width)
         for start in range(number * panel, last_row, BLOCK):
             count = min(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
-            draw_regular(block, law.columns, work.regular, start, rows, draw)
+            draw_regular(block, spec.columns, work.regular, start, rows, draw)
             if not is_first:
-                multiply_triangular(frame.mixing, law.columns, block, block, rows)
-            clear_rows(block, 0, law.columns, count, rows)
-            add_gram(block, law.columns, rows, work.partial, sums)
+                multiply_triangular(frame.mixing, spec.columns, block, block, rows)
+            clear_rows(block, 0, spec.columns, count, rows)
+            add_gram(block, spec.columns, rows, work.partial, sums)
         copy_sums(sums, frame.panel_sums[number])
 
 
@@ -116,12 +116,12 @@ def copy_sums(sums, out):
 
 
 @kernel
-def orthogonalise(law, work, frame):
+def orthogonalise(spec, work, frame):
     """Make the columns of `frame` orthogonal, given their products; return the least pivot."""
     root, inverse = work.covariance, frame.inverse
-    merge_panels(frame.panel_sums, law, frame.total, root)
+    merge_panels(frame.panel_sums, spec.width, frame.total, root)
     least = invert_root(root, inverse)
-    for i in range(law.columns):
+    for i in range(spec.columns):
         for j in range(i + 1):
             frame.mixing[i, j] = inverse[i, j]
     return least
@@ -174,20 +174,20 @@ def multiply_lower(factor, inverse):
 
 
 @kernel
-def orthogonal_factor(law, panel, draw, work, frame):
+def orthogonal_factor(spec, panel, draw, work, frame):
     """Replace the factor F in `work` by F L⁻¹."""
-    limit_rank(law.width, work.regular, work.factor)
+    limit_rank(spec.width, work.regular, work.factor)
     begin_frame(frame)
     for number in range(MOST_PASSES):
-        sum_panels(law, number == 0, 0, frame.panel_sums.shape[0], panel, draw, work, frame)
-        if orthogonalise(law, work, frame) >= ORTHOGONAL_PIVOT:
+        sum_panels(spec, number == 0, 0, frame.panel_sums.shape[0], panel, draw, work, frame)
+        if orthogonalise(spec, work, frame) >= ORTHOGONAL_PIVOT:
             break
     multiply_lower(work.factor, frame.inverse)
 
 
 @kernel
 def orthogonal_layers(
-    frame, sigma, law, grams, xs, activations, first_chain, first_layer, slots, record, panel,
+    frame, sigma, spec, grams, xs, activations, first_chain, first_layer, slots, record, panel,
     key0, key1, total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains with orthogonal weights through layers.
@@ -195,25 +195,25 @@ def orthogonal_layers(
     Parameters are `frame`, and those of `layers.conditional_layers`.
     """
     scaled = exponents.shape[1] > 0
-    guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
+    guarded = work.block.itemsize == 4 and spec.skip == 0.0 and activations.shape[3] == 0
     panels = frame.panel_sums.shape[0]
     for chain in range(grams.shape[0]):
         gram = grams[chain]
-        x = xs[chain if law.skip != 0.0 else 0]
+        x = xs[chain if spec.skip != 0.0 else 0]
         kept = activations[chain if activations.shape[0] > 1 else 0, 0]
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
-            least_pivot = factorise(gram, law, work)
+            least_pivot = factorise(gram, spec, work)
             if guarded and least_pivot < RESOLVED_PIVOT:
                 status[chain, 0] = UNRESOLVED
                 status[chain, 1] = first_layer + step
                 break
-            orthogonal_factor(law, panel, draw, work, frame)
+            orthogonal_factor(spec, panel, draw, work, frame)
             degenerate = draw_panels(
-                sigma, law, x, kept, 0, panels, panel, draw, work, frame.panel_sums
+                sigma, spec, x, kept, 0, panels, panel, draw, work, frame.panel_sums
             )
-            finite = merge_panels(frame.panel_sums, law, total, gram)
+            finite = merge_panels(frame.panel_sums, spec.width, total, gram)
             if scaled and finite:
                 finite = rescale(gram, x, kept, exponents[chain], lift)
             if not finite or degenerate >= 0:

@@ -146,7 +146,7 @@ def orthogonalise_noise(law, sums, solve, rest):
     """
     columns = law.columns
     right = solve.right
-    unpack_gram(sums, law, rest.gram)
+    unpack_gram(sums, law.width, rest.gram)
     for i in range(columns):
         for j in range(columns):
             rest.inverse[i, j] = 1.0 if i == j else 0.0
@@ -257,7 +257,7 @@ def orthogonal_backward_layers(
             add_sums(blocks.gram_sums, totals[1, :of_gram])
             add_sums(blocks.cross_sums, totals[2, :of_cross])
             add_sums(blocks.hidden_sums, totals[3, : blocks.hidden_sums.shape[0]])
-        finite = unpack_gram(totals[1], law, state[0])
+        finite = unpack_gram(totals[1], law.width, state[0])
         unpack_cross(totals[2], law, state[1])
         turn_cross(frame.inverse, state[1])
         if not finite:

@@ -32,9 +32,6 @@ from bnmc._kernels.cpu.passes import (
 from bnmc._kernels.cpu.rows import factorise, finish_block
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
-    NORM_CENTRED,
-    NORM_NONE,
-    NORM_UNCENTRED,
     NOT_FINITE,
     PATIENCE,
     RUNNING,
@@ -43,8 +40,6 @@ from bnmc._kernels.scalar.codes import (
     STREAM_RESIDUAL,
     ZERO_VARIANCE,
     Draw,
-    Law,
-    Style,
 )
 from bnmc._kernels.scalar.normal import uniform64
 from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, philox4x32
@@ -66,14 +61,13 @@ class Pair(NamedTuple):
 class Over(NamedTuple):
     """What pairs of chains need whose layers take passes over the rows (`cpu.passes`)."""
 
-    style: Style
     first: Room  # of the chain ahead, whose layer has one panel
     second: Room  # of the one behind
 
 
 @kernel
 def coupled_layers(
-    over, variance, sigma, law, stream, grams, met, tries, first_replicate, first_layer, layers,
+    over, variance, sigma, spec, stream, grams, met, tries, first_replicate, first_layer, layers,
     alone, until, threshold, record, trace, key0, key1, works, pair, status,
 ):  # fmt: skip
     """Take pairs of chains through layers, until they meet.
@@ -131,13 +125,13 @@ def coupled_layers(
                 if variance > 0.0:
                     add_variance(source, variance, work.covariance)
                     source = work.covariance  # `factorise` may overwrite its argument
-                least = factorise(source, law, work)
+                least = factorise(source, spec, work)
                 if replicate < trace.shape[0]:
                     trace[replicate, step, 1] = min(least, trace[replicate, step, 1])
             if apart and layer > alone:
                 distance = np.nan
-                if same_range(law, first, second):
-                    distance = relative_factor(law, first, second, pair.relative)
+                if same_range(spec, first, second):
+                    distance = relative_factor(spec, first, second, pair.relative)
                 if replicate < trace.shape[0]:
                     trace[replicate, step, 0] = distance
                 tries[replicate, 2] = 0 if distance >= 0.0 else tries[replicate, 2] + 1
@@ -146,29 +140,29 @@ def coupled_layers(
                     status[replicate, 1] = layer - PATIENCE
                     break
                 sides = BOTH
-                if np.sqrt(0.5 * law.width) * distance <= threshold:
+                if np.sqrt(0.5 * spec.width) * distance <= threshold:
                     sides, squares = AHEAD, pair.sums
                     tries[replicate, 0] += 1
 
             draw = Draw(layer, np.uint32(stream | number), key0, key1)
             attempt = 0
             while True:
-                element = element_of_attempt(attempt, law.columns)
-                key = key_of_attempt(key1, attempt, law.columns)
+                element = element_of_attempt(attempt, spec.columns)
+                key = key_of_attempt(key1, attempt, spec.columns)
                 draw = Draw(layer, draw.stream, key0, key)
                 event, row = draw_sides(
-                    over, sigma, law, element, draw, sides, works, pair.normals, squares
+                    over, sigma, spec, element, draw, sides, works, pair.normals, squares
                 )
                 finite = True
                 if sides & AHEAD:
-                    finite = unpack_gram(first.sums, law, ahead)
+                    finite = unpack_gram(first.sums, spec.width, ahead)
                 if sides & BEHIND:
-                    finite = unpack_gram(second.sums, law, behind) and finite
+                    finite = unpack_gram(second.sums, spec.width, behind) and finite
                 if event != RUNNING or not finite or squares.size == 0:
                     break
-                unpack_gram(squares, law, pair.wishart)
+                unpack_gram(squares, spec.width, pair.wishart)
                 if sides == AHEAD:
-                    if _is_kept(law, draw, number, first.regular, pair):
+                    if _is_kept(spec, draw, number, first.regular, pair):
                         met[replicate] = layer
                         break
                     # The residual law, proportional to max(p' - p, 0), is drawn by rejection from
@@ -178,7 +172,7 @@ def coupled_layers(
                     draw = Draw(layer, np.uint32(STREAM_RESIDUAL | number), key0, key1)
                 else:
                     attempt += 1
-                    if _is_residual(law, draw, number, attempt, first.regular, pair):
+                    if _is_residual(spec, draw, number, attempt, first.regular, pair):
                         break
             if event != RUNNING or not finite:
                 status[replicate, 0] = event if finite else NOT_FINITE
@@ -193,7 +187,7 @@ def coupled_layers(
 
 
 @kernel
-def draw_sides(over, sigma, law, element, draw, sides, works, normals, squares):
+def draw_sides(over, sigma, spec, element, draw, sides, works, normals, squares):
     """Draw a layer of one chain or both with the same normals, whose elements begin at `element`.
 
     The sums of each work receive the Gram matrix of the activations, times the width, and
@@ -205,12 +199,12 @@ def draw_sides(over, sigma, law, element, draw, sides, works, normals, squares):
     squares[:] = 0.0
     # The compiler leaves out one of the two, by the type of `over`.
     if over is None:
-        return draw_rows(sigma, law, element, draw, sides, works, normals, squares)
-    return draw_passes(over, sigma, law, element, draw, sides, works, normals, squares)
+        return draw_rows(sigma, spec, element, draw, sides, works, normals, squares)
+    return draw_passes(over, sigma, spec, element, draw, sides, works, normals, squares)
 
 
 @kernel
-def draw_seen(normals, law, element, sides, works, start, rows, draw):
+def draw_seen(normals, spec, element, sides, works, start, rows, draw):
     """Draw the normals of a block that a factor multiplies; the other columns keep what they have.
 
     A factor has zeros in the columns of samples that others determine, such as the last one of a
@@ -218,9 +212,9 @@ def draw_seen(normals, law, element, sides, works, start, rows, draw):
     """
     first, second = works[0].regular, works[1].regular
     k = 0
-    while k < law.columns:
+    while k < spec.columns:
         end = k
-        while end < law.columns and (
+        while end < spec.columns and (
             (sides & AHEAD != 0 and first[end]) or (sides & BEHIND != 0 and second[end])
         ):
             end += 1
@@ -230,99 +224,96 @@ def draw_seen(normals, law, element, sides, works, start, rows, draw):
 
 
 @kernel
-def add_squares(law, count, rows, normals, partial, squares):
+def add_squares(spec, count, rows, normals, partial, squares):
     """Add the Gram matrix of a block of normals to `squares`, unless that has no length."""
     if squares.size > 0:
-        clear_rows(normals, 0, law.columns, count, rows)
-        add_gram(normals, law.columns, rows, partial, squares)
+        clear_rows(normals, 0, spec.columns, count, rows)
+        add_gram(normals, spec.columns, rows, partial, squares)
 
 
 @kernel
-def draw_rows(sigma, law, element, draw, sides, works, normals, squares):
+def draw_rows(sigma, spec, element, draw, sides, works, normals, squares):
     """Draw a layer row by row, like `draw_sides`."""
-    # Rows with the covariance P G P have mean zero.
-    norm = NORM_UNCENTRED if law.norm == NORM_CENTRED else law.norm
-    rows_law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
     nowhere = normals[:0].reshape((0, 1))
-    for start in range(0, law.width, BLOCK):
-        count = min(BLOCK, law.width - start)
+    for start in range(0, spec.width, BLOCK):
+        count = min(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_seen(normals, law, element, sides, works, start, rows, draw)
+        draw_seen(normals, spec, element, sides, works, start, rows, draw)
         for side in range(2):
             if not sides & (1 << side):
                 continue
             work = works[side]
             block = work.block
-            multiply_triangular(work.factor, law.columns, normals, work.block, rows)
+            multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
             degenerate = finish_block(
-                sigma, rows_law, start, count, nowhere, nowhere, block, work.scales
+                sigma, spec, False, start, count, nowhere, nowhere, block, work.scales
             )
             if degenerate >= 0:
                 return ZERO_VARIANCE, degenerate
-            add_gram(block, law.columns, rows, work.partial, work.sums)
-        add_squares(law, count, rows, normals, works[0].partial, squares)
+            add_gram(block, spec.columns, rows, work.partial, work.sums)
+        add_squares(spec, count, rows, normals, works[0].partial, squares)
     return RUNNING, -1
 
 
 @kernel
-def draw_passes(over, sigma, law, element, draw, sides, works, normals, squares):
+def draw_passes(over, sigma, spec, element, draw, sides, works, normals, squares):
     """Draw a layer that is not row by row, like `draw_sides`: see `cpu.passes`."""
-    style, rooms = over.style, (over.first, over.second)
+    rooms = over.first, over.second
     nowhere = normals[:0].reshape((0, 1))
-    if style.groups > 0:
-        for start in range(0, law.width, BLOCK):
-            count = min(BLOCK, law.width - start)
+    if spec.groups > 0:
+        for start in range(0, spec.width, BLOCK):
+            count = min(BLOCK, spec.width - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
-            draw_seen(normals, law, element, sides, works, start, rows, draw)
+            draw_seen(normals, spec, element, sides, works, start, rows, draw)
             for side in range(2):
                 if sides & (1 << side):
                     work = works[side]
-                    multiply_triangular(work.factor, law.columns, normals, work.block, rows)
+                    multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
                     begin_block(
-                        style, sigma, law, law.width, 0, start, count, nowhere, works[side],
+                        sigma, spec, spec.width, 0, start, count, nowhere, works[side],
                         rooms[side],
                     )  # fmt: skip
         for side in range(2):
             if sides & (1 << side):
-                event, place = merge_moments(style, law, law.width, works[side].block, rooms[side])
+                event, place = merge_moments(spec, spec.width, works[side].block, rooms[side])
                 if event != RUNNING:
                     return event, place
                 # The first pass has used them.
                 works[side].sums[:] = 0.0
-    for start in range(0, law.width, BLOCK):
-        count = min(BLOCK, law.width - start)
+    for start in range(0, spec.width, BLOCK):
+        count = min(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_seen(normals, law, element, sides, works, start, rows, draw)
+        draw_seen(normals, spec, element, sides, works, start, rows, draw)
         for side in range(2):
             if not sides & (1 << side):
                 continue
             work = works[side]
-            multiply_triangular(work.factor, law.columns, normals, work.block, rows)
+            multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
             degenerate = finish_hidden(
-                style, sigma, law, start, count, nowhere, nowhere, work, rooms[side]
+                sigma, spec, start, count, nowhere, nowhere, work, rooms[side]
             )
             if degenerate >= 0:
                 return ZERO_VARIANCE, degenerate
-            add_gram(work.block, law.columns, rows, work.partial, work.sums)
-        add_squares(law, count, rows, normals, works[0].partial, squares)
+            add_gram(work.block, spec.columns, rows, work.partial, work.sums)
+        add_squares(spec, count, rows, normals, works[0].partial, squares)
     return RUNNING, -1
 
 
 @kernel
-def same_range(law, first, second):
+def same_range(spec, first, second):
     """Return whether the covariances of two factors have the same range.
 
     They have if nothing is missing but what copies of samples leave out in both, and, of a centred
     batch, the last sample that is no copy: the others determine it.
     """
     last = -1
-    for k in range(law.columns - 1, -1, -1):
+    for k in range(spec.columns - 1, -1, -1):
         if first.regular[k] != second.regular[k] or first.twin[k] != second.twin[k]:
             return False
-        if (k + 1) % law.batch == 0:
+        if (k + 1) % spec.batch == 0:
             last = -1
         is_copy = first.twin[k] != k
-        if law.norm == NORM_CENTRED and last < 0 and not is_copy:
+        if spec.hides_common and last < 0 and not is_copy:
             last = k
         if not first.regular[k] and not is_copy and k != last:
             return False
@@ -330,12 +321,12 @@ def same_range(law, first, second):
 
 
 @kernel
-def relative_factor(law, first, second, relative):
+def relative_factor(spec, first, second, relative):
     """Write C = L^-1 L', in the rows and columns that are regular; return |C C^T - I|.
 
     A normalization does not see the scale of L', which is then chosen to make that least.
     """
-    columns, regular = law.columns, first.regular
+    columns, regular = spec.columns, first.regular
     relative[:, :] = 0.0
     size = 0.0
     order = 0
@@ -351,7 +342,7 @@ def relative_factor(law, first, second, relative):
                 entry -= first.factor[i, k] * relative[k, j]
             relative[i, j] = entry / first.factor[i, i]
             size += relative[i, j] * relative[i, j]
-    if law.norm != NORM_NONE and law.eps == 0.0:
+    if spec.hides_scale:
         square = 0.0
         for i in range(columns):
             for j in range(i + 1):
@@ -381,20 +372,20 @@ def _product(lower, i, j):
 
 
 @kernel
-def _is_kept(law, draw, number, regular, pair):
+def _is_kept(spec, draw, number, regular, pair):
     """Return whether the second chain takes the rows of the first, at random: min(1, p'/p)."""
-    _invert(law, regular, pair.relative, pair.inverse)
-    log_ratio = -_half_excess(law, regular, pair.inverse, pair.wishart)
-    log_ratio -= _log_determinant(law, regular, pair.relative)
-    return np.log(_coin(draw, number, 0)) <= law.width * log_ratio
+    _invert(spec, regular, pair.relative, pair.inverse)
+    log_ratio = -_half_excess(spec, regular, pair.inverse, pair.wishart)
+    log_ratio -= _log_determinant(spec, regular, pair.relative)
+    return np.log(_coin(draw, number, 0)) <= spec.width * log_ratio
 
 
 @kernel
-def _is_residual(law, draw, number, attempt, regular, pair):
+def _is_residual(spec, draw, number, attempt, regular, pair):
     """Return whether rows from p' are kept as residual: with probability 1 - min(1, p/p')."""
-    log_ratio = _log_determinant(law, regular, pair.relative)
-    log_ratio -= _half_excess(law, regular, pair.relative, pair.wishart)
-    return np.log(_coin(draw, number, attempt)) > law.width * log_ratio
+    log_ratio = _log_determinant(spec, regular, pair.relative)
+    log_ratio -= _half_excess(spec, regular, pair.relative, pair.wishart)
+    return np.log(_coin(draw, number, attempt)) > spec.width * log_ratio
 
 
 @kernel
@@ -408,10 +399,10 @@ def _coin(draw, number, attempt):
 
 
 @kernel
-def _invert(law, regular, lower, out):
+def _invert(spec, regular, lower, out):
     """Write the inverse of a lower triangular matrix, in the rows and columns that are regular."""
     out[:, :] = 0.0
-    for i in range(law.columns):
+    for i in range(spec.columns):
         if not regular[i]:
             continue
         for j in range(i + 1):
@@ -424,24 +415,24 @@ def _invert(law, regular, lower, out):
 
 
 @kernel
-def _half_excess(law, regular, lower, wishart):
+def _half_excess(spec, regular, lower, wishart):
     """Return half the trace of (C^T C - I) Z^T Z, divided by the width as the last factor is."""
     total = 0.0
-    for i in range(law.columns):
+    for i in range(spec.columns):
         if regular[i]:
             for j in range(i + 1):
                 if regular[j]:
                     entry = -1.0 if i == j else 0.0
-                    for k in range(i, law.columns):
+                    for k in range(i, spec.columns):
                         entry += lower[k, i] * lower[k, j]
                     total += entry * wishart[i, j] * (0.5 if i == j else 1.0)
     return total
 
 
 @kernel
-def _log_determinant(law, regular, lower):
+def _log_determinant(spec, regular, lower):
     total = 0.0
-    for k in range(law.columns):
+    for k in range(spec.columns):
         if regular[k]:
             total += np.log(lower[k, k])
     return total

@@ -7,7 +7,7 @@ and adds the Gram matrix (`finish_panels`).  The rows of the second pass are tho
 they are kept, or drawn again from the same counters, which gives the same bits.
 
 The same second pass, alone, makes layers of a norm over the batch whose activation is before the
-norm, or whose norm is inside a residual branch; see `codes.Style`.
+norm, or whose norm is inside a residual branch; see `codes.LayerSpec`.
 
 Moments are means and sums of squared deviations.  They are summed for each segment, the rows that
 a panel and a group of features share, and merged in the order of panels (Chan, Golub and LeVeque,
@@ -42,7 +42,6 @@ from bnmc._kernels.cpu.rows import (
     keep_normalised,
     measure_rows,
     multiply_block,
-    row_length,
 )
 from bnmc._kernels.cpu.vectors import (
     fill_like,
@@ -56,8 +55,8 @@ from bnmc._kernels.cpu.vectors import (
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
     FLAT_SAMPLE,
+    NORM_CENTRED,
     NORM_FIRST,
-    NORM_NONE,
     NOT_FINITE,
     RESOLVED_PIVOT,
     RUNNING,
@@ -66,7 +65,6 @@ from bnmc._kernels.scalar.codes import (
     UNRESOLVED,
     ZERO_VARIANCE,
     Draw,
-    Law,
 )
 from bnmc._kernels.scalar.moments import is_flat, merged_mean, squares_between, variance_of
 
@@ -157,14 +155,14 @@ def moments_of(block, at, length, out):
 
 
 @kernel
-def add_moments(style, law, panel, number, start, count, block, scratch, moments):
+def add_moments(spec, panel, number, start, count, block, scratch, moments):
     """Add a block of rows, from `start` on, to the moments of the segments of a panel.
 
     scratch : (>= 12,) float64
     moments : (panels + groups, 2, columns) float64
         The segment of panel p and group g is at p + g: no two segments have the same sum.
     """
-    size = law.width // style.groups
+    size = spec.width // spec.groups
     row = 0
     while row < count:
         group = (start + row) // size
@@ -172,7 +170,7 @@ def add_moments(style, law, panel, number, start, count, block, scratch, moments
         before = start + row - max(group * size, number * panel)
         length = end - row
         segment = moments[number + group]
-        for i in range(law.columns):
+        for i in range(spec.columns):
             if i % 4 == 0:
                 moments_of(block, i * STRIDE + row, length, scratch)
             mean, squares = scratch[i % 4], scratch[4 + i % 4]
@@ -186,16 +184,16 @@ def add_moments(style, law, panel, number, start, count, block, scratch, moments
 
 
 @kernel
-def merge_moments(style, law, panel, block, room):
+def merge_moments(spec, panel, block, room):
     """Turn the moments of segments into the shift and the scale of each group and sample.
 
     Returns the code of an event, and the column of the sample.
     """
     unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
-    size = law.width // style.groups
-    for group in range(style.groups):
+    size = spec.width // spec.groups
+    for group in range(spec.groups):
         begin, end = group * size, (group + 1) * size
-        for i in range(law.columns):
+        for i in range(spec.columns):
             count, mean, squares = 0, 0.0, 0.0
             for number in range(begin // panel, (end - 1) // panel + 1):
                 length = min((number + 1) * panel, end) - max(number * panel, begin)
@@ -204,26 +202,26 @@ def merge_moments(style, law, panel, block, room):
                 mean = merged_mean(mean, count, segment[0, i], length)
                 squares += segment[1, i] + between
                 count += length
-            variance = variance_of(mean, squares, size, style.centred)
+            variance = variance_of(mean, squares, size, spec.centred)
             if not np.isfinite(variance):
                 return NOT_FINITE, i
-            if style.eps == 0.0 and is_flat(variance, mean, unit):
+            if spec.eps == 0.0 and is_flat(variance, mean, unit):
                 return FLAT_SAMPLE, i
-            room.shift[group, i] = mean if style.centred else 0.0
-            room.scale[group, i] = 1.0 / np.sqrt(variance + style.eps)
+            room.shift[group, i] = mean if spec.centred else 0.0
+            room.scale[group, i] = 1.0 / np.sqrt(variance + spec.eps)
     return RUNNING, -1
 
 
 @kernel
-def normalise_samples(style, law, start, rows, block, room):
+def normalise_samples(spec, start, rows, block, room):
     """Normalize the columns of a block over the features."""
-    size = law.width // style.groups
+    size = spec.width // spec.groups
     row = 0
     while row < rows:
-        group = min((start + row) // size, style.groups - 1)
+        group = min((start + row) // size, spec.groups - 1)
         # Padding rows belong to the last group.
-        end = rows if group == style.groups - 1 else min(rows, (group + 1) * size - start)
-        for i in range(law.columns):
+        end = rows if group == spec.groups - 1 else min(rows, (group + 1) * size - start)
+        for i in range(spec.columns):
             shift = block.dtype.type(room.shift[group, i])
             scale = block.dtype.type(room.scale[group, i])
             for at in range(np.uintp(i * STRIDE + row), np.uintp(i * STRIDE + end)):
@@ -235,75 +233,73 @@ def normalise_samples(style, law, start, rows, block, room):
 
 
 @kernel
-def draw_block(law, x, start, rows, draw, work):
+def draw_block(spec, x, start, rows, draw, work):
     """Draw rows h = skip x + gain W a, given the factor of the covariance in `work`."""
-    draw_regular(work.block, law.columns, work.regular, start, rows, draw)
-    multiply_triangular(work.factor, law.columns, work.block, work.block, rows)
-    if law.skip != 0.0:
-        add_columns(law.skip, x, start, law.columns, rows, work.block)
+    draw_regular(work.block, spec.columns, work.regular, start, rows, draw)
+    multiply_triangular(work.factor, spec.columns, work.block, work.block, rows)
+    if spec.skip != 0.0:
+        add_columns(spec.skip, x, start, spec.columns, rows, work.block)
 
 
 @kernel
-def add_bias(style, law, element, start, rows, draw, tile, block):
+def add_bias(spec, element, start, rows, draw, tile, block):
     """Add the bias to rows; its numbers are those of a weight after the last `element` ones."""
-    if style.uniform_bias:
+    if spec.uniform_bias:
         fill_uniforms(tile, 0, element, 1, start, rows, draw)
     else:
         fill_normals(tile, 0, element, 1, start, rows, draw)
-    factor = block.dtype.type(style.bias)
-    for i in range(law.columns):
+    factor = block.dtype.type(spec.bias)
+    for i in range(spec.columns):
         for row in range(np.uintp(rows)):
             block[np.uintp(i * STRIDE) + row] += factor * tile[row]
 
 
 @kernel
-def begin_block(style, sigma, law, panel, number, start, count, hidden, work, room):
+def begin_block(sigma, spec, panel, number, start, count, hidden, work, room):
     """Keep a block of rows h, and add it to the moments: the first pass."""
     block = work.block
     rows = (count + GROUP - 1) // GROUP * GROUP
     if hidden.shape[0] > 0:
-        keep_columns(block, law.columns, rows, start, hidden)
-    if style.groups > 0:
-        if style.order == ACTIVATION_FIRST:
-            activate_rows(style, sigma, law, rows, work)
+        keep_columns(block, spec.columns, rows, start, hidden)
+    if spec.groups > 0:
+        if spec.order == ACTIVATION_FIRST:
+            activate_rows(sigma, spec, rows, work)
         # The sums of the Gram matrix are free until the second pass.
-        add_moments(style, law, panel, number, start, count, block, work.sums, room.moments)
+        add_moments(spec, panel, number, start, count, block, work.sums, room.moments)
 
 
 @kernel
-def activate_rows(style, sigma, law, rows, work):
+def activate_rows(sigma, spec, rows, work):
     """Apply the activation to rows as they are."""
-    plain = Law(law.width, law.batch, law.columns, NORM_NONE, law.skip, law.gain, 1.0)
-    measure_rows(work.block, rows, plain, work.scales)
-    activate_block(sigma, work.block, law.columns, law.batch, rows, work.scales)
+    work.scales[:] = 1.0
+    activate_block(sigma, work.block, spec.columns, spec.batch, rows, work.scales)
 
 
 @kernel
-def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
+def finish_hidden(sigma, spec, start, count, x, kept, work, room):
     """Turn rows h of a block into activations; return a row without variance, or -1.
 
     Arguments are those of `rows.finish_block`, but that the skip connection is in h already.
     """
-    block, scales, columns = work.block, work.scales, law.columns
+    block, scales, columns = work.block, work.scales, spec.columns
     rows = (count + GROUP - 1) // GROUP * GROUP
     # Padding rows may lack variance, which would end the normalization of the others.
     repeat_first_row(block, columns, count, rows)
-    if law.skip != 0.0 and style.order != NORM_FIRST:
+    if spec.skip != 0.0 and spec.order != NORM_FIRST:
         keep_columns(block, columns, rows, start, x)
-    if style.order == ACTIVATION_FIRST:
-        activate_rows(style, sigma, law, rows, work)
-    if style.groups > 0:
-        normalise_samples(style, law, start, rows, block, room)
-    normed = Law(law.width, law.batch, columns, style.norm, law.skip, law.gain, style.eps)
-    degenerate = measure_rows(block, rows, normed, scales)
+    if spec.order == ACTIVATION_FIRST:
+        activate_rows(sigma, spec, rows, work)
+    if spec.groups > 0:
+        normalise_samples(spec, start, rows, block, room)
+    degenerate = measure_rows(block, rows, spec, spec.norm == NORM_CENTRED, scales)
     if degenerate >= 0:
         return start + degenerate
-    if law.skip != 0.0 and style.order == NORM_FIRST:
-        keep_normalised(block, law, rows, scales, start, x)
-    if style.order == ACTIVATION_FIRST:
-        scale_rows(block, law, rows, scales)
+    if spec.skip != 0.0 and spec.order == NORM_FIRST:
+        keep_normalised(block, spec, rows, scales, start, x)
+    if spec.order == ACTIVATION_FIRST:
+        scale_rows(block, spec, rows, scales)
     else:
-        activate_block(sigma, block, columns, law.batch, rows, scales)
+        activate_block(sigma, block, columns, spec.batch, rows, scales)
     clear_rows(block, 0, columns, count, rows)
     if kept.shape[0] > 0:
         keep_columns(block, columns, rows, start, kept)
@@ -311,11 +307,11 @@ def finish_hidden(style, sigma, law, start, count, x, kept, work, room):
 
 
 @kernel
-def scale_rows(block, law, rows, scales):
+def scale_rows(block, spec, rows, scales):
     """Multiply the rows of a block by their scale factors."""
-    for i in range(law.columns):
+    for i in range(spec.columns):
         column = np.uintp(i * STRIDE)
-        group = np.uintp(i // law.batch * STRIDE)
+        group = np.uintp(i // spec.batch * STRIDE)
         for row in range(np.uintp(rows)):
             block[column + row] *= scales[group + row]
 
@@ -334,40 +330,39 @@ def load_columns(hidden, columns, rows, first_row, block):
 
 
 @kernel
-def draw_moments(style, sigma, law, x, hidden, first_panel, last_panel, panel, draw, work, room):
+def draw_moments(sigma, spec, x, hidden, first_panel, last_panel, panel, draw, work, room):
     """Draw panels of a layer for the first pass, given the factor of its covariance in `work`."""
     for number in range(first_panel, last_panel):
-        last_row = min((number + 1) * panel, law.width)
+        last_row = min((number + 1) * panel, spec.width)
         for start in range(number * panel, last_row, BLOCK):
             count = min(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
-            draw_block(law, x, start, rows, draw, work)
-            begin_block(style, sigma, law, panel, number, start, count, hidden, work, room)
+            draw_block(spec, x, start, rows, draw, work)
+            begin_block(sigma, spec, panel, number, start, count, hidden, work, room)
 
 
 @kernel
 def multiply_moments(
-    style, sigma, law, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
+    sigma, spec, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
     room,
 ):  # fmt: skip
     """Multiply panels of a layer by weights, like `draw_moments`; `following` receives the rows."""
     for number in range(first_panel, last_panel):
-        last_row = min((number + 1) * panel, law.width)
+        last_row = min((number + 1) * panel, spec.width)
         for start in range(number * panel, last_row, BLOCK):
             count = min(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
-            multiply_block(law, weights, given, a, start, rows, draw, work.tile, work.block)
-            if style.bias > 0.0:
-                element = row_length(law, given)
-                add_bias(style, law, element, start, rows, draw, work.tile, work.block)
-            if law.skip != 0.0:
-                add_columns(law.skip, x, start, law.columns, rows, work.block)
-            begin_block(style, sigma, law, panel, number, start, count, following, work, room)
+            multiply_block(spec, weights, given, a, start, rows, draw, work.tile, work.block)
+            if spec.bias > 0.0:
+                add_bias(spec, spec.fan_in, start, rows, draw, work.tile, work.block)
+            if spec.skip != 0.0:
+                add_columns(spec.skip, x, start, spec.columns, rows, work.block)
+            begin_block(sigma, spec, panel, number, start, count, following, work, room)
 
 
 @kernel
 def finish_panels(
-    style, sigma, law, x, kept, hidden, first_panel, last_panel, panel, draw, work, room,
+    sigma, spec, x, kept, hidden, first_panel, last_panel, panel, draw, work, room,
     panel_sums,
 ):  # fmt: skip
     """Make panels of a layer, in the second pass; return a row without variance, or -1.
@@ -379,18 +374,18 @@ def finish_panels(
     """
     for number in range(first_panel, last_panel):
         work.sums[:] = 0.0
-        last_row = min((number + 1) * panel, law.width)
+        last_row = min((number + 1) * panel, spec.width)
         for start in range(number * panel, last_row, BLOCK):
             count = min(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
             if hidden.shape[0] > 0:
-                load_columns(hidden, law.columns, rows, start, work.block)
+                load_columns(hidden, spec.columns, rows, start, work.block)
             else:
-                draw_block(law, x, start, rows, draw, work)
-            degenerate = finish_hidden(style, sigma, law, start, count, x, kept, work, room)
+                draw_block(spec, x, start, rows, draw, work)
+            degenerate = finish_hidden(sigma, spec, start, count, x, kept, work, room)
             if degenerate >= 0:
                 return degenerate
-            add_gram(work.block, law.columns, rows, work.partial, work.sums)
+            add_gram(work.block, spec.columns, rows, work.partial, work.sums)
         for k in range(work.sums.shape[0]):
             panel_sums[number, k] = work.sums[k]
     return -1
@@ -409,21 +404,21 @@ def add_variance(gram, variance, out):
 
 @kernel
 def drawn_layers(
-    style, room, panel_sums, variance, sigma, law, grams, xs, activations, first_chain,
+    room, panel_sums, variance, sigma, spec, grams, xs, activations, first_chain,
     first_layer, slots, record, panel, key0, key1, total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers, each drawn given the Gram matrix of the one before.
 
-    Parameters are `style`, `room`, ``panel_sums`` of shape (panels, sums), the variance of the bias
+    Parameters are `room`, ``panel_sums`` of shape (panels, sums), the variance of the bias
     over the square of the gain, and those of `layers.conditional_layers`.
     """
-    guarded = work.block.itemsize == 4 and law.skip == 0.0 and activations.shape[3] == 0
+    guarded = work.block.itemsize == 4 and spec.skip == 0.0 and activations.shape[3] == 0
     panels = panel_sums.shape[0]
     for chain in range(grams.shape[0]):
         gram = grams[chain]
-        x = xs[chain if law.skip != 0.0 else 0]
+        x = xs[chain if spec.skip != 0.0 else 0]
         kept = activations[chain if activations.shape[0] > 1 else 0, 0]
-        hidden = kept if kept.shape[0] > 0 and style.groups > 0 else room.hidden
+        hidden = kept if kept.shape[0] > 0 and spec.groups > 0 else room.hidden
         stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             draw = Draw(first_layer + step, stream, key0, key1)
@@ -431,19 +426,19 @@ def drawn_layers(
             if variance > 0.0:
                 source = work.covariance  # `factorise` may overwrite its argument
                 add_variance(gram, variance, source)
-            least_pivot = factorise(source, law, work)
+            least_pivot = factorise(source, spec, work)
             event, place = RUNNING, -1
             if guarded and least_pivot < RESOLVED_PIVOT:
                 event = UNRESOLVED
-            if event == RUNNING and style.groups > 0:
-                draw_moments(style, sigma, law, x, hidden, 0, panels, panel, draw, work, room)
-                event, place = merge_moments(style, law, panel, work.block, room)
+            if event == RUNNING and spec.groups > 0:
+                draw_moments(sigma, spec, x, hidden, 0, panels, panel, draw, work, room)
+                event, place = merge_moments(spec, panel, work.block, room)
             if event == RUNNING:
                 place = finish_panels(
-                    style, sigma, law, x, kept, hidden, 0, panels, panel, draw, work, room,
+                    sigma, spec, x, kept, hidden, 0, panels, panel, draw, work, room,
                     panel_sums,
                 )  # fmt: skip
-                finite = merge_panels(panel_sums, law, total, gram)
+                finite = merge_panels(panel_sums, spec.width, total, gram)
                 if not finite or place >= 0:
                     event = ZERO_VARIANCE if finite else NOT_FINITE
             if event != RUNNING:
@@ -457,7 +452,7 @@ def drawn_layers(
 
 @kernel
 def multiplied_layers(
-    style, room, panel_sums, sigma, law, weights, given, grams, xs, activations, first_chain,
+    room, panel_sums, sigma, spec, weights, given, grams, xs, activations, first_chain,
     first_layer, slots, record, panel, key0, key1, total, work, status, exponents, units, lift,
 ):  # fmt: skip
     """Take chains through layers whose weights are drawn.
@@ -467,7 +462,7 @@ def multiplied_layers(
     panels = panel_sums.shape[0]
     for chain in range(activations.shape[0]):
         gram = grams[chain]
-        x = xs[chain if law.skip != 0.0 else 0]
+        x = xs[chain if spec.skip != 0.0 else 0]
         stream = np.uint32(STREAM_WEIGHTS | np.uint32(first_chain + chain))
         for step in range(slots.shape[0]):
             layer = first_layer + step
@@ -475,18 +470,18 @@ def multiplied_layers(
             a = activations[chain, (layer + 1) % 2]
             following = activations[chain, layer % 2]
             multiply_moments(
-                style, sigma, law, weights, given, a, x, following, 0, panels, panel, draw, work,
+                sigma, spec, weights, given, a, x, following, 0, panels, panel, draw, work,
                 room,
             )  # fmt: skip
             event, place = RUNNING, -1
-            if style.groups > 0:
-                event, place = merge_moments(style, law, panel, work.block, room)
+            if spec.groups > 0:
+                event, place = merge_moments(spec, panel, work.block, room)
             if event == RUNNING:
                 place = finish_panels(
-                    style, sigma, law, x, following, following, 0, panels, panel, draw, work,
+                    sigma, spec, x, following, following, 0, panels, panel, draw, work,
                     room, panel_sums,
                 )  # fmt: skip
-                finite = merge_panels(panel_sums, law, total, gram)
+                finite = merge_panels(panel_sums, spec.width, total, gram)
                 if not finite or place >= 0:
                     event = ZERO_VARIANCE if finite else NOT_FINITE
             if event != RUNNING:

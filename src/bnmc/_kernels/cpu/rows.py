@@ -33,12 +33,12 @@ from bnmc._kernels.cpu.vectors import (
     zero_strip,
 )
 from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
-from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE, NORM_UNCENTRED, Law
+from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE
 
 
 @kernel
-def measure_rows(block, rows, law, scales):
-    """Subtract their means from the rows of a block, if the norm does; write their scale factors.
+def measure_rows(block, rows, spec, centred, scales):
+    """Subtract their means from the rows of a block, if `centred`; write their scale factors.
 
     scales : (inputs * STRIDE,), in the block's dtype
         One for each row of each input batch.
@@ -46,7 +46,7 @@ def measure_rows(block, rows, law, scales):
     Returns a row without variance, or -1.  Rows from its strip on have their means then, to
     rounding.
     """
-    batch = law.batch
+    batch = spec.batch
     number = block.dtype.type
     # The mean of equal entries need not equal them: a variance within its rounding is zero.
     unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
@@ -56,15 +56,15 @@ def measure_rows(block, rows, law, scales):
     ratio = fill_like(zero, number(1.0 / batch))
     resolved = batch * unit
     rounding = fill_like(zero, number(resolved * resolved))
-    eps = fill_like(zero, number(law.eps))
-    for group in range(law.columns // batch):
+    eps = fill_like(zero, number(spec.eps))
+    for group in range(spec.columns // batch):
         first = group * batch
         for row in range(0, rows, strip):
-            if law.norm == NORM_NONE:
+            if spec.norm == NORM_NONE:
                 store(scales, group * STRIDE + row, one)
                 continue
             mean = zero
-            if law.norm == NORM_CENTRED:
+            if centred:
                 for i in range(first, first + batch):
                     mean = mean + load_strip(block, i * STRIDE + row)
                 mean = mean * ratio
@@ -76,17 +76,17 @@ def measure_rows(block, rows, law, scales):
                 deviation = load_strip(block, i * STRIDE + row)
                 variance = multiply_add(deviation, deviation, variance)
             variance = variance * ratio
-            if law.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
+            if spec.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
                 for i in range(first, first + batch):
                     at = i * STRIDE + row
                     store(block, at, load_strip(block, at) + mean)
-                return row_without_variance(block, first, row, rows, law)
+                return row_without_variance(block, first, row, rows, spec, centred)
             store(scales, group * STRIDE + row, one / square_root(variance + eps))
     return -1
 
 
 @kernel
-def row_without_variance(block, first, start, rows, law):
+def row_without_variance(block, first, start, rows, spec, centred):
     """Return the row from `start` on with the least variance, as a part of its squared mean.
 
     `first` is the first column of the batch.  Called where a strip of rows has one whose variance
@@ -95,13 +95,13 @@ def row_without_variance(block, first, start, rows, law):
     found, least = start, np.inf
     for row in range(start, rows):
         mean = 0.0
-        if law.norm == NORM_CENTRED:
-            for i in range(first, first + law.batch):
-                mean += block[i * STRIDE + row] / law.batch
+        if centred:
+            for i in range(first, first + spec.batch):
+                mean += block[i * STRIDE + row] / spec.batch
         variance = 0.0
-        for i in range(first, first + law.batch):
+        for i in range(first, first + spec.batch):
             deviation = block[i * STRIDE + row] - mean
-            variance += deviation * deviation / law.batch
+            variance += deviation * deviation / spec.batch
         relative = variance / (mean * mean) if mean != 0.0 else variance
         if least == least and not relative >= least:
             found, least = row, relative
@@ -136,96 +136,97 @@ def activation(sigma: Sigma, dtype: str) -> Any:
 
 
 @kernel
-def finish_block(sigma, law, first_row, count, x, kept, block, scales):
+def finish_block(sigma, spec, centred, first_row, count, x, kept, block, scales):
     """Turn the rows W a of a block into activations; return a row without variance, or -1.
 
     The block holds `count` rows from `first_row` on, and arbitrary finite numbers up to the next
     multiple of `GROUP`, which become zeros: they count for nothing in the Gram matrix.  With a
     skip connection x holds the representation, (columns, >= width), and is brought up to date.
-    The activations are written to `kept`, of the same shape, unless that has no rows.
+    The activations are written to `kept`, of the same shape, unless that has no rows.  `centred`
+    tells whether rows still have means to subtract.
     """
     rows = (count + GROUP - 1) // GROUP * GROUP
-    if law.skip != 0.0:
-        add_columns(law.skip, x, first_row, law.columns, rows, block)
+    if spec.skip != 0.0:
+        add_columns(spec.skip, x, first_row, spec.columns, rows, block)
     # Padding rows may lack variance, which would end the normalization of the others.
-    repeat_first_row(block, law.columns, count, rows)
-    degenerate = measure_rows(block, rows, law, scales)
+    repeat_first_row(block, spec.columns, count, rows)
+    degenerate = measure_rows(block, rows, spec, centred, scales)
     if degenerate >= 0:
         return first_row + degenerate
-    if law.skip != 0.0:
-        keep_normalised(block, law, rows, scales, first_row, x)
-    activate_block(sigma, block, law.columns, law.batch, rows, scales)
-    clear_rows(block, 0, law.columns, count, rows)
+    if spec.skip != 0.0:
+        keep_normalised(block, spec, rows, scales, first_row, x)
+    activate_block(sigma, block, spec.columns, spec.batch, rows, scales)
+    clear_rows(block, 0, spec.columns, count, rows)
     if kept.shape[0] > 0:
-        keep_columns(block, law.columns, rows, first_row, kept)
+        keep_columns(block, spec.columns, rows, first_row, kept)
     return -1
 
 
 @kernel
-def keep_normalised(block, law, rows, scales, first_row, out):
+def keep_normalised(block, spec, rows, scales, first_row, out):
     """Write the scaled rows of a block to `out`, (>= columns, >= first_row + rows)."""
-    for i in range(law.columns):
+    for i in range(spec.columns):
         column = np.uintp(i * STRIDE)
-        group = np.uintp(i // law.batch * STRIDE)
+        group = np.uintp(i // spec.batch * STRIDE)
         for row in range(np.uintp(rows)):
             out[i, first_row + row] = block[column + row] * scales[group + row]
 
 
 @kernel
-def factorise(gram, law, work):
+def factorise(gram, spec, work):
     """Write the factor of the covariance of the rows of W a to a `Work`.
 
     Under a normalization that does not see the scale of a row, the scale is brought to about 1.
     Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
     """
     # This holds with a skip connection too, as the added representation is centred.
-    scale = prepare_factor(gram, law, law.norm == NORM_CENTRED, work)
+    scale = prepare_factor(gram, spec, spec.hides_common, work)
     cholesky(
         work.covariance, work.diagonal, work.twin, scale, work.panel, work.factor, work.regular
     )
-    return least_pivot(law, work.twin, work.diagonal)
+    return least_pivot(spec, work.twin, work.diagonal)
 
 
 @kernel
-def prepare_factor(gram, law, centred, work):
+def prepare_factor(gram, spec, centred, work):
     """Write what `cholesky` takes for the covariance of the rows of W a, and return the scale.
 
     If `centred`, the rows are drawn without their means over each batch.
     """
-    columns, covariance, diagonal = law.columns, work.covariance, work.diagonal
+    columns, covariance, diagonal = spec.columns, work.covariance, work.diagonal
     if centred:
-        centre(gram, law.batch, work.group_means, covariance)
+        centre(gram, spec.batch, work.group_means, covariance)
     else:
         copy_matrix(gram, covariance)
     for i in range(columns):
         diagonal[i] = covariance[i, i]
-    scale = law.gain
-    if law.norm != NORM_NONE and law.skip == 0.0 and law.eps == 0.0:
+    scale = spec.gain
+    if spec.hides_scale:
         scale = scale_of(diagonal)
-    for first in range(0, columns, law.batch):
+    for first in range(0, columns, spec.batch):
         mean = 0.0
-        for i in range(first, first + law.batch):
+        for i in range(first, first + spec.batch):
             diagonal[i] = gram[i, i]
             mean += gram[i, i]
-        mean /= law.batch
+        mean /= spec.batch
         if centred:
             # Centring rounds to the precision of the means, which may exceed the sample.
-            for i in range(first, first + law.batch):
+            for i in range(first, first + spec.batch):
                 diagonal[i] = max(diagonal[i], mean)
             # The others determine the last sample of a batch, so its pivot is zero.
-            diagonal[first + law.batch - 1] = np.inf
+            diagonal[first + spec.batch - 1] = np.inf
     # After centring, copies differ if they are in batches with different other samples.
     find_twins(covariance, work.twin)
     return scale
 
 
 @kernel
-def least_pivot(law, twin, diagonal):
+def least_pivot(spec, twin, diagonal):
     """Return the least of all relative pivots that need not be zero; see `factorise`."""
-    centred = law.norm == NORM_CENTRED
+    centred = spec.hides_common
     least = 1.0
-    for k in range(law.columns):
-        if twin[k] == k and not (centred and (k + 1) % law.batch == 0):
+    for k in range(spec.columns):
+        if twin[k] == k and not (centred and (k + 1) % spec.batch == 0):
             least = min(least, diagonal[k])
     return least
 
@@ -247,7 +248,7 @@ def draw_regular(block, columns, regular, first_row, rows, draw):
 
 @kernel
 def draw_rows(
-    sigma, law, x, kept, first_row, last_row, draw, block, scales, partial, sums, factor, regular,
+    sigma, spec, x, kept, first_row, last_row, draw, block, scales, partial, sums, factor, regular,
 ):  # fmt: skip
     """Draw rows of a layer given the factor of its covariance; sum their Gram matrix.
 
@@ -258,73 +259,65 @@ def draw_rows(
     sums[:] = 0.0
     # Rows with the covariance P G P have mean zero already.  With a skip connection rounding would
     # add up in the mean, so it is subtracted there.
-    centred = law.norm == NORM_CENTRED and law.skip == 0.0
-    norm = NORM_UNCENTRED if centred else law.norm
-    law = Law(law.width, law.batch, law.columns, norm, law.skip, law.gain, law.eps)
+    centred = spec.norm == NORM_CENTRED and spec.skip != 0.0
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         k = 0
-        while k < law.columns:
+        while k < spec.columns:
             end = k + 1
-            while end < law.columns and regular[end] == regular[k]:
+            while end < spec.columns and regular[end] == regular[k]:
                 end += 1
             if regular[k]:
                 fill_normals(block, k, k, end - k, start, rows, draw)
             else:
                 clear_rows(block, k, end, 0, rows)
             k = end
-        multiply_triangular(factor, law.columns, block, block, rows)
-        degenerate = finish_block(sigma, law, start, count, x, kept, block, scales)
+        multiply_triangular(factor, spec.columns, block, block, rows)
+        degenerate = finish_block(sigma, spec, centred, start, count, x, kept, block, scales)
         if degenerate >= 0:
             return degenerate
-        add_gram(block, law.columns, rows, partial, sums)
+        add_gram(block, spec.columns, rows, partial, sums)
     return -1
 
 
 @kernel
-def multiply_rows(sigma, law, weights, given, a, x, following, first_row, last_row, draw, work):
+def multiply_rows(sigma, spec, weights, given, a, x, following, first_row, last_row, draw, work):
     """Multiply rows of the weights, a tile at a time, by the activations a; sum the Gram matrix.
 
     given : (panel, weights of a row)
-        The weights of a panel, if they are not drawn here.  If they are, only the number of columns
-        matters, which tells the weights of a row if these are more than the width.
+        The weights of a panel, if they are not drawn here.
     a, following : (padded columns, >= weights of a row), (padded columns, >= width)
         `following` receives the next activations.
 
     Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
     """
     block, tile, scales = work.block, work.tile, work.scales
+    centred = spec.norm == NORM_CENTRED
     partial, sums = work.partial, work.sums
     sums[:] = 0.0
     for start in range(first_row, last_row, BLOCK):
         count = min(BLOCK, last_row - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        multiply_block(law, weights, given, a, start, rows, draw, tile, block)
-        degenerate = finish_block(sigma, law, start, count, x, following, block, scales)
+        multiply_block(spec, weights, given, a, start, rows, draw, tile, block)
+        degenerate = finish_block(sigma, spec, centred, start, count, x, following, block, scales)
         if degenerate >= 0:
             return degenerate
-        add_gram(block, law.columns, rows, partial, sums)
+        add_gram(block, spec.columns, rows, partial, sums)
     return -1
 
 
 @kernel
-def multiply_block(law, weights, given, a, start, rows, draw, tile, block):
+def multiply_block(spec, weights, given, a, start, rows, draw, tile, block):
     """Write gain times rows of the weights times the activations a to a block of rows.
 
     The arrays are those of `multiply_rows`; the rows begin at `start`.
     """
-    clear_rows(block, 0, law.columns, 0, rows)
-    length = row_length(law, given)
+    clear_rows(block, 0, spec.columns, 0, rows)
+    length = spec.fan_in
     for element in range(0, length, TILE):
         depth = min(TILE, length - element)
         fill_weights(weights, given, tile, element, depth, start, rows, draw)
-        add_product(a, element, law.columns, tile, depth, block, rows)
-    scale = block.dtype.type(law.gain / np.sqrt(length))
-    scale_columns(scale, law.columns, rows, block)
-
-
-@kernel
-def row_length(law, given):
-    """Return the number of weights of a row: the width, or more if `given` has more columns."""
-    return max(law.width, given.shape[1])
+        add_product(a, element, spec.columns, tile, depth, block, rows)
+    scale = block.dtype.type(spec.gain / np.sqrt(length))
+    scale_columns(scale, spec.columns, rows, block)

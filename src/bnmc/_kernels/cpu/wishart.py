@@ -14,7 +14,7 @@ from bnmc._kernels.scalar.gamma import chi
 
 @kernel
 def factor_layers(
-    law, factors, exponents, log_start, first_chain, first_layer, slots, record, log_scales,
+    spec, factors, exponents, log_start, first_chain, first_layer, slots, record, log_scales,
     log_pivots, key0, key1, work,
 ):  # fmt: skip
     """Take linear chains without normalization through layers, by the factor of a Wishart matrix.
@@ -41,7 +41,7 @@ def factor_layers(
     """
     columns = factors.shape[1]
     block = work.block
-    rank = min(law.width, columns)
+    rank = min(spec.width, columns)
     for chain in range(factors.shape[0]):
         factor, exponent = factors[chain], exponents[chain]
         stream = np.uint32(STREAM_FACTOR | np.uint32(first_chain + chain))
@@ -64,7 +64,7 @@ def factor_layers(
                 if i < rank and largest > -np.inf:
                     for k in range(i, columns):
                         if k == i:
-                            entry = chi(law.width - i, i, layer, stream_chi, key0, key1)
+                            entry = chi(spec.width - i, i, layer, stream_chi, key0, key1)
                         else:
                             entry = block[k * STRIDE + i % BLOCK]
                         entry *= 2.0 ** max(exponent[k] - largest, -1100.0)
@@ -78,7 +78,7 @@ def factor_layers(
                     factor[i, j] = row[j] * 2.0**-shift
                 exponent[i] = largest + shift if size > 0.0 else 0.0
             if slots[step] >= 0:
-                common = log_of_factors(law, log_start[chain], layer)
+                common = log_of_factors(spec, log_start[chain], layer)
                 write_factor(
                     factor, exponent, common, record[chain, slots[step]], log_scales[chain],
                     log_pivots[chain], slots[step],
@@ -95,9 +95,9 @@ def has_entries(row):
 
 
 @kernel
-def log_of_factors(law, log_start, layer):
+def log_of_factors(spec, log_start, layer):
     """Return the logarithm of what multiplies F^T F: each layer has a factor gain^2 / width."""
-    return log_start + layer * (2.0 * np.log(abs(law.gain)) - np.log(law.width))
+    return log_start + layer * (2.0 * np.log(abs(spec.gain)) - np.log(spec.width))
 
 
 @kernel

@@ -77,41 +77,29 @@ SQRT3 = 1.7320508075688772
 LOG_2 = 0.6931471805599453
 
 
-class Law(NamedTuple):
-    """The properties of a chain that its kernels need; `columns` is batch times inputs.
+class LayerSpec(NamedTuple):
+    """All numbers that kernels know of a layer and of the linear map that leads to it.
 
-    Examples
-    --------
-    >>> import bnmc
-    >>> law = bnmc.kernels.law(bnmc.Chain(width=100, batch=10, activation="relu"))
-    >>> isinstance(law, bnmc.kernels.Law), int(law.width), int(law.columns)
-    (True, 100, 10)
+    The rows of a layer are h = skip x + gain W a + b, with x and a of the layer before.  Its
+    activations are σ(N(h)) or N(σ(h)), as `order` tells.
     """
 
     width: int
     batch: int
-    columns: int
-    norm: int
-    skip: float
+    columns: int  # batch times inputs
+    fan_in: int  # weights of a row of W
+    weights: int  # code of their law
     gain: float
-    eps: float
-
-
-class Style(NamedTuple):
-    """The properties of a layer that is not plain, beside its `Law`; see `_kernels.cpu.passes`.
-
-    `norm` is the code of a norm over the batch.  `groups` is the number of groups of features of a
-    norm over the features, or 0.  `bias` is the standard deviation of the bias, which is Gaussian
-    or uniform.
-    """
-
+    skip: float
+    bias: float  # standard deviation, 0 if the norm subtracts the bias
+    uniform_bias: bool  # else it is Gaussian
     order: int
-    norm: int
-    groups: int
-    centred: bool
+    norm: int  # code of the norm over the batch
+    groups: int  # of features, of a norm over the features; else 0
+    centred: bool  # whether the norm over the features subtracts the mean
     eps: float
-    bias: float
-    uniform_bias: bool
+    hides_common: bool  # rows of W a may be drawn without their mean over each batch
+    hides_scale: bool  # rows of W a may be drawn in any scale
 
 
 class Draw(NamedTuple):

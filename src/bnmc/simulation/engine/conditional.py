@@ -52,7 +52,7 @@ class ConditionalSampler(RowSampler):
         elif not covariance.is_identity:
             self._advance_singly(first, last, layer, slots, frames)
             return
-        self._draw(kernel, self.law, first, last, layer, slots, *record, self.lift)
+        self._draw(kernel, self.spec, first, last, layer, slots, *record, self.lift)
 
     def _advance_singly(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
@@ -62,7 +62,7 @@ class ConditionalSampler(RowSampler):
         for step in range(len(slots)):
             self.grams[first:last] = self.chain.covariance(self.grams[first:last])
             self._draw(
-                self._kernel, self.law, first, last, layer + step, slots[step : step + 1],
+                self._kernel, self.spec, first, last, layer + step, slots[step : step + 1],
                 *record, self.lift,
             )  # fmt: skip
 
@@ -109,8 +109,7 @@ class ConditionalSampler(RowSampler):
 
         This is `rows.factorise`, where threads share the products of panels.
         """
-        centred = self.law.norm == codes.NORM_CENTRED
-        scale = rows.prepare_factor(gram, self.law, centred, own)
+        scale = rows.prepare_factor(gram, self.spec, self.spec.hides_common, own)
         for first in range(0, self.columns, memory.PANEL):
             last = min(first + memory.PANEL, self.columns)
 
@@ -139,7 +138,7 @@ class ConditionalSampler(RowSampler):
                 else:
                     share(task)
         factor.copy_twins(own.twin, own.factor)
-        least: float = rows.least_pivot(self.law, own.twin, own.diagonal)
+        least: float = rows.least_pivot(self.spec, own.twin, own.diagonal)
         return least
 
     def _column_of_part(self, start: int, number: int) -> int:
@@ -169,12 +168,12 @@ class ConditionalSampler(RowSampler):
             def add(first: int, last: int, is_first: bool = number == 0) -> int:
                 work = self.work(dtype)._replace(regular=own.regular)
                 orthogonal.sum_panels(
-                    self.law, is_first, first, last, self.panel, draw, work, frame
+                    self.spec, is_first, first, last, self.panel, draw, work, frame
                 )
                 return -1
 
             share(add)
-            if orthogonal.orthogonalise(self.law, own, frame) >= codes.ORTHOGONAL_PIVOT:
+            if orthogonal.orthogonalise(self.spec, own, frame) >= codes.ORTHOGONAL_PIVOT:
                 break
         orthogonal.multiply_lower(own.factor, frame.inverse)
 
@@ -193,7 +192,7 @@ class ConditionalSampler(RowSampler):
         def make(first: int, last: int) -> int:
             work = self.work(dtype)._replace(factor=own.factor, regular=own.regular)
             degenerate: int = layers.draw_panels(
-                sigma, self.law, x, kept, first, last, self.panel, draw, work, panel_sums
+                sigma, self.spec, x, kept, first, last, self.panel, draw, work, panel_sums
             )
             return degenerate
 
@@ -220,14 +219,14 @@ class ConditionalSampler(RowSampler):
 
         def begin(first: int, last: int) -> int:
             passes.draw_moments(
-                over.style, sigma, self.law, x, room.hidden, first, last, self.panel, draw, work(),
+                sigma, self.spec, x, room.hidden, first, last, self.panel, draw, work(),
                 room,
             )  # fmt: skip
             return -1
 
-        if over.style.groups:
+        if self.spec.groups:
             share(begin)
-            over.merge(self.law, own, room, self.offset + index, layer)
+            over.merge(self.spec, own, room, self.offset + index, layer)
         return lambda first, last: over.finish(
-            sigma, self.law, x, kept, room.hidden, (first, last), draw, work(), room, panel_sums
+            sigma, self.spec, x, kept, room.hidden, (first, last), draw, work(), room, panel_sums
         )

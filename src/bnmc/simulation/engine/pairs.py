@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, pairs, passes, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, law_of_start, raise_stopped, sigma_of, style_of
+from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of, spec_of_start
 from bnmc.chain.covariance import WithBias
 from bnmc.chain.start import Covariance, Representation, write_gram
 
@@ -104,7 +104,7 @@ class Pairs:
         self.met = np.full(count, -1, np.int64)
         self.tries = np.zeros((count, 3), np.int64)
         self.status = np.zeros((count, 3), np.int64)
-        self._law = law_of(chain)
+        self._spec = spec_of(chain)
         self._sigma = sigma_of(chain.activation)
         self._key = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         self._works = memory.work(n, 1, np.float64), memory.work(n, 1, np.float64)
@@ -121,14 +121,18 @@ class Pairs:
 
     def _passes(self) -> pairs.Over:
         """Return what kernels need to take passes over the rows of a layer."""
-        style = style_of(self.chain)
         ahead, behind = (
             passes.room(
-                self.chain.width, self.chain.batch, 1, style.groups, np.float64, keeps_rows=False
+                self.chain.width,
+                self.chain.batch,
+                1,
+                self._spec.groups,
+                np.float64,
+                keeps_rows=False,
             )
             for _ in range(2)
         )
-        return pairs.Over(style, ahead, behind)
+        return pairs.Over(ahead, behind)
 
     def _allocate(self) -> None:
         """Make the Gram matrices of all pairs."""
@@ -138,7 +142,7 @@ class Pairs:
         self, ahead: Covariance | Representation, behind: Covariance | Representation
     ) -> None:
         """Draw layer 0 of the chains behind, then that of the chains ahead."""
-        law = law_of_start(self._law, self.chain.order_code)
+        spec = spec_of_start(self._spec)
         for start, stream in ((behind, codes.STREAM_START), (ahead, codes.STREAM_ROWS)):
             if isinstance(start, Representation):
                 matrix = np.zeros(self.grams.shape[2:])
@@ -146,7 +150,7 @@ class Pairs:
                 self._renew(matrix)
             else:
                 self._renew(start.matrix)
-                self._run(law, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
+                self._run(spec, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
         self._check()
 
     def _renew(self, matrix: NDArray[np.float64]) -> None:
@@ -184,7 +188,7 @@ class Pairs:
         variance = self._constant
         if variance is not None:
             self._run(
-                self._law, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded,
+                self._spec, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded,
                 variance,
             )  # fmt: skip
             self.layer += layers
@@ -211,7 +215,7 @@ class Pairs:
             of_trace, of_record = trace[:, one].copy(), recorded[:, one].copy()
             self._take_covariances(until)
             layer = self.layer + 1
-            self._run(self._law, codes.STREAM_ROWS, layer, 1, until, of_trace, of_record)
+            self._run(self._spec, codes.STREAM_ROWS, layer, 1, until, of_trace, of_record)
             trace[:, one], recorded[:, one] = of_trace, of_record
             self.layer = layer
 
@@ -227,7 +231,7 @@ class Pairs:
 
     def _run(
         self,
-        law: codes.Law,
+        spec: codes.LayerSpec,
         stream: np.uint32,
         first_layer: int,
         layers: int,
@@ -237,7 +241,7 @@ class Pairs:
         variance: float = 0.0,
     ) -> None:
         pairs.coupled_layers(
-            self._over, variance, rows.activation(self._sigma, "float64"), law, stream,
+            self._over, variance, rows.activation(self._sigma, "float64"), spec, stream,
             self.grams, self.met, self.tries, self.first, first_layer, layers, self.lag, until,
             self.threshold, record, trace, *self._key, self._works, self._pair, self.status,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, numbers, passes
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import raise_stopped, style_of
+from bnmc.chain.compiled import raise_stopped, spec_of
 
 __all__ = ["Passes"]
 
@@ -39,9 +39,9 @@ class Passes:
     def __init__(
         self, chain: Chain, columns: int, panel: int, panels: int, *, keeps_a: bool
     ) -> None:
-        self.style = style_of(chain)
+        self.spec = spec_of(chain)
         self.panel = panel
-        self._sizes = chain.width, columns, panels, self.style.groups
+        self._sizes = chain.width, columns, panels, self.spec.groups
         self._keeps_a = keeps_a
         self._buffers = threading.local()
 
@@ -67,10 +67,10 @@ class Passes:
     def _layers(self, kernel: Any, dtype: np.dtype[Any]) -> Callable[..., None]:
         _, columns, panels, _ = self._sizes
         sums = np.zeros((panels, memory.tile_sums(columns)))
-        return partial(kernel, self.style, self.room(dtype), sums)
+        return partial(kernel, self.room(dtype), sums)
 
     def merge(
-        self, law: codes.Law, work: numbers.Work, room: passes.Room, chain: int, layer: int
+        self, spec: codes.LayerSpec, work: numbers.Work, room: passes.Room, chain: int, layer: int
     ) -> None:
         """End the first pass, whose panels threads have shared.
 
@@ -79,15 +79,15 @@ class Passes:
         ZeroVarianceError, NonFiniteError
             About the chain and the layer of these numbers.
         """
-        if self.style.groups:
-            event, place = passes.merge_moments(self.style, law, self.panel, work.block, room)
+        if self.spec.groups:
+            event, place = passes.merge_moments(spec, self.panel, work.block, room)
             if event != codes.RUNNING:
                 raise_stopped(event, chain, layer, place)
 
     def finish(
         self,
         sigma: Any,
-        law: codes.Law,
+        spec: codes.LayerSpec,
         x: NDArray[Any],
         kept: NDArray[Any],
         hidden: NDArray[Any],
@@ -99,7 +99,7 @@ class Passes:
     ) -> int:
         """Make a range of panels in the second pass; return a row without variance, or -1."""
         degenerate: int = passes.finish_panels(
-            self.style, sigma, law, x, kept, hidden, *panels, self.panel, draw, work, room,
+            sigma, spec, x, kept, hidden, *panels, self.panel, draw, work, room,
             panel_sums,
         )  # fmt: skip
         return degenerate

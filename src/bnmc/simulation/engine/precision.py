@@ -25,13 +25,13 @@ _MOST_EXPONENT = 900
 _FARTHEST = 5000
 
 
-def lifted(law: codes.Law) -> tuple[codes.Law, int]:
+def lifted(spec: codes.LayerSpec) -> tuple[codes.LayerSpec, int]:
     """Return a law without normalization divided by a power of 2, and the exponent of that power.
 
     The exponent is 0 unless the factors of a layer are far from 1.
     """
-    lift = shift_of(max(abs(law.skip), abs(law.gain)))
-    return law._replace(skip=math.ldexp(law.skip, -lift), gain=math.ldexp(law.gain, -lift)), lift
+    lift = shift_of(max(abs(spec.skip), abs(spec.gain)))
+    return spec._replace(skip=math.ldexp(spec.skip, -lift), gain=math.ldexp(spec.gain, -lift)), lift
 
 
 def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:

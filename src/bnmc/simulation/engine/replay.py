@@ -64,7 +64,7 @@ class Replay:
             out = _room(sampler, sampler.dtype)
             degenerate = self._multiplied(sampler, index, out)
         else:
-            out, degenerate = _drawn(sampler, index, self.layer, sampler.law)
+            out, degenerate = _drawn(sampler, index, self.layer, sampler.spec)
         if degenerate >= 0:
             raise ZeroVarianceError(index, self.layer, degenerate)
         rows = out[:, : sampler.chain.width]
@@ -82,7 +82,7 @@ class Replay:
         given_panel = sampler.given_panels(index, self.layer)
         for panel in range(sampler.panels):
             degenerate: int = layers.multiply_panels(
-                _identity(sampler.dtype), sampler.law, sampler.weight_code,
+                _identity(sampler.dtype), sampler.spec, sampler.weight_code,
                 given_panel(panel), a, x, out, panel, panel + 1, sampler.panel, draw,
                 sampler.work(), sums,
             )  # fmt: skip
@@ -92,7 +92,7 @@ class Replay:
 
 
 def _drawn(
-    sampler: ConditionalSampler, index: int, layer: int, law: codes.Law
+    sampler: ConditionalSampler, index: int, layer: int, spec: codes.LayerSpec
 ) -> tuple[FloatArray, int]:
     """Return all rows of N(h), normalized as `law` says, and a row without variance or -1.
 
@@ -104,7 +104,7 @@ def _drawn(
     x = sampler.rows_of_x(index, dtype).copy()
     sums = np.zeros((sampler.panels, work.sums.size))
     degenerate: int = layers.draw_panels(
-        _identity(dtype), law, x, out, 0, sampler.panels, sampler.panel, draw, work, sums
+        _identity(dtype), spec, x, out, 0, sampler.panels, sampler.panel, draw, work, sums
     )
     return out, degenerate
 

@@ -14,7 +14,7 @@ from bnmc._kernels.cpu import layers, memory
 from bnmc._kernels.cpu.scaling import rescale
 from bnmc._kernels.scalar import codes
 from bnmc._support.workers import even_ranges
-from bnmc.chain.compiled import law_of_start, raise_stopped
+from bnmc.chain.compiled import raise_stopped, spec_of_start
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.passes import Passes
@@ -124,9 +124,9 @@ class RowSampler(ScaledSampler):
     def _draw_start(self, start: Covariance, first: int, last: int, frames: Frames) -> None:
         """Draw layer 0 given its covariance, as if that were the Gram matrix of a layer -1."""
         self.grams[first:last] = start.matrix
-        law = law_of_start(self.law, self.chain.order_code)
+        spec = spec_of_start(self.spec)
         record = frames.gram[first:last], frames.units[first:last]
-        self._draw(self._rows_kernel, law, first, last, 0, np.zeros(1, np.int64), *record, 0)
+        self._draw(self._rows_kernel, spec, first, last, 0, np.zeros(1, np.int64), *record, 0)
 
     def _rows_kernel(self, dtype: np.dtype[Any]) -> Callable[..., None]:
         """Return the kernel that draws layers with Gaussian weights, for rows of a dtype."""
@@ -136,7 +136,7 @@ class RowSampler(ScaledSampler):
     def _draw(
         self,
         kernel_of: Callable[[np.dtype[Any]], Callable[..., None]],
-        law: codes.Law,
+        spec: codes.LayerSpec,
         first: int,
         last: int,
         layer: int,
@@ -155,14 +155,14 @@ class RowSampler(ScaledSampler):
             for index in range(first, last):
                 one = slice(index - first, index - first + 1)
                 self._draw(
-                    kernel_of, law, index, index + 1, layer, slots, record[one], units[one], lift
+                    kernel_of, spec, index, index + 1, layer, slots, record[one], units[one], lift
                 )
             return
         dtype = np.dtype(np.float64) if self.wide[first] else self.dtype
         status = np.zeros((last - first, 3), np.int64)
         work = self.work(dtype)
         kernel_of(dtype)(
-            self.activation(dtype), law, self.grams[first:last], self._xs(first, last, dtype),
+            self.activation(dtype), spec, self.grams[first:last], self._xs(first, last, dtype),
             self._activations(first, last, dtype), self.offset + first, layer, slots, record,
             self.panel,
             *self.key_words, np.zeros(len(work.sums)), work, status, self.exponents[first:last],
@@ -177,7 +177,7 @@ class RowSampler(ScaledSampler):
             done = int(status[index - first, 1]) - layer
             status[one] = 0
             self._draw(
-                kernel_of, law, index, index + 1, layer + done, slots[done:], record[one],
+                kernel_of, spec, index, index + 1, layer + done, slots[done:], record[one],
                 units[one], lift,
             )  # fmt: skip
         self.check(status, first)
@@ -261,7 +261,9 @@ class RowSampler(ScaledSampler):
         def merge(first: int, last: int) -> int:
             begin, end = (self._tiles_of_part(number) for number in (first, last))
             return int(
-                layers.merge_tiles(panel_sums, self.law, total, self.grams[index], begin, end)
+                layers.merge_tiles(
+                    panel_sums, self.spec.width, total, self.grams[index], begin, end
+                )
             )
 
         shared = self.columns >= SHARED_ROWS

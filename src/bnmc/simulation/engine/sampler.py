@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, numbers, rows
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, raise_stopped, sigma_of
+from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
@@ -66,7 +66,7 @@ class Sampler:
         self.key = key
         self.columns = chain.batch * (inputs or 1)
         self.sigma = sigma_of(chain.activation)
-        self.law = law_of(chain, inputs or 1)
+        self.spec = spec_of(chain, inputs or 1)
         self.key_words = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         #: The float32 chains that continue in float64.
         self.wide = np.zeros(chains, np.bool_)
@@ -182,7 +182,7 @@ class ScaledSampler(Sampler):
         #: The exponent by which the law was divided, which each layer adds to those of the state.
         self.lift = 0
         if self.is_scaled:
-            self.law, self.lift = lifted(self.law)
+            self.spec, self.lift = lifted(self.spec)
 
     def require_scale(self, grams: NDArray[np.float64]) -> None:
         """Raise if a Gram matrix is so small that the dtype of the rows rounds it or makes it zero.

@@ -72,7 +72,7 @@ class WeightsSampler(RowSampler):
                 np.zeros((self.panels, work.sums.size)),
             )  # fmt: skip
         kernel(
-            self.activation(), self.law, self.weight_code, self._no_weights,
+            self.activation(), self.spec, self.weight_code, self._no_weights,
             self.grams[first:last], self._xs(first, last, self.dtype),
             self.activations[first:last], self.offset + first, layer, slots,
             frames.gram[first:last], self.panel, *self.key_words, np.zeros_like(work.sums), work,
@@ -100,13 +100,13 @@ class WeightsSampler(RowSampler):
             self._begin(self.passes, index, layer, a, x, draw, share)
             over, room = self.passes, self.passes.room(self.dtype)
             return lambda first, last: over.finish(
-                self.activation(), self.law, x, following, following, (first, last), draw,
+                self.activation(), self.spec, x, following, following, (first, last), draw,
                 self.work(), room, panel_sums,
             )  # fmt: skip
 
         def multiply(given: FloatArray, first: int, last: int) -> int:
             degenerate: int = layers.multiply_panels(
-                self.activation(), self.law, self.weight_code, given, a, x, following, first,
+                self.activation(), self.spec, self.weight_code, given, a, x, following, first,
                 last, self.panel, draw, self.work(), panel_sums,
             )  # fmt: skip
             return degenerate
@@ -166,7 +166,7 @@ class WeightsSampler(RowSampler):
 
         def multiply(given: FloatArray, first: int, last: int) -> None:
             passes.multiply_moments(
-                over.style, self.activation(), self.law, self.weight_code, given, a, x, following,
+                self.activation(), self.spec, self.weight_code, given, a, x, following,
                 first, last, self.panel, draw, self.work(), room,
             )  # fmt: skip
 
@@ -179,7 +179,7 @@ class WeightsSampler(RowSampler):
             return -1
 
         share(begin)
-        over.merge(self.law, self.work(), room, self.offset + index, layer)
+        over.merge(self.spec, self.work(), room, self.offset + index, layer)
 
     def given_panels(self, index: int, layer: int) -> Callable[[int], FloatArray]:
         """Return a function of a panel that returns its unit-variance weights.

@@ -69,7 +69,7 @@ class FactorSampler(Sampler):
 
     def _record(self, first: int, last: int, layer: int, frames: Frames) -> None:
         for index in range(first, last):
-            common = wishart.log_of_factors(self.law, self.log_starts[index], layer)
+            common = wishart.log_of_factors(self.spec, self.log_starts[index], layer)
             wishart.write_factor(
                 self.factors[index], self.exponents[index], common, frames.gram[index, 0],
                 frames.log_scale[index], frames.log_pivots[index], 0,
@@ -84,7 +84,7 @@ class FactorSampler(Sampler):
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         wishart.factor_layers(
-            self.law, self.factors[first:last], self.exponents[first:last],
+            self.spec, self.factors[first:last], self.exponents[first:last],
             self.log_starts[first:last], self.offset + first, layer, slots, frames.gram[first:last],
             frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
             self.work(),

@@ -30,7 +30,7 @@ def bytes_of_chain(spec: Spec) -> int:
 def start_orthogonal(
     kernels: OrthogonalKernels,
     arrays: Arrays,
-    law: codes.Law,
+    law: codes.LayerSpec,
     address: Address,
     slots: NDArray[np.int64],
     blocks: int,

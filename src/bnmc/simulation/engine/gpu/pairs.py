@@ -21,6 +21,7 @@ from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.workers import even_ranges, ranges
 from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import norm_of_factor
 from bnmc.chain.covariance import OfConvolution, WithBias
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
@@ -49,7 +50,7 @@ class GpuPairs(Pairs):
     def _allocate(self) -> None:
         n, pairs = self.chain.batch, len(self.met)
         self._kernels = kernels_of(
-            Spec(n, n, self._law.norm, False, False, "float64", self._sigma.digest)
+            Spec(n, n, norm_of_factor(self._spec), False, False, "float64", self._sigma.digest)
         )
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
@@ -109,7 +110,7 @@ class GpuPairs(Pairs):
 
     def _run(
         self,
-        law: codes.Law,
+        law: codes.LayerSpec,
         stream: np.uint32,
         first_layer: int,
         layers: int,

@@ -29,7 +29,7 @@ from bnmc._kernels.gpu.shape import (
 from bnmc._kernels.gpu.stops import NOT_STOPPED
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import style_of
+from bnmc.chain.compiled import spec_of
 
 __all__ = ["GpuPasses"]
 
@@ -77,7 +77,7 @@ class GpuPasses:
 
     def __init__(self, chain: Chain, columns: int) -> None:
         self.chain, self.columns = chain, columns
-        self.style = style_of(chain)
+        self.spec = spec_of(chain)
         taps = np.arange(columns)[None]
         if chain.convolution is not None:
             taps = chain.convolution.neighbours(columns)
@@ -91,11 +91,11 @@ class GpuPasses:
     @staticmethod
     def passing(chain: Chain, source: int) -> Passing:
         """Return for which properties the kernels of a source of rows are compiled."""
-        style, bias = style_of(chain), NO_BIAS
-        if source == MULTIPLIED and style.bias > 0.0:
-            bias = UNIFORM_BIAS if style.uniform_bias else NORMAL_BIAS
+        spec, bias = spec_of(chain), NO_BIAS
+        if source == MULTIPLIED and spec.bias > 0.0:
+            bias = UNIFORM_BIAS if spec.uniform_bias else NORMAL_BIAS
         is_convolved = source == MULTIPLIED and chain.convolution is not None
-        return Passing(style.order, style.norm, style.groups > 0, style.centred, bias, is_convolved)
+        return Passing(spec.order, spec.norm, spec.groups > 0, spec.centred, bias, is_convolved)
 
     @property
     def bias_of_covariance(self) -> float:
@@ -104,9 +104,9 @@ class GpuPasses:
 
     def bytes_of_chain(self, shape: Any) -> int:
         """Return the bytes that one chain needs on the device beside state and sums."""
-        groups, width = max(1, self.style.groups), self.chain.width
+        groups, width = max(1, self.spec.groups), self.chain.width
         size = 8 * self.columns**2 + 16 * groups * self.columns
-        if self.style.groups:
+        if self.spec.groups:
             size += 16 * self.columns * segments_of(shape, width, groups)
         if shape.spec.source == MULTIPLIED and self.chain.convolution is not None:
             size += 8 * self.chain.fan_in * self.columns
@@ -117,7 +117,7 @@ class GpuPasses:
         kernels: Callable[[int], Kernels],
         source: int,
         arrays: Arrays,
-        law: codes.Law,
+        law: codes.LayerSpec,
         address: Address,
         slots: NDArray[np.int64],
         blocks: int,
@@ -132,22 +132,25 @@ class GpuPasses:
         source : int
             DRAWN or MULTIPLIED.
         arrays : Arrays
-        law : Law
+        law : LayerSpec
         address : Address
         slots : (layers,) int64
             Where each layer is recorded; -1 for nowhere.
         blocks : int
             Largest number of blocks among which the rows of a chain are divided.
         """
-        count, style = arrays.grams.shape[0], self.style
+        count = arrays.grams.shape[0]
         first = kernels(source)
-        second = kernels(KEPT) if style.groups and source == MULTIPLIED else first
+        second = kernels(KEPT) if law.groups and source == MULTIPLIED else first
         status = numba_cuda.to_device(np.full(count, NOT_STOPPED), stream=stream)
         arrived = numba_cuda.to_device(np.zeros(count, np.int32), stream=stream)
         work = self._work(first, source, arrays, address.layer)
         ranges = min(second.shape.tiles(law.width), MOST_RANGES)
         sums = numba_cuda.device_array((count, ranges, second.shape.entries), np.float64)
-        of_law = law.width, self.chain.fan_in, law.skip, law.gain, style.bias, law.eps, style.eps
+        eps_of_factor = 0.0 if law.hides_scale else 1.0
+        of_law = (
+            law.width, law.fan_in, law.skip, law.gain, law.bias, eps_of_factor, law.eps,
+        )  # fmt: skip
 
         own: tuple[Any, ...]
         tasks: list[Callable[[int, int, int], None]] = []
@@ -185,7 +188,7 @@ class GpuPasses:
 
         rows = work.covariances, arrays.xs, arrays.kept, work.factors
         moments = work.shifts, work.scales
-        if style.groups:
+        if law.groups:
             own = (*rows, work.segments, *moments, arrived)
             tiles = first.shape.tiles(law.width)
             tasks.append(row_task(first.moments, first, tiles, own, records=False))
@@ -202,7 +205,7 @@ class GpuPasses:
 
     def _work(self, kernels: Kernels, source: int, arrays: Arrays, layer: int) -> _Work:
         count, n = arrays.grams.shape[0], self.columns
-        groups = max(1, self.style.groups)
+        groups = max(1, self.spec.groups)
 
         def doubles(*lengths: int) -> Any:
             return numba_cuda.device_array((count, *lengths), np.float64)
@@ -211,7 +214,7 @@ class GpuPasses:
         # Layer 0 is drawn given its covariance itself.
         if source == DRAWN and layer > 0 and not self.chain.covariance.is_identity:
             covariances = doubles(n, n)
-        places = segments_of(kernels.shape, self.chain.width, groups) if self.style.groups else 1
+        places = segments_of(kernels.shape, self.chain.width, groups) if self.spec.groups else 1
         lengths = (1, 1, 1)
         if self._is_convolved(source):
             lengths = (count, self.chain.fan_in, n)

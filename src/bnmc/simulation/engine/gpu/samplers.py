@@ -44,7 +44,7 @@ from bnmc._kernels.gpu.stops import (
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import law_of, law_of_start
+from bnmc.chain.compiled import norm_of_factor, spec_of, spec_of_start
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
@@ -100,7 +100,7 @@ class GpuSampler(ScaledSampler):
         self.passes: GpuPasses | None = None
         if GpuPasses.are_needed(chain):
             self.passes = GpuPasses(chain, self.columns)
-        self.kernels = self._kernels(self.law, self.source, self.dtype.name)
+        self.kernels = self._kernels(self.spec, self.source, self.dtype.name)
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
         of_x = (chains, self.columns, stride) if self.skipped else (1, 1, 1)
@@ -203,10 +203,10 @@ class GpuSampler(ScaledSampler):
             start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
-            law = law_of_start(self.law, self.chain.order_code)
+            law = spec_of_start(self.spec)
             self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
         elif isinstance(start, DeviceRows):
-            self._rows(GIVEN, self.law, 0, self.chains, 0, start.array)
+            self._rows(GIVEN, self.spec, 0, self.chains, 0, start.array)
         else:
             self._copy_start(start)
         self.record(frames)
@@ -321,8 +321,10 @@ class GpuSampler(ScaledSampler):
             raise NonFiniteError(chain, 0, f"{self.dtype} representation")
         to.copy_to_device(values)
 
-    def _kernels(self, law: codes.Law, source: int, dtype: str, kept: bool = False) -> Kernels:
-        spec = _spec_of(self.chain, self.columns, law.norm, source, dtype)
+    def _kernels(
+        self, law: codes.LayerSpec, source: int, dtype: str, kept: bool = False
+    ) -> Kernels:
+        spec = _spec_of(self.chain, self.columns, norm_of_factor(law), source, dtype)
         kernels = kernels_of(
             spec._replace(digest=self.sigma.digest, kept=kept or self.keeps_a, narrow=self.narrow)
         )
@@ -341,7 +343,7 @@ class GpuSampler(ScaledSampler):
 
     def _draw(
         self,
-        law: codes.Law,
+        law: codes.LayerSpec,
         first: int,
         last: int,
         layer: int,
@@ -368,14 +370,14 @@ class GpuSampler(ScaledSampler):
             self._go_wide(law, index, layer, slots, record)
 
     def _go_wide(
-        self, law: codes.Law, index: int, layer: int, slots: NDArray[np.int64], record: Any
+        self, law: codes.LayerSpec, index: int, layer: int, slots: NDArray[np.int64], record: Any
     ) -> None:
         status = self._go(law, index, index + 1, layer, slots, record, "float64", False)
         self._check(status, index, layer)
 
     def _go(
         self,
-        law: codes.Law,
+        law: codes.LayerSpec,
         first: int,
         last: int,
         layer: int,
@@ -471,7 +473,7 @@ class GpuSampler(ScaledSampler):
         return self._buffers_of_frames
 
     def _chunk(
-        self, law: codes.Law, first: int, last: int, layer: int, slots: NDArray[np.int64],
+        self, law: codes.LayerSpec, first: int, last: int, layer: int, slots: NDArray[np.int64],
         target: _Target, dtype: str, kept: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start the kernels; return their status array, and arrays that must live as long."""
@@ -491,7 +493,7 @@ class GpuSampler(ScaledSampler):
         return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
 
     def _by_passes(
-        self, passes: GpuPasses, law: codes.Law, first: int, last: int, layer: int,
+        self, passes: GpuPasses, law: codes.LayerSpec, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, source: int, dtype: str,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start the kernels of layers that are not plain."""
@@ -504,7 +506,7 @@ class GpuSampler(ScaledSampler):
         )  # fmt: skip
 
     def _with_frames(
-        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.LayerSpec, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, dtype: str,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start the kernels of layers with orthogonal weights."""
@@ -517,7 +519,7 @@ class GpuSampler(ScaledSampler):
         )  # fmt: skip
 
     def _by_chain(
-        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.LayerSpec, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, dtype: str,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start a kernel with one block per chain."""
@@ -532,7 +534,7 @@ class GpuSampler(ScaledSampler):
         return status, (steps, x, target)
 
     def _by_rows(
-        self, kernels: Kernels, law: codes.Law, first: int, last: int, layer: int,
+        self, kernels: Kernels, law: codes.LayerSpec, first: int, last: int, layer: int,
         slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Start kernels that split the rows of each layer among blocks."""
@@ -565,7 +567,7 @@ class GpuSampler(ScaledSampler):
         return status, (sums, arrived, kept, given, x, target)
 
     def _rows(
-        self, source: int, law: codes.Law, first: int, last: int, layer: int, given: Any
+        self, source: int, law: codes.LayerSpec, first: int, last: int, layer: int, given: Any
     ) -> None:
         """Make layer 0 from given rows."""
         kernels = self._kernels(law, source, self.dtype.name)
@@ -616,7 +618,9 @@ class GpuConditionalSampler(GpuSampler):
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         self._advanced(
-            lambda own, record: self._draw(self.law, first, last, layer, own, record), slots, frames
+            lambda own, record: self._draw(self.spec, first, last, layer, own, record),
+            slots,
+            frames,
         )
 
 
@@ -634,7 +638,7 @@ class GpuWeightsSampler(GpuSampler):
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         def advance(own: NDArray[np.int64], record: Any) -> None:
-            status = self._go(self.law, first, last, layer, own, record, self.dtype.name, False)
+            status = self._go(self.spec, first, last, layer, own, record, self.dtype.name, False)
             self._check(status, first, layer)
 
         self._advanced(advance, slots, frames)
@@ -646,7 +650,7 @@ def fits(chain: Chain, columns: int, path: str, dtype: str) -> bool:
     A float32 chain may continue in float64.
     """
     source = MULTIPLIED if path == WeightsSampler.path else DRAWN
-    norm = law_of(chain, columns // chain.batch).norm
+    norm = norm_of_factor(spec_of(chain, columns // chain.batch))
     specs = [_spec_of(chain, columns, norm, source, name) for name in {dtype, "float64"}]
     return all(shape_of(spec).bytes <= shared_memory() for spec in specs)
 
