@@ -16,7 +16,7 @@ import numpy as np
 
 import bnmc
 from bnmc._kernels.compile_time import compile_seconds
-from bnmc._kernels.wheel_kernels import carried
+from bnmc._kernels.kernel_cache import carried
 
 
 def main() -> None:

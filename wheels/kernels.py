@@ -2,9 +2,9 @@
 
     python wheels/kernels.py FOLDER
 
-A fresh process compiles for each level of processors in `bnmc._kernels.levels`, whatever processor
-this machine has.  The first process runs the programs of `runs` on code for the lowest level.  The
-others compile the same signatures and run nothing.
+A fresh process compiles for each level of processors in `bnmc._kernels.processor`, whatever
+processor this machine has.  The first process runs the programs of `runs` on code for the lowest
+level.  The others compile the same signatures and run nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 def main(folder: Path) -> None:
     """Fill `folder` with one folder for each level."""
     sys.path.insert(0, str(SOURCES))
-    from bnmc._kernels.levels import LEVELS, feature_text
+    from bnmc._kernels.processor import LEVELS, feature_text
 
     lowest = next(iter(LEVELS))
     for level in LEVELS:
@@ -49,8 +49,8 @@ def main(folder: Path) -> None:
 def compile_level(folder: Path, level: str, lowest: str) -> None:
     """Compile for one level, which the environment names, in this process."""
     from bnmc import Activation
+    from bnmc._kernels.kernel_cache import recording
     from bnmc._kernels.scalar.activations import BUILTIN
-    from bnmc._kernels.wheel_kernels import recording
     from bnmc.chain.compiled import sigma_of
 
     known = [Activation.named(name) for name in BUILTIN]
@@ -85,10 +85,11 @@ def run(chain, dtype: str, *, threads: int = 1, sampler: str = "auto") -> None:
 
 def compile_again(source: Path) -> None:
     """Compile the signatures that the folder of another level has."""
-    from bnmc._kernels.kernel_cache import signatures_of
+    from bnmc._kernels.kernel_cache import entries_of
 
-    for module, name, signature in signatures_of(source):
-        getattr(importlib.import_module(f"bnmc.{module}"), name).compile(signature)
+    for _, description, _, signature, *_ in entries_of(source):
+        module = importlib.import_module(description.modname)
+        getattr(module, description.qualname).compile(signature.args)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,77 +9,62 @@ from typing import Any
 
 from numba.core import event
 
-__all__ = ["ABOUT_SECONDS", "compile_seconds", "told_of_compilation"]
-
 #: What the kernels of one sampler and dtype take on a machine of 2026, for messages.
 ABOUT_SECONDS = 10
 
 
-class Clock(event.Listener):
+#: Called at begin and end of compilations.
+_told: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+
+class _Clock(event.Listener):
     """Measures compilations of kernels, as Numba announces them.
 
     A kernel is compiled with the functions that it calls: the outermost compilation counts.  Numba
-    compiles one function at a time, in whatever thread.
+    compiles one function at a time, in whatever thread, and announces its end also if it fails.
     """
 
-    def __init__(self) -> None:
-        self._outermost: Any = None
-        self._begun = 0.0
-        self._ended = 0.0
-        self._told: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        self._lock = threading.Lock()
+    seconds = 0.0
+    _depth = 0
+    _begun = 0.0
 
     def on_start(self, event: Any) -> None:
-        """Begin with the first kernel."""
-        dispatcher = event.data["dispatcher"]
-        if self._outermost is None and getattr(dispatcher, "is_kernel", False):
-            self._begun, self._outermost = time.perf_counter(), (dispatcher, event.data["args"])
-            for begin, _ in self._listeners():
+        if not getattr(event.data["dispatcher"], "is_kernel", False):
+            return
+        if self._depth == 0:
+            self._begun = time.perf_counter()
+            for begin, _ in tuple(_told):
                 begin()
+        self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        """End with the same kernel, also if it could not be compiled."""
-        if self._outermost == (event.data["dispatcher"], event.data["args"]):
-            self._ended += time.perf_counter() - self._begun
-            self._outermost = None
-            for _, end in self._listeners():
+        if not getattr(event.data["dispatcher"], "is_kernel", False):
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._begun
+            for _, end in tuple(_told):
                 end()
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of all compilations until now."""
-        running = time.perf_counter() - self._begun if self._outermost is not None else 0.0
-        return self._ended + running
 
-    @contextmanager
-    def telling(self, begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-        """Call `begin` and `end` at begin and end of compilations, in whatever thread they run."""
-        pair = begin, end
-        with self._lock:
-            self._told.append(pair)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._told.remove(pair)
-
-    def _listeners(self) -> list[tuple[Callable[[], None], Callable[[], None]]]:
-        with self._lock:
-            return list(self._told)
-
-
-_clock = Clock()
+_clock = _Clock()
 event.register("numba:compile", _clock)
 
 
 def compile_seconds() -> float:
     """Return the seconds for which this process has compiled kernels.
 
-    Loading them from the disk does not count.
+    Loading them from the disk does not count, nor does a compilation that has not ended.
     """
     return _clock.seconds
 
 
-def told_of_compilation(begin: Callable[[], None], end: Callable[[], None]) -> Any:
-    """Return a context in which `begin` and `end` are called at begin and end of compilations."""
-    return _clock.telling(begin, end)
+@contextmanager
+def told_of_compilation(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
+    """Call `begin` and `end` at begin and end of compilations, in whatever thread they run."""
+    pair = begin, end
+    _told.append(pair)
+    try:
+        yield
+    finally:
+        _told.remove(pair)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from numba import njit, types
-from numba.core import cgutils, config
-from numba.core.ccallback import CFunc
-from numba.core.datamodel.models import OpaqueModel
-from numba.core.pythonapi import NativeValue
-from numba.core.registry import CPUDispatcher
+from numba.core import config
 from numba.extending import (
-    intrinsic,
+    NativeValue,
+    models,
     overload,
     register_jitable,
     register_model,
@@ -22,85 +18,39 @@ from numba.extending import (
     unbox,
 )
 
+from bnmc._kernels import numba_internals
 from bnmc._kernels.forking import wait_for_compilation
-from bnmc._kernels.kernel_cache import cache_of
-from bnmc._kernels.levels import cpu_features, cpu_name
-from bnmc._kernels.pipeline import AnyInnerCompiler, InnerCompiler, WideCompiler
 from bnmc._kernels.scalar.precisions import functions_of
-from bnmc._kernels.wheel_kernels import used_folder
 
-wait_for_compilation()
-
+wait_for_compilation(numba_internals.LOCKS)
 
 #: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.  Kernels
 #: allocate no array, so nobody counts references.
-OPTIONS: Any = {
+FLAGS: Any = {
     "error_model": "numpy",
     "fastmath": {"contract"},
     "boundscheck": False,
     "_nrt": False,
-    "pipeline_class": WideCompiler,
 }
+
+OPTIONS: Any = {**FLAGS, "pipeline_class": numba_internals.WideCompiler}
 
 #: Of functions that compiled code alone calls.
-INNER: Any = {
-    **OPTIONS,
+INLINED: Any = {
+    **FLAGS,
+    "forceinline": True,
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
-    "pipeline_class": InnerCompiler,
+    "pipeline_class": numba_internals.InnerCompiler,
 }
 
-INLINED: Any = {"forceinline": True, **INNER}
-
-#: Of functions that return arrays, which Numba allows only where references are counted.
+#: Of functions that return arrays, which Numba allows only where references are counted, and of
+#: functions of users, which may contain anything.
 MAKING: Any = {**INLINED, "_nrt": True}
-
-#: Of functions of users, which may contain anything.
-OF_USERS: Any = {**INLINED, "_nrt": True, "pipeline_class": AnyInnerCompiler}
 
 #: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
 #: LLVM, as for other functions, costs loops over normals a fifth of their speed.
 EXPRESSIONS = ("product", "root32")
-
-
-@cache
-def host_cpu() -> str:
-    """Return name and features of the processor, on which compiled code depends, as one line.
-
-    If kernels come from a wheel, their level is the last part.
-    """
-    features = [name for name, on in sorted(cpu_features().items()) if on]
-    digest = hashlib.sha256(",".join(features).encode()).hexdigest()[:8]
-    folder = used_folder()
-    return f"{cpu_name()}-{digest}" + ("" if folder is None else f"+{folder.name}")
-
-
-class Inner(CPUDispatcher):
-    """A function as compiled code calls it."""
-
-    #: The compilation counts as that of a kernel; see `compile_time`.
-    is_kernel = True
-
-    def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Compile the function for the types of a call, one and the same for all constants."""
-        return super().get_call_template([types.unliteral(one) for one in args], kws)
-
-
-class Kernel(CPUDispatcher):
-    """A compiled function with machine code for Python, and inner code for compiled callers."""
-
-    is_kernel = True
-
-    @cached_property
-    def inner(self) -> Any:
-        """The same function as compiled code calls it."""
-        inner = _dispatcher(Inner, self.py_func, INNER)
-        inner._cache = cache_of(self.py_func, inner=True)
-        return inner
-
-    @property
-    def _numba_type_(self) -> Any:
-        return self.inner._numba_type_
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -108,26 +58,13 @@ def kernel(function: Callable[..., Any]) -> Any:
     if getattr(config, "DISABLE_JIT", False):
         return function
     # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
-    options = {"nogil": True, "no_cfunc_wrapper": True, **OPTIONS}
-    dispatcher = _dispatcher(Kernel, function, options)
-    dispatcher._cache = cache_of(function)
-    return dispatcher
-
-
-def _dispatcher(kind: type[CPUDispatcher], function: Any, options: dict[str, Any]) -> Any:
-    """Return what `njit` makes of a function and options, as an instance of `kind`."""
-    own = {name: value for name, value in options.items() if name != "pipeline_class"}
-    return kind(function, {}, {"nopython": True, **own}, options["pipeline_class"])
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **FLAGS}
+    return numba_internals.Kernel(function, {}, options)
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
-    types_of = signature.args, signature.return_type
-    options = {name: value for name, value in OPTIONS.items() if name != "pipeline_class"}
-    compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
-    compiled._cache = cache_of(function)
-    compiled.compile()
-    return compiled
+    return numba_internals.c_function(signature, function, FLAGS)
 
 
 def inlined(function):
@@ -182,7 +119,7 @@ class SigmaType(types.Opaque):
         super().__init__(name=f"Sigma({digest})")
 
 
-register_model(SigmaType)(OpaqueModel)
+register_model(SigmaType)(models.OpaqueModel)
 
 
 @typeof_impl.register(Sigma)
@@ -229,7 +166,7 @@ def activate(sigma, x):
 @overload(activate, jit_options=INLINED)
 def _activate(sigma, x):
     function = Sigma.known[sigma.digest].functions[str(x)]
-    compiled = njit(**OF_USERS)(function)
+    compiled = njit(**MAKING)(function)
     cast = types.float32 if x == types.float32 else types.float64
     return lambda sigma, x: cast(compiled(x))
 
@@ -250,11 +187,7 @@ def compiled_apart(function: Any, sigma: Sigma, arguments: tuple[types.Type, ...
     """
     if not hasattr(function, "overloads"):
         return sigma
-    signature = (SigmaType(sigma.digest), *arguments)
-    if signature not in function.overloads:
-        function.compile(signature)
-    made = function.overloads[signature]
-    return Apart(made.library.get_pointer_to_function(made.fndesc.llvm_func_name))
+    return Apart(numba_internals.address_of(function, (SigmaType(sigma.digest), *arguments)))
 
 
 def calls_apart(function: Any) -> Any:
@@ -263,26 +196,10 @@ def calls_apart(function: Any) -> Any:
     Called with an `Apart`, it calls the kernel at that address.  That kernel must return nothing
     and be compiled for the same types; its errors are raised here.
     """
+    call_address = numba_internals.caller(SigmaType("any"))
 
     def call(sigma, *arguments):
         function(sigma, *arguments)
-
-    @intrinsic
-    def call_address(typing_context, address, arguments):
-        known = (SigmaType("any"), *arguments.types)
-
-        def codegen(context, builder, signature, values):
-            convention = context.call_conv
-            kind = convention.get_function_type(types.none, known)
-            address, packed = values
-            pointer = builder.inttoptr(address, kind.as_pointer())
-            given = [context.get_dummy_value(), *cgutils.unpack_tuple(builder, packed)]
-            status, _ = convention.call_function(builder, pointer, types.none, known, given)
-            with cgutils.if_unlikely(builder, status.is_error):
-                convention.return_status_propagate(builder, status)
-            return context.get_dummy_value()
-
-        return types.none(address, arguments), codegen
 
     def implementation(sigma, *arguments):
         if isinstance(sigma, SigmaType):

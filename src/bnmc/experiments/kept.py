@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.processor import host_cpu
 from bnmc._support.kept_folder import KeptFolder, as_folder
 from bnmc._support.version import __version__
 from bnmc.chain.activations import Activation

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, draw_key, integer, precision, real
 from bnmc._support.kept_folder import as_folder

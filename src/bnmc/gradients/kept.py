@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.processor import host_cpu
 from bnmc._support.archives import Damaged, archived, arrays_of
 from bnmc._support.kept_folder import KeptFolder, header_of
 from bnmc._support.machine import blas_kernel

@@ -14,7 +14,7 @@ from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.rows import finish_block
-from bnmc._kernels.pipeline import LINE_BYTES
+from bnmc._kernels.processor import LINE_BYTES
 from bnmc._kernels.scalar.codes import (
     GAUSSIAN,
     GIVEN,

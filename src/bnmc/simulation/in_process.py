@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.processor import host_cpu
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.segment import Segment, Sink
 from bnmc.simulation.tiles import Origin

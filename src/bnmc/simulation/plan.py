@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.processor import host_cpu
 from bnmc._support.arguments import draw_key
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras

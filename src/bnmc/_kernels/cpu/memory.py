@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE, TILE, Work
-from bnmc._kernels.pipeline import LINE_BYTES
+from bnmc._kernels.processor import LINE_BYTES
 
 #: Columns of a factor that are made before the ones on their right are brought up to date.
 PANEL = 64

@@ -24,7 +24,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.extending import lower_builtin, register_model
 from numba.np.arrayobj import populate_array
 
-from bnmc._kernels.levels import cpu_features
+from bnmc._kernels.processor import cpu_features
 
 #: Bytes of a `Vector` whose lanes are added, or that are chains side by side; bits depend on them.
 WIDE_BYTES = 256

@@ -19,7 +19,7 @@ from numba.extending import intrinsic, overload
 from bnmc._kernels.compiling import INLINED, MAKING, SigmaType, inlined, kernel, makes_array
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import Work
-from bnmc._kernels.pipeline import LINE_BYTES
+from bnmc._kernels.processor import LINE_BYTES
 
 #: Marks a workspace that is laid out.
 MAGIC = 0x626E6D632D303031

@@ -29,7 +29,7 @@ def bench(
 
     Example: bnmc bench --width 4000 --batch 10
     """
-    from bnmc._kernels.compiling import host_cpu
+    from bnmc._kernels.processor import host_cpu
     from bnmc.chain.chain import Chain
     from bnmc.cli.speed import layer_speeds
 

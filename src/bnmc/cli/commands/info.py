@@ -18,11 +18,9 @@ def info(as_json: options.Json = False) -> None:
 
     from numba import config
 
-    from bnmc._kernels.compiling import host_cpu
-    from bnmc._kernels.cpu.layers import conditional_layers
     from bnmc._kernels.gpu.device import why_not
-    from bnmc._kernels.kernel_cache import kept_of
-    from bnmc._kernels.wheel_kernels import carried
+    from bnmc._kernels.kernel_cache import carried, kept
+    from bnmc._kernels.processor import host_cpu
     from bnmc._support.machine import available_processors
     from bnmc._support.version import __version__
 
@@ -32,8 +30,7 @@ def info(as_json: options.Json = False) -> None:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    kept = kept_of(conditional_layers.py_func)
-    in_wheel = carried()
+    on_disk, in_wheel = kept(), carried()
     facts = {
         **versions,
         "processor": host_cpu(),
@@ -41,11 +38,11 @@ def info(as_json: options.Json = False) -> None:
         "threading layer": str(getattr(config, "THREADING_LAYER", "default")),
         "gpu": why_not() or "available",
         "kernels of the wheel": (
-            "none" if in_wheel is None else f"{in_wheel.entries} for {in_wheel.level}"
+            "none" if in_wheel is None else f"{in_wheel.entries} for {in_wheel.folder.name}"
         ),
-        "kernel cache": "none: no folder is writable" if kept is None else kept.folder,
-        "kernels in the cache": 0 if kept is None else kept.entries,
-        "megabytes in the cache": 0.0 if kept is None else round(kept.bytes / 1e6, 1),
+        "kernel cache": "none: no folder is writable" if on_disk is None else str(on_disk.folder),
+        "kernels in the cache": 0 if on_disk is None else on_disk.entries,
+        "megabytes in the cache": 0.0 if on_disk is None else round(on_disk.bytes / 1e6, 1),
     }
     if as_json:
         print_json(facts)

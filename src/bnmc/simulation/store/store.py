@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.compiling import host_cpu
+from bnmc._kernels.processor import host_cpu
 from bnmc._support.extras import import_extra
 from bnmc._support.files import read_npy
 from bnmc._support.version import versions

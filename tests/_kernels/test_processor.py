@@ -4,6 +4,7 @@ The folder of a wheel is made here of one small kernel, `copy_numbers`.
 """
 
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -15,25 +16,25 @@ import pytest
 from numba.core import config
 
 import bnmc
-from bnmc._kernels import compiling, kernel_cache, levels, wheel_kernels
+from bnmc._kernels import compiling, kernel_cache, processor
 from bnmc._kernels.cpu.scaling import copy_numbers
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.errors import KernelCacheWarning
 
 LEVEL = "x86-64-v3"
-HERE = levels.level_of(levels.cpu_features())
-V3, V4 = levels.LEVELS.values()
+HERE = processor.level_of(processor.cpu_features())
+V3, V4 = processor.LEVELS.values()
 
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
     """Return the folder of a wheel with one kernel for this processor, whatever it is."""
-    monkeypatch.setattr(wheel_kernels, "FOLDER", tmp_path / "compiled")
-    monkeypatch.setattr(wheel_kernels, "this_level", lambda: LEVEL)
+    monkeypatch.setattr(processor, "FOLDER", tmp_path / "compiled")
+    monkeypatch.setattr(processor, "level_of", lambda features: LEVEL)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "builder"))
     monkeypatch.delenv("BNMC_KERNELS", raising=False)
     forget()
-    with wheel_kernels.recording(tmp_path / "compiled" / LEVEL):
+    with kernel_cache.recording(tmp_path / "compiled" / LEVEL):
         assert used() == (0, 1)
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "user"))
     forget()
@@ -42,8 +43,8 @@ def wheel(tmp_path, monkeypatch):
 
 
 def forget():
-    wheel_kernels.used_folder.cache_clear()
-    compiling.host_cpu.cache_clear()
+    processor.wheel_folder.cache_clear()
+    processor.host_cpu.cache_clear()
 
 
 def used(*, quiet=True):
@@ -60,41 +61,40 @@ def used(*, quiet=True):
 
 def test_a_kernel_of_the_wheel_is_loaded(wheel, tmp_path):
     assert used() == (1, 0)
-    assert not list(tmp_path.glob("user/**/*.nb[ci]"))
-    assert wheel_kernels.carried() == (LEVEL, 1, next(wheel.glob("*.nbc")).stat().st_size)
-    assert compiling.host_cpu().endswith(f"+{LEVEL}")
+    assert not list(tmp_path.glob("user/**/*"))
+    assert kernel_cache.carried() == (wheel, 1, next(wheel.glob("*.nbc")).stat().st_size)
+    assert processor.host_cpu().endswith(f"+{LEVEL}")
 
 
 def test_the_builder_finds_its_signatures(wheel):
-    (found,) = kernel_cache.signatures_of(wheel)
-    assert found[:2] == ("_kernels.cpu.scaling", "copy_numbers")
-    assert [str(one) for one in found[2]] == ["array(float64, 1d, C)"] * 2
+    ((_, description, _, signature, *_),) = kernel_cache.entries_of(wheel)
+    assert description.modname == "bnmc._kernels.cpu.scaling"
+    assert description.qualname == "copy_numbers"
+    assert [str(kind) for kind in signature.args] == ["array(float64, 1d, C)"] * 2
 
 
 def test_it_is_loaded_where_no_folder_can_be_written(wheel, monkeypatch):
-    monkeypatch.setattr(kernel_cache, "KernelCache", refuse)
+    monkeypatch.setattr(kernel_cache, "folders", lambda: [Path(__file__, "none")])
     assert used() == (1, 0)
-
-
-def refuse(function):
-    raise RuntimeError("no folder")
 
 
 def another_level(wheel, monkeypatch):
     wheel.rename(wheel.with_name("x86-64-v4"))
-    monkeypatch.setattr(wheel_kernels, "this_level", lambda: "x86-64-v4")
+    monkeypatch.setattr(processor, "level_of", lambda features: "x86-64-v4")
 
 
 MISMATCHES = {
     "numba": lambda wheel, patch: patch.setattr(numba, "__version__", "0.0"),
     "sources": lambda wheel, patch: patch.setattr(kernel_cache, "source_digest", lambda: "other"),
-    "python": lambda wheel, patch: patch.setattr(kernel_cache, "_python", lambda: "cpython-399"),
+    "python": lambda wheel, patch: patch.setattr(
+        kernel_cache, "python_version", lambda: "cpython-399"
+    ),
     "level": another_level,
-    "no level": lambda wheel, patch: patch.setattr(wheel_kernels, "this_level", lambda: None),
+    "no level": lambda wheel, patch: patch.setattr(processor, "level_of", lambda features: None),
     "a missing file": lambda wheel, patch: next(wheel.glob("*.nbc")).unlink(),
     "by choice": lambda wheel, patch: patch.setenv("BNMC_KERNELS", "none"),
     "an editable installation": lambda wheel, patch: patch.setattr(
-        wheel_kernels, "FOLDER", wheel / "none"
+        processor, "FOLDER", wheel / "none"
     ),
 }
 
@@ -111,24 +111,21 @@ def flip(path):
 
 
 def other_content(path):
-    """Write an entry of the right key whose parts are no compiled code."""
-    files = kernel_cache._carried_files(path.parent, path.name.removesuffix(".1.nbc"))
-    (key,) = files.all_keys()
-    files.save(key, "no compiled code")
+    """Write an entry of the right name whose parts are no compiled code."""
+    kernel_cache._write(path, pickle.dumps("no compiled code"))
 
 
 DAMAGES = {
-    "code": ("nbc", flip, "is damaged: its checksum differs"),
-    "index": ("nbi", flip, "is damaged: its checksum differs"),
-    "open to all": ("nbc", lambda path: path.chmod(0o666), "is not trusted: every user can write"),
-    "content": ("nbc", other_content, r"cannot be loaded \(TypeError"),
+    "code": (flip, "is damaged: its checksum differs"),
+    "open to all": (lambda path: path.chmod(0o666), "is not trusted: every user can write"),
+    "content": (other_content, r"cannot be loaded \(ValueError"),
 }
 
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_damage_is_told_once_and_compiled(wheel, monkeypatch, what):
-    suffix, damage, reason = DAMAGES[what]
-    damage(next(wheel.glob(f"*.{suffix}")))
+    damage, reason = DAMAGES[what]
+    damage(next(wheel.iterdir()))
     monkeypatch.setattr(kernel_cache, "_told", set())
     with pytest.warns(KernelCacheWarning, match=reason) as caught:
         assert used(quiet=False) == (0, 1)
@@ -143,18 +140,19 @@ def test_damage_is_told_once_and_compiled(wheel, monkeypatch, what):
 
 def test_the_level_of_a_processor():
     everything = dict.fromkeys(V4 | {"avx512vnni"}, True)
-    assert levels.level_of(everything) == "x86-64-v4"
-    assert levels.level_of({**everything, "avx512vl": False}) == "x86-64-v3"
-    assert levels.level_of({**everything, "fma": False}) is None
-    assert levels.level_of({"neon": True}) is None
+    assert processor.level_of(everything) == "x86-64-v4"
+    assert processor.level_of({**everything, "avx512vl": False}) == "x86-64-v3"
+    assert processor.level_of({**everything, "fma": False}) is None
+    assert processor.level_of({"neon": True}) is None
 
 
-@pytest.mark.parametrize("level", levels.LEVELS)
+@pytest.mark.parametrize("level", processor.LEVELS)
 def test_a_process_may_compile_for_a_level(level, monkeypatch):
     monkeypatch.setattr(config, "CPU_NAME", level)
-    monkeypatch.setattr(config, "CPU_FEATURES", levels.feature_text(level))
-    assert levels.this_level() == level == levels.cpu_name()
-    assert {name for name, on in levels.cpu_features().items() if on} == levels.LEVELS[level]
+    monkeypatch.setattr(config, "CPU_FEATURES", processor.feature_text(level))
+    features = processor.cpu_features()
+    assert processor.level_of(features) == level == processor.cpu_name()
+    assert {name for name, on in features.items() if on} == processor.LEVELS[level]
 
 
 ACTIVATE = """
@@ -185,7 +183,7 @@ for dtype in "float64", "float32":
 )
 def test_bits_of_the_level_are_those_of_this_processor(program, tmp_path):
     """Code for the level of this processor and code for the processor itself."""
-    target = {"NUMBA_CPU_NAME": HERE, "NUMBA_CPU_FEATURES": levels.feature_text(HERE)}
+    target = {"NUMBA_CPU_NAME": HERE, "NUMBA_CPU_FEATURES": processor.feature_text(HERE)}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
     printed = []
     for environment in ({"NUMBA_CACHE_DIR": config.CACHE_DIR}, target):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from numba import config, njit
+from numba import cloudpickle, config, njit
 
+from bnmc import Activation, Chain, simulate
 from bnmc._kernels.compiling import kernel
-from bnmc._kernels.pipeline import InnerLibrary
+from bnmc._kernels.numba_internals import InnerLibrary, KernelCache
 
 
 def add_to(values, first, amount):
@@ -93,3 +94,27 @@ def test_what_inner_code_raises_comes_through(pair):
     assert outer(0.5) == 1.5
     with pytest.raises(ValueError, match="too large"):
         outer(2.0)
+
+
+def test_functions_of_users_may_allocate_and_contain_closures(pair):
+    """Kernels count no references; functions of users do."""
+
+    def scalar(x):
+        def doubled(y):
+            return y + y
+
+        both = np.array([doubled(x), 0.0 * x])
+        return both.max()
+
+    chain = Chain(20, 3, Activation(scalar, kinks=(0.0,)))
+    own, relu = (simulate(spec, 3, rng=0).gram for spec in (chain, Chain(20, 3, "relu")))
+    np.testing.assert_allclose(own, 4.0 * relu)
+
+
+def test_kernels_can_be_pickled(pair):
+    """A worker then compiles them in the same way."""
+    called = cloudpickle.loads(cloudpickle.dumps(kernel(add_to)))
+    values = np.zeros(3)
+    called(values, 1, 2.0)
+    np.testing.assert_array_equal(values, [0.0, 2.0, 2.0])
+    assert isinstance(called._cache, KernelCache)

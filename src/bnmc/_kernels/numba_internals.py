@@ -1,0 +1,314 @@
+"""All names of Numba and llvmlite that the package uses and that no documentation promises.
+
+Numba makes machine code of every function, and runs all passes of LLVM on it.  A function that
+compiled code calls is then linked there, and goes through all passes again, as often as it is
+nested.  `InnerCompiler` leaves both to the outermost function, which `WideCompiler` compiles: LLVM
+then sees each function once, with everything that is inlined into it.  That takes half of the time.
+
+If one of these names is missing, `compiling` uses `njit` as it is, and the results are the same.
+
+===============================================  ===================================================
+name                                             use
+===============================================  ===================================================
+`core.compiler.CompilerBase`,                    a compiler with another pass that makes code
+`DefaultPassBuilder`, `core.compiler_machinery`
+`core.typed_passes.NativeLowering`,              the pass that makes code: LLVM's code without
+`flags.no_compile`                               machine code, for inner code
+`core.lowering.Lower.setup_function`             attributes of functions: vectors of 512 bits, and a
+                                                 stack of whole cache lines
+`core.codegen.JITCodeLibrary`                    code that is linked and not optimized; kept on disk
+                                                 as bitcode
+`_dynfunc.make_function`                         the object by which Numba knows a function, without
+                                                 machine code
+`core.registry.CPUDispatcher`, its `_cache`,     functions with inner code beside machine code, and
+`get_call_template` and `_numba_type_`           another cache than Numba's
+`core.ccallback.CFunc`, its `_cache`             the same for functions of C
+===============================================  ===================================================
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite.binding import ffi
+from numba import _dynfunc, types  # type: ignore[attr-defined]
+from numba.core import cgutils
+from numba.core.caching import _Cache
+from numba.core.ccallback import CFunc
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, compile_result
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import register_pass
+from numba.core.lowering import Lower
+from numba.core.registry import CPUDispatcher
+from numba.core.serialize import dumps
+from numba.core.typed_passes import NativeLowering
+from numba.extending import intrinsic
+
+from bnmc._kernels import kernel_cache
+from bnmc._kernels.processor import LINE_BYTES
+
+
+class WideLower(Lower):
+    """Translates functions into loops over the widest vectors of the processor.
+
+    For processors of Intel, LLVM uses half of the width by default, which costs half the speed.
+    Vectors for which there is no register go to the stack, where they would lie across two cache
+    lines: by chance, whole runs in float64 took a third longer.
+    """
+
+    def setup_function(self, fndesc):
+        super().setup_function(fndesc)
+        # `attributes.add` refuses what llvmlite does not know.
+        set.add(self.function.attributes, '"prefer-vector-width"="512"')
+        self.function.attributes.alignstack = LINE_BYTES
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class WideLowering(NativeLowering):
+    _name = "wide_lowering"
+
+    @property
+    def lowering_class(self):
+        return WideLower
+
+
+class InnerLibrary(JITCodeLibrary):
+    """Code that is linked into that of its callers, and is optimized and made machine code there.
+
+    LLVM has simplified every function by itself, which callers need in order to optimize it well.
+    """
+
+    def _optimize_final_module(self) -> None:
+        """Leave the passes over the linked code to the callers."""
+
+    def _finalize_final_module(self) -> None:
+        """Make no machine code."""
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def serialize_using_object_code(self) -> tuple[str, str, bytes]:
+        """Return the name and the code in a form that `of_bitcode` takes."""
+        return self.name, "bitcode", self._get_module_for_linking().as_bitcode()
+
+    @classmethod
+    def of_bitcode(cls, codegen: Any, name: str, bitcode: bytes) -> InnerLibrary:
+        """Return the library of a result of `serialize_using_object_code`."""
+        self = cls(codegen, name)
+        self._final_module = self._shared_module = llvm.parse_bitcode(bitcode)
+        self._finalize_final_module()
+        return self
+
+
+def entry_of(description: Any, environment: Any, library: InnerLibrary) -> Any:
+    """Return an object by which Numba knows a function that has no machine code."""
+    name = description.qualname.rsplit(".", 1)[-1]
+    return _dynfunc.make_function(
+        description.lookup_module(), name, f"inner code of {name}", 0, environment, (library,)
+    )
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class InnerLowering(WideLowering):
+    """Translation into LLVM's code of a function that has no address and no wrappers."""
+
+    _name = "inner_lowering"
+
+    def run_pass(self, state):
+        context = state.targetctx
+        state.library = library = InnerLibrary(context.codegen(), state.func_id.func_qualname)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        library.finalize()
+        lowered = state["cr"]
+        entry = entry_of(lowered.fndesc, lowered.env, library)
+        context.insert_user_function(entry, lowered.fndesc, [library])
+        state.reload_init.extend(library._reload_init)
+        state["cr"] = lowered._replace(cfunc=entry)
+        return True
+
+
+class WideCompiler(CompilerBase):
+    """Numba's compiler with `WideLowering` in its place."""
+
+    lowering = WideLowering
+
+    def define_pipelines(self):
+        manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        manager.passes = [
+            (self.lowering if step is NativeLowering else step, why) for step, why in manager.passes
+        ]
+        manager.finalize()
+        return [manager]
+
+
+class InnerCompiler(WideCompiler):
+    """The compiler of functions that only compiled code calls."""
+
+    lowering = InnerLowering
+
+
+class KernelCache(_Cache):
+    """What Numba asks for compiled code, and gives compiled code to."""
+
+    def __init__(self, function: Any, *, inner: bool = False) -> None:
+        self._function = function
+        self._inner = inner
+
+    @property
+    def cache_path(self) -> str:
+        return str(kernel_cache.folders()[0])
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return compiled code of the wheel or the disk, or None."""
+        target_context.refresh()
+        entry = self._entry(sig, target_context.codegen())
+        if entry is None:
+            return None
+        compiled = kernel_cache.load(entry, partial(_rebuilt, target_context))
+        # Two named tuples may have one name.
+        same = compiled is not None and compiled.signature.args == getattr(sig, "args", sig)
+        return compiled if same else None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep compiled code on the disk if possible."""
+        entry = self._entry(sig, data.codegen)
+        if entry is not None:
+            kernel_cache.save(entry, partial(_dumped, data))
+
+    def _entry(self, sig: Any, codegen: Any) -> kernel_cache.Entry | None:
+        function, cells = self._function, b""
+        if function.__closure__ is not None:
+            try:
+                cells = dumps(tuple(cell.cell_contents for cell in function.__closure__))
+            except Exception as error:  # pickling raises many errors
+                kernel_cache.tell_unwritten(function.__name__, error)
+                return None
+        processor = repr(codegen.magic_tuple())
+        return kernel_cache.Entry(function, repr(sig), processor, cells, self._inner)
+
+    def enable(self) -> None:
+        """Do nothing: the cache is always on."""
+
+    disable = flush = enable
+
+
+def _dumped(compiled: Any) -> bytes:
+    """Return compiled code as bytes."""
+    if compiled.library.has_dynamic_globals or not all(code.can_cache for code in compiled.lifted):
+        raise ValueError("it refers to memory of this process")
+    return bytes(dumps(compiled._reduce()))
+
+
+def _rebuilt(target_context: Any, parts: Any) -> Any:
+    """Return the compiled function whose parts `CompileResult._reduce` returned."""
+    code, description, environment, signature, _, lifted, annotation, reloads, used = parts
+    name, kind, bitcode = code
+    if kind != "bitcode":
+        return CompileResult._rebuild(target_context, *parts)
+    for reload in reloads:
+        reload()
+    library = InnerLibrary.of_bitcode(target_context.codegen(), name, bitcode)
+    return compile_result(
+        target_context=target_context,
+        typing_context=target_context.typing_context,
+        library=library,
+        environment=environment,
+        entry_point=entry_of(description, environment, library),
+        fndesc=description,
+        type_annotation=annotation,
+        signature=signature,
+        objectmode=False,
+        lifted=lifted,
+        reload_init=reloads,
+        referenced_envs=used,
+    )
+
+
+class Inner(CPUDispatcher):
+    """A function as compiled code calls it."""
+
+    #: The compilation counts as that of a kernel; see `compile_time`.
+    is_kernel = True
+
+    def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None) -> None:
+        super().__init__(py_func, locals, targetoptions, InnerCompiler)
+        self._cache = KernelCache(py_func, inner=True)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Compile the function for the types of a call, one and the same for all constants."""
+        return super().get_call_template([types.unliteral(kind) for kind in args], kws)
+
+
+class Kernel(CPUDispatcher):
+    """A compiled function with machine code for Python, and inner code for compiled callers."""
+
+    is_kernel = True
+
+    def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None) -> None:
+        super().__init__(py_func, locals, targetoptions, WideCompiler)
+        self._cache = KernelCache(py_func)
+
+    @cached_property
+    def inner(self) -> Any:
+        """The same function as compiled code calls it."""
+        return Inner(self.py_func, {}, {**self.targetoptions, "no_cpython_wrapper": True})
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.inner._numba_type_
+
+
+def c_function(signature: Any, function: Any, options: dict[str, Any]) -> Any:
+    """Compile a function for C, with an `address`; the result is kept as that of a `Kernel`."""
+    types_of = signature.args, signature.return_type
+    compiled: Any = CFunc(function, types_of, {}, options, WideCompiler)  # type: ignore[arg-type]
+    compiled._cache = KernelCache(function)
+    compiled.compile()
+    return compiled
+
+
+# --- calls by address
+
+
+def address_of(kernel: Any, signature: tuple[types.Type, ...]) -> int:
+    """Return the address of a kernel's machine code, compiled for the types of its arguments."""
+    if signature not in kernel.overloads:
+        kernel.compile(signature)
+    compiled = kernel.overloads[signature]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+
+
+def caller(first: types.Type) -> Any:
+    """Return a function for compiled code that calls a kernel: call(address, arguments).
+
+    The kernel's first argument has the type `first`, which takes no memory.  The kernel must return
+    nothing; its errors are raised.
+    """
+
+    @intrinsic
+    def call(typing_context, address, arguments):
+        kinds = (first, *arguments.types)
+
+        def codegen(context, builder, signature, values):
+            convention = context.call_conv
+            address, packed = values
+            kernel = convention.get_function_type(types.none, kinds).as_pointer()
+            given = [context.get_dummy_value(), *cgutils.unpack_tuple(builder, packed)]
+            status, _ = convention.call_function(
+                builder, builder.inttoptr(address, kernel), types.none, kinds, given
+            )
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return context.get_dummy_value()
+
+        return types.none(address, arguments), codegen
+
+    return call
+
+
+#: The locks of a compilation, in the order in which it takes them; see `forking`.
+LOCKS = (global_compiler_lock, ffi.lib._lock)

@@ -1,0 +1,81 @@
+"""The processor for which this process compiles, and the kernels that a wheel carries for it.
+
+A level is a set of instructions that the psABI of x86-64 defines.  Code for a level runs on every
+processor that has these instructions.  A wheel carries compiled kernels for some levels, in the
+folder `compiled` beside this file.  Kernels that no wheel carries are compiled for the processor
+itself, or for the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name.
+
+The environment variable BNMC_KERNELS=none makes a process ignore the kernels of the wheel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+from numba.core import config
+
+#: Bytes of a cache line, and of the widest vectors.
+LINE_BYTES = 64
+
+_V3 = (
+    "64bit cx8 fxsr mmx sse sse2 cmov cx16 sahf popcnt sse3 sse4.1 sse4.2 ssse3 avx avx2 bmi bmi2 "
+    "f16c fma lzcnt movbe xsave"
+)
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
+
+#: The instructions that each level requires, by LLVM's names; the highest level comes last.
+LEVELS = {"x86-64-v3": frozenset(_V3.split()), "x86-64-v4": frozenset(_V4.split())}
+
+#: Where a wheel has its compiled kernels, one folder a level.  An editable installation has none.
+FOLDER = Path(__file__).with_name("compiled")
+
+
+def cpu_name() -> str:
+    """Return LLVM's name of the processor for which this process compiles."""
+    return str(getattr(config, "CPU_NAME", None) or llvm.get_host_cpu_name())
+
+
+def cpu_features() -> dict[str, bool]:
+    """Return which instructions the processor has for which this process compiles."""
+    given = getattr(config, "CPU_FEATURES", None)
+    if given is None:
+        return dict(llvm.get_host_cpu_features())
+    return {name[1:]: name[0] == "+" for name in given.split(",") if name}
+
+
+def feature_text(level: str) -> str:
+    """Return the instructions of a level in the form of NUMBA_CPU_FEATURES."""
+    return ",".join(f"+{name}" for name in sorted(LEVELS[level]))
+
+
+def level_of(features: Mapping[str, bool]) -> str | None:
+    """Return the highest level whose instructions a processor has, or None."""
+    levels = [name for name, needed in LEVELS.items() if all(map(features.get, needed))]
+    return levels[-1] if levels else None
+
+
+@cache
+def wheel_folder() -> Path | None:
+    """Return the folder of the wheel's kernels for this processor, or None if there is none."""
+    level = level_of(cpu_features())
+    if level is None or os.environ.get("BNMC_KERNELS") == "none":
+        return None
+    folder = FOLDER / level
+    return folder if folder.is_dir() else None
+
+
+@cache
+def host_cpu() -> str:
+    """Return name and features of the processor, on which compiled code depends, as one line.
+
+    If kernels come from a wheel, their level is the last part.
+    """
+    features = [name for name, on in sorted(cpu_features().items()) if on]
+    digest = hashlib.sha256(",".join(features).encode()).hexdigest()[:8]
+    folder = wheel_folder()
+    return f"{cpu_name()}-{digest}" + ("" if folder is None else f"+{folder.name}")
