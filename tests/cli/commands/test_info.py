@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from numba.core import config
+
 import bnmc
+from bnmc._kernels import kernel_cache
 
 
 def test_info(run, document_of):
@@ -13,9 +16,11 @@ def test_info(run, document_of):
     assert "numba " in run("info")[1]
 
 
-def test_info_counts_the_kernels_in_the_cache(document_of):
-    bnmc.simulate(bnmc.Chain(8, 4), 1, rng=0)
+def test_info_counts_the_kernels_in_the_cache(document_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    folder = kernel_cache.usable_folder()
+    for number in range(2):
+        (folder / f"f-{number}.nbc").write_bytes(bytes(300_000))
     found = document_of("info")
-    assert Path(found["kernel cache"]).is_dir()
-    assert found["kernels in the cache"] >= 1
-    assert found["megabytes in the cache"] > 0.0
+    assert Path(found["kernel cache"]) == folder
+    assert (found["kernels in the cache"], found["megabytes in the cache"]) == (2, 0.6)
