@@ -26,18 +26,18 @@ wait_for_compilation(numba_internals.LOCKS)
 
 #: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.  Kernels
 #: allocate no array, so nobody counts references.
-FLAGS: Any = {
+_FLAGS: Any = {
     "error_model": "numpy",
     "fastmath": {"contract"},
     "boundscheck": False,
     "_nrt": False,
 }
 
-OPTIONS: Any = {**FLAGS, "pipeline_class": numba_internals.WideCompiler}
+OPTIONS: Any = {**_FLAGS, "pipeline_class": numba_internals.WideCompiler}
 
 #: Of functions that compiled code alone calls.
 INLINED: Any = {
-    **FLAGS,
+    **_FLAGS,
     "forceinline": True,
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
@@ -50,7 +50,7 @@ MAKING: Any = {**INLINED, "_nrt": True}
 
 #: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
 #: LLVM, as for other functions, costs loops over normals a fifth of their speed.
-EXPRESSIONS = ("product", "root32")
+_EXPRESSIONS = ("product", "root32")
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -58,18 +58,18 @@ def kernel(function: Callable[..., Any]) -> Any:
     if getattr(config, "DISABLE_JIT", False):
         return function
     # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
-    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **FLAGS}
+    options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **_FLAGS}
     return numba_internals.Kernel(function, {}, options)
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
-    return numba_internals.c_function(signature, function, FLAGS)
+    return numba_internals.c_function(signature, function, _FLAGS)
 
 
 def inlined(function):
     """Let compiled code call the plain `function`, inlined."""
-    options = {**INLINED, "inline": "always"} if function.__name__ in EXPRESSIONS else INLINED
+    options = {**INLINED, "inline": "always"} if function.__name__ in _EXPRESSIONS else INLINED
     return register_jitable(**options)(function)
 
 

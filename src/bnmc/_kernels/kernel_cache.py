@@ -46,7 +46,7 @@ MAGIC = b"bnmc kernel cache 2\n"
 BESIDE = Path(__file__).with_name("__pycache__")
 
 #: Of the folders of other versions in one place, these many that were written to last are kept.
-MOST_VERSIONS = 8
+_MOST_VERSIONS = 8
 
 #: The folders of wheels that are being built; see `recording`.
 _recorded: list[Path] = []
@@ -192,7 +192,7 @@ def _head(path: Path, content: bytes) -> bytes:
 # --- folders
 
 
-class Kept(NamedTuple):
+class _Kept(NamedTuple):
     """What a folder has of compiled code."""
 
     folder: Path
@@ -200,24 +200,24 @@ class Kept(NamedTuple):
     bytes: int
 
 
-def kept() -> Kept | None:
+def kept() -> _Kept | None:
     """Return what is on the disk for this version, or None if no folder can be used."""
     folder = usable_folder()
     return None if folder is None else _counted(folder)
 
 
-def carried() -> Kept | None:
+def carried() -> _Kept | None:
     """Return what the wheel has for this processor, or None."""
     folder = wheel_folder()
     return None if folder is None else _counted(folder)
 
 
-def _counted(folder: Path) -> Kept:
+def _counted(folder: Path) -> _Kept:
     sizes = []
     for path in folder.glob("*.nbc"):
         with suppress(OSError):  # another process may remove it
             sizes.append(path.stat().st_size)
-    return Kept(folder, len(sizes), sum(sizes))
+    return _Kept(folder, len(sizes), sum(sizes))
 
 
 @contextmanager
@@ -282,7 +282,7 @@ def _make(folder: Path) -> None:
             path.mkdir(mode=0o755, exist_ok=True)
     with suppress(OSError):  # another process may remove them
         versions = folder.parent.glob(f"bnmc-kernels-{'[0-9a-f]' * 16}")
-        for old in sorted(versions, key=os.path.getmtime)[:-MOST_VERSIONS]:
+        for old in sorted(versions, key=os.path.getmtime)[:-_MOST_VERSIONS]:
             shutil.rmtree(old, ignore_errors=True)
 
 

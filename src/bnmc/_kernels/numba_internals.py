@@ -51,7 +51,7 @@ from bnmc._kernels import kernel_cache
 from bnmc._kernels.processor import LINE_BYTES
 
 
-class WideLower(Lower):
+class _WideLower(Lower):
     """Translates functions into loops over the widest vectors of the processor.
 
     For processors of Intel, LLVM uses half of the width by default, which costs half the speed.
@@ -67,12 +67,12 @@ class WideLower(Lower):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class WideLowering(NativeLowering):
+class _WideLowering(NativeLowering):
     _name = "wide_lowering"
 
     @property
     def lowering_class(self):
-        return WideLower
+        return _WideLower
 
 
 class InnerLibrary(JITCodeLibrary):
@@ -112,7 +112,7 @@ def entry_of(description: Any, environment: Any, library: InnerLibrary) -> Any:
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class InnerLowering(WideLowering):
+class _InnerLowering(_WideLowering):
     """Translation into LLVM's code of a function that has no address and no wrappers."""
 
     _name = "inner_lowering"
@@ -132,9 +132,9 @@ class InnerLowering(WideLowering):
 
 
 class WideCompiler(CompilerBase):
-    """Numba's compiler with `WideLowering` in its place."""
+    """Numba's compiler with `_WideLowering` in its place."""
 
-    lowering = WideLowering
+    lowering = _WideLowering
 
     def define_pipelines(self):
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
@@ -148,7 +148,7 @@ class WideCompiler(CompilerBase):
 class InnerCompiler(WideCompiler):
     """The compiler of functions that only compiled code calls."""
 
-    lowering = InnerLowering
+    lowering = _InnerLowering
 
 
 class KernelCache(_Cache):
