@@ -61,9 +61,9 @@ PUBLIC = {
     "bnmc.errors": (
         "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
         "LayoutWarning LinearTheoryWarning MissingExtraError NonFiniteError NotMixing "
-        "PartialEstimateError PrecisionWarning ResultTooLargeError SingularGramError StoreError "
-        "StoreInUseError StoreLockError StoreMismatchError StoreReplacedError UnknownNameError "
-        "WorkersLostError ZeroVarianceError"
+        "PartialEstimateError PlainNumbaWarning PrecisionWarning ResultTooLargeError "
+        "SingularGramError StoreError StoreInUseError StoreLockError StoreMismatchError "
+        "StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
     ),
     "bnmc.experiments": (
         "Experiment Table describe extras_of names run"

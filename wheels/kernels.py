@@ -42,6 +42,8 @@ def main(folder: Path) -> None:
                 check=True,
             )
         sizes = [path.stat().st_size for path in (folder / level).glob("*.nbc")]
+        if not sizes:
+            raise SystemExit(f"{level}: nothing was kept; is this Numba known to bnmc?")
         seconds = time.perf_counter() - begun
         print(f"{level}: {len(sizes)} kernels, {sum(sizes) / 1e6:.1f} MB, {seconds:.0f} s")
 

@@ -28,6 +28,7 @@ __all__ = [
     "NonFiniteError",
     "NotMixing",
     "PartialEstimateError",
+    "PlainNumbaWarning",
     "PrecisionWarning",
     "ResultTooLargeError",
     "SingularGramError",
@@ -604,6 +605,20 @@ class KernelCacheWarning(UserWarning):
     >>> import warnings
     >>> from bnmc.errors import KernelCacheWarning
     >>> warnings.simplefilter("error", KernelCacheWarning)  # raise instead
+    """
+
+
+class PlainNumbaWarning(UserWarning):
+    """Numba is a version that bnmc does not know, so kernels compile slowly; results are the same.
+
+    `pip install "numba<0.69"` installs a version that bnmc knows. The environment variable
+    BNMC_PLAIN_NUMBA=1 requests the slow compilation, without a warning.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from bnmc.errors import PlainNumbaWarning
+    >>> warnings.simplefilter("error", PlainNumbaWarning)  # raise instead
     """
 
 

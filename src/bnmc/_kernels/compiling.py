@@ -1,12 +1,19 @@
-"""Compilation of the functions of this package."""
+"""Compilation of the functions of this package.
+
+`numba_internals` makes compilation fast, and keeps its result on disk.  Without it, `njit` compiles
+and keeps the same functions, in more time and with the same results: if Numba is a version that
+`numba_internals` does not know, or if the environment variable BNMC_PLAIN_NUMBA is 1.
+"""
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
-from numba import njit, types
+from numba import cfunc, njit, types
 from numba.core import config
 from numba.extending import (
     NativeValue,
@@ -18,35 +25,51 @@ from numba.extending import (
     unbox,
 )
 
-from bnmc._kernels import numba_internals
 from bnmc._kernels.forking import wait_for_compilation
+from bnmc._kernels.kernel_cache import usable_folder
 from bnmc._kernels.scalar.precisions import functions_of
+from bnmc.errors import PlainNumbaWarning
 
-wait_for_compilation(numba_internals.LOCKS)
 
-#: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.  Kernels
-#: allocate no array, so nobody counts references.
-_FLAGS: Any = {
-    "error_model": "numpy",
-    "fastmath": {"contract"},
-    "boundscheck": False,
-    "_nrt": False,
-}
+def _internals() -> Any:
+    """Return `numba_internals`, or None if Numba is used without it."""
+    if os.environ.get("BNMC_PLAIN_NUMBA") == "1":
+        return None
+    try:
+        from bnmc._kernels import numba_internals
+    except (ImportError, AttributeError) as error:
+        warnings.warn(
+            f"{error}, so kernels compile slowly; the results are the same", PlainNumbaWarning,
+            stacklevel=2,
+        )  # fmt: skip
+        return None
+    wait_for_compilation(numba_internals.LOCKS)
+    return numba_internals
 
-OPTIONS: Any = {**_FLAGS, "pipeline_class": numba_internals.WideCompiler}
+
+_INTERNALS = _internals()
+
+#: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.
+_FLAGS: Any = {"error_model": "numpy", "fastmath": {"contract"}, "boundscheck": False}
+
+OPTIONS: Any = _FLAGS
 
 #: Of functions that compiled code alone calls.
-INLINED: Any = {
-    **_FLAGS,
-    "forceinline": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": numba_internals.InnerCompiler,
-}
+INLINED: Any = {**_FLAGS, "forceinline": True}
 
 #: Of functions that return arrays, which Numba allows only where references are counted, and of
 #: functions of users, which may contain anything.
-MAKING: Any = {**INLINED, "_nrt": True}
+MAKING: Any = INLINED
+
+if _INTERNALS is not None:
+    # Kernels allocate no array, so nobody counts references.
+    _FLAGS = {**_FLAGS, "_nrt": False}
+    OPTIONS = {**_FLAGS, "pipeline_class": _INTERNALS.WideCompiler}
+    INLINED = {
+        **_FLAGS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
+        "pipeline_class": _INTERNALS.InnerCompiler,
+    }  # fmt: skip
+    MAKING = {**INLINED, "_nrt": True}
 
 #: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
 #: LLVM, as for other functions, costs loops over normals a fifth of their speed.
@@ -57,14 +80,34 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
     if getattr(config, "DISABLE_JIT", False):
         return function
+    if _INTERNALS is None:
+        compiled = _kept(lambda cache: njit(cache=cache, nogil=True, **OPTIONS)(function))
+        compiled.is_kernel = True  # see `compile_time`
+        return compiled
     # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
     options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **_FLAGS}
-    return numba_internals.Kernel(function, {}, options)
+    return _INTERNALS.Kernel(function, {}, options)
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:
     """Compile a function for C, with an `address`; the result is kept as that of `kernel`."""
-    return numba_internals.c_function(signature, function, _FLAGS)
+    if _INTERNALS is None:
+        return _kept(lambda cache: cfunc(signature, cache=cache, **_FLAGS)(function))
+    return _INTERNALS.c_function(signature, function, _FLAGS)
+
+
+def _kept(compile_with: Callable[[bool], Any]) -> Any:
+    """Return a function that plain Numba compiles and keeps in the folder of these sources.
+
+    Numba's cache does not notice that another source file was changed, so each version of the
+    sources has a folder.
+    """
+    folder, before = usable_folder(), getattr(config, "CACHE_DIR", "")
+    config.CACHE_DIR = "" if folder is None else str(folder)  # type: ignore[attr-defined]
+    try:
+        return compile_with(folder is not None)
+    finally:
+        config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
 def inlined(function):
@@ -183,11 +226,12 @@ class Apart(NamedTuple):
 def compiled_apart(function: Any, sigma: Sigma, arguments: tuple[types.Type, ...]) -> Any:
     """Compile a kernel of an activation and `arguments`, and return an `Apart` with its address.
 
-    If nothing is compiled (NUMBA_DISABLE_JIT), the result is the `Sigma` itself.
+    If nothing is compiled (NUMBA_DISABLE_JIT), or Numba is used without `numba_internals`, the
+    result is the `Sigma` itself.
     """
-    if not hasattr(function, "overloads"):
+    if _INTERNALS is None or not hasattr(function, "overloads"):
         return sigma
-    return Apart(numba_internals.address_of(function, (SigmaType(sigma.digest), *arguments)))
+    return Apart(_INTERNALS.address_of(function, (SigmaType(sigma.digest), *arguments)))
 
 
 def calls_apart(function: Any) -> Any:
@@ -196,7 +240,7 @@ def calls_apart(function: Any) -> Any:
     Called with an `Apart`, it calls the kernel at that address.  That kernel must return nothing
     and be compiled for the same types; its errors are raised here.
     """
-    call_address = numba_internals.caller(SigmaType("any"))
+    call_address = None if _INTERNALS is None else _INTERNALS.caller(SigmaType("any"))
 
     def call(sigma, *arguments):
         function(sigma, *arguments)

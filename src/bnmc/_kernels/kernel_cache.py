@@ -214,7 +214,7 @@ def carried() -> _Kept | None:
 
 def _counted(folder: Path) -> _Kept:
     sizes = []
-    for path in folder.glob("*.nbc"):
+    for path in folder.rglob("*.nbc"):
         with suppress(OSError):  # another process may remove it
             sizes.append(path.stat().st_size)
     return _Kept(folder, len(sizes), sum(sizes))

@@ -33,7 +33,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
-from numba import _dynfunc, types  # type: ignore[attr-defined]
+from numba import _dynfunc, types, version_info  # type: ignore[attr-defined]
 from numba.core import cgutils
 from numba.core.caching import _Cache
 from numba.core.ccallback import CFunc
@@ -49,6 +49,12 @@ from numba.extending import intrinsic
 
 from bnmc._kernels import kernel_cache
 from bnmc._kernels.processor import LINE_BYTES
+
+#: The newest version of Numba that was tried, as in pyproject.toml.
+_NEWEST = (0, 68)
+
+if version_info.short > _NEWEST:
+    raise ImportError(f"bnmc does not know Numba {version_info.string}")
 
 
 class _WideLower(Lower):

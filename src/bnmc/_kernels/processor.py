@@ -5,7 +5,8 @@ processor that has these instructions.  A wheel carries compiled kernels for som
 folder `compiled` beside this file.  Kernels that no wheel carries are compiled for the processor
 itself, or for the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name.
 
-The environment variable BNMC_KERNELS=none makes a process ignore the kernels of the wheel.
+The environment variables BNMC_KERNELS=none and BNMC_PLAIN_NUMBA=1 make a process ignore the kernels
+of the wheel.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def level_of(features: Mapping[str, bool]) -> str | None:
 def wheel_folder() -> Path | None:
     """Return the folder of the wheel's kernels for this processor, or None if there is none."""
     level = level_of(cpu_features())
-    if level is None or os.environ.get("BNMC_KERNELS") == "none":
+    ignored = os.environ.get("BNMC_KERNELS") == "none", os.environ.get("BNMC_PLAIN_NUMBA") == "1"
+    if level is None or any(ignored):
         return None
     folder = FOLDER / level
     return folder if folder.is_dir() else None

@@ -1,0 +1,112 @@
+"""Numba as it is, without `numba_internals`: the same bits, later."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba.core import config
+
+import bnmc
+
+SMALL = """
+import numpy as np
+from numba import njit
+from bnmc import Activation, kernels
+from bnmc.kernels import c
+
+def scalar(x):
+    both = np.array([x, 0.5 * x])
+    return both.max()
+
+@njit
+def total(sigma, values):
+    result = 0.0
+    for x in values:
+        result += kernels.activate(sigma, x)
+    return result
+
+values = np.linspace(-9.0, 9.0, 101)
+for activation in Activation.named("tanh"), Activation(scalar):
+    print(activation(values).tobytes().hex())
+print(total(kernels.activation("gelu"), values).hex(), c.function("activate", "gelu")(0.3).hex())
+"""
+
+RUNS = """
+import bnmc
+for dtype in "float64", "float32":
+    chain = bnmc.Chain(100, 5, "tanh")
+    print(bnmc.simulate(chain, 20, rng=0, dtype=dtype).gram.tobytes().hex())
+chain = bnmc.Chain(24, 3, lambda x: abs(x), skip=0.5)
+print(bnmc.simulate(chain, 4, rng=0, sampler="weights").gram.tobytes().hex())
+"""
+
+GRADIENTS = """
+import bnmc
+print(bnmc.backpropagate(bnmc.Chain(24, 3, "gelu"), 4, rng=0).norms.tobytes().hex())
+"""
+
+
+def finished(program, **environment):
+    """Return what a fresh process prints, and what it warns of."""
+    inherited = {name: value for name, value in os.environ.items() if "NUMBA" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **inherited, **environment,
+            "PYTHONPATH": os.pathsep.join([str(Path(bnmc.__file__).parents[1]), *sys.path]),
+        },
+        capture_output=True, text=True, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(SMALL, id="small"),
+        pytest.param(RUNS, marks=pytest.mark.slow, id="runs"),
+        pytest.param(GRADIENTS, marks=pytest.mark.slow, id="gradients"),
+    ],
+)
+def test_plain_numba_has_the_same_bits(program, tmp_path):
+    expected, _ = finished(program, **cache_of_the_tests())
+    plain = {"BNMC_PLAIN_NUMBA": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
+    assert finished(program, **plain) == (expected, "")
+    (folder,) = tmp_path.iterdir()
+    before = sorted(folder.rglob("*.nb[ci]"))
+    assert before
+    assert finished(program, **plain) == (expected, "")
+    assert sorted(folder.rglob("*.nb[ci]")) == before, "the second process compiled"
+
+
+def cache_of_the_tests():
+    return {"NUMBA_CACHE_DIR": config.CACHE_DIR} if config.CACHE_DIR else {}
+
+
+APPLY = """
+from bnmc import Activation
+print(Activation.named("relu")(2.0), Activation.named("linear")(3.0))
+"""
+
+DIFFERENCES = {
+    "a newer version": (
+        "import numba; numba.version_info = numba.version_info._replace(short=(0, 99))",
+        "does not know Numba 0",
+    ),
+    "a missing name": (
+        "from numba.core import codegen; del codegen.JITCodeLibrary",
+        "cannot import name 'JITCodeLibrary'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
+def test_another_numba_is_used_as_it_is_and_told_once(what, tmp_path):
+    change, reason = DIFFERENCES[what]
+    printed, warned = finished(change + APPLY, NUMBA_CACHE_DIR=str(tmp_path))
+    assert printed == "2.0 3.0\n"
+    assert warned.count("PlainNumbaWarning") == 1
+    assert reason in warned
