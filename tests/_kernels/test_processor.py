@@ -86,9 +86,7 @@ def another_level(wheel, monkeypatch):
 MISMATCHES = {
     "numba": lambda wheel, patch: patch.setattr(numba, "__version__", "0.0"),
     "sources": lambda wheel, patch: patch.setattr(kernel_cache, "source_digest", lambda: "other"),
-    "python": lambda wheel, patch: patch.setattr(
-        kernel_cache, "python_version", lambda: "cpython-399"
-    ),
+    "python": lambda wheel, patch: patch.setattr(sys.implementation, "cache_tag", "cpython-399"),
     "level": another_level,
     "no level": lambda wheel, patch: patch.setattr(processor, "level_of", lambda features: None),
     "a missing file": lambda wheel, patch: next(wheel.glob("*.nbc")).unlink(),

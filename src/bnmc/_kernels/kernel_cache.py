@@ -66,19 +66,12 @@ class Entry(NamedTuple):
     inner: bool = False
 
     @property
-    def label(self) -> str:
-        """The name of the function, for messages."""
-        return str(self.function.__name__)
-
-    @property
     def file_name(self) -> str:
         """The name of the file."""
-        code = self.function.__code__
-        key = (
-            version(), self.function.__module__, self.function.__qualname__, code.co_firstlineno,
-            code.co_code, *self[1:],
-        )  # fmt: skip
-        return f"{re.sub(r'[^a-zA-Z0-9_]', '', self.label)}-{_digest(key)[:32]}.nbc"
+        function, code = self.function, self.function.__code__
+        place = function.__module__, function.__qualname__, code.co_firstlineno
+        label = re.sub(r"[^a-zA-Z0-9_]", "", function.__name__)
+        return f"{label}-{_digest(version(), *place, code.co_code, *self[1:])[:32]}.nbc"
 
 
 @cache
@@ -93,17 +86,15 @@ def source_digest() -> str:
 
 
 def version() -> str:
-    """Return a digest of the sources, and of the versions of Python and Numba."""
-    return _digest((python_version(), numba.__version__, source_digest()))[:16]
+    """Return a digest of the sources, and of the versions of Numba and Python.
+
+    Bytecode and pickles depend on Python's.
+    """
+    return _digest(sys.implementation.cache_tag, numba.__version__, source_digest())[:16]
 
 
-def python_version() -> str:
-    """Return the version of Python, on which bytecode and pickles depend."""
-    return str(sys.implementation.cache_tag)
-
-
-def _digest(key: tuple[Any, ...]) -> str:
-    return hashlib.sha256(repr(key).encode()).hexdigest()
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 # --- entries
@@ -113,7 +104,8 @@ def load(entry: Entry, rebuild: Callable[[Any], Any]) -> Any:
     """Return what `rebuild` makes of an entry, or None if there is none that can be used."""
     wheel = None if entry.inner or entry.cells else wheel_folder()
     carried = [] if wheel is None else [wheel / entry._replace(processor=wheel.name).file_name]
-    for path in (*carried, *(folder / entry.file_name for folder in folders())):
+    name = entry.file_name
+    for path in (*carried, *(folder / name for folder in folders())):
         if not _is_trusted(path.parent):
             continue
         try:
@@ -123,7 +115,7 @@ def load(entry: Entry, rebuild: Callable[[Any], Any]) -> Any:
         # Reading, unpickling and linking raise many errors; a module of the user that one process
         # could import may be missing in this one.
         except Exception as error:
-            _tell(path.parent, "read", f"an entry of {entry.label} {_said(error)}")
+            _tell(path.parent, "read", f"an entry of {entry.function.__name__} {_said(error)}")
     return None
 
 
@@ -132,7 +124,7 @@ def save(entry: Entry, dump: Callable[[], bytes]) -> None:
     try:
         content = dump()
     except Exception as error:  # pickling raises many errors, too
-        tell_unwritten(entry.label, error)
+        tell_unwritten(entry.function, error)
         return
     if not (entry.inner or entry.cells):
         for folder in _recorded:
@@ -340,10 +332,10 @@ _CONSEQUENCES = {
 }
 
 
-def tell_unwritten(label: str, error: Exception) -> None:
+def tell_unwritten(function: Any, error: Exception) -> None:
     """Warn that the code of a function cannot be written to any folder."""
-    reason = f"an entry of {label} cannot be written ({type(error).__name__}: {error})"
-    _tell(folders()[0], "write", reason)
+    kind, name = type(error).__name__, function.__name__
+    _tell(folders()[0], "write", f"an entry of {name} cannot be written ({kind}: {error})")
 
 
 def _tell(folder: Path | str, kind: str, reason: str) -> None:

@@ -1,29 +1,31 @@
-"""All names of Numba and llvmlite that the package uses and that no documentation promises.
+"""A faster compiler and another cache, from parts of Numba that no documentation promises.
 
 Numba makes machine code of every function, and runs all passes of LLVM on it.  A function that
 compiled code calls is then linked there, and goes through all passes again, as often as it is
 nested.  `InnerCompiler` leaves both to the outermost function, which `WideCompiler` compiles: LLVM
 then sees each function once, with everything that is inlined into it.  That takes half of the time.
 
-If one of these names is missing, `compiling` uses `njit` as it is, and the results are the same.
+No documentation of Numba promises the following names; no other file of the package uses them.  If
+one is missing, or Numba is newer than `_NEWEST`, `compiling` uses `njit` and `cfunc` as they are,
+and the results are the same.
 
-===============================================  ===================================================
-name                                             use
-===============================================  ===================================================
-`core.compiler.CompilerBase`,                    a compiler with another pass that makes code
-`DefaultPassBuilder`, `core.compiler_machinery`
-`core.typed_passes.NativeLowering`,              the pass that makes code: LLVM's code without
-`flags.no_compile`                               machine code, for inner code
-`core.lowering.Lower.setup_function`             attributes of functions: vectors of 512 bits, and a
-                                                 stack of whole cache lines
-`core.codegen.JITCodeLibrary`                    code that is linked and not optimized; kept on disk
-                                                 as bitcode
-`_dynfunc.make_function`                         the object by which Numba knows a function, without
-                                                 machine code
-`core.registry.CPUDispatcher`, its `_cache`,     functions with inner code beside machine code, and
-`get_call_template` and `_numba_type_`           another cache than Numba's
-`core.ccallback.CFunc`, its `_cache`             the same for functions of C
-===============================================  ===================================================
+- `compiler.CompilerBase`, `compiler.DefaultPassBuilder`, `compiler_machinery.register_pass`,
+  `typed_passes.NativeLowering`, `lowering.Lower.setup_function`: a compiler whose last pass asks
+  LLVM for vectors of 512 bits and a stack of whole cache lines.
+- `codegen.JITCodeLibrary` with `_optimize_final_module`, `_finalize_final_module`, `_final_module`,
+  `_shared_module`, `_get_module_for_linking`; `flags.no_compile`; `_dynfunc.make_function`;
+  `targetctx.insert_user_function`: inner code, which has no machine code and is kept as bitcode.
+- `registry.CPUDispatcher` with `get_call_template` and `_numba_type_`: the one function that Python
+  calls and the other one that compiled code calls.
+- `_cache` of dispatchers and of `ccallback.CFunc`, `caching.NullCache`, `codegen.magic_tuple`,
+  `serialize.dumps`, `CompileResult._reduce` and `_rebuild`, `compiler.compile_result`: another
+  cache than Numba's, see `kernel_cache`.
+- `get_pointer_to_function`, `fndesc.llvm_func_name`, `context.call_conv`: calls by address, so that
+  kernels are compiled once for all activations.
+- `global_compiler_lock` and `ffi.lib._lock` of llvmlite: forks, see `forking`.
+
+The interface for extensions (`numba.extending`, `cgutils`, typing templates, data models), which is
+documented in part, is used where vectors and activations are defined.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 from numba import _dynfunc, types, version_info  # type: ignore[attr-defined]
 from numba.core import cgutils
-from numba.core.caching import _Cache
+from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, CompileResult, DefaultPassBuilder, compile_result
@@ -109,7 +111,7 @@ class InnerLibrary(JITCodeLibrary):
         return self
 
 
-def entry_of(description: Any, environment: Any, library: InnerLibrary) -> Any:
+def _entry_of(description: Any, environment: Any, library: InnerLibrary) -> Any:
     """Return an object by which Numba knows a function that has no machine code."""
     name = description.qualname.rsplit(".", 1)[-1]
     return _dynfunc.make_function(
@@ -130,7 +132,7 @@ class _InnerLowering(_WideLowering):
         super().run_pass(state)
         library.finalize()
         lowered = state["cr"]
-        entry = entry_of(lowered.fndesc, lowered.env, library)
+        entry = _entry_of(lowered.fndesc, lowered.env, library)
         context.insert_user_function(entry, lowered.fndesc, [library])
         state.reload_init.extend(library._reload_init)
         state["cr"] = lowered._replace(cfunc=entry)
@@ -157,7 +159,7 @@ class InnerCompiler(WideCompiler):
     lowering = _InnerLowering
 
 
-class KernelCache(_Cache):
+class KernelCache(NullCache):
     """What Numba asks for compiled code, and gives compiled code to."""
 
     def __init__(self, function: Any, *, inner: bool = False) -> None:
@@ -191,15 +193,10 @@ class KernelCache(_Cache):
             try:
                 cells = dumps(tuple(cell.cell_contents for cell in function.__closure__))
             except Exception as error:  # pickling raises many errors
-                kernel_cache.tell_unwritten(function.__name__, error)
+                kernel_cache.tell_unwritten(function, error)
                 return None
         processor = repr(codegen.magic_tuple())
         return kernel_cache.Entry(function, repr(sig), processor, cells, self._inner)
-
-    def enable(self) -> None:
-        """Do nothing: the cache is always on."""
-
-    disable = flush = enable
 
 
 def _dumped(compiled: Any) -> bytes:
@@ -209,28 +206,27 @@ def _dumped(compiled: Any) -> bytes:
     return bytes(dumps(compiled._reduce()))
 
 
+#: What `CompileResult._reduce` returns.
+_PARTS = (
+    "library", "fndesc", "environment", "signature", "objectmode", "lifted", "type_annotation",
+    "reload_init", "referenced_envs",
+)  # fmt: skip
+
+
 def _rebuilt(target_context: Any, parts: Any) -> Any:
-    """Return the compiled function whose parts `CompileResult._reduce` returned."""
-    code, description, environment, signature, _, lifted, annotation, reloads, used = parts
-    name, kind, bitcode = code
+    """Return the compiled function of which `_dumped` kept the parts."""
+    values = dict(zip(_PARTS, parts, strict=True))
+    name, kind, bitcode = values["library"]
     if kind != "bitcode":
         return CompileResult._rebuild(target_context, *parts)
-    for reload in reloads:
+    for reload in values["reload_init"]:
         reload()
     library = InnerLibrary.of_bitcode(target_context.codegen(), name, bitcode)
     return compile_result(
+        **{**values, "library": library},
+        entry_point=_entry_of(values["fndesc"], values["environment"], library),
         target_context=target_context,
         typing_context=target_context.typing_context,
-        library=library,
-        environment=environment,
-        entry_point=entry_of(description, environment, library),
-        fndesc=description,
-        type_annotation=annotation,
-        signature=signature,
-        objectmode=False,
-        lifted=lifted,
-        reload_init=reloads,
-        referenced_envs=used,
     )
 
 
