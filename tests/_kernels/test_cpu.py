@@ -49,7 +49,7 @@ from bnmc._kernels.cpu.vectors import (
     zero_wide,
 )
 from bnmc._kernels.scalar import codes
-from bnmc._kernels.scalar.gamma import chi
+from bnmc._kernels.scalar.normal import chi
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
 

@@ -23,9 +23,9 @@ from scipy import special, stats
 
 from bnmc._kernels.compiling import OPTIONS, inline_module
 from bnmc._kernels.cpu import memory, numbers
-from bnmc._kernels.scalar import codes, gamma, normal, philox
+from bnmc._kernels.scalar import codes, normal, philox
 
-for module in (philox, normal, gamma):
+for module in (philox, normal):
     inline_module(module)
 
 KEY = np.uint32(2026), np.uint32(11)
@@ -251,7 +251,6 @@ def test_the_two_words_of_a_float64_are_those_of_no_other_stream():
     tags = [*streams, *(stream | codes.SECOND_WORD for stream in streams)]
     assert len({int(tag) >> 28 for tag in tags}) == len(tags)
     assert all(int(tag) % 2**28 == 0 for tag in tags)
-    assert gamma.SECOND_WORD == codes.SECOND_WORD
 
 
 # --- uniforms and signs
@@ -259,24 +258,24 @@ def test_the_two_words_of_a_float64_are_those_of_no_other_stream():
 
 @pytest.mark.parametrize("word", [0, 1, 2**31, MOST_WORD - 1, MOST_WORD])
 def test_uniforms_are_inside_the_open_interval_and_their_normals_finite(word):
-    word = np.uint32(word)
+    word, twice = np.uint32(word), normal.joined(word, word)
     for u, radius, single in (
-        (normal.uniform32(word), normal.radius32(word), np.float32),
-        (normal.uniform64(word, word), normal.radius64(word, word), np.float64),
+        (normal.uniform.single(word), normal.radius.single(word), np.float32),
+        (normal.uniform.double(twice), normal.radius.double(twice), np.float64),
     ):
         assert type(u) is single
         assert 0.0 < u < 1.0
         assert 0.0 < radius < 10.0
         exact = (int(word) + 0.5) / 2**32
         assert abs(u - exact) <= np.finfo(single).eps + 2.0**-33
-    for sine, cosine in (normal.sincos32(word), normal.sincos64(word, word)):
+    for sine, cosine in (normal.sincos.single(word), normal.sincos.double(twice)):
         assert abs(float(sine) ** 2 + float(cosine) ** 2 - 1) < 3e-7
 
 
 def test_the_furthest_float32_normal():
     """The least uniform is 2^-33, so |z| <= 6.76; beyond lies 1.4e-11 of the law."""
-    assert abs(normal.radius32(np.uint32(0)) - math.sqrt(66 * math.log(2))) < 1e-6
-    assert abs(normal.radius64(np.uint32(0), np.uint32(0)) - math.sqrt(130 * math.log(2))) < 1e-14
+    assert abs(normal.radius.single(np.uint32(0)) - math.sqrt(66 * math.log(2))) < 1e-6
+    assert abs(normal.radius.double(np.uint64(0)) - math.sqrt(130 * math.log(2))) < 1e-14
 
 
 @DTYPES
@@ -319,7 +318,7 @@ def test_signs(dtype):
 @njit(**OPTIONS)
 def fill_chi(out, degrees, layer, stream, k0, k1):
     for row in range(out.size):
-        out[row] = gamma.chi(degrees, row, layer, stream, k0, k1)
+        out[row] = normal.chi(degrees, row, layer, stream, k0, k1)
 
 
 def chi_variables(degrees, count, layer=0, chain=0):
@@ -362,7 +361,7 @@ def test_python_and_machine_code_draw_the_same_chi_variables():
     """By rejection: the same attempt is accepted, and rounding is all that differs."""
     stream = np.uint32(codes.STREAM_CHI)
     for degrees in (1, 2, 3, 50):
-        python = [gamma.chi(degrees, row, 0, stream, *KEY) for row in range(200)]
+        python = [normal.chi(degrees, row, 0, stream, *KEY) for row in range(200)]
         np.testing.assert_allclose(chi_variables(degrees, 200), python, rtol=1e-13)
 
 

@@ -310,7 +310,7 @@ def test_layers_against_exact_arithmetic_and_small_directions_survive():
     grams = np.empty((layers, gram.size))
     kernels.linear_layers(
         kernels.Shape(width, order, batch, shrink), gram, 1, first, 1, sums, grams, *key,
-        np.empty(64), np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
+        np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
         np.empty(8 * order * kernels.LANES),
     )  # fmt: skip
     np.testing.assert_array_equal(grams[-1], gram)
@@ -640,7 +640,7 @@ def test_a_direction_that_rounding_removed_stays_away():
         kernels.linear_layers(
             kernels.Shape(width, order, order, 0.0), gram, 0, layer, 1,
             np.empty((1, 3, kernels.LANES)), np.empty((0, gram.size)), np.uint32(1), np.uint32(2),
-            np.empty(64), np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
+            np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
             np.empty(8 * order * kernels.LANES),
         )  # fmt: skip
         found = gram.reshape(order, order, kernels.LANES)

@@ -27,7 +27,7 @@ from numba.extending import (
 
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import usable_folder
-from bnmc._kernels.scalar.precisions import functions_of
+from bnmc._kernels.scalar.precisions import Both, functions_of
 from bnmc.errors import PlainNumbaWarning
 
 
@@ -73,7 +73,7 @@ if _INTERNALS is not None:
 
 #: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
 #: LLVM, as for other functions, costs loops over normals a fifth of their speed.
-_EXPRESSIONS = ("product", "root32")
+_EXPRESSIONS = ("product", "root32", "root64")
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -254,16 +254,16 @@ def calls_apart(function: Any) -> Any:
     return call
 
 
-def by_precision(name, single, double):
-    """Return a function that is `single` or `double` by the dtype of its first argument."""
+def by_precision(pair: Both) -> Any:
+    """Return the function of a pair for the dtype of an array, which is the first argument."""
 
-    def choose(out, *arguments):
-        return (single if out.itemsize == 4 else double)(out, *arguments)
+    def call(array, *arguments):
+        return (pair.single if array.itemsize == 4 else pair.double)(*arguments)
 
-    choose.__name__ = choose.__qualname__ = name
+    def implementation(array, *arguments):
+        function = pair.single if array.dtype == types.float32 else pair.double
+        return lambda array, *arguments: function(*arguments)
 
-    def implementation(out, *arguments):
-        return single if out.dtype == types.float32 else double
-
-    overload(choose, jit_options=INLINED, strict=False)(implementation)
-    return choose
+    call.__name__ = call.__qualname__ = pair.single.__name__
+    overload(call, jit_options=INLINED, strict=False)(implementation)
+    return call

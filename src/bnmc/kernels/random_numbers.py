@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from bnmc._kernels.compiling import by_precision, inlined
-from bnmc._kernels.cpu.numbers import GROUP, LANES, fill_normals
-from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS, SECOND_WORD, Draw
-from bnmc._kernels.scalar.normal import uniform32, uniform64
+from bnmc._kernels.cpu.numbers import GROUP, fill, fill_normals
+from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS, Draw
+from bnmc._kernels.scalar.normal import uniforms as scalar_uniforms
 from bnmc._kernels.scalar.philox import philox4x32
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
@@ -90,9 +90,7 @@ def normals(
     """
     if not _is_block(out.shape[0], element, first_row, layer, chain):
         return BAD_ARGUMENT
-    draw = Draw(
-        layer, np.uint32(np.uint32(stream) | np.uint32(chain)), low_word(key), high_word(key)
-    )
+    draw = _draw_of(layer, chain, key, stream)
     fill_normals(out, 0, element, 1, first_row, out.shape[0], draw)
     return OK
 
@@ -127,31 +125,19 @@ def uniforms(
     """
     if not _is_block(out.shape[0], element, first_row, layer, chain):
         return BAD_ARGUMENT
-    first = np.uint32(np.uint32(stream) | np.uint32(chain))
-    second = np.uint32(first | SECOND_WORD)
-    k0, k1 = low_word(key), high_word(key)
-    for start in range(0, out.shape[0], GROUP):
-        for lane in range(LANES):
-            row = (first_row + start) // GROUP * LANES + lane
-            high = philox4x32(element, row, layer, first, k0, k1)
-            low = philox4x32(element, row, layer, second, k0, k1)
-            at = start + lane
-            out[at] = _uniform(out, high[0], low[0])
-            out[at + LANES] = _uniform(out, high[1], low[1])
-            out[at + 2 * LANES] = _uniform(out, high[2], low[2])
-            out[at + 3 * LANES] = _uniform(out, high[3], low[3])
+    draw = _draw_of(layer, chain, key, stream)
+    fill(_uniforms, out, 0, element, 1, first_row, out.shape[0], draw)
     return OK
 
 
-def _single(out, high, low):
-    return uniform32(high)
+_uniforms = by_precision(scalar_uniforms)
 
 
-def _double(out, high, low):
-    return uniform64(high, low)
-
-
-_uniform = by_precision("_uniform", _single, _double)
+@inlined
+def _draw_of(layer, chain, key, stream):
+    """Return the address of the numbers, without element and row."""
+    address = np.uint32(np.uint32(stream) | np.uint32(chain))
+    return Draw(layer, address, low_word(key), high_word(key))
 
 
 @inlined

@@ -107,8 +107,8 @@ class _Group:
         grams = np.empty((0 if tau is None else slots, self.gram.size))
         kernels.linear_layers(
             shape, self.gram, self.number, self.layer, every, moments, grams, *self.key_words,
-            np.empty(kernels.QUAD * kernels.PART), np.empty(order * kernels.QUAD * lanes),
-            np.empty_like(self.gram), np.empty(quads * kernels.QUAD * order * lanes),
+            np.empty(order * kernels.QUAD * lanes), np.empty_like(self.gram),
+            np.empty(quads * kernels.QUAD * order * lanes),
         )  # fmt: skip
         self.layer += every * slots
         self._bury()

@@ -6,7 +6,7 @@ vector are neighbouring rows.  The package knows arrays and numbers, never a `Ch
 """
 
 from bnmc._kernels.compiling import inline_module
-from bnmc._kernels.scalar import cholesky, elementary, gamma, moments, normal, philox, scaling
+from bnmc._kernels.scalar import cholesky, elementary, moments, normal, philox, scaling
 
-for _module in (philox, elementary, normal, gamma, cholesky, scaling, moments):
+for _module in (philox, elementary, normal, cholesky, scaling, moments):
     inline_module(_module)

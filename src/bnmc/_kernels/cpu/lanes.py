@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._kernels.compiling import kernel
-from bnmc._kernels.cpu.numbers import group_of_normals
 from bnmc._kernels.cpu.scaling import copy_numbers
 from bnmc._kernels.cpu.vectors import (
     WIDE_BYTES,
@@ -31,10 +30,13 @@ from bnmc._kernels.cpu.vectors import (
     zero_wide,
 )
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+from bnmc._kernels.scalar.normal import normals as scalar_normals
 
-#: Chains side by side, and chains per call of the generator.
+_draw = scalar_normals.double
+
+#: Chains side by side.
 LANES = WIDE_BYTES // 8
-PART = 16
+_ONE, _TWO, _THREE = np.uintp(LANES), np.uintp(2 * LANES), np.uintp(3 * LANES)
 
 #: Rows per call of the generator.
 QUAD = 4
@@ -57,7 +59,7 @@ class Shape(NamedTuple):
 
 @kernel
 def linear_layers(
-    shape, gram, group, first_layer, every, sums, grams, key0, key1, words, normals, factor, x
+    shape, gram, group, first_layer, every, sums, grams, key0, key1, normals, factor, x
 ):
     """Take a group of chains through layers, and measure one layer in `every`.
 
@@ -74,7 +76,7 @@ def linear_layers(
         Receives the sums of `moments`; the kernel makes slots * every layers.
     grams : (slots or 0, order * order * LANES) float64
         Receives the Gram matrices of measured layers, if it has slots.
-    words : (QUAD * PART,), normals : (order * QUAD * LANES,), factor : as gram, x : float64
+    normals : (order * QUAD * LANES,), factor : as gram, x : float64
         Work space; x is (width rounded up to quads * order * LANES,).
     """
     width, order = shape.width, shape.order
@@ -83,7 +85,7 @@ def linear_layers(
         factorise(gram, order, factor)
         gram[:] = 0.0
         for quad in range((width + QUAD - 1) // QUAD):
-            fill_normals(order, quad, group, first_layer + step, key0, key1, words, normals)
+            _fill_normals(order, quad, group, first_layer + step, key0, key1, normals)
             rows = x[quad * QUAD * row_size : (quad + 1) * QUAD * row_size]
             draw_rows(shape, factor, normals, rows)
             for row in range(min(QUAD, width - quad * QUAD)):
@@ -131,17 +133,16 @@ def factorise(gram, order, factor):
 
 
 @kernel
-def fill_normals(order, quad, group, layer, key0, key1, words, normals):
+def _fill_normals(order, quad, group, layer, key0, key1, normals):
     """Write the normals of four rows: (order, QUAD, LANES)."""
     for column in range(order):
         stream = np.uint32(STREAM_LANES | np.uint32(column))
-        for part in range(LANES // PART):
-            chains = group * (LANES // PART) + part
-            group_of_normals(words, np.uintp(0), quad, chains, layer, stream, key0, key1)
-            for row in range(QUAD):
-                at = (column * QUAD + row) * LANES + part * PART
-                for lane in range(PART):
-                    normals[at + lane] = words[row * PART + lane]
+        offset = np.uintp(column * QUAD * LANES)
+        for lane in range(LANES):
+            z0, z1, z2, z3 = _draw(quad, group * LANES + lane, layer, stream, key0, key1)
+            at = offset + np.uintp(lane)
+            normals[at], normals[at + _ONE] = z0, z1
+            normals[at + _TWO], normals[at + _THREE] = z2, z3
 
 
 @kernel

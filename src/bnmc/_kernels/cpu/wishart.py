@@ -9,7 +9,7 @@ from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.scalar.cholesky import find_twins
 from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
-from bnmc._kernels.scalar.gamma import chi
+from bnmc._kernels.scalar.normal import chi
 
 
 @kernel

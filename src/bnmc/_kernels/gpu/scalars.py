@@ -14,7 +14,7 @@ _scaling = device_module(scaling)
 philox4x32 = device_module(philox).philox4x32
 
 root32, radius64, sincos64 = _normal.root32, _normal.radius64, _normal.sincos64
-uniform32, uniform64 = _normal.uniform32, _normal.uniform64
+uniform32, uniform64 = _normal.uniform_32, _normal.uniform64
 
 scale_of = _cholesky.scale_of
 shift_of, shift_of_square = _scaling.shift_of, _scaling.shift_of_square

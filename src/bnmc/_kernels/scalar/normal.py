@@ -1,7 +1,7 @@
-"""Uniforms and Box-Muller normals from 32-bit words.
+"""Random numbers: uniforms and Box-Muller normals, of the four words of a counter; chi variables.
 
-The float64 functions take two words, of which the first is the word that the float32 function
-takes: a float32 normal is the float64 normal of the same counter to a few ulp, but for the far
+A word has 32 bits for float32 and 64 bits for float64, of which the upper 32 are the word for
+float32: a float32 normal is the float64 normal of the same counter to a few ulp, but for the far
 tail (|z| > 4), where 32 bits say less.  On a GPU the root in a float32 radius is one instruction,
 of a relative error up to 2^-23, twice that of the CPU's.  Runs of both precisions therefore follow
 one path.  Sine and cosine are Cephes' polynomials (S. Moshier) on an eighth of a turn.
@@ -11,35 +11,62 @@ from __future__ import annotations
 
 import numpy as np
 
-from bnmc._kernels.scalar.elementary import log32, log64
+from bnmc._kernels.scalar.codes import SECOND_WORD, SQRT3
+from bnmc._kernels.scalar.elementary import log, polynomial
+from bnmc._kernels.scalar.philox import philox4x32
+from bnmc._kernels.scalar.precisions import Both, both, coefficients, double, f, floats, i, u, words
 
 f32, f64 = np.float32, np.float64
-
-
-i32, i64 = np.int32, np.int64
-
-
-u32, u64 = np.uint32, np.uint64
-
+_u32, _u64 = np.uint32, np.uint64
+_WORD = _u64(0xFFFFFFFF)
 
 # The largest floats below 2^32 and 2^64: a uniform rounded up to 1 would give a radius of 0.
 LAST_BELOW_2_32 = f32(4294967040.0)
-LAST_BELOW_2_64 = f64(18446744073709549568.0)
+_LAST = Both(LAST_BELOW_2_32, f64(18446744073709549568.0))
+_UNIT = floats(2.0**-32, 2.0**-64)
+
+# The angle within its quadrant has all bits of a word but two.
+_SHIFT, _ANGLE_BITS = words(30, 62), words(0x3FFFFFFF, 0x3FFFFFFFFFFFFFFF)
+_EIGHTH = words(0x20000000, 0x2000000000000000)
+_ANGLE = floats(1.5707963267948966 / 2**30, 1.5707963267948966 / 2**62)
+# (sin(t) - t) / t^3, and (cos(t) - 1 + t^2 / 2) / t^4, in t^2.
+_SINE = Both(
+    coefficients(f32, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1),
+    coefficients(
+        f64, 1.58962301576546568060e-10, -2.50507477628578072866e-8, 2.75573136213857245213e-6,
+        -1.98412698295895385996e-4, 8.33333333332211858878e-3, -1.66666666666666307295e-1,
+    ),
+)  # fmt: skip
+_COSINE = Both(
+    coefficients(f32, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2),
+    coefficients(
+        f64, -1.13585365213876817300e-11, 2.08757008419747316778e-9, -2.75573141792967388112e-7,
+        2.48015872888517045348e-5, -1.38888888888730564116e-3, 4.16666666666665929218e-2,
+    ),
+)  # fmt: skip
 
 
-def word64(high, low):
+def joined(high, low):
     """Join two 32-bit words."""
-    return u64((u64(high) << u64(32)) | u64(low))
+    return _u64((_u64(high) << _u64(32)) | _u64(low))
 
 
-def uniform32(word):
-    """Return a float32 in the open interval (0, 1): (word + 1/2) / 2^32, rounded."""
-    return f32(min(f32(f32(word) + f32(0.5)), LAST_BELOW_2_32) * f32(2.0**-32))
+def _words64(element, quad, layer, stream, k0, k1):
+    """Return the four words of 64 bits; their lower halves have a stream of their own."""
+    second = _u32(stream | SECOND_WORD)
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+    v0, v1, v2, v3 = philox4x32(element, quad, layer, second, k0, k1)
+    return joined(w0, v0), joined(w1, v1), joined(w2, v2), joined(w3, v3)
 
 
-def uniform64(high, low):
-    """Return a float64 in the open interval (0, 1): (64-bit word + 1/2) / 2^64, rounded."""
-    return f64(min(f64(f64(word64(high, low)) + f64(0.5)), LAST_BELOW_2_64) * f64(2.0**-64))
+#: The four words of a counter.
+words_of = Both(philox4x32, _words64)
+
+
+@both
+def uniform(word):
+    """Return a number in the open interval (0, 1): (word + 1/2) / 2^32 (2^64), rounded."""
+    return f(min(f(f(word) + f(0.5)), _LAST) * _UNIT)
 
 
 def root32(x):
@@ -47,69 +74,137 @@ def root32(x):
     return f32(np.sqrt(x))
 
 
-def radius32(word):
-    """Return sqrt(-2 log u) for u = uniform32(word)."""
-    return root32(f32(f32(-2.0) * log32(uniform32(word))))
+def root64(x):
+    """Return the square root of a float64."""
+    return f64(np.sqrt(x))
+
+
+_root = Both(root32, root64)
+
+
+@both
+def radius(word):
+    """Return sqrt(-2 log u) for u = uniform(word)."""
+    return _root(f(f(-2.0) * log(uniform(word))))
+
+
+def _turned32(word):
+    """Return the word an eighth of a turn further."""
+    return _u32((_u64(word) + _u64(0x20000000)) & _WORD)
+
+
+def _turned64(word):
+    """Return the word an eighth of a turn further: the upper half wraps alone."""
+    return joined(_turned32(word >> _u64(32)), word & _WORD)
+
+
+_turned = Both(_turned32, _turned64)
+
+
+@both
+def sincos(word):
+    """Return (sin, cos) of the angle 2 pi (word + 1/2) / 2^32 (2^64)."""
+    # Shifted by an eighth of a turn, the two top bits are the quadrant and the others the
+    # angle within it, an integer in [-2^29, 2^29), or [-2^61, 2^61).
+    shifted = _turned(word)
+    quadrant = u(shifted >> _SHIFT)
+    offset = i(i(shifted & _ANGLE_BITS) - i(_EIGHTH))
+    t = f((f(offset) + f(0.5)) * _ANGLE)
+    z = f(t * t)
+    s = f(f(polynomial(_SINE, z) * z) * t + t)
+    c = f(f(polynomial(_COSINE, z) * z) * z + f(f(-0.5) * z + f(1.0)))
+    swap = (quadrant & u(1)) != u(0)
+    sine = f(c if swap else s)
+    cosine = f(s if swap else c)
+    sign_of_sine = u((quadrant & u(2)) << _SHIFT)
+    sign_of_cosine = u(((quadrant ^ u(quadrant << u(1))) & u(2)) << _SHIFT)
+    return u(sine.view(u) ^ sign_of_sine).view(f), u(cosine.view(u) ^ sign_of_cosine).view(f)
+
+
+@both
+def normals_of(w0, w1, w2, w3):
+    """Return the four normals of four words."""
+    radius_a, radius_b = radius(w0), radius(w2)
+    sine_a, cosine_a = sincos(w1)
+    sine_b, cosine_b = sincos(w3)
+    return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
+
+
+@both
+def normals(element, quad, layer, stream, k0, k1):
+    """Return the normals of one element of the four rows of a quad."""
+    w0, w1, w2, w3 = words_of(element, quad, layer, stream, k0, k1)
+    return normals_of(w0, w1, w2, w3)
+
+
+@both
+def uniforms(element, quad, layer, stream, k0, k1):
+    """Return numbers like `normals`, uniform on (0, 1)."""
+    w0, w1, w2, w3 = words_of(element, quad, layer, stream, k0, k1)
+    return uniform(w0), uniform(w1), uniform(w2), uniform(w3)
+
+
+@both
+def centred_uniforms(element, quad, layer, stream, k0, k1):
+    """Return numbers like `normals`, uniform on (-sqrt 3, sqrt 3)."""
+    u0, u1, u2, u3 = uniforms(element, quad, layer, stream, k0, k1)
+    width, half = f(2.0 * SQRT3), f(0.5)
+    return width * (u0 - half), width * (u1 - half), width * (u2 - half), width * (u3 - half)
+
+
+@both
+def signs(element, quad, layer, stream, k0, k1):
+    """Return numbers like `normals`, -1 or 1 with probability 1/2 each."""
+    half = _u32(0x80000000)
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
+    return (
+        f(1.0 if w0 < half else -1.0),
+        f(1.0 if w1 < half else -1.0),
+        f(1.0 if w2 < half else -1.0),
+        f(1.0 if w3 < half else -1.0),
+    )
+
+
+@double
+def chi(degrees, row, layer, stream, k0, k1):
+    """Return a chi variable with `degrees` >= 1 degrees of freedom, a float64.
+
+    Marsaglia and Tsang, *A simple method for generating gamma variables* (ACM TOMS 26, 2000), for
+    the shape degrees / 2; exact, by rejection.  The attempt is the counter's element.
+    """
+    shape = 0.5 * degrees - 1.0 / 3.0
+    spread = 1.0 / np.sqrt(9.0 * shape)
+    attempt = 0
+    while True:
+        w0, w1, w2, _ = words_of(attempt, row, layer, stream, k0, k1)
+        sine, _ = sincos(w1)
+        x = radius(w0) * sine
+        if degrees == 1:
+            return abs(x)
+        root = 1.0 + spread * x
+        if root > 0.0:
+            v = root * root * root
+            if log(uniform(w2)) < 0.5 * x * x + shape * (1.0 - v + log(v)):
+                return np.sqrt(2.0 * shape * v)
+        attempt += 1
+
+
+# --- of two words, for the GPU
+
+
+_uniform64, _radius64, _sincos64 = uniform.double, radius.double, sincos.double
+
+
+def uniform64(high, low):
+    """Return `uniform` of two words."""
+    return _uniform64(joined(high, low))
 
 
 def radius64(high, low):
-    """Return sqrt(-2 log u) for u = uniform64(high, low)."""
-    return f64(np.sqrt(f64(-2.0 * log64(uniform64(high, low)))))
-
-
-def sincos32(word):
-    """Return (sin, cos) of the angle 2 pi (word + 1/2) / 2^32, as float32."""
-    # Shifted by an eighth of a turn, the two top bits are the quadrant and the others the
-    # angle within it, an integer in [-2^29, 2^29).
-    shifted = u32((u64(word) + u64(0x20000000)) & u64(0xFFFFFFFF))
-    quadrant = u32(shifted >> u32(30))
-    offset = i32(i32(shifted & u32(0x3FFFFFFF)) - i32(0x20000000))
-    t = f32((f32(offset) + f32(0.5)) * f32(1.5707963267948966 / 2**30))
-    z = f32(t * t)
-    s = f32(f32(-1.9515295891e-4) * z + f32(8.3321608736e-3))
-    s = f32(s * z + f32(-1.6666654611e-1))
-    s = f32(f32(s * z) * t + t)
-    c = f32(f32(2.443315711809948e-5) * z + f32(-1.388731625493765e-3))
-    c = f32(c * z + f32(4.166664568298827e-2))
-    c = f32(f32(c * z) * z + f32(f32(-0.5) * z + f32(1.0)))
-    swap = (quadrant & u32(1)) != u32(0)
-    sine = f32(c if swap else s)
-    cosine = f32(s if swap else c)
-    sign_of_sine = u32((quadrant & u32(2)) << u32(30))
-    sign_of_cosine = u32(((quadrant ^ u32(quadrant << u32(1))) & u32(2)) << u32(30))
-    return (
-        u32(sine.view(u32) ^ sign_of_sine).view(f32),
-        u32(cosine.view(u32) ^ sign_of_cosine).view(f32),
-    )
+    """Return `radius` of two words."""
+    return _radius64(joined(high, low))
 
 
 def sincos64(high, low):
-    """Return (sin, cos) of the angle 2 pi (64-bit word + 1/2) / 2^64, as float64."""
-    eighth = u64(0x2000000000000000)
-    # The shift by an eighth of a turn wraps in its top bits alone, which are in `high`.
-    shifted = word64(u32((u64(high) + u64(0x20000000)) & u64(0xFFFFFFFF)), low)
-    quadrant = u64(shifted >> u64(62))
-    offset = i64(i64(shifted & u64(0x3FFFFFFFFFFFFFFF)) - i64(eighth))
-    t = f64((f64(offset) + f64(0.5)) * f64(1.5707963267948966 / 2**62))
-    z = f64(t * t)
-    s = f64(1.58962301576546568060e-10 * z - 2.50507477628578072866e-8)
-    s = f64(s * z + 2.75573136213857245213e-6)
-    s = f64(s * z - 1.98412698295895385996e-4)
-    s = f64(s * z + 8.33333333332211858878e-3)
-    s = f64(s * z - 1.66666666666666307295e-1)
-    s = f64((s * z) * t + t)
-    c = f64(-1.13585365213876817300e-11 * z + 2.08757008419747316778e-9)
-    c = f64(c * z - 2.75573141792967388112e-7)
-    c = f64(c * z + 2.48015872888517045348e-5)
-    c = f64(c * z - 1.38888888888730564116e-3)
-    c = f64(c * z + 4.16666666666665929218e-2)
-    c = f64((c * z) * z + (-0.5 * z + 1.0))
-    swap = (quadrant & u64(1)) != u64(0)
-    sine = f64(c if swap else s)
-    cosine = f64(s if swap else c)
-    sign_of_sine = u64((quadrant & u64(2)) << u64(62))
-    sign_of_cosine = u64(((quadrant ^ u64(quadrant << u64(1))) & u64(2)) << u64(62))
-    return (
-        u64(sine.view(u64) ^ sign_of_sine).view(f64),
-        u64(cosine.view(u64) ^ sign_of_cosine).view(f64),
-    )
+    """Return `sincos` of two words."""
+    return _sincos64(joined(high, low))

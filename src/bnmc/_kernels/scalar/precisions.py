@@ -7,7 +7,7 @@ other global variables.  The types are f (floats), i (integers) and u (unsigned 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -46,6 +46,11 @@ def both(function: Callable[..., Any]) -> Any:
     return Both(*(_copy(function, precision) for precision in (0, 1)))
 
 
+def double(function: Callable[..., Any]) -> Any:
+    """Return the copy of a function for float64."""
+    return _copy(function, 1)
+
+
 def _copy(function: Any, precision: int) -> Any:
     variables = {
         name: value[precision] if isinstance(value, Both) else value
@@ -59,12 +64,11 @@ def _copy(function: Any, precision: int) -> Any:
     return copy
 
 
-def functions_of(module: ModuleType) -> Iterator[Any]:
-    """Yield the functions that a module defines, of both precisions, and its polynomials."""
-    for value in vars(module).values():
-        for function in value if isinstance(value, Both) else (value,):
-            if isinstance(function, FunctionType) and function.__module__ in (
-                module.__name__,
-                __name__,
-            ):
-                yield function
+def functions_of(module: ModuleType) -> set[Any]:
+    """Return the functions that a module defines, of both precisions."""
+    values = [item for x in vars(module).values() for item in (x if isinstance(x, Both) else (x,))]
+    return {
+        item
+        for item in values
+        if isinstance(item, FunctionType) and item.__module__ == module.__name__
+    }
