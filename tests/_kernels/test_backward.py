@@ -5,7 +5,7 @@ import pytest
 from slow_cases import some
 
 from bnmc import Chain
-from bnmc._kernels.cpu import backward, blocks, orthogonal, orthogonal_backward
+from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, blocks, orthogonal
 from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc.gradients import backpropagate
 
@@ -21,7 +21,7 @@ CHAINS = {
     "haar, width below batch, skip": Chain(3, 4, "tanh", norm="none", weights="haar", skip=0.5),
 }
 
-MODULES = (backward, blocks, orthogonal, orthogonal_backward)
+MODULES = (backward, backward_matrices, backward_rows, blocks, orthogonal)
 
 
 @pytest.mark.parametrize("loss", ["gaussian", "squared"])
@@ -45,7 +45,7 @@ def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
                 monkeypatch.setattr(module, own.__name__, own.py_func)
     # Plain Python takes activations themselves, not the addresses of compiled ones.
     for one in ("activation", "derivative"):
-        monkeypatch.setattr(backward, one, lambda function, *dtypes: function)
+        monkeypatch.setattr(backward_rows, one, lambda function, *dtypes: function)
     python = run()
     # Sums of 70 terms in another order, through three layers.
     np.testing.assert_allclose(

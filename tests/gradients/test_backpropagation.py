@@ -13,6 +13,7 @@ from scipy import stats
 
 import bnmc
 from bnmc import Activation, Chain
+from bnmc._kernels.cpu import backward
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -20,7 +21,7 @@ from bnmc.errors import (
     PartialEstimateError,
     ZeroVarianceError,
 )
-from bnmc.gradients import backpropagation, descent, drawn, parts
+from bnmc.gradients import backpropagation, drawn, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
@@ -234,13 +235,13 @@ def test_a_norm_of_two_samples_has_no_gradient():
 def dtypes_seen(monkeypatch):
     """The dtypes of buffers, forward and backward, that a run has made."""
     seen = set()
-    make = descent.Buffers
+    make = backward.buffers
 
-    def noted(chain, inputs, forward, backward, hidden):
-        seen.add((forward.name, backward.name))
-        return make(chain, inputs, forward, backward, hidden)
+    def noted(width, batch, inputs, *dtypes, **options):
+        seen.add(dtypes)
+        return make(width, batch, inputs, *dtypes, **options)
 
-    monkeypatch.setattr(descent, "Buffers", noted)
+    monkeypatch.setattr(backward, "buffers", noted)
     return seen
 
 

@@ -13,11 +13,12 @@ from slow_cases import some
 
 import bnmc
 from bnmc import Chain
+from bnmc._kernels.cpu import backward
 from bnmc._kernels.gpu import device
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
-from bnmc.gradients import descent, on_gpu, parts
+from bnmc.gradients import on_gpu, parts
 from bnmc.gradients.directions import NormalRows
 from bnmc.simulation.job import Recorded
 
@@ -143,13 +144,13 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(skip, monkeypatch, t
 
 def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(monkeypatch):
     seen = set()
-    make = descent.Buffers
+    make = backward.buffers
 
-    def noted(chain, inputs, forward, backward, hidden):
-        seen.add((forward.name, backward.name))
-        return make(chain, inputs, forward, backward, hidden)
+    def noted(width, batch, inputs, *dtypes, **options):
+        seen.add(dtypes)
+        return make(width, batch, inputs, *dtypes, **options)
 
-    monkeypatch.setattr(descent, "Buffers", noted)
+    monkeypatch.setattr(backward, "buffers", noted)
     # Gradients of two samples, and then two samples themselves, are nearly equal.
     alike = ROWS.copy()
     alike[:, 1] = alike[:, 0] + 1e-3 * alike[:, 1]

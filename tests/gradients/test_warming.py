@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc._kernels.cpu import backward, layers, orthogonal, orthogonal_backward
+from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, layers, orthogonal
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.gradients.warming import Warmed, Warmup
 
@@ -12,7 +12,7 @@ from bnmc.gradients.warming import Warmed, Warmup
 def signatures():
     return {
         (module.__name__, name): set(value.signatures)
-        for module in (layers, orthogonal, backward, orthogonal_backward)
+        for module in (layers, orthogonal, backward, backward_matrices, backward_rows)
         for name, value in vars(module).items()
         if hasattr(value, "stats")
     }

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bnmc._kernels.cpu.backward_rows import bytes_of_rows
 from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, draw_key, integer, precision, real
@@ -33,7 +34,6 @@ from bnmc.errors import (
     PartialEstimateError,
     ResultTooLargeError,
 )
-from bnmc.gradients.buffers import bytes_of_rows
 from bnmc.gradients.directions import direction_of
 from bnmc.gradients.drawn import DrawnTask, NetworkTask, ReplayedTask
 from bnmc.gradients.kept import KeptChains, kept_key
@@ -333,7 +333,7 @@ def _bytes_of_pass(task: Task, chains: int) -> int:
     if isinstance(task, NetworkTask):
         return task.bytes_of_network()
     itemsize = np.dtype(task.dtype).itemsize
-    rows = bytes_of_rows(task.chain, task.inputs or 1, itemsize)
+    rows = bytes_of_rows(task.chain.width, task.columns, itemsize, task.chain.skip != 0.0)
     layers = stretch_layers(task.chain, task.columns, chains, itemsize, task.depth)
     each = rows + chains * layers * 40 * task.columns**2
     if task.chain.skip != 0.0:

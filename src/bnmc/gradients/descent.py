@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import backward, memory, orthogonal, orthogonal_backward, rows
-from bnmc._kernels.cpu.blocks import unpack_gram
+from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, memory, rows
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
@@ -17,12 +15,15 @@ from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import slope_of
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.buffers import Buffers
 from bnmc.gradients.forward import Stretch
 from bnmc.simulation.engine.precision import lifted
 from bnmc.simulation.engine.sampler import FloatArray
 
-__all__ = ["Descent"]
+#: With the arrays that orthogonal weights need.
+BuffersOfThread = tuple[backward_matrices.Haar | None, backward.Buffers]
+
+#: A readout as the map above the last layer.
+READOUT = backward.Above(1.0, 0.0, 1.0, False, 0.0)
 
 
 class Descent:
@@ -55,7 +56,7 @@ class Descent:
         number: int,
         dtype: str,
         hidden: bool,
-        buffers: dict[tuple[str, str], Buffers],
+        buffers: dict[tuple[str, str], BuffersOfThread],
     ) -> None:
         self.chain, self.inputs, self.number = chain, inputs, number
         self.spec, self.lift = spec_of(chain, inputs), 0
@@ -63,8 +64,7 @@ class Descent:
             self.spec, self.lift = lifted(self.spec)
         self.stage = codes.TOP
         self.log_scale = 0.0
-        columns = self.spec.columns
-        self.state = np.zeros((2, columns, columns))
+        self.state = np.zeros((2, self.spec.columns, self.spec.columns))
         self._hidden = hidden
         self._dtype = dtype
         #: Precision of δ, which is float64 if the gradients of samples are too alike for float32.
@@ -72,12 +72,7 @@ class Descent:
         self._buffers = buffers
         #: With a skip connection, δ of the layer of the state: the buffers serve other chains too.
         self.above: FloatArray | None = None
-        self._keys = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
-        self._streams = tuple(
-            np.uint32(stream | np.uint32(number))
-            for stream in (codes.STREAM_ROWS, codes.STREAM_BACKWARD, codes.STREAM_START)
-        )
-        self._panel = memory.panel_rows(chain.width, columns)
+        self._key = key
 
     # --- the top
 
@@ -108,37 +103,19 @@ class Descent:
             The state, and hᵀδ / width if it is wanted.
         """
         forward = "float64" if is_wide else self._dtype
-        own = self._pick(forward)
-        self._factorise(gram_before, own)
+        haar, own = self._pick(forward)
         rows_given = np.zeros((0, 1)) if given is None else given
-        draws = [codes.Draw(layer, stream, *self._keys) for stream in self._streams[:2]]
-        if own.frame is not None:
-            orthogonal.orthogonal_factor(self.spec, self._panel, draws[0], own.forward, own.frame)
-        tiles = own.totals.shape[1]
-        own.totals[:] = 0.0
-        for first in range(0, self.spec.width, self._panel):
-            last = min(first + self._panel, self.spec.width)
-            backward.top_pass(
-                self.spec, rows_given, x.astype(forward, copy=False), first, last, *draws,
-                own.forward.factor, own.forward.regular, own.rows, own.blocks,
-            )  # fmt: skip
-            own.totals[1, : own.blocks.gram_sums.size] += own.blocks.gram_sums
-            own.totals[2, :tiles] += own.blocks.cross_sums
-            own.totals[3, : own.blocks.hidden_sums.size] += own.blocks.hidden_sums
-        if not unpack_gram(own.totals[1], self.spec.width, self.state[0]):
+        products = np.zeros((3 if self._hidden else 2, *self.state.shape[1:]))
+        if not backward.begin_backward(
+            haar, self.spec, rows_given, gram_before, x.astype(forward, copy=False),
+            self._draw(layer), own, products,
+        ):  # fmt: skip
             raise NonFiniteError(self.number, layer, "gradient")
-        backward.unpack_cross(own.totals[2], self.spec, self.state[1])
-        if own.frame is not None:
-            orthogonal_backward.turn_cross(own.frame.inverse, self.state[1])
+        self.state[:] = products[:2]
         self.stage = codes.TOP
         if self.chain.skip != 0.0:
             self.above = own.rows.delta.copy()
-        if not self._hidden:
-            return self.state.copy()
-        of_hidden = np.zeros_like(self.state[:1])
-        backward.unpack_cross(own.totals[3], self.spec, of_hidden[0])
-        of_hidden /= backward.unit_of(gram_before, self.spec, own.solve)
-        return np.concatenate([self.state, of_hidden])
+        return products
 
     def readout(
         self, classes: int, layer: int, gram: NDArray[np.float64], units: NDArray[np.int64]
@@ -152,20 +129,15 @@ class Descent:
         normals : (classes, columns) ndarray
             The normals that gave them.
         """
-        own = self._pick("float64")
-        backward.factorise_seen(
-            gram, False, self.spec, own.solve, own.solve.basis, own.solve.in_basis
-        )
+        basis, is_regular = self._basis(gram, False)
         columns = self.spec.columns
         normals = np.zeros((classes, columns))
-        draw = codes.Draw(layer, self._streams[2], *self._keys)
-        block = own.blocks.values
+        draw = self._draw(layer, codes.STREAM_START)
+        block = self._pick("float64")[1].rows.values
         for first in range(0, classes, BLOCK):
             count = min(BLOCK, classes - first)
-            rows.draw_regular(block, columns, own.solve.in_basis, first, BLOCK, draw)
-            drawn = block.reshape(-1, STRIDE)[:columns, :count]
-            normals[first : first + count] = drawn.T
-        basis = np.tril(own.solve.basis[:columns, :columns]) * own.solve.in_basis
+            rows.draw_regular(block, columns, is_regular, first, BLOCK, draw)
+            normals[first : first + count] = block.reshape(-1, STRIDE)[:columns, :count].T
         with np.errstate(over="ignore"):
             return np.ldexp(normals @ basis.T, units.astype(np.int32)), normals
 
@@ -200,11 +172,7 @@ class Descent:
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
-        solve, columns = self._pick("float64").solve, self.spec.columns
-        centred = self.spec.norm == codes.NORM_CENTRED and self.stage != codes.READOUT
-        backward.factorise_seen(gram, centred, self.spec, solve, solve.basis, solve.in_basis)
-        basis: NDArray[np.float64] = np.tril(solve.basis[:columns, :columns]) * solve.in_basis
-        return basis
+        return self._basis(gram, self.spec.hides_common and self.stage != codes.READOUT)[0]
 
     # --- the way down
 
@@ -264,21 +232,23 @@ class Descent:
         log_scales: NDArray[np.float64],
     ) -> int:
         """Go down from `layer` by all layers of `states`; return how many remain."""
-        own = self._pick(forward)
+        haar, own = self._pick(forward)
         if self.above is not None:
             own.rows.above[:] = self.above
         status = np.zeros(3, np.int64)
         dtypes = np.dtype(forward).name, own.rows.delta.dtype.name
-        kernel = backward.backward_layers
-        if own.frame is not None:
-            kernel = partial(orthogonal_backward.orthogonal_backward_layers, own.frame, own.rest)
-        kernel(
-            backward.activation(sigma_of(self.chain.activation), *dtypes),
-            backward.derivative(slope_of(self.chain.activation), *dtypes),
-            self.spec, self.lift, self.stage, layer, grams, ratios,
-            xs.astype(forward, copy=False), self.state, self.log_scale, *self._streams[:2],
-            *self._keys, self._panel, states, log_scales,
-            own.forward, own.solve, own.rows, own.blocks, own.totals, status,
+        lift, is_readout = float(self.lift), self.stage == codes.READOUT
+        above = READOUT if is_readout else backward.above_of(self.spec, lift)
+        centred = self.spec.norm == codes.NORM_CENTRED and self.stage == codes.INNER
+        backward.backward_layers(
+            haar,
+            backward_rows.activation(sigma_of(self.chain.activation), *dtypes),
+            backward_rows.derivative(slope_of(self.chain.activation), *dtypes),
+            self.spec, above,
+            backward.ForwardLayers(grams, ratios, xs.astype(forward, copy=False), lift),
+            self._draw(layer),
+            backward.Gradient(self.state, self.log_scale, centred, is_readout),
+            backward.Record(states, log_scales, status), own,
         )  # fmt: skip
         if self.chain.skip != 0.0:
             self.above = own.rows.above.copy()
@@ -298,21 +268,36 @@ class Descent:
             return 0
         if not stretch.wide[index]:
             return len(grams)
-        own = self._pick("float32")
+        work = self._pick("float32")[1].work
         for k in range(len(grams) - 1):
-            if self._factorise(grams[k], own) < codes.RESOLVED_PIVOT:
+            if rows.factorise(grams[k], self.spec, work) < codes.RESOLVED_PIVOT:
                 return k
         return len(grams)
 
-    def _factorise(self, gram: NDArray[np.float64], own: Buffers) -> float:
-        work = own.forward
-        least: float = rows.factorise(gram, self.spec, work)
-        return least
+    def _basis(
+        self, gram: NDArray[np.float64], centred: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the factor of what a map saw of a Gram matrix, and its columns with entries."""
+        own, columns = self._pick("float64")[1], self.spec.columns
+        basis, is_regular = own.matrices.basis, own.matrices.in_basis
+        backward_matrices.factorise_seen(gram, centred, self.spec, own.work, basis, is_regular)
+        return np.tril(basis[:columns, :columns]) * is_regular, is_regular
 
-    def _pick(self, forward: str) -> Buffers:
+    def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:
+        """Return the address of the random numbers of a layer."""
+        key0, key1 = np.uint32(self._key & 0xFFFFFFFF), np.uint32(self._key >> 32)
+        return codes.Draw(layer, np.uint32(stream | np.uint32(self.number)), key0, key1)
+
+    def _pick(self, forward: str) -> BuffersOfThread:
         """Return the buffers for rows of a dtype."""
         key = forward, "float64" if forward == "float64" else self.backward_dtype
         if key not in self._buffers:
-            dtypes = np.dtype(key[0]), np.dtype(key[1])
-            self._buffers[key] = Buffers(self.chain, self.inputs, *dtypes, self._hidden)
+            chain, inputs, hidden = self.chain, self.inputs, self._hidden
+            own = backward.buffers(
+                chain.width, chain.batch, inputs, *key, skips=chain.skip != 0.0, hidden=hidden
+            )
+            haar = None
+            if chain.is_orthogonal:
+                haar = backward_matrices.haar(chain.width, self.spec.columns, forward)
+            self._buffers[key] = haar, own
         return self._buffers[key]

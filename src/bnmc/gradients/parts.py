@@ -16,8 +16,7 @@ from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.buffers import Buffers
-from bnmc.gradients.descent import Descent
+from bnmc.gradients.descent import BuffersOfThread, Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
 from bnmc.gradients.observables import GradientObservable, GradientView, in_units
@@ -92,7 +91,7 @@ class Task:
         self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
-        buffers: dict[tuple[str, str], Buffers] = {}
+        buffers: dict[tuple[str, str], BuffersOfThread] = {}
         size = last - first
         if self.chain.skip != 0.0:
             # All representations of a stretch are kept: few chains at a time.
@@ -161,7 +160,7 @@ class Pass:
         first: int,
         last: int,
         stop: Event,
-        buffers: dict[tuple[str, str], Buffers],
+        buffers: dict[tuple[str, str], BuffersOfThread],
     ) -> None:
         self.task, self.first, self.count, self.stop = task, first, last - first, stop
         self.forward = Forward(start, self._sampler())

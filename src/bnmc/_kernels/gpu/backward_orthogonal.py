@@ -1,6 +1,6 @@
 """The kernels of the backward pass of chains with orthogonal weights.
 
-`cpu.orthogonal_backward` has the formulas.  Before the two passes of `backward`, the kernel
+`cpu.backward` has the formulas.  Before the two passes of `backward`, the kernel
 `orthogonalise` makes the normals z of a layer orthogonal: it sums zᵀz, and its last block writes
 L⁻¹.  If zᵀz is near singular, further launches of it repeat this with the columns that it made;
 others return at once.  It also factors the rest of δ.  Then rows with orthogonal weights are rows
