@@ -15,6 +15,7 @@ from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import slope_of
 from bnmc.errors import NonFiniteError
+from bnmc.gradients.directions import scaled
 from bnmc.gradients.forward import Stretch
 from bnmc.simulation.engine.precision import lifted
 from bnmc.simulation.engine.sampler import FloatArray
@@ -145,12 +146,10 @@ class Descent:
         self, gradient: NDArray[np.float64], normals: NDArray[np.float64]
     ) -> None:
         """Take the gradient with respect to the outputs, (classes, columns)."""
-        largest = float(np.abs(gradient).max())
-        exponent = int(np.frexp(largest)[1]) if largest > 0.0 else 0
-        scaled = np.ldexp(gradient, -exponent)
+        gradient, exponent = scaled(gradient)
         self.log_scale = float(exponent)
-        self.state[0] = scaled.T @ scaled / self.spec.width
-        self.state[1] = normals.T @ scaled / self.spec.width
+        self.state[0] = gradient.T @ gradient / self.spec.width
+        self.state[1] = normals.T @ gradient / self.spec.width
         self.stage = codes.READOUT
 
     # --- for kernels of another device

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_softmax
 
 from bnmc._support.arguments import choice, finite_array, integer
 from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import as_columns
-from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ResultTooLargeError
 
 __all__ = ["Direction", "GivenRows", "NormalRows", "Readout", "direction_of"]
 
@@ -55,11 +55,14 @@ class Readout:
     gradient : callable
         ∂L/∂f (samples, classes) as a function of the outputs f.
     name : str
+    pixels : int
+        Columns of a sample, which the readout averages: 1 unless samples are images.
     """
 
     classes: int
     gradient: Gradient
     name: str
+    pixels: int = 1
 
     def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the gradient, (samples, classes), or raise."""
@@ -76,6 +79,18 @@ class Readout:
             raise ArgumentError("loss", wrong, "a function that returns finite numbers")
         return result
 
+    def of_columns(
+        self, outputs: NDArray[np.float64], chain: int, layer: int
+    ) -> NDArray[np.float64]:
+        """Return the gradient with respect to the outputs of each column, (classes, columns).
+
+        `chain` and `layer` are for the error if outputs are not finite.
+        """
+        if not np.isfinite(outputs).all():
+            raise NonFiniteError(chain, layer, "outputs")
+        averages = outputs.reshape(self.classes, -1, self.pixels).mean(axis=-1)
+        return np.repeat(self(averages.T).T, self.pixels, axis=1) / self.pixels
+
 
 Direction = NormalRows | GivenRows | Readout
 
@@ -84,14 +99,14 @@ def direction_of(
     loss: Any, labels: Any, classes: int | None, chain: Chain, chains: int, inputs: int | None
 ) -> Direction:
     """Return the direction that the arguments of `backpropagate` mean, or raise."""
-    samples = chain.batch * (inputs or 1)
-    if chain.convolution is not None:  # the readout averages the pixels of an image
-        samples //= chain.convolution.positions
+    pixels = 1 if chain.convolution is None else chain.convolution.positions
+    samples = chain.batch * (inputs or 1) // pixels
     if isinstance(loss, str):
         choice("loss", loss, LOSSES)
         if loss != "gaussian":
             targets = _targets(loss, labels, classes, samples)
-            return Readout(targets.shape[1], _gradient_of(loss, targets), loss)
+            gradient = _Squared(targets) if loss == "squared" else _CrossEntropy(targets)
+            return Readout(targets.shape[1], gradient, loss, pixels)
         _require_none("labels", labels, loss)
         _require_none("classes", classes, loss)
         return NormalRows()
@@ -103,12 +118,24 @@ def direction_of(
             )
         count = integer("classes", classes, low=1)
         _require_memory(count, samples)
-        return Readout(count, loss, "function")
+        return Readout(count, loss, "function", pixels)
     if loss is None:
         raise ArgumentTypeError("loss", loss, f"{', '.join(LOSSES)}, an array or a function")
     _require_none("labels", labels, "an array")
     _require_none("classes", classes, "an array")
     return GivenRows(_rows(loss, chain, chains, inputs))
+
+
+def scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """Return an array divided by a power of two, so that its largest entry is about 1.
+
+    Zeros, and arrays that are not finite, stay as they are.
+    """
+    largest = float(np.abs(values).max())
+    if largest == 0.0 or not math.isfinite(largest):
+        return values, 0
+    exponent = math.frexp(largest)[1]
+    return np.ldexp(values, -exponent), exponent
 
 
 def _require_memory(classes: int, samples: int) -> None:
@@ -167,12 +194,6 @@ def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> NDArr
     return given.astype(np.float64)
 
 
-def _gradient_of(loss: str, targets: NDArray[np.float64]) -> Gradient:
-    if loss == "squared":
-        return _Squared(targets)
-    return _CrossEntropy(targets)
-
-
 @dataclass(frozen=True)
 class _CrossEntropy:
     """The gradient of -mean over samples of Σ_c target_c ln softmax(f)_c."""
@@ -180,8 +201,9 @@ class _CrossEntropy:
     targets: NDArray[np.float64]
 
     def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        difference: NDArray[np.float64] = np.exp(log_softmax(outputs, axis=1)) - self.targets
-        return difference / len(outputs)
+        shifted = outputs - outputs.max(axis=1, keepdims=True)
+        logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return (np.exp(logs) - self.targets) / len(outputs)
 
 
 @dataclass(frozen=True)

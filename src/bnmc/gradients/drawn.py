@@ -22,10 +22,9 @@ from bnmc._support.machine import one_blas_thread
 from bnmc.chain.network import Layer
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.directions import GivenRows, Readout
+from bnmc.gradients.directions import GivenRows, Readout, scaled
 from bnmc.gradients.network import Network, first_rows
-from bnmc.gradients.observables import GradientView
-from bnmc.gradients.parts import Part, Task
+from bnmc.gradients.parts import Part, Task, layers_of_stretch
 from bnmc.gradients.products import DrawnWeights, ReplayedRows
 
 __all__ = ["DrawnTask", "NetworkTask", "ReplayedTask"]
@@ -36,10 +35,10 @@ Float64Array = NDArray[np.float64]
 ROWS_BYTES = 1 << 25
 
 #: Arrays of width × columns that a layer keeps: h, N(h) and normals, and some that NumPy makes.
-LAYER_ROWS = 4
+_LAYER_ROWS = 4
 
 #: Arrays of the size of the patches that a convolution needs.
-PATCHES = 6
+_PATCHES = 6
 
 
 @dataclass(frozen=True)
@@ -72,20 +71,17 @@ class NetworkTask(Task):
         width, columns, layers = self.chain.width, self.columns, self._stretch()
         # Rows of a stretch: representations, their norms, and normals; rows at the ends of
         # stretches; what a layer needs; and a weight matrix.
-        rows = LAYER_ROWS * layers + 2 * (self.depth // layers) + 10
+        rows = _LAYER_ROWS * layers + 2 * (self.depth // layers) + 10
         matrices = 4 * columns**2 * layers
         size = 8 * (width * columns * rows + matrices)
         if self.chain.convolution is not None:  # the patches of a layer, and products with them
-            size += 8 * PATCHES * self.chain.fan_in * columns
+            size += 8 * _PATCHES * self.chain.fan_in * columns
         return size + 24 * width * self.chain.fan_in * (self.products is DrawnWeights)
 
     def _stretch(self) -> int:
-        """Return the layers of a stretch: as many as `ROWS_BYTES` hold, or √depth if more.
-
-        The layers at the ends of stretches are kept, so √depth layers need the least memory.
-        """
-        size = 8 * LAYER_ROWS * self.chain.width * self.columns
-        return max(1, min(self.depth, max(ROWS_BYTES // size, math.isqrt(self.depth))))
+        """Return the layers of a stretch."""
+        size = 8 * _LAYER_ROWS * self.chain.width * self.columns
+        return layers_of_stretch(self.depth, size, ROWS_BYTES)
 
     def _network(self, start: Float64Array | Layer, begin: int, last: int, number: int) -> Network:
         """Return the rows of the layers of a stretch."""
@@ -108,7 +104,7 @@ class NetworkTask(Task):
             begin = network.layer(min(first + size, depth))
         assert network is not None
         delta, scale = self._top(network, number)
-        part = self._empty(number)
+        part = Part.empty(self, number, number + 1)
         for first in reversed(range(0, depth, size)):
             last = min(first + size, depth)
             begin = begins.pop()
@@ -130,9 +126,10 @@ class NetworkTask(Task):
                 if self.wants_hidden:
                     states[index, 2] = network.hidden(layer)[0].T @ delta[0] / self.chain.width
                 if layer > 1:
-                    delta, more = _scaled(network.down(layer, delta))
+                    delta, more = scaled(network.down(layer, delta))
                     scale += more
-            self._record(part, first, grams, states, scales)
+            units = np.zeros((1, len(grams), self.columns), np.int64)
+            part.record(self, first, grams[None], units, states[None], scales[None])
         return part
 
     def _top(self, network: Network, number: int) -> tuple[Float64Array, int]:
@@ -140,65 +137,15 @@ class NetworkTask(Task):
         width, direction = self.chain.width, self.direction
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, number]))
         if isinstance(direction, GivenRows):
-            return _scaled(direction.of(number).T[None])
+            return scaled(direction.of(number).T[None])
         if not isinstance(direction, Readout):
-            return _scaled(generator.standard_normal((1, width, self.columns)))
+            return scaled(generator.standard_normal((1, width, self.columns)))
         readout = generator.standard_normal((direction.classes, width)) / math.sqrt(width)
-        pixels = 1 if self.chain.convolution is None else self.chain.convolution.positions
-        a = network.activations(self.depth)[0]
-        outputs = (readout @ a.reshape(width, -1, pixels).mean(axis=-1)).T
-        if not np.isfinite(outputs).all():
-            raise NonFiniteError(number, self.depth, "outputs")
-        gradient, exponent = _scaled(direction(outputs))
-        at_a = np.repeat((gradient @ readout).T, pixels, axis=1) / pixels
-        delta, more = _scaled(network.through_activation(self.depth, at_a[None]))
+        outputs = readout @ network.activations(self.depth)[0]
+        gradient, exponent = scaled(direction.of_columns(outputs, number, self.depth))
+        at_a = (gradient.T @ readout).T
+        delta, more = scaled(network.through_activation(self.depth, at_a[None]))
         return delta, exponent + more
-
-    def _empty(self, number: int) -> Part:
-        """Return the results of one chain, of which nothing is recorded yet."""
-        slots = self.recorded.count
-        values = {
-            one.name: np.zeros((1, slots, *one.shape_of(self.columns))) for one in self.observables
-        }
-        return Part(number, np.zeros((1, self.depth)), values, np.zeros((1, slots)), [])
-
-    def _record(
-        self, part: Part, first: int, grams: Float64Array, states: Float64Array,
-        scales: Float64Array,
-    ) -> None:  # fmt: skip
-        """Record gradient norms and observables of a stretch of layers.
-
-        Parameters
-        ----------
-        part : Part
-            Of one chain.
-        first : int
-            The layer before the first one.
-        grams : (layers + 1, columns, columns) ndarray
-            Of layers `first`, ….
-        states : (layers, 3, columns, columns) ndarray
-        scales : (layers,) ndarray
-        """
-        count = len(states)
-        factor = 2.0 * math.log(abs(self.chain.gain) * self.chain.width)
-        seen, convolution = grams[:-1], self.chain.convolution
-        if convolution is not None:
-            # Gram matrices of the patches that W multiplies are taps · width · C(G).
-            seen = convolution.covariance(seen)
-            factor += math.log(convolution.taps)
-        products = np.einsum("lij,lij->l", states[:, 0], seen)
-        with np.errstate(divide="ignore"):
-            logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
-        part.log_norms[0, first : first + count] = logs + math.log(2.0) * scales
-        slots = self.recorded.slots(first + 1, first + 1 + count)
-        due = np.flatnonzero(slots >= 0)
-        if due.size == 0:
-            return
-        to = slots[due] + self.recorded.before(first + 1)
-        part.log_scale[0, to] = math.log(2.0) * scales[due]
-        view = GradientView(self.chain, grams[None, due + 1], states[None, due])
-        for one in self.observables:
-            part.values[one.name][:, to] = one.evaluate(view)
 
 
 @dataclass(frozen=True)
@@ -218,12 +165,3 @@ class ReplayedTask(NetworkTask):
     """A backward pass that draws the rows of `simulate`, and products given these."""
 
     products = ReplayedRows
-
-
-def _scaled(values: Float64Array) -> tuple[Float64Array, int]:
-    """Return an array divided by a power of two, so that its largest entry is about 1."""
-    largest = float(np.abs(values).max())
-    if largest == 0.0 or not math.isfinite(largest):
-        return values, 0
-    exponent = math.frexp(largest)[1]
-    return np.ldexp(values, -exponent), exponent

@@ -15,7 +15,6 @@ from bnmc._kernels.cpu import memory
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
-from bnmc.errors import NonFiniteError
 from bnmc.gradients.descent import BuffersOfThread, Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
@@ -47,6 +46,14 @@ class Part(NamedTuple):
     widened: list[int]
 
     @staticmethod
+    def empty(task: Task, first: int, last: int) -> Part:
+        """Return the results of chains first:last, of which nothing is recorded yet."""
+        count, slots = last - first, task.recorded.count
+        shapes = {each.name: each.shape_of(task.columns) for each in task.observables}
+        values = {name: np.zeros((count, slots, *shape)) for name, shape in shapes.items()}
+        return Part(first, np.zeros((count, task.depth)), values, np.zeros((count, slots)), [])
+
+    @staticmethod
     def joined(parts: Sequence[Part]) -> Part:
         """Return the results of consecutive chains."""
         values = {
@@ -59,6 +66,52 @@ class Part(NamedTuple):
             np.concatenate([part.log_scale for part in parts]),
             [number for part in parts for number in part.widened],
         )
+
+    def record(
+        self,
+        task: Task,
+        first: int,
+        grams: NDArray[np.float64],
+        units: NDArray[np.int64],
+        states: NDArray[np.float64],
+        scales: NDArray[np.float64],
+    ) -> None:
+        """Record the gradient norms of a stretch of layers, and the observables that are due.
+
+        Parameters
+        ----------
+        task : Task
+        first : int
+            The layer before the first one.
+        grams : (chains, layers + 1, columns, columns) ndarray
+            Of layers `first`, ….
+        units : (chains, layers + 1, columns) ndarray
+            Their units; see `Stretch`.
+        states : (chains, layers, 2 or 3, columns, columns) ndarray
+            δᵀδ / width and so on of the layers after `first`.
+        scales : (chains, layers) ndarray
+            δ is in units of 2**scales.
+        """
+        chain, begin, count = task.chain, first + 1, scales.shape[1]
+        largest = units[:, :count].max(axis=-1, keepdims=True)
+        seen = in_units(grams[:, :count], units[:, :count] - largest)
+        if chain.convolution is not None:  # weights multiply patches
+            seen = chain.convolution.covariance(seen)
+        products = np.einsum("clij,clij->cl", states[:, :, 0], seen)
+        factor = 2.0 * math.log(abs(chain.gain) * math.sqrt(chain.width * chain.fan_in))
+        with np.errstate(divide="ignore"):
+            logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
+        logs += math.log(2.0) * (scales + largest[..., 0])
+        self.log_norms[:, first : first + count] = logs
+        slots = task.recorded.slots(begin, begin + count)
+        due = np.flatnonzero(slots >= 0)
+        if due.size == 0:
+            return
+        to = slots[due] + task.recorded.before(begin)
+        self.log_scale[:, to] = math.log(2.0) * scales[:, due]
+        view = GradientView(chain, in_units(grams[:, due + 1], units[:, due + 1]), states[:, due])
+        for each in task.observables:
+            self.values[each.name][:, to] = each.evaluate(view)
 
 
 @dataclass(frozen=True)
@@ -139,15 +192,20 @@ class Task:
         return any(one.needs_hidden for one in self.observables)
 
 
-def stretch_layers(chain: Chain, columns: int, chains: int, itemsize: int, depth: int) -> int:
-    """Return the layers of a stretch: as many as memory allows, or about √depth if these are more.
+def layers_of_stretch(depth: int, size: int, most: int) -> int:
+    """Return the layers of a stretch: as many as `most` bytes hold, or √depth if these are more.
 
-    The states at the ends of stretches are kept, so √depth layers need the least memory.
+    The layers at the ends of stretches are kept, so √depth layers need the least memory.
     """
+    return max(1, min(depth, max(most // size, math.isqrt(depth))))
+
+
+def stretch_layers(chain: Chain, columns: int, chains: int, itemsize: int, depth: int) -> int:
+    """Return the layers of a stretch of chains that keep Gram matrices."""
     size = 24 * columns**2 * chains
     if chain.skip != 0.0:
         size += chains * itemsize * columns * memory.stride(chain.width)
-    return max(1, min(depth, max(STRETCH_BYTES // size, math.isqrt(depth))))
+    return layers_of_stretch(depth, size, STRETCH_BYTES)
 
 
 class Pass:
@@ -176,13 +234,7 @@ class Pass:
             )
             for number in range(first, last)
         ]
-        self.log_norms = np.zeros((self.count, task.depth))
-        slots = task.recorded.count
-        self.log_scale = np.zeros((self.count, slots))
-        self.values = {
-            one.name: np.zeros((self.count, slots, *one.shape_of(task.columns)))
-            for one in task.observables
-        }
+        self.part = Part.empty(task, first, last)
 
     def _sampler(self) -> ScaledSampler:
         """Return what makes the forward pass."""
@@ -202,21 +254,20 @@ class Pass:
         if len(states) < len(ends):
             return None
         last = task.depth
-        widened: list[int] = []
         for state in [*reversed(states), None]:
             stretch = self.forward.stretch(state, last, self.stop.is_set)
             if last == task.depth:
-                widened = (self.first + np.flatnonzero(stretch.wide)).tolist()
+                self.part.widened.extend((self.first + np.flatnonzero(stretch.wide)).tolist())
             layers = last - stretch.first
             matrices = 3 if task.wants_hidden else 2
-            found = np.empty((self.count, layers, matrices, task.columns, task.columns))
+            products = np.empty((self.count, layers, matrices, task.columns, task.columns))
             scales = np.zeros((self.count, layers))
-            self._descend(stretch, last, found, scales)
+            self._descend(stretch, last, products, scales)
             if self.stop.is_set():
                 return None
-            self._record(stretch, found, scales)
+            self._record(stretch, products, scales)
             last = stretch.first
-        return Part(self.first, self.log_norms, self.values, self.log_scale, widened)
+        return self.part
 
     def _descend(
         self,
@@ -265,53 +316,15 @@ class Pass:
             direction.classes, self.task.depth, stretch.grams[index, -1],
             stretch.units[index, -1],
         )  # fmt: skip
-        if not np.isfinite(outputs).all():
-            raise NonFiniteError(self.first + index, self.task.depth, "outputs")
-        # The readout averages the pixels of an image.
-        convolution = self.task.chain.convolution
-        pixels = 1 if convolution is None else convolution.positions
-        averages = outputs.reshape(direction.classes, -1, pixels).mean(axis=-1)
-        gradient = np.repeat(direction(averages.T).T, pixels, axis=1) / pixels
+        gradient = direction.of_columns(outputs, self.first + index, self.task.depth)
         descent.begin_with_readout(gradient, normals)
 
     def _record(
         self, stretch: Stretch, states: NDArray[np.float64], scales: NDArray[np.float64]
     ) -> None:
-        """Record gradient norms of all layers, and the observables of those that are due.
-
-        Parameters
-        ----------
-        stretch : Stretch
-        states : (chains, layers, 2 or 3, columns, columns) ndarray
-            Of layers `stretch.first` + 1, ….
-        scales : (chains, layers) ndarray
-        """
-        chain, count = self.task.chain, states.shape[1]
-        grams, units = stretch.grams, stretch.units
-        largest = units[:, :count].max(axis=-1, keepdims=True)
-        matrices = in_units(grams[:, :count], units[:, :count] - largest)
-        factor = 2.0 * math.log(abs(chain.gain) * chain.width)
-        if chain.convolution is not None:
-            # Gram matrices of the patches that W multiplies are taps · width · C(G).
-            matrices = chain.convolution.covariance(matrices)
-            factor += math.log(chain.convolution.taps)
-        products = np.einsum("clij,clij->cl", states[:, :, 0], matrices)
-        with np.errstate(divide="ignore"):
-            logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
-        logs += math.log(2.0) * (scales + largest[..., 0])
-        self.log_norms[:, stretch.first : stretch.first + count] = logs
-        begin = stretch.first + 1
-        slots = self.task.recorded.slots(begin, begin + count)
-        due = np.flatnonzero(slots >= 0)
-        if due.size == 0:
-            return
-        to = slots[due] + self.task.recorded.before(begin)
-        self.log_scale[:, to] = math.log(2.0) * scales[:, due]
-        if not self.task.observables:
-            return
-        # Rows of h have the units of the layer before.
-        by = units[:, :count] + self.descents[0].lift
-        states[:, :, 2:] = np.ldexp(states[:, :, 2:], by[:, :, None, :, None].astype(np.int32))
-        view = GradientView(chain, in_units(grams[:, due + 1], units[:, due + 1]), states[:, due])
-        for one in self.task.observables:
-            self.values[one.name][:, to] = one.evaluate(view)
+        """Record a stretch of layers, whose states are (chains, layers, 2 or 3, ...)."""
+        if self.task.wants_hidden:
+            # Rows of h have the units of the layer before.
+            by = (stretch.units[:, :-1] + self.descents[0].lift)[:, :, None, :, None]
+            states[:, :, 2:] = np.ldexp(states[:, :, 2:], by.astype(np.int32))
+        self.part.record(self.task, stretch.first, stretch.grams, stretch.units, states, scales)

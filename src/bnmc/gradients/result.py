@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from bnmc._support.arguments import integer, real
 from bnmc._support.extras import import_extra
@@ -17,6 +16,7 @@ from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError, UnknownNameError
 from bnmc.estimate.estimate import Estimate
+from bnmc.estimate.intervals import half_width
 from bnmc.mean_field.field import MeanField
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class Backpropagation:
         if len(growth) < 2:
             raise PartialEstimateError("an interval needs at least 2 chains", value)
         error = float(growth.std(ddof=1)) / math.sqrt(len(growth))
-        half = float(stats.t.ppf(0.5 + 0.5 * level, len(growth) - 1)) * error
+        half = half_width(error, len(growth) - 1, level)
         return Estimate(
             value, value * error, (value * math.exp(-half), value * math.exp(half)),
             n=len(growth), method=f"growth of gradient norms, layers {begin} to {end}", level=level,
