@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from numpy_gradients import haar_matrices
+from numpy_network import haar_matrices
 from oracle import FORMULAS
 
 

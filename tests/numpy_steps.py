@@ -1,7 +1,7 @@
 """Steps of networks in NumPy, written from their formulas, and their mistakes."""
 
 import numpy as np
-from numpy_gradients import haar_matrices
+from numpy_network import haar_matrices
 from oracle import FORMULAS
 from scipy import special, stats
 

@@ -168,41 +168,6 @@ def semidefinite_cholesky(matrix, tolerance=1e-10):
     return factor
 
 
-def simulate(chain, depth, chains, generator, start=None, function=None):
-    """Return Gram matrices of layers 0 to depth of networks, (chains, depth + 1, n, n).
-
-    NumPy draws the weights of every network.  `function` is the activation; by default it is that
-    of the chain.
-    """
-    function = function or chain.activation
-    d, n = chain.width, chain.batch
-    x = (
-        generator.standard_normal((chains, d, n))
-        if start is None
-        else np.broadcast_to(start, (chains, d, n))
-    )
-    x = normalise(x, chain.norm, n, chain.eps)
-    out = np.empty((chains, depth + 1, n, n))
-    for layer in range(depth + 1):
-        a = function(x)
-        out[:, layer] = gram(a)
-        h = chain.skip * x + chain.gain / math.sqrt(d) * draw_weights(chain, chains, generator) @ a
-        x = normalise(h, chain.norm, n, chain.eps)
-    return out
-
-
-def draw_weights(chain, chains, generator):
-    """Draw weights of variance 1 of one layer, (chains, width, width)."""
-    shape = (chains, chain.width, chain.width)
-    if callable(chain.weights):
-        return chain.weights(generator, shape)
-    if chain.weights == "uniform":
-        return generator.uniform(-math.sqrt(3), math.sqrt(3), shape)
-    if chain.weights == "rademacher":
-        return generator.choice([-1.0, 1.0], shape)
-    return generator.standard_normal(shape)
-
-
 # --- statistics
 #
 # If the code is right, the probability that any of so many comparisons exceeds its threshold is at

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from numpy_gradients import Networks
+from numpy_network import Networks
 from oracle import FALSE_ALARM, normalise, normals, projector, semidefinite_cholesky
 from scipy import stats
 from slow_cases import some

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import scipy.linalg
-from numpy_layers import normalised
+from numpy_network import normalised
 from oracle import FORMULAS, gram, semidefinite_cholesky
 
 import bnmc

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy_convolutions import convolved, covariance
+from numpy_network import convolved, covariance
 
 import bnmc
 from bnmc.chain.chain import MOST_WIDTH

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy_layers import normalised
+from numpy_network import normalised
 
 import bnmc
 from bnmc.chain.norms import NORMS, ROW_NORMS, GroupNorm, as_norm

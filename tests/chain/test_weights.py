@@ -8,7 +8,7 @@ import pickle
 
 import numpy as np
 import pytest
-from numpy_layers import normalised
+from numpy_network import normalised
 from oracle import FALSE_ALARM, ks_distance
 from slow_cases import some
 

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from numpy_convolutions import covariance
+from numpy_network import covariance
 from oracle import FALSE_ALARM
 from scipy import stats
 

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from numpy_gradients import Networks
+from numpy_network import Networks
 from scipy import special
 
 import bnmc

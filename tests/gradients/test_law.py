@@ -15,7 +15,7 @@ The networks of a GPU are few, because Numba's simulator takes about a second fo
 
 import numpy as np
 import pytest
-from numpy_gradients import Networks
+from numpy_network import Networks
 from oracle import FALSE_ALARM
 from scipy import special, stats
 

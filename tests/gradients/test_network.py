@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy_gradients import Networks
+from numpy_network import Networks
 from oracle import FALSE_ALARM
 from scipy import stats
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy_convolutions import convolved
-from numpy_gradients import Networks, patches
+from numpy_network import Networks, convolved, patches, rows_of
 
 from bnmc import Chain, Convolution
 
@@ -12,6 +11,8 @@ CHAINS = {
     "uncentred": Chain(4, 3, "sin", norm="batch-uncentred", eps=0.1),
     "none": Chain(4, 2, "tanh", norm="none", skip=0.5),
     "skip": Chain(4, 3, "tanh", skip=-0.7, gain=0.4),
+    "after": Chain(4, 3, "tanh", norm="rms", order="activation-norm", skip=0.5, eps=0.1),
+    "residual": Chain.resnet(4, 3, "sin", norm="group(2)", eps=0.2, bias_variance=0.5),
     "convolution": Chain(4, 6, "tanh", convolution=Convolution((2, 3), (2, 2))),
 }
 
@@ -34,7 +35,7 @@ def test_gradients_of_weights_are_finite_differences(name, inputs):
         for sign in (1, -1):
             weights = [weight.copy() for weight in first.weights]
             weights[layer][0][place] += sign * step
-            moved = Networks(chain, 3, 1, rng, first.h[0], inputs, weights)
+            moved = Networks(chain, 3, 1, rng, first.h[0], inputs, weights, first.biases)
             values.append(loss(moved, direction))
         slope = (values[0] - values[1]) / (2 * step)
         # Third derivatives of order 1 and rounding of the loss: 1e-12 / step.
@@ -64,6 +65,6 @@ def test_a_convolution_multiplies_patches():
     chain, rng = CHAINS["convolution"], np.random.default_rng(4)
     a = rng.standard_normal((2, 4, 12))
     weights = rng.standard_normal((2, 4, 4, 2, 2))
-    rows = np.moveaxis(weights, 2, -1).reshape(2, 4, 16)
+    rows = rows_of(weights)
     expected = convolved(weights, a.reshape(2, 4, 2, 2, 3)).reshape(2, 4, 12)
     np.testing.assert_allclose(rows @ patches(chain, a), expected, rtol=1e-12, atol=1e-13)

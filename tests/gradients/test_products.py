@@ -8,8 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from numpy_convolutions import convolved
-from numpy_layers import normalised
+from numpy_network import Networks, rows_of
 from oracle import FALSE_ALARM, ks_distance
 from slow_cases import some
 
@@ -59,31 +58,12 @@ def start_of(chain):
     return np.random.default_rng(1).standard_normal((chain.width, chain.batch))
 
 
-def last_state(chain, h, layers, added):
-    """h of the last layer; `added` is added to h of the layers from 1 on."""
-    for (w, b), more in zip(layers, added, strict=True):
-        if chain.order == "activation-norm":
-            state, a = h, normalised(np.tanh(h), chain.norm, chain.eps)
-        else:
-            state = normalised(h, chain.norm, chain.eps)
-            a = np.tanh(state)
-            state = h if chain.order == "pre-activation" else state
-        h = chain.skip * state + chain.gain * product(chain, w, a) + b[:, None] + more
-    return h
-
-
-def product(chain, w, a):
-    if chain.convolution is None:
-        return w @ a
-    found = convolved(w, a.reshape(*a.shape[:-1], -1, *chain.convolution.shape))
-    return found.reshape(*found.shape[:-3], chain.batch)
-
-
-def pooled(chain, a):
-    """What a readout multiplies: means over the pixels of images."""
-    if chain.convolution is None:
-        return a
-    return a.reshape(*a.shape[:-1], -1, chain.convolution.positions).mean(axis=-1)
+def networks_of(chain, start, layers, added=(0.0,) * DEPTH):
+    """Networks with weights and biases; `added` is added to h of the layers from 1 on."""
+    weights = [w if chain.convolution is None else rows_of(w) for w, _ in layers]
+    weights = [w.reshape(-1, *w.shape[-2:]) for w in weights]
+    biases = [b[:, None] + more for (_, b), more in zip(layers, added, strict=True)]
+    return Networks(chain, DEPTH, 1, None, start, 1, weights, biases)
 
 
 def entries(shape):
@@ -102,7 +82,8 @@ def derivatives(chain, start, layers, delta):
                 changed[layer] = layers[layer][0] + entries(shape), layers[layer][1]
             else:
                 added[layer] = entries(shape)
-            losses = (delta * last_state(chain, start, changed, added)).sum(axis=(-2, -1))
+            h = networks_of(chain, start, changed, added).h[-1]
+            losses = (delta * h).sum(axis=(-2, -1))
             found.append(losses.imag.reshape(shape) / 1e-30)
     return of_weights, of_states
 
@@ -139,12 +120,7 @@ def readout_gradient(chain, start, layers, readout):
         changed = list(layers)
         w, b = layers[layer]
         changed[layer] = w + entries(w.shape), b
-        h = last_state(chain, start, changed, [0.0] * len(layers))
-        if chain.order == "activation-norm":
-            a = normalised(np.tanh(h), chain.norm, chain.eps)
-        else:
-            a = np.tanh(normalised(h, chain.norm, chain.eps))
-        outputs = readout @ pooled(chain, a)
+        outputs = networks_of(chain, start, changed).outputs(readout)
         found.append(((outputs**3).sum(axis=(-2, -1)) / 3).imag / 1e-30)
     return found
 
@@ -174,7 +150,8 @@ def test_losses_after_a_readout(name):
     gradients = readout_gradient(chain, start, layers, readout)
     logs = [0.5 * math.log(np.square(one).sum()) for one in gradients]
     np.testing.assert_allclose(back.log_gradient_norm[0], logs, atol=1e-10)
-    assert seen[0].shape == (pooled(chain, start).shape[1], 2)
+    pixels = 1 if chain.convolution is None else chain.convolution.positions
+    assert seen[0].shape == (chain.batch // pixels, 2)
 
 
 # --- the conditional sampler

@@ -8,7 +8,7 @@ import importlib
 import math
 
 import numpy as np
-import numpy_layers
+import numpy_network
 import pytest
 from numpy_chains import after, network, normalised, row_of, settled
 from oracle import FALSE_ALARM, FORMULAS
@@ -595,8 +595,8 @@ def layers_of(chain, rng, depth=60, states=400):
     def branch(h):
         sigma = FORMULAS[chain.activation.name]
         if chain.order == "activation-norm":
-            return numpy_layers.normalised(sigma(h), chain.norm, chain.eps)
-        return sigma(numpy_layers.normalised(h, chain.norm, chain.eps))
+            return numpy_network.normalised(sigma(h), chain.norm, chain.eps)
+        return sigma(numpy_network.normalised(h, chain.norm, chain.eps))
 
     def step(h):
         weights = rng.standard_normal((*h.shape[:-2], d, d)) / np.sqrt(d)

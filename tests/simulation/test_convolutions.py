@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from numpy_convolutions import grams
+from numpy_network import Networks, convolved, grams, rows_of
 from oracle import FALSE_ALARM, ks_distance
 from slow_cases import some
 
@@ -41,6 +41,16 @@ def images(chain, seed, leading=()):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
+def formula_of(run, start, depth):
+    """Gram matrices of all layers of a run from images, from its own weights."""
+    weights = [
+        rows_of(bnmc.drawn_weights(run, layer).astype(np.float64)) for layer in range(1, depth + 1)
+    ]
+    return Networks(
+        run.chain, depth, 1, None, start.reshape(run.chain.width, -1), 1, weights
+    ).grams[0]
+
+
 # --- the sampler "weights" against the formula and PyTorch
 
 
@@ -59,10 +69,9 @@ def test_weights_have_the_layers_of_the_formula(shape, kernel, options, dtype):
     chain = bnmc.Chain(70, columns, "tanh", convolution=convolution, **options)
     start = images(chain, 1)
     run = bnmc.simulate(chain, 3, initial=start, sampler="weights", dtype=dtype, rng=2)
-    drawn = [bnmc.drawn_weights(run, layer).astype(np.float64) for layer in (1, 2, 3)]
-    assert drawn[0].shape == (70, 70, *kernel)
+    assert bnmc.drawn_weights(run, 1).shape == (70, 70, *kernel)
     rtol = {"float64": 1e-12, "float32": 5e-5}[dtype]
-    np.testing.assert_allclose(run.gram[0], grams(start, drawn, np.tanh, **options), rtol, rtol)
+    np.testing.assert_allclose(run.gram[0], formula_of(run, start, 3), rtol, rtol)
 
 
 def test_weights_have_their_variance():
@@ -111,8 +120,7 @@ def test_weights_of_a_law_of_ones_own_have_all_taps():
         chain = bnmc.Chain(5, 8, "tanh", weights=weights, convolution=convolution)
         run = bnmc.simulate(chain, 2, initial=start, rng=7)
         assert run.sampler == "weights"
-        drawn = [bnmc.drawn_weights(run, layer) for layer in (1, 2)]
-        np.testing.assert_allclose(run.gram[0], grams(start, drawn, np.tanh), rtol=1e-12)
+        np.testing.assert_allclose(run.gram[0], formula_of(run, start, 2), rtol=1e-12)
     assert shapes == {(5, 20)}
 
 
@@ -150,10 +158,6 @@ def test_a_bias_is_added_to_all_pixels():
     chain = bnmc.Chain(5, 12, "tanh", norm="none", bias_variance=0.5, convolution=convolution)
     start = images(chain, 8)
     run = bnmc.simulate(chain, 1, initial=start, sampler="weights", rng=9)
-    without = grams(start, [bnmc.drawn_weights(run, 1)], lambda x: x, norm="none")
-    assert without.shape == (2, 12, 12)
-    from numpy_convolutions import convolved
-
     h = convolved(bnmc.drawn_weights(run, 1), np.tanh(start))
     a = np.tanh(h + bnmc.drawn_biases(run, 1)[:, None, None, None]).reshape(5, 12)
     np.testing.assert_allclose(run.gram[0, 1], a.T @ a / 5, rtol=1e-12)
@@ -251,11 +255,8 @@ def test_samplers_have_one_law_from_singular_starts(kind):
 def test_the_law_is_that_of_networks_in_numpy(sampler):
     chain = chain_of("two channels, skip")
     start, rng = images(chain, 14), np.random.default_rng(15)
-    shape = (NETWORKS, 2, 2, 3, 3)
-    weights = [rng.standard_normal(shape) / math.sqrt(18) for _ in range(max(LAYERS))]
-    start = np.broadcast_to(start, (NETWORKS, *start.shape))
-    exact = grams(start, weights, np.tanh, skip=0.6, gain=1.2)[:, LAYERS]
-    assert_one_law(law_of(chain, sampler, 16, initial=start[0]), exact)
+    exact = grams(chain, max(LAYERS), NETWORKS, rng, start.reshape(2, -1))[:, LAYERS]
+    assert_one_law(law_of(chain, sampler, 16, initial=start), exact)
 
 
 @pytest.mark.slow
@@ -353,9 +354,8 @@ def test_inputs_go_through_the_same_kernels():
     run = bnmc.simulate(
         chain, 2, initial=x, inputs=2, sampler="weights", observables="cross_gram", rng=34
     )
-    drawn = [bnmc.drawn_weights(run, layer) for layer in (1, 2)]
     for i in range(2):
-        exact = grams(x[i], drawn, np.tanh)
+        exact = formula_of(run, x[i], 2)
         np.testing.assert_allclose(run["cross_gram"][0, :, i, i], exact, rtol=1e-12)
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from numpy_layers import activations, grams, normalised
+from numpy_network import Networks, grams, normalised
 from oracle import FALSE_ALARM, ks_distance
 
 import bnmc
@@ -31,18 +31,14 @@ NETWORKS, MORE_NETWORKS = 5_000, 20_000
 LAYERS = (1, 3)
 
 
-def formula_of(run, start, sigma, layers):
-    """Activations of layers of a run from a start, (width, columns), from its own weights."""
-    chain = run.chain
-    drawn = [
-        (
-            bnmc.drawn_weights(run, layer).astype(np.float64),
-            bnmc.drawn_biases(run, layer).astype(np.float64),
-        )
-        for layer in range(1, layers + 1)
-    ]
-    options = {name: getattr(chain, name) for name in ("norm", "order", "skip", "gain", "eps")}
-    return activations(start, drawn, sigma, **options)
+def formula_of(run, start, layers):
+    """Gram matrices of layers of a run from a start, (width, columns), from its own weights."""
+    weights, biases = (
+        [drawn(run, layer).astype(np.float64) for layer in range(1, layers + 1)]
+        for drawn in (bnmc.drawn_weights, bnmc.drawn_biases)
+    )
+    biases = [bias[:, None] for bias in biases]
+    return Networks(run.chain, layers, 1, None, start, 1, weights, biases).grams[0]
 
 
 # --- the sampler "weights" against the formula
@@ -59,7 +55,7 @@ def test_weights_have_the_layers_of_the_formula(norm, order, dtype):
         1050, 3, "tanh", norm=norm, order=order, skip=skip, gain=1.3, eps=0.01, bias_variance=0.2
     )
     run = bnmc.simulate(chain, 2, initial=start, sampler="weights", dtype=dtype, rng=2)
-    expected = [a.T @ a / 1050 for a in formula_of(run, start, np.tanh, 2)]
+    expected = formula_of(run, start, 2)
     rtol = {"float64": 1e-12, "float32": 2e-5}[dtype]
     np.testing.assert_allclose(run.gram[0], expected, rtol=rtol, atol=rtol)
 
@@ -70,7 +66,7 @@ def test_biases_are_added_under_every_law_of_weights(weights):
     chain = bnmc.Chain(20, 3, "tanh", norm="rms", weights=weights, bias_variance=0.5)
     run = bnmc.simulate(chain, 2, initial=start, rng=4)
     assert run.sampler == "weights"
-    expected = [a.T @ a / 20 for a in formula_of(run, start, np.tanh, 2)]
+    expected = formula_of(run, start, 2)
     np.testing.assert_allclose(run.gram[0], expected, rtol=1e-12)
 
 
@@ -203,7 +199,7 @@ def test_samplers_have_one_law(name, networks):
 def test_the_law_is_that_of_networks_in_numpy(name):
     chain = bnmc.Chain(activation="tanh", **CASES[name])
     start = np.random.default_rng(10).standard_normal((chain.width, chain.batch))
-    expected = grams(chain, start, 3, NETWORKS, np.random.default_rng(11), np.tanh)[:, LAYERS]
+    expected = grams(chain, 3, NETWORKS, np.random.default_rng(11), start)[:, LAYERS]
     assert_one_law(law_of(CASES[name], "conditional", 12, initial=start), expected)
 
 

@@ -12,7 +12,7 @@ import types
 
 import numpy as np
 import pytest
-from numpy_layers import normalised as of_samples
+from numpy_network import normalised as of_samples
 from numpy_steps import Network, normalised
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import stats

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from experiment_checks import CERTAIN, drawn, require_sound, stderr_of
-from numpy_gradients import Networks
+from numpy_network import Networks
 from scipy import special
 
 from bnmc import Chain

@@ -5,7 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from oracle import simulate as plain_networks
+from numpy_network import grams as plain_networks
 
 import bnmc
 from bnmc.experiments.parts import Call

@@ -1,7 +1,7 @@
 """The modes of convolutions at the symmetric fixed point, beside a Jacobian by differences."""
 
 import numpy as np
-import numpy_convolutions
+import numpy_network
 import pytest
 
 import bnmc
@@ -29,7 +29,7 @@ def jacobian(chain, point):
         change = np.zeros((n, n))
         change[i, j] = change[j, i] = step
         both = [
-            np.asarray(plain.step(numpy_convolutions.covariance(point.gram + sign, shape, kernel)))
+            np.asarray(plain.step(numpy_network.covariance(point.gram + sign, shape, kernel)))
             for sign in (change, -change)
         ]
         columns.append(((both[0] - both[1]) / (2.0 * step))[upper])
@@ -82,7 +82,7 @@ def test_steps_average_over_taps_and_add_the_bias():
     chain = bnmc.Chain.conv(64, 2, "relu", shape=(1, 3), kernel=(1, 2), norm="batch-uncentred")
     x = np.random.default_rng(0).standard_normal((12, 6))
     gram = x.T @ x / 12
-    averaged = numpy_convolutions.covariance(gram, (1, 3), (1, 2))
+    averaged = numpy_network.covariance(gram, (1, 3), (1, 2))
     plain = MeanField(bnmc.Chain(64, 6, "relu", norm="batch-uncentred"))
     expected = np.asarray(plain.step(averaged))
     np.testing.assert_allclose(MeanField(chain).step(gram), expected, rtol=1e-12)
@@ -146,7 +146,7 @@ def test_the_factor_is_that_of_the_average_over_taps():
         wave = np.exp(2j * np.pi * (mode.frequency[0] * rows / 3 + mode.frequency[1] * columns / 4))
         matrix = np.repeat(wave[:, None], 12, axis=1)
         averaged = sum(
-            factor * numpy_convolutions.covariance(part, (3, 4), (2, 2))
+            factor * numpy_network.covariance(part, (3, 4), (2, 2))
             for factor, part in ((1.0, matrix.real), (1j, matrix.imag))
         )
         np.testing.assert_allclose(averaged, mode.factor * matrix, atol=1e-14)

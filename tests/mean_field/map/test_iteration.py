@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from mean_field_maps import FALSE_ALARM, HOMOGENEOUS, mean_field, random_gram
-from numpy_convolutions import covariance
+from numpy_network import covariance
 from scipy import stats
 
 import bnmc
