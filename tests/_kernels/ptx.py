@@ -21,8 +21,8 @@ from bnmc._kernels.gpu.build import (
     orthogonal_kernels_of,
 )
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.pairs import select_kernel
-from bnmc._kernels.gpu.passes import cover_kernel, unfold_kernel
+from bnmc._kernels.gpu.pairs import select
+from bnmc._kernels.gpu.passes import cover, unfold
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
@@ -342,9 +342,9 @@ def compile_all(folder, wanted):
             with mock.patch.object(
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
-                alone = {"cover": cover_kernel, "select": select_kernel, "unfold": unfold_kernel}
+                alone = {"cover": cover, "select": select, "unfold": unfold}
                 if kernel in alone:
-                    function = alone[kernel]()
+                    function = alone[kernel]
                 else:
                     function = getattr(compiled, BACKWARD_ORTHOGONAL.get(kernel, kernel))
                 ptx, _ = cuda.compile_ptx(function.py_func, arguments, cc=cc)

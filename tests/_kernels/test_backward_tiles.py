@@ -8,8 +8,9 @@ from simulator import fast_simulator
 
 from bnmc import Activation
 from bnmc._kernels.gpu import device, shape
-from bnmc._kernels.gpu.backward_tiles import classes_of_cross, room_of, tiles_functions
-from bnmc._kernels.gpu.block import block_functions
+from bnmc._kernels.gpu.backward_tiles import add_cross
+from bnmc._kernels.gpu.block import begin
+from bnmc._kernels.gpu.build import constants_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.scalar.codes import NORM_CENTRED
 from bnmc.chain.compiled import sigma_of
@@ -29,14 +30,12 @@ def test_sums_of_products(dtype, columns, has_shares):
     spec = shape.Spec(columns, columns, NORM_CENTRED, False, False, dtype, digest, slope=digest)
     with mock.patch.object(shape, "MOST_THREADS_BACKWARD", 16):
         own = shape.shape_of(spec)
-    assert (own.threads >= classes_of_cross(columns)[0] ** 2) == has_shares
-    room, block = room_of(own), block_functions(own)
-    begin, add_cross = block.begin, tiles_functions(own, block).add_cross
+    assert (own.threads >= own.cross_classes**2) == has_shares
+    room = shape.room_of(own)
     stride, rows = own.stride, own.tile_rows
     first, second, delta = room.first, room.second, room.delta
     kind = spec.kind
 
-    @device.kernel(255)
     def add(left, right, sums):
         numbers = cuda.shared.array(0, kind)
         begin()
@@ -46,6 +45,8 @@ def test_sums_of_products(dtype, columns, has_shares):
             numbers[second + c * stride + row] = right[c, row]
         cuda.syncthreads()
         add_cross(first, second, delta, sums, 2)
+
+    add = device.Linker(constants_of(own, room)).kernel(add, 255)
 
     rng = np.random.default_rng(columns)
     left, right = rng.standard_normal((2, columns, rows)).astype(dtype)

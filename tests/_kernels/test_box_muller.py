@@ -3,7 +3,7 @@
 import numpy as np
 
 from bnmc._kernels.gpu.box_muller import radius32, sincos32
-from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.device import cuda, device_function
 
 #: Ends of quadrants and of eighths of a turn, the largest uniforms, and words by chance.
 WORDS = np.concatenate([
@@ -15,12 +15,13 @@ WORDS = np.concatenate([
 
 def test_the_formula():
     found = np.zeros((len(WORDS), 3), np.float32)
+    radius, sincos = device_function(radius32), device_function(sincos32)
 
     @cuda.jit
     def fill(words, out):
         for i in range(words.size):
-            out[i, 0] = radius32(words[i])
-            out[i, 1], out[i, 2] = sincos32(words[i])
+            out[i, 0] = radius(words[i])
+            out[i, 1], out[i, 2] = sincos(words[i])
 
     fill[1, 1](WORDS, found)
     # The uniform is rounded to float32, and is less than 1.

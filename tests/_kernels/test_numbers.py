@@ -5,7 +5,7 @@ import pytest
 from oracle import weights
 
 from bnmc._kernels.gpu import numbers
-from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.device import cuda, device_function
 from bnmc._kernels.scalar import codes
 
 
@@ -19,7 +19,7 @@ from bnmc._kernels.scalar import codes
 )  # fmt: skip
 def test_all_four_rows_of_a_quad_have_their_weights(law, name, dtype):
     """Rows 16 apart; narrow layers have no row for the last numbers of a quad."""
-    four = getattr(numbers, name)
+    four = device_function(getattr(numbers, name))
     draw = codes.Draw(
         9, np.uint32(codes.STREAM_WEIGHTS | np.uint32(5)), np.uint32(7), np.uint32(2**32 - 1)
     )

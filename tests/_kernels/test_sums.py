@@ -8,10 +8,11 @@ from simulator import fast_simulator
 
 from bnmc import Activation
 from bnmc._kernels.gpu import device, shape
-from bnmc._kernels.gpu.block import block_functions
+from bnmc._kernels.gpu.block import begin
+from bnmc._kernels.gpu.build import constants_of
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.gram import gram_functions
-from bnmc._kernels.gpu.sums import sum_functions
+from bnmc._kernels.gpu.gram import store_gram
+from bnmc._kernels.gpu.sums import add_quads, clear_sums
 from bnmc._kernels.scalar.codes import NORM_CENTRED
 from bnmc.chain.compiled import sigma_of
 
@@ -41,23 +42,20 @@ def test_sums_of_quads(dtype, columns, passes, threads):
         own = shape.shape_of(spec)
     assert own.passes == passes
     assert own.parts > 1 or threads == 16
-    block = block_functions(own)
-    gram = gram_functions(own, block)
-    sums = sum_functions(own, block, gram)
-    begin, store, clear, add_quads = block.begin, gram.store, sums.clear, sums.add_quads
     kind = spec.kind
 
-    @device.kernel(255)
     def add(rows, out):
         quad = cuda.local.array(4 * columns, kind)
         begin()
-        clear()
+        clear_sums()
         for tile in range(rows.shape[0]):
             for c in range(columns):
                 for k in range(4):
                     quad[4 * c + k] = rows[tile, cuda.threadIdx.x, k, c]
             add_quads(quad)
-        store(out)
+        store_gram(out)
+
+    add = device.Linker(constants_of(own)).kernel(add, 255)
 
     rows = np.random.default_rng(6).standard_normal((2, threads, 4, columns)).astype(dtype)
     found = np.zeros((columns, columns))

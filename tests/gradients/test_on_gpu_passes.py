@@ -13,9 +13,9 @@ from oracle import gram, normals, projector, semidefinite_cholesky
 
 from bnmc import Chain, Convolution, GroupNorm
 from bnmc._kernels.gpu import build
+from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.gpu.shape import MOST_RANGES
-from bnmc._kernels.gpu.stops import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.gradients import on_gpu, on_gpu_passes, parts, products

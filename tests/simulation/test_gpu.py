@@ -22,14 +22,10 @@ from slow_cases import some
 
 from bnmc import Activation, Chain, Distance, gram, simulate
 from bnmc._kernels.gpu import device, shape
-from bnmc._kernels.gpu.block import block_functions
-from bnmc._kernels.gpu.build import kernels_of
+from bnmc._kernels.gpu.block import begin
+from bnmc._kernels.gpu.build import constants_of, kernels_of
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.drawing import drawing_functions
-from bnmc._kernels.gpu.gram import gram_functions
-from bnmc._kernels.gpu.pairs import draw_functions
-from bnmc._kernels.gpu.rows import row_functions
-from bnmc._kernels.gpu.sums import sum_functions
+from bnmc._kernels.gpu.pairs import draw_squares
 from bnmc._kernels.scalar import codes, measures
 from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
@@ -70,7 +66,7 @@ DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 def test_words_are_those_of_the_cpu():
     words = np.zeros((3, 4), np.uint32)
-    draw = device.device_module(core_philox).philox4x32
+    draw = device.device_function(core_philox.philox4x32)
 
     @cuda.jit
     def fill(out):
@@ -1065,18 +1061,13 @@ def test_squares_of_normals_are_those_of_the_rows_of_a_layer(columns, width):
     spec = shape.Spec(columns, columns, codes.NORM_CENTRED, False, False, "float64", digest)
     own_shape = shape.shape_of(spec)
     assert own_shape.whole_rows == (columns == 3)
-    block = block_functions(own_shape)
-    matrix = gram_functions(own_shape, block)
-    sums, rows = sum_functions(own_shape, block, matrix), row_functions(own_shape, block)
-    drawing = drawing_functions(own_shape, block, rows, sums)
-    draws = draw_functions(own_shape, block, matrix, sums, rows, drawing)
-    draw_squares, begin = draws.draw_squares, block.begin
     draw = codes.Draw(5, codes.STREAM_ROWS | 2, np.uint32(2**32 - 1), np.uint32(12345))
 
-    @cuda.jit
     def fill(width, layer, stream, k0, k1, out):
         begin()
         draw_squares(width, 0, layer, stream, k0, k1, out)
+
+    fill = device.Linker(constants_of(own_shape)).kernel(fill, 255)
 
     found = np.zeros((columns, columns))
     words = (np.uint32(5), np.uint32(draw.stream), draw.key0, draw.key1)

@@ -10,7 +10,7 @@ from slow_cases import some
 from bnmc import Chain, Convolution, simulate
 from bnmc._kernels.gpu import device, shape
 from bnmc._kernels.gpu.device import launch
-from bnmc._kernels.gpu.passes import cover_kernel, segments_of
+from bnmc._kernels.gpu.passes import cover, segments_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
@@ -265,7 +265,7 @@ def test_the_covariance_that_a_kernel_sees():
     h = np.random.default_rng(2).standard_normal((2, 9, 12))
     grams = h.swapaxes(1, 2) @ h
     out, threads = np.zeros_like(grams), 32
-    launch(cover_kernel(), 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out)
+    launch(cover, 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out)
     np.testing.assert_allclose(out, convolution.covariance(grams) + 0.3, rtol=1e-12)
 
 

@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.gpu.backward_frame import sums_of
-from bnmc._kernels.gpu.build import BackwardKernels, backward_kernels_of
-from bnmc._kernels.gpu.device import cuda as numba_cuda
-from bnmc._kernels.gpu.device import processors, ready, shared_memory
-from bnmc._kernels.gpu.shape import MOST_RANGES, Shape, Spec
-from bnmc._kernels.gpu.stops import (
+from bnmc._kernels.gpu.block import (
     NOT_STOPPED,
     STEP_BITS,
     STOPPED_NOT_FINITE,
     STOPPED_UNRESOLVED,
 )
+from bnmc._kernels.gpu.build import BackwardKernels, backward_kernels_of
+from bnmc._kernels.gpu.device import cuda as numba_cuda
+from bnmc._kernels.gpu.device import processors, ready, shared_memory
+from bnmc._kernels.gpu.shape import MOST_RANGES, Shape, Spec
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import norm_of_factor, raise_stopped, sigma_of, spec_of

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.gpu.backward_frame import sums_of
+from bnmc._kernels.gpu.block import STOPPED_FLAT
 from bnmc._kernels.gpu.build import (
     BackwardPasses,
     Kernels,
@@ -26,7 +27,6 @@ from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready
 from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.gpu.shape import DRAWN, MOST_RANGES, Shape, Spec
-from bnmc._kernels.gpu.stops import STOPPED_FLAT
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import norm_of_factor, raise_stopped, sigma_of, spec_of
@@ -80,7 +80,7 @@ class GpuPassesTask(GpuTask):
             size += 8 * self.columns * width
         size *= 2 * math.isqrt(self.depth) + 2
         size += 8 * min(shape.tiles(width), MOST_RANGES) * _sums_of(self.chain, shape)
-        if spec.needs_moments:
+        if spec.over_features:
             size += 16 * 3 * self.columns * segments_of(shape, width, groups)
         return max(1, min(MOST_OF_GRID, PART_BYTES // size))
 
@@ -144,7 +144,7 @@ class _PassesLaunch(GpuLaunch):
             spec._replace(slope="", passing=GpuPasses.passing(task.chain, DRAWN))
         )
         #: Launches per layer, but for the one of the top.
-        self.launches = 4 if spec.needs_moments else 2
+        self.launches = 4 if spec.over_features else 2
         return backward_passes_of(spec)
 
     @property

@@ -30,10 +30,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnmc._kernels.gpu import numbers, scalars
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import device_function
+from bnmc._kernels.gpu.numbers import normals32, normals64
 from bnmc._kernels.scalar.codes import SECOND_WORD
+from bnmc._kernels.scalar.normal import uniform64
+from bnmc._kernels.scalar.normal import uniform_32 as uniform32
+from bnmc._kernels.scalar.philox import philox4x32
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
 from bnmc.chain.norms import ROW_NORMS, as_norm
@@ -56,7 +59,7 @@ def philox() -> Any:
     >>> from bnmc.kernels.cuda import philox
     >>> words = philox()
     """
-    return scalars.philox4x32
+    return device_function(philox4x32)
 
 
 def normals(dtype: DTypeLike) -> Any:
@@ -84,7 +87,7 @@ def normals(dtype: DTypeLike) -> Any:
     >>> from bnmc.kernels.cuda import normals
     >>> four = normals("float64")
     """
-    return numbers.normals64 if precision(dtype) == "float64" else numbers.normals32
+    return device_function(normals64 if precision(dtype) == "float64" else normals32)
 
 
 def uniforms(dtype: DTypeLike) -> Any:
@@ -110,7 +113,7 @@ def uniforms(dtype: DTypeLike) -> Any:
     >>> from bnmc.kernels.cuda import uniforms
     >>> four = uniforms("float64")
     """
-    return _uniforms64() if precision(dtype) == "float64" else _uniforms32()
+    return device_function(_uniforms64 if precision(dtype) == "float64" else _uniforms32)
 
 
 def activation(spec: str | Activation | Callable[[Any], Any], dtype: DTypeLike) -> Any:
@@ -176,29 +179,16 @@ def normalise_activate_row(
     return _row(activation(spec, kind), choice("norm", norm, ROW_NORMS), kind)
 
 
-@cache
-def _uniforms64() -> Any:
-    words, uniform, second = scalars.philox4x32, scalars.uniform64, SECOND_WORD
-
-    @numba_cuda.jit(device=True)
-    def four(element, quad, layer, stream, key0, key1):
-        w0, w1, w2, w3 = words(element, quad, layer, stream, key0, key1)
-        v0, v1, v2, v3 = words(element, quad, layer, np.uint32(stream | second), key0, key1)
-        return uniform(w0, v0), uniform(w1, v1), uniform(w2, v2), uniform(w3, v3)
-
-    return four
+def _uniforms64(element, quad, layer, stream, key0, key1):
+    second = np.uint32(stream | SECOND_WORD)
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, key0, key1)
+    v0, v1, v2, v3 = philox4x32(element, quad, layer, second, key0, key1)
+    return uniform64(w0, v0), uniform64(w1, v1), uniform64(w2, v2), uniform64(w3, v3)
 
 
-@cache
-def _uniforms32() -> Any:
-    words, uniform = scalars.philox4x32, scalars.uniform32
-
-    @numba_cuda.jit(device=True)
-    def four(element, quad, layer, stream, key0, key1):
-        w0, w1, w2, w3 = words(element, quad, layer, stream, key0, key1)
-        return uniform(w0), uniform(w1), uniform(w2), uniform(w3)
-
-    return four
+def _uniforms32(element, quad, layer, stream, key0, key1):
+    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, key0, key1)
+    return uniform32(w0), uniform32(w1), uniform32(w2), uniform32(w3)
 
 
 @cache

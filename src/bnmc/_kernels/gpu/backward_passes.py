@@ -16,23 +16,25 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from bnmc._kernels.gpu.backward_frame import (
-    Gradient,
-    Parts,
-    leave,
-    making_functions,
-    registers_of,
-    rows_function,
-    state_functions,
-    sum_function,
-)
-from bnmc._kernels.gpu.backward_orders import Orders
-from bnmc._kernels.gpu.backward_taps import taps_functions
-from bnmc._kernels.gpu.device import cuda, inlined, kernel
-from bnmc._kernels.gpu.layers import last_function
-from bnmc._kernels.gpu.passes import moment_functions
+    Gradient, add_delta, clear_range, close, end_range, finish_state, leave, make_noise, make_rows,
+    make_rows_again, rows_of, sum_rows,
+)  # fmt: skip
+from bnmc._kernels.gpu.backward_matrices import factorise_delta, factorise_seen, solve, take_basis
+from bnmc._kernels.gpu.backward_orders import (
+    activate, apply, differentiate, finish, lead_through, weigh,
+)  # fmt: skip
+from bnmc._kernels.gpu.backward_taps import (
+    add_taps, clear_taps, make_noise_of_taps, merge_taps, take_mixing_of_taps,
+)  # fmt: skip
+from bnmc._kernels.gpu.backward_tiles import multiply_onto
+from bnmc._kernels.gpu.block import STEP_BITS, begin, is_last, thread
+from bnmc._kernels.gpu.constants import (
+    activates_first, at_delta, at_mixing, at_second, columns, kind, quads, skipped, stride, threads,
+    tile_rows,
+)  # fmt: skip
+from bnmc._kernels.gpu.device import cuda, inlined
+from bnmc._kernels.gpu.passes import add_moments, merge_means
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.gpu.stops import STEP_BITS
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 
 
 class Standard(NamedTuple):
@@ -45,224 +47,158 @@ class Standard(NamedTuple):
     inverses: Any
 
 
-def mix_kernel(parts: Parts, orders: Orders) -> Any:
-    """Return the kernel `mix`."""
-    room, matrices, tile_rows = parts.room, parts.matrices, parts.shape.tile_rows
-    factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    solve, take_basis, activate = matrices.solve, matrices.take_basis, orders.activate
-    prepare, is_last, rows_of = parts.block.begin, last_function(parts.shape), rows_function(parts)
-    taps, making, add_bias = taps_functions(parts), making_functions(parts), _bias_function(parts)
-    add_cross, merge = taps.add_cross, taps.merge
-    make_noise, make_rows = making.make_noise, making.make_rows
-
-    @inlined
-    def add_tile(row, width, sums, layer):
-        rows, norm, neighbours = layer
-        make_rows(row, width, rows)
-        activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
-        add_cross(row, rows.draws, neighbours, sums)
-
-    sum_rows = sum_function(parts.shape, parts.sums, taps.clear, add_tile, leave, activates=True)
-
-    @kernel(registers_of(room))
-    def mix(
-        covariances, scales, ratios, xs, shifts, inverses, state, basis, mixing, sums, arrived,
-        status, width, skip, constant, eps, stage, first_chain, layer, at, step, k0, k1,
-        neighbours,
-    ):  # fmt: skip
-        """Sum aᵀZ of a layer, and solve for M.
-
-        Parameters are those of `backward.begin`, and
-
-        covariances : (chains, layers, columns, columns) float64
-            Of the rows of W a of the layer, but for their scale, at place `at`.
-        shifts, inverses : (chains, groups, columns) float64
-            What a norm over the features subtracts, and its inverse scale.
-        constant : float
-            The entries of the row of a that a bias multiplies, divided by the square root of the
-            number of taps; 0 without a bias.
-        neighbours : (taps, columns) int64
-            The column that each tap sees from a column, if the chain is convolutional.
-        """
-        chain = cuda.blockIdx.y
-        # As in `rows`, other blocks may write this step's status now.
-        if status[chain] >> STEP_BITS < step:
-            return
-        prepare()
-        scale_of_rows = scales[chain, at]
-        factorise_seen(covariances[chain, at], scale_of_rows)
-        scale, _ = factorise_delta(state[chain, 0], stage)
-        rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
-        norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
-        sum_rows(sums, status, step, width, (rows, norm, neighbours))
-        if not is_last(arrived, chain, cuda.gridDim.x):
-            return
-        merge(sums[chain], neighbours, width, mixing[chain])
-        if constant != 0.0:
-            make_noise(width // tile_rows * tile_rows, rows.draws)
-            add_bias(width, constant, mixing[chain])
-        solve(mixing[chain], basis[chain], state[chain, 1], scale, ratios[chain, at], stage)
-        take_basis(basis[chain], scale_of_rows)
-
-    return mix
+@inlined
+def _add_noise(row, width, sums, layer):
+    rows, norm, neighbours = layer
+    make_rows(row, width, rows)
+    activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+    add_taps(row, rows.draws, neighbours, sums)
 
 
-def _bias_function(parts: Parts) -> Any:
-    shape, at_delta = parts.shape, parts.room.delta
-    columns, kind, quads, stride = shape.spec.columns, shape.spec.kind, shape.quads, shape.stride
-    threads, thread, tile_rows = shape.threads, parts.block.thread, shape.tile_rows
+def mix(
+    covariances, scales, ratios, xs, shifts, inverses, state, basis, mixing, sums, arrived,
+    status, width, skip, constant, eps, stage, first_chain, layer, at, step, k0, k1,
+    neighbours,
+):  # fmt: skip
+    """Sum aᵀZ of a layer, and solve for M.
 
-    @cuda.jit(device=True)
-    def add_bias(width, constant, out):
-        """Add to aᵀZ / width the part of the row after the last one, which is in the tile."""
-        numbers = cuda.shared.array(0, kind)
-        quad = width // 64 * 16 + width % 16 - width // tile_rows * quads
-        at = at_delta + width % 64 // 16 * quads + quad
-        for item in range(thread(), columns * columns, threads):
-            i, j = item // columns, item % columns
-            out[i, j] += constant * float(numbers[u32(at + j * stride)]) / width
-        cuda.syncthreads()
+    Parameters are those of `backward.begin`, and
 
-    return add_bias
-
-
-def _gradient_function(parts: Parts, orders: Orders) -> Any:
-    """Return the device function of what `average` and `lower` have in common."""
-    room, making, make_noise = parts.room, making_functions(parts), taps_functions(parts).make_noise
-    make_rows, make_rows_again = making.make_rows, making.make_rows_again
-    activate, differentiate, apply = orders.activate, orders.differentiate, orders.apply
-    multiply_onto = parts.tiles.multiply_onto
-    at_second, at_mixing, at_delta = room.second, room.mixing, room.delta
-
-    @inlined
-    def make_gradient(row, width, rows, gradient, norm, neighbours):
-        """Write the gradient with respect to N(u) to the tile `delta`, and u to `second`."""
-        make_noise(row, rows.draws, neighbours)
-        make_rows(row, width, rows)
-        activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
-        multiply_onto(at_second, at_mixing, at_delta)
-        # The rows h again, which is faster than a further tile.
-        make_rows_again(row, width, rows)
-        differentiate(
-            row, width, norm.size, gradient.gain, gradient.skip, rows.eps, norm.shifts,
-            norm.inverses, gradient.above,
-        )  # fmt: skip
-        apply(row, width)
-
-    return make_gradient
+    covariances : (chains, layers, columns, columns) float64
+        Of the rows of W a of the layer, but for their scale, at place `at`.
+    shifts, inverses : (chains, groups, columns) float64
+        What a norm over the features subtracts, and its inverse scale.
+    constant : float
+        The entries of the row of a that a bias multiplies, divided by the square root of the
+        number of taps; 0 without a bias.
+    neighbours : (taps, columns) int64
+        The column that each tap sees from a column, if the chain is convolutional.
+    """
+    chain = cuda.blockIdx.y
+    # As in `rows`, other blocks may write this step's status now.
+    if status[chain] >> STEP_BITS < step:
+        return
+    begin()
+    scale_of_rows = scales[chain, at]
+    factorise_seen(covariances[chain, at], scale_of_rows)
+    scale, _ = factorise_delta(state[chain, 0], stage)
+    rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
+    norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
+    layer_of = rows, norm, neighbours
+    sum_rows(clear_taps, _add_noise, leave, True, sums, status, step, width, layer_of)
+    if not is_last(arrived, chain, cuda.gridDim.x):
+        return
+    merge_taps(sums[chain], neighbours, width, mixing[chain])
+    if constant != 0.0:
+        make_noise(width // tile_rows * tile_rows, rows.draws)
+        add_bias(width, constant, mixing[chain])
+    solve(mixing[chain], basis[chain], state[chain, 1], scale, ratios[chain, at], stage)
+    take_basis(basis[chain], scale_of_rows)
 
 
-def average_kernel(parts: Parts, orders: Orders) -> Any:
-    """Return the kernel `average`."""
-    shape, room, matrices = parts.shape, parts.room, parts.matrices
-    skipped, tile_rows, rows_of = shape.spec.skipped, shape.tile_rows, rows_function(parts)
-    prepare, is_last, weigh = parts.block.begin, last_function(shape), orders.weigh
-    factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    take_mixing = taps_functions(parts).take_mixing
-    make_gradient = _gradient_function(parts, orders)
-    moments = moment_functions(shape, parts.block)
-    add_moments, merge_means = moments.add_moments, moments.merge_means
-
-    @kernel(registers_of(room))
-    def average(
-        covariances, scales, xs, shifts, inverses, above, state, mixing, segments, means, arrived,
-        status, width, gain, skip, own_skip, eps, stage, first_chain, layer, at, step, k0, k1,
-        neighbours,
-    ):  # fmt: skip
-        """Sum the gradients with respect to N(u), and their products with N(u), over the features.
-
-        Parameters are those of `mix` and of `backward.descend`, and
-
-        segments : (chains, 2, places, 2, columns) float64
-            Work space; see `passes.segments_of`.
-        means : (chains, 2, groups, columns) float64
-            Receives the means of both.
-        """
-        part, chain, blocks = cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
-        if status[chain] >> STEP_BITS < step:
-            return
-        prepare()
-        groups = shifts.shape[1]
-        factorise_seen(covariances[chain, at], scales[chain, at])
-        scale, _ = factorise_delta(state[chain, 0], stage)
-        take_mixing(mixing[chain], neighbours)
-        rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
-        gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, 1.0, False)
-        norm = Standard(width // groups, shifts[chain], inverses[chain])
-        for row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
-            make_gradient(row, width, rows, gradient, norm, neighbours)
-            add_moments(row, width, groups, segments[chain, 0])
-            weigh(row, width, norm.size, norm.shifts, norm.inverses)
-            add_moments(row, width, groups, segments[chain, 1])
-        if not is_last(arrived, chain, blocks):
-            return
-        for which in range(2):
-            merge_means(width, groups, segments[chain, which], means[chain, which])
-
-    return average
+def add_bias(width, constant, out):
+    """Add to aᵀZ / width the part of the row after the last one, which is in the tile."""
+    numbers = cuda.shared.array(0, kind)
+    quad = width // 64 * 16 + width % 16 - width // tile_rows * quads
+    at = at_delta + width % 64 // 16 * quads + quad
+    for item in range(thread(), columns * columns, threads):
+        i, j = item // columns, item % columns
+        out[i, j] += constant * float(numbers[u32(at + j * stride)]) / width
+    cuda.syncthreads()
 
 
-def lower_kernel(parts: Parts, orders: Orders) -> Any:
-    """Return the kernel `lower`."""
-    spec, room, matrices = parts.shape.spec, parts.room, parts.matrices
-    factorise_seen, factorise_delta = matrices.factorise_seen, matrices.factorise_delta
-    skipped, prepare, take_mixing = (
-        spec.skipped, parts.block.begin, taps_functions(parts).take_mixing,
+@inlined
+def make_gradient(row, width, rows, gradient, norm, neighbours):
+    """Write the gradient with respect to N(u) to the tile `delta`, and u to `second`."""
+    make_noise_of_taps(row, rows.draws, neighbours)
+    make_rows(row, width, rows)
+    activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+    multiply_onto(at_second, at_mixing, at_delta)
+    # The rows h again, which is faster than a further tile.
+    make_rows_again(row, width, rows)
+    differentiate(
+        row, width, norm.size, gradient.gain, gradient.skip, rows.eps, norm.shifts,
+        norm.inverses, gradient.above,
     )  # fmt: skip
-    make_gradient = _gradient_function(parts, orders)
-    make_rows_again = making_functions(parts).make_rows_again
-    lead_through, finish = orders.lead_through, orders.finish
-    assert spec.passing is not None
-    activated, rows_of = spec.passing.order == ACTIVATION_FIRST, rows_function(parts)
-    is_last, states = last_function(parts.shape), state_functions(parts)
-    add_products, finish_state, close = states.add_tile, states.finish_state, states.close
+    apply(row, width)
 
-    @inlined
-    def add_tile(row, width, sums, layer):
-        rows, gradient, norm, means, neighbours = layer
+
+def average(
+    covariances, scales, xs, shifts, inverses, above, state, mixing, segments, means, arrived,
+    status, width, gain, skip, own_skip, eps, stage, first_chain, layer, at, step, k0, k1,
+    neighbours,
+):  # fmt: skip
+    """Sum the gradients with respect to N(u), and their products with N(u), over the features.
+
+    Parameters are those of `mix` and of `backward.descend`, and
+
+    segments : (chains, 2, places, 2, columns) float64
+        Work space; see `passes.segments_of`.
+    means : (chains, 2, groups, columns) float64
+        Receives the means of both.
+    """
+    part, chain, blocks = cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+    if status[chain] >> STEP_BITS < step:
+        return
+    begin()
+    groups = shifts.shape[1]
+    factorise_seen(covariances[chain, at], scales[chain, at])
+    scale, _ = factorise_delta(state[chain, 0], stage)
+    take_mixing_of_taps(mixing[chain], neighbours)
+    rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
+    gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, 1.0, False)
+    norm = Standard(width // groups, shifts[chain], inverses[chain])
+    for row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
         make_gradient(row, width, rows, gradient, norm, neighbours)
-        lead_through(
-            row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
-            norm.inverses, means, gradient.above,
-        )  # fmt: skip
-        if activated:
-            make_rows_again(row, width, rows)
-            finish(row, width, gradient.skip, gradient.above)
-        add_products(row, width, sums, rows, gradient)
+        add_moments(row, width, groups, segments[chain, 0])
+        weigh(row, width, norm.size, norm.shifts, norm.inverses)
+        add_moments(row, width, groups, segments[chain, 1])
+    if not is_last(arrived, chain, blocks):
+        return
+    for which in range(2):
+        merge_means(width, groups, segments[chain, which], means[chain, which])
 
-    sum_rows = sum_function(
-        parts.shape, parts.sums, states.clear_range, add_tile, states.end_range, activates=True
-    )
 
-    @kernel(registers_of(room))
-    def lower(
-        covariances, scales, xs, shifts, inverses, means, above, state, mixing, sums, arrived,
-        record, factors, status, width, gain, skip, own_gain, own_skip, eps, stage, hidden,
-        first_chain, layer, at, step, k0, k1, neighbours,
-    ):  # fmt: skip
-        """Make δ of a layer, and the sums over its rows.
+@inlined
+def _add_delta(row, width, sums, layer):
+    rows, gradient, norm, means, neighbours = layer
+    make_gradient(row, width, rows, gradient, norm, neighbours)
+    lead_through(
+        row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
+        norm.inverses, means, gradient.above,
+    )  # fmt: skip
+    if activates_first:
+        make_rows_again(row, width, rows)
+        finish(row, width, gradient.skip, gradient.above)
+    add_delta(row, width, sums, rows, gradient)
 
-        Parameters are those of `average` and of `backward.descend`.
-        """
-        chain = cuda.blockIdx.y
-        if status[chain] >> STEP_BITS < step:
-            return
-        prepare()
-        scale_of_rows = scales[chain, at]
-        factorise_seen(covariances[chain, at], scale_of_rows)
-        scale, _ = factorise_delta(state[chain, 0], stage)
-        take_mixing(mixing[chain], neighbours)
-        unit = scale_of_rows / own_gain
-        rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
-        gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
-        norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
-        layer_of = rows, gradient, norm, means[chain], neighbours
-        sum_rows(sums, status, step, width, layer_of)
-        if not is_last(arrived, chain, cuda.gridDim.x):
-            return
-        finish_state(
-            sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
-        )  # fmt: skip
-        close(factors, status, at, step, scale)
 
-    return lower
+def lower(
+    covariances, scales, xs, shifts, inverses, means, above, state, mixing, sums, arrived,
+    record, factors, status, width, gain, skip, own_gain, own_skip, eps, stage, hidden,
+    first_chain, layer, at, step, k0, k1, neighbours,
+):  # fmt: skip
+    """Make δ of a layer, and the sums over its rows.
+
+    Parameters are those of `average` and of `backward.descend`.
+    """
+    chain = cuda.blockIdx.y
+    if status[chain] >> STEP_BITS < step:
+        return
+    begin()
+    scale_of_rows = scales[chain, at]
+    factorise_seen(covariances[chain, at], scale_of_rows)
+    scale, _ = factorise_delta(state[chain, 0], stage)
+    take_mixing_of_taps(mixing[chain], neighbours)
+    unit = scale_of_rows / own_gain
+    rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
+    gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
+    norm = Standard(width // shifts.shape[1], shifts[chain], inverses[chain])
+    layer_of = rows, gradient, norm, means[chain], neighbours
+    sum_rows(clear_range, _add_delta, end_range, True, sums, status, step, width, layer_of)
+    if not is_last(arrived, chain, cuda.gridDim.x):
+        return
+    finish_state(
+        sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
+    )  # fmt: skip
+    close(factors, status, at, step, scale)

@@ -11,10 +11,8 @@ import math
 
 import numpy as np
 
-from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.scalars import root32
 from bnmc._kernels.scalar.elementary import SQRT_HALF_BITS_32
-from bnmc._kernels.scalar.normal import LAST_BELOW_2_32
+from bnmc._kernels.scalar.normal import LAST_BELOW_2_32, root32
 
 f32, i32, u32, u64 = np.float32, np.int32, np.uint32, np.uint64
 
@@ -37,7 +35,6 @@ S2, S1, S0 = f32(-1.9515295891e-4), f32(8.3321608736e-3), f32(-1.6666654611e-1)
 C2, C1, C0 = f32(2.443315711809948e-5), f32(-1.388731625493765e-3), f32(4.166664568298827e-2)
 
 
-@cuda.jit(device=True)
 def radius32(word):
     """Return sqrt(-2 log u) for u = uniform32(word); see `scalar.normal.radius32`."""
     # The uniform times 2^32: its exponent is subtracted with that of the mantissa.
@@ -58,7 +55,6 @@ def radius32(word):
     return root32(f32(p * y + f32(f32(exponent) * LOG)))
 
 
-@cuda.jit(device=True)
 def sincos32(word):
     """Return (sin, cos) of the angle 2 pi (word + 1/2) / 2^32; see `scalar.normal.sincos32`."""
     # The angle within its quadrant, times four, is what remains if the quadrant is shifted out.

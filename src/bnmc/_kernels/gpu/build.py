@@ -1,39 +1,38 @@
-"""The kernels of one kind of chain, put together from their parts."""
+"""The kernels of one kind of chain, linked with the constants of its shape."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any, NamedTuple
 
-from bnmc._kernels.gpu.backward import begin_kernel, descend_kernel, top_kernel
-from bnmc._kernels.gpu.backward_frame import Parts
-from bnmc._kernels.gpu.backward_matrices import matrix_functions
-from bnmc._kernels.gpu.backward_orders import order_functions
-from bnmc._kernels.gpu.backward_orthogonal import (
-    begin_orthogonal_kernel,
-    descend_orthogonal_kernel,
-    orthogonalise_kernel,
-    top_orthogonal_kernel,
-)
-from bnmc._kernels.gpu.backward_passes import average_kernel, lower_kernel, mix_kernel
-from bnmc._kernels.gpu.backward_rows import step_functions
-from bnmc._kernels.gpu.backward_tiles import Room, room_of, tiles_functions
-from bnmc._kernels.gpu.block import block_functions
-from bnmc._kernels.gpu.drawing import drawing_functions
-from bnmc._kernels.gpu.factor import factor_function
-from bnmc._kernels.gpu.gram import gram_functions, record_function
-from bnmc._kernels.gpu.layers import layers_kernel, rows_kernel
-from bnmc._kernels.gpu.multiplying import multiply_function
-from bnmc._kernels.gpu.orthogonal import frame_functions
-from bnmc._kernels.gpu.orthogonal_layers import Layers, frame_kernel, framed_kernel
-from bnmc._kernels.gpu.pairs import couple_kernel, draw_functions, renew_kernel
-from bnmc._kernels.gpu.passes import finish_kernel, moments_kernel
-from bnmc._kernels.gpu.relative import kept_factor_functions, relative_functions
-from bnmc._kernels.gpu.rows import row_functions
-from bnmc._kernels.gpu.shape import DRAWN, KEPT, Shape, Spec, shape_of
-from bnmc._kernels.gpu.state import observe_kernel, rescale_kernel, unit_functions
-from bnmc._kernels.gpu.sums import sum_functions
+from bnmc._kernels.gpu import (
+    backward, backward_orthogonal, backward_passes, constants, layers, orthogonal_layers, pairs,
+    passes, state,
+)  # fmt: skip
+from bnmc._kernels.gpu.device import Linker, Placeholder
+from bnmc._kernels.gpu.factor import factorise, steps_of
+from bnmc._kernels.gpu.shape import DRAWN, KEPT, Room, Shape, Spec, room_of, shape_of
+from bnmc._kernels.gpu.sums import passes_of
 from bnmc._kernels.scalar.codes import NORM_NONE
+
+
+def constants_of(shape: Shape, room: Room | None = None) -> dict[str, Any]:
+    """Return the values of the names of `constants`; those of a `Room` only if there is one."""
+    at = shape.at
+    places: dict[str, int] = {**at._asdict(), "seen": at.diagonal, "seen_factor": at.factor}
+    if room is not None:
+        places |= {**room._asdict(), "seen_factor": room.factor, "factor": at.factor}
+    names: dict[str, Any] = {f"at_{name}": place for name, place in places.items()}
+    for name, value in vars(constants).items():
+        if isinstance(value, Placeholder):
+            for owner in (shape, shape.spec):
+                if hasattr(owner, name):
+                    names[name] = getattr(owner, name)
+    names["bare"] = False
+    names["eliminate_first"] = steps_of(shape.spec.columns) if shape.in_registers else None
+    names["add_first_pass"] = passes_of(shape) if shape.whole_rows else None
+    without_norm = Linker({**names, "norm": NORM_NONE, "centred": False})
+    return {**names, "factorise_plain": without_norm.function(factorise)}
 
 
 class Kernels(NamedTuple):
@@ -59,43 +58,26 @@ class Kernels(NamedTuple):
 def kernels_of(spec: Spec) -> Kernels:
     """Build the kernels of one `Spec`; Numba compiles each when it is first launched."""
     shape = shape_of(spec)
-    block = block_functions(shape)
-    gram = gram_functions(shape, block)
-    record_layer = record_function(shape, block, gram)
-    sums = sum_functions(shape, block, gram)
-    factorise = factor_function(shape, block, gram)
-    if spec.passing is not None:
-        moments = None
-        if spec.needs_moments and spec.source != KEPT:
-            moments = moments_kernel(shape, block, gram, factorise)
-        return Kernels(
-            shape, None, None, None, observe_kernel(shape, block, gram, record_layer), None, None,
-            moments, finish_kernel(shape, block, gram, sums, record_layer, factorise),
-        )  # fmt: skip
-    rows = row_functions(shape, block)
-    drawing = drawing_functions(shape, block, rows, sums)
-    multiply_tile = multiply_function(shape, block)
+    linker, registers = Linker(constants_of(shape)), shape.most_registers
 
-    layers = couple = None
-    units = unit_functions(shape, block, gram)
-    if spec.source == DRAWN and not spec.kept and not (spec.scaled and spec.skipped):
-        layers = layers_kernel(shape, block, gram, sums, record_layer, factorise, drawing, units)
-        if not spec.single and not spec.skipped and spec.norm != NORM_NONE and spec.inputs == 1:
-            couple = couple_kernel(
-                shape, block, gram, factorise, kept_factor_functions(shape, block),
-                relative_functions(shape, block),
-                draw_functions(shape, block, gram, sums, rows, drawing),
-            )  # fmt: skip
+    def linked(kernel: Any, *, needed: bool = True) -> Any:
+        return linker.kernel(kernel, registers) if needed else None
+
+    observe = linked(state.observe)
+    if spec.passing is not None:
+        moments = linked(passes.moments, needed=spec.over_features and spec.source != KEPT)
+        finish = linked(passes.finish)
+        return Kernels(shape, None, None, None, observe, None, None, moments, finish)
+    is_alone = spec.source == DRAWN and not spec.keeps_rows and not (spec.scaled and spec.skipped)
+    is_coupled = is_alone and not (spec.single or spec.skipped or spec.inputs > 1)
     return Kernels(
         shape=shape,
-        layers=layers,
-        rows=rows_kernel(
-            shape, block, gram, sums, record_layer, factorise, rows, drawing, multiply_tile
-        ),
-        couple=couple,
-        observe=observe_kernel(shape, block, gram, record_layer),
-        rescale=rescale_kernel(shape, block, gram, units) if spec.scaled else None,
-        renew=renew_kernel(shape),
+        layers=linker.kernel(layers.layers, shape.registers_of_layers) if is_alone else None,
+        rows=linked(layers.rows),
+        couple=linked(pairs.couple, needed=is_coupled and spec.norm != NORM_NONE),
+        observe=observe,
+        rescale=linked(state.rescale, needed=spec.scaled),
+        renew=linked(pairs.renew),
     )
 
 
@@ -113,17 +95,13 @@ class OrthogonalKernels(NamedTuple):
 def orthogonal_kernels_of(spec: Spec) -> OrthogonalKernels:
     """Build the kernels of layers with orthogonal weights, for a `Spec` of drawn rows."""
     shape = shape_of(spec)
-    block = block_functions(shape)
-    gram = gram_functions(shape, block)
-    layers = Layers(
-        shape, block, gram, sum_functions(shape, block, gram),
-        frame_functions(shape, block, shape.at.factor, shape.at.diagonal),
-        factor_function(shape, block, gram),
-    )  # fmt: skip
+    names, registers = constants_of(shape), shape.most_registers
     return OrthogonalKernels(
-        shape, frame_kernel(layers), framed_kernel(layers, record_function(shape, block, gram)),
+        shape,
+        Linker({**names, "bare": True}).kernel(orthogonal_layers.frame, registers),
+        Linker(names).kernel(orthogonal_layers.framed, registers),
         kernels_of(spec).rescale,
-    )  # fmt: skip
+    )
 
 
 class BackwardKernels(NamedTuple):
@@ -139,10 +117,8 @@ class BackwardKernels(NamedTuple):
 @cache
 def backward_kernels_of(spec: Spec) -> BackwardKernels:
     """Build the kernels of the backward pass, for a `Spec` with a slope."""
-    parts = _parts_of(spec)
-    return BackwardKernels(
-        parts.shape, parts.room, top_kernel(parts), begin_kernel(parts), descend_kernel(parts)
-    )
+    kernels = (backward.top, backward.begin, backward.descend)
+    return BackwardKernels(*_backward(spec, *kernels))
 
 
 class BackwardPasses(NamedTuple):
@@ -160,13 +136,9 @@ class BackwardPasses(NamedTuple):
 @cache
 def backward_passes_of(spec: Spec) -> BackwardPasses:
     """Build the kernels of the backward pass, for a `Spec` with a slope and a `Passing`."""
-    parts = _parts_of(spec)
-    orders = order_functions(parts.shape, parts.block, parts.room)
-    average = average_kernel(parts, orders) if spec.needs_moments else None
-    return BackwardPasses(
-        parts.shape, parts.room, top_kernel(parts), mix_kernel(parts, orders), average,
-        lower_kernel(parts, orders),
-    )  # fmt: skip
+    average = backward_passes.average if spec.over_features else None
+    kernels = (backward.top, backward_passes.mix, average, backward_passes.lower)
+    return BackwardPasses(*_backward(spec, *kernels))
 
 
 class BackwardOrthogonal(NamedTuple):
@@ -183,20 +155,15 @@ class BackwardOrthogonal(NamedTuple):
 @cache
 def backward_orthogonal_of(spec: Spec) -> BackwardOrthogonal:
     """Build the kernels of the backward pass of orthogonal weights, for a `Spec` with a slope."""
-    parts = _parts_of(spec)
-    frames = frame_functions(parts.shape, parts.block, parts.room.factor, parts.room.seen)
-    return BackwardOrthogonal(
-        parts.shape, parts.room, orthogonalise_kernel(parts, frames),
-        top_orthogonal_kernel(parts, frames), begin_orthogonal_kernel(parts, frames),
-        descend_orthogonal_kernel(parts, frames),
-    )  # fmt: skip
+    own = backward_orthogonal
+    kernels = (own.orthogonalise, own.top_orthogonal, own.begin_orthogonal, own.descend_orthogonal)
+    return BackwardOrthogonal(*_backward(spec, *kernels))
 
 
-def _parts_of(spec: Spec) -> Parts:
+def _backward(spec: Spec, *kernels: Any) -> list[Any]:
+    """Return the shape, the room and the kernels of a backward pass."""
     shape = shape_of(spec)
-    room, block = room_of(shape), block_functions(shape)
-    gram = gram_functions(shape, block)
-    return Parts(
-        shape, room, block, gram, sum_functions(shape, block, gram), tiles_functions(shape, block),
-        step_functions(shape, block, room), matrix_functions(shape, block, gram, room),
-    )  # fmt: skip
+    room = room_of(shape)
+    linker = Linker(constants_of(shape, room))
+    linked = [kernel and linker.kernel(kernel, room.most_registers) for kernel in kernels]
+    return [shape, room, *linked]

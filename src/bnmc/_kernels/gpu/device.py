@@ -1,8 +1,9 @@
 """Numba's CUDA target: compiles plain functions for the device, finds devices, launches kernels.
 
-No other file imports the target.  The functions of `scalar` are plain Python.  `device_function`
-compiles a copy of a function whose globals are device functions too.  If NUMBA_ENABLE_CUDASIM=1 is
-set before the import, kernels run as Python in Numba's simulator: slowly, and without a device.
+No other file imports the target.  Device functions, like those of `scalar`, are plain Python.  A
+`Linker` compiles a copy of a function whose globals are device functions and constants.  If
+NUMBA_ENABLE_CUDASIM=1 is set before the import, kernels run as Python in Numba's simulator: slowly,
+and without a device.
 """
 
 from __future__ import annotations
@@ -12,38 +13,17 @@ import inspect
 import math
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
-from types import CellType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from types import CellType, FunctionType, ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import config, types
 from numba import cuda as _cuda
 
 from bnmc._kernels.scalar import normal, philox
-from bnmc._kernels.scalar.precisions import functions_of
-
-__all__ = [
-    "SIMULATED",
-    "cuda",
-    "current_device",
-    "device_function",
-    "device_module",
-    "devices",
-    "free_memory",
-    "inlined",
-    "inverse_root32",
-    "inverse_root64",
-    "is_out_of_memory",
-    "kernel",
-    "launch",
-    "processors",
-    "ready",
-    "shared_memory",
-    "why_not",
-]
 
 #: Typed as Any, because Numba annotates neither its CUDA target nor the simulator.
 cuda: Any = _cuda
@@ -98,37 +78,96 @@ def _numpy() -> ModuleType:
     return module
 
 
-def _on_device(value: Any) -> Any:
-    """Return the value on the device of a global or captured variable of a function."""
-    if value is np:
-        return _numpy()
-    if isinstance(value, FunctionType):
-        return device_function(value)
-    if hasattr(value, "py_func"):
-        return device_function(value.py_func)
-    if isinstance(value, np.ufunc):
-        return getattr(_numpy(), value.__name__, value)
-    return value
+class Placeholder:
+    """Stands for a constant of a block, or for a function, until a `Linker` replaces it."""
 
 
-@cache
+class Linker:
+    """Compiles plain functions for the device, with constants in the place of `Placeholder`s.
+
+    Numba treats a global integer as a literal, and only literals size local arrays and remove
+    branches.  So a function is compiled from a copy whose globals are the constants, and the copies
+    of the functions that it calls.  Linkers share a copy if its constants are the same.
+
+    Parameters
+    ----------
+    names : dict
+        The constants and functions by the names of their placeholders.
+    """
+
+    #: Compiled copies by function and by what was replaced in it.
+    _copies: ClassVar[dict[Any, Any]] = {}
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self._names = names
+        self._linked: dict[Callable[..., Any], Any] = {}
+
+    def function(self, function: Callable[..., Any]) -> Any:
+        """Compile a function, and the functions that it calls, for the device."""
+        if function in _INSTRUCTIONS:
+            return _INSTRUCTIONS[function]
+        if function not in self._linked:
+            copy, replaced = self._copy(function)
+            key = function, replaced
+            if key not in self._copies:
+                self._copies[key] = _compiled(copy, getattr(function, "is_inlined", False))
+            self._linked[function] = self._copies[key]
+        return self._linked[function]
+
+    def kernel(self, function: Callable[..., Any], most_registers: int) -> Any:
+        """Compile a kernel whose threads have at most `most_registers` registers."""
+        return kernel(most_registers)(self._copy(function)[0])
+
+    def _copy(self, function: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+        """Return a copy of a function with other globals, and what differs."""
+        code, given = function.__code__, function.__globals__
+        if hidden := [n for n in code.co_varnames if isinstance(given.get(n), Placeholder)]:
+            raise NameError(f"{function.__name__} hides the constants {hidden}")
+        mentioned = _names(code)
+        names = [name for name in given if name in mentioned]
+        values = [given[name] for name in names]
+        names += code.co_freevars
+        values += [cell.cell_contents for cell in function.__closure__ or ()]
+        linked = [self._on_device(name, value) for name, value in zip(names, values, strict=True)]
+        variables = dict(zip(names, linked, strict=True))
+        cells = tuple(CellType(variables.pop(name)) for name in code.co_freevars)
+        variables["__builtins__"] = given.get("__builtins__", __builtins__)
+        variables["__name__"] = function.__module__
+        copy = FunctionType(code, variables, function.__name__, function.__defaults__, cells)
+        copy.__module__ = function.__module__
+        copy.__qualname__ = function.__qualname__
+        replaced = zip(names, values, linked, strict=True)
+        return copy, tuple((name, new) for name, old, new in replaced if new is not old)
+
+    def _on_device(self, name: str, value: Any) -> Any:
+        """Return the value on the device of a global or captured variable of a function."""
+        if isinstance(value, Placeholder):
+            if name not in self._names:
+                raise NameError(f"the constant {name} has no value")
+            value = self._names[name]
+            if not isinstance(value, FunctionType):
+                return value
+        if value is np:
+            return _numpy()
+        if isinstance(value, FunctionType) and not value.__module__.startswith("numba"):
+            return self.function(value)
+        if hasattr(value, "py_func"):
+            return self.function(value.py_func)
+        if isinstance(value, np.ufunc):
+            return getattr(_numpy(), value.__name__, value)
+        return value
+
+
+def _compiled(copy: FunctionType, is_inlined: bool) -> Any:
+    if not SIMULATED:
+        return cuda.jit(device=True, **({"forceinline": True} if is_inlined else {}))(copy)
+    # The simulator puts a block's own `cuda` there; otherwise it only adds the cost of its call.
+    return cuda.jit(device=True)(copy) if "cuda" in copy.__globals__ else copy
+
+
 def device_function(function: Callable[..., Any]) -> Any:
-    """Compile a plain function, and the functions that it calls, for the device."""
-    if function in _INSTRUCTIONS:
-        return _INSTRUCTIONS[function]
-    code = function.__code__
-    named = _names(code)
-    variables = {
-        name: _on_device(value) for name, value in function.__globals__.items() if name in named
-    }
-    variables["__builtins__"] = function.__globals__.get("__builtins__", __builtins__)
-    variables["__name__"] = function.__module__
-    cells = tuple(CellType(_on_device(cell.cell_contents)) for cell in function.__closure__ or ())
-    copy = FunctionType(code, variables, function.__name__, function.__defaults__, cells)
-    copy.__module__ = function.__module__
-    copy.__qualname__ = function.__qualname__
-    # The simulator would only add the cost of its own call.
-    return copy if SIMULATED else cuda.jit(device=True)(copy)
+    """Compile a function without placeholders, and the functions that it calls."""
+    return Linker({}).function(function)
 
 
 def _instruction(text: str, returned: str, taken: str, arguments: int = 1) -> Any:
@@ -196,12 +235,13 @@ def kernel(most_registers: int) -> Any:
 
 
 def inlined(function: Any) -> Any:
-    """Compile a device function as part of every function that calls it.
+    """Mark a device function that is compiled as part of every function that calls it.
 
     Left to itself, the compiler first simplifies a function, and then decides where to copy it: the
     instructions of a kernel would depend on how its code is divided into functions.
     """
-    return cuda.jit(device=True, **({} if SIMULATED else {"forceinline": True}))(function)
+    function.is_inlined = True
+    return function
 
 
 def _names(code: Any) -> set[str]:
@@ -211,12 +251,6 @@ def _names(code: Any) -> set[str]:
         if inspect.iscode(constant):
             names |= _names(constant)
     return names
-
-
-def device_module(module: ModuleType) -> SimpleNamespace:
-    """Return the functions of a module of `scalar`, compiled for the device."""
-    found = {function.__name__: device_function(function) for function in functions_of(module)}
-    return SimpleNamespace(**found)
 
 
 def why_not() -> str | None:

@@ -1,67 +1,36 @@
 """Rows W a of a tile, drawn given the factor of their covariance, then activated and summed.
 
 If a thread has all columns, it keeps its rows in registers until their products are summed
-(`_draw_alone_function`).  Otherwise threads share normals and rows in shared memory
-(`_draw_together_function`).
+(`_draw_alone`).  Otherwise threads share normals and rows in shared memory (`draw_tile`).  A layer
+calls `prepare`, and after the next barrier of the block `add_drawn` for each tile.  The normals of
+a row are the elements of the counter from `element` on.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numba import float64, uint32
 
-from bnmc._kernels.gpu.block import Block
+from bnmc._kernels.gpu.block import thread
+from bnmc._kernels.gpu.constants import (
+    accumulators, at_diagonal, at_factor, at_tile, at_words, batch, chunk, columns, draw_normals,
+    element_words, groups, inputs, keeps_rows, kind, number, padded, quads, single, skipped, stride,
+    vector, whole_rows,
+)  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
-from bnmc._kernels.gpu.numbers import normals32, normals32_of, normals64, normals64_of
-from bnmc._kernels.gpu.rows import Rows
-from bnmc._kernels.gpu.shape import Shape, u32
-from bnmc._kernels.gpu.sums import Sums
+from bnmc._kernels.gpu.numbers import normals32_of, normals64_of
+from bnmc._kernels.gpu.rows import finish_row, finish_tile, row_of
+from bnmc._kernels.gpu.shape import u32
+from bnmc._kernels.gpu.sums import add_quads, add_tile
 from bnmc._kernels.gpu.words import finish_words, words_of_element, words_of_quad
 from bnmc._kernels.scalar.codes import SECOND_WORD
 
 
-class Drawing(NamedTuple):
-    """Device functions that draw the rows of a layer, in the order in which a layer calls them.
-
-    The normals of a row are the elements of the counter from `element` on.
-    """
-
-    #: Prepares the draws of a layer; they may begin after the next barrier of the block.
-    prepare: Any
-    #: Draws the tile that begins at `first_row`, and adds its Gram matrix to the sums.
-    add_drawn: Any
-
-
-def drawing_functions(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Drawing:
-    """Return the device functions that draw the rows of a layer."""
-    if shape.whole_rows:
-        return Drawing(
-            _prepare_function(shape, block), _draw_alone_function(shape, block, rows, sums)
-        )
-
-    @cuda.jit(device=True)
-    def prepare(element, layer, stream, k0, k1):
-        """Do nothing."""
-
-    return Drawing(prepare, _draw_together_function(shape, block, rows, sums))
-
-
-def normals_of(shape: Shape) -> Any:
-    """Return the device function of the normals of a quad."""
-    return normals32 if shape.spec.single or shape.spec.narrow else normals64
-
-
-def _prepare_function(shape: Shape, block: Block) -> Any:
-    columns, thread, single = shape.spec.columns, block.thread, shape.spec.single
-    at_words, step, draws = shape.at.words, shape.element_words, shape.element_words // 4
-
-    @cuda.jit(device=True)
-    def prepare(element, layer, stream, k0, k1):
-        """Write the words of the elements of a layer; float64 normals take those of two streams."""
-        words = cuda.shared.array(0, uint32)
-        t = thread()
+def prepare(element, layer, stream, k0, k1):
+    """Write the words of the elements of a layer; float64 normals take those of two streams."""
+    words = cuda.shared.array(0, uint32)
+    if whole_rows:
+        t, draws = thread(), element_words // 4
         if t < columns * draws:
             of_stream = stream
             if not single and t % 2 == 1:
@@ -69,195 +38,151 @@ def _prepare_function(shape: Shape, block: Block) -> Any:
             e0, e1, e2, e3 = words_of_element(
                 np.uint32(element + t // draws), layer, of_stream, k0, k1
             )
-            at = at_words + t // draws * step + t % draws * 4
+            at = at_words + t // draws * element_words + t % draws * 4
             words[u32(at)] = e0
             words[u32(at + 1)] = e1
             words[u32(at + 2)] = e2
             words[u32(at + 3)] = e3
 
-    return prepare
+
+def words_at(at, q0, q1, k0, k1):
+    words = cuda.shared.array(0, uint32)
+    e0, e1 = words[u32(at)], words[u32(at + 1)]
+    e2, e3 = words[u32(at + 2)], words[u32(at + 3)]
+    return finish_words(e0, e1, e2, e3, q0, q1, k0, k1)
 
 
-def _normals_of_words_function(shape: Shape) -> Any:
-    at_words, step, single = shape.at.words, shape.element_words, shape.spec.single
-
-    @cuda.jit(device=True)
-    def words_at(at, q0, q1, k0, k1):
-        words = cuda.shared.array(0, uint32)
-        e0, e1 = words[u32(at)], words[u32(at + 1)]
-        e2, e3 = words[u32(at + 2)], words[u32(at + 3)]
-        return finish_words(e0, e1, e2, e3, q0, q1, k0, k1)
-
-    @cuda.jit(device=True)
-    def normals_of_words(k, q0, q1, k0, k1):
-        """Return the normals of column k of the quad whose words are q0 and q1."""
-        at = at_words + k * step
-        w0, w1, w2, w3 = words_at(at, q0, q1, k0, k1)
-        if single:
-            return normals32_of(w0, w1, w2, w3)
-        v0, v1, v2, v3 = words_at(at + 4, q0, q1, k0, k1)
-        return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
-
-    return normals_of_words
+def normals_of_words(k, q0, q1, k0, k1):
+    """Return the normals of column k of the quad whose words are q0 and q1."""
+    at = at_words + k * element_words
+    w0, w1, w2, w3 = words_at(at, q0, q1, k0, k1)
+    if single:
+        return normals32_of(w0, w1, w2, w3)
+    v0, v1, v2, v3 = words_at(at + 4, q0, q1, k0, k1)
+    return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
 
 
-def _draw_alone_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Any:
-    columns, batch, inputs = shape.spec.columns, shape.spec.batch, shape.spec.inputs
-    kind, number, vector = shape.spec.kind, shape.spec.number, shape.vector
-    thread, accumulators, padded = block.thread, shape.accumulators, shape.padded
-    at_diagonal, at_factor = shape.at.diagonal, shape.at.factor
-    row_of, finish_row, add_quads = rows.row_of, rows.finish_row, sums.add_quads
-    normals_of_words = _normals_of_words_function(shape)
-    in_memory = shape.spec.skipped or shape.spec.kept
-    # Whole vectors of the factor, so that they are read at once.
-    half = columns // 2 // vector * vector
-
-    @cuda.jit(device=True)
-    def add_drawn(
-        first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept
-    ):  # fmt: skip
-        acc = cuda.local.array(accumulators, kind)
-        for c in range(accumulators):
-            acc[c] = number(0.0)
-        q0, q1 = words_of_quad(np.uint32(first_row // 4 + thread()), layer, k0)
-        # The factor is triangular, so the first half of the columns needs only the first half of
-        # the normals.
-        draw_columns(acc, 0, half, q0, q1, k0, k1)
-        draw_columns(acc, half, columns, q0, q1, k0, k1)
-        row = row_of(first_row, thread())
-        # Constant indices keep the rows in registers.
-        finish_column(acc, 0, row, width, skip, number(eps), x, kept)
-        finish_column(acc, 1, row + 16, width, skip, number(eps), x, kept)
-        finish_column(acc, 2, row + 32, width, skip, number(eps), x, kept)
-        finish_column(acc, 3, row + 48, width, skip, number(eps), x, kept)
-        if row + 48 >= width:
-            clear_padding(acc, 0, row, width)
-            clear_padding(acc, 1, row + 16, width)
-            clear_padding(acc, 2, row + 32, width)
-            clear_padding(acc, 3, row + 48, width)
-        add_quads(acc)
-
-    @cuda.jit(device=True)
-    def draw_columns(acc, first, last, q0, q1, k0, k1):
-        """Add to rows W a the contributions of their normals first:last."""
-        doubles = cuda.shared.array(0, float64)
-        k = np.uint32(first)
-        while k < last:
-            if doubles[u32(at_diagonal + k)] > 0.0:
-                draw_column(acc, k, first, q0, q1, k0, k1)
-                k = np.uint32(k + 1)
-                # Two normals at a time share the keys of Philox' rounds.
-                if k < last and doubles[u32(at_diagonal + k)] > 0.0:
-                    draw_column(acc, k, first, q0, q1, k0, k1)
-            k = np.uint32(k + 1)
-
-    @cuda.jit(device=True)
-    def draw_column(acc, k, first, q0, q1, k0, k1):
-        """Add to rows W a the contribution of their normal k, from column `first` on."""
-        numbers = cuda.shared.array(0, kind)
-        z0, z1, z2, z3 = normals_of_words(k, q0, q1, k0, k1)
-        for c in range(first, columns):
-            entry = numbers[u32(at_factor + k * padded + c)]
-            acc[4 * c] += entry * z0
-            acc[4 * c + 1] += entry * z1
-            acc[4 * c + 2] += entry * z2
-            acc[4 * c + 3] += entry * z3
-
-    @cuda.jit(device=True)
-    def finish_column(acc, j, row, width, skip, eps, x, kept):
-        """Activate row j of the quad in registers."""
-        # Padding rows are activated as well, which is faster, unless there is no place for them.
-        if not in_memory or row < width:
-            for h in range(inputs):
-                finish_row(acc, 4 * h * batch + j, 4, h, row, width, skip, eps, x, kept)
-
-    @cuda.jit(device=True)
-    def clear_padding(acc, j, row, width):
-        """Set row j of the quad to zero if it is a padding row."""
-        if row >= width:
-            for c in range(columns):
-                acc[4 * c + j] = number(0.0)
-
-    return add_drawn
-
-
-def _draw_together_function(shape: Shape, block: Block, rows: Rows, sums: Sums) -> Any:
-    finish_tile, add_tile, draw_tile = rows.finish_tile, sums.add_tile, tile_function(shape, block)
-
-    @cuda.jit(device=True)
-    def add_drawn(
-        first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept
-    ):  # fmt: skip
+def add_drawn(first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept):
+    """Draw the tile that begins at `first_row`, and add its Gram matrix to the sums."""
+    if whole_rows:
+        draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept)
+    else:
         draw_tile(first_row, element, layer, stream, k0, k1)
         finish_tile(first_row, width, skip, eps, x, kept)
         add_tile()
 
-    return add_drawn
+
+def draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
+    """Do so in registers."""
+    acc = cuda.local.array(accumulators, kind)
+    for c in range(accumulators):
+        acc[c] = number(0.0)
+    q0, q1 = words_of_quad(np.uint32(first_row // 4 + thread()), layer, k0)
+    # The factor is triangular, so the first half of the columns needs only the first half of the
+    # normals.  Whole vectors of the factor are read at once.
+    half = columns // 2 // vector * vector
+    draw_columns(acc, 0, half, q0, q1, k0, k1)
+    draw_columns(acc, half, columns, q0, q1, k0, k1)
+    row = row_of(first_row, thread())
+    # Constant indices keep the rows in registers.
+    finish_column(acc, 0, row, width, skip, number(eps), x, kept)
+    finish_column(acc, 1, row + 16, width, skip, number(eps), x, kept)
+    finish_column(acc, 2, row + 32, width, skip, number(eps), x, kept)
+    finish_column(acc, 3, row + 48, width, skip, number(eps), x, kept)
+    if row + 48 >= width:
+        clear_padding(acc, 0, row, width)
+        clear_padding(acc, 1, row + 16, width)
+        clear_padding(acc, 2, row + 32, width)
+        clear_padding(acc, 3, row + 48, width)
+    add_quads(acc)
 
 
-def draw_function(shape: Shape) -> Any:
-    """Return the device function of the normals of a tile."""
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    quads, groups, stride, draw_normals = shape.quads, shape.groups, shape.stride, normals_of(shape)
-
-    @inlined
-    def draw(t, at_tile, at_pivots, first_row, element, layer, stream, k0, k1):
-        """Write normals to a tile, as thread t; a column without a pivot gets zeros."""
-        doubles = cuda.shared.array(0, float64)
-        numbers = cuda.shared.array(0, kind)
-        q, g = t % quads, t // quads
-        quad = np.uint32(first_row // 4 + q)
-        for k in range(g, columns, groups):
-            at = at_tile + k * stride + q
-            if doubles[u32(at_pivots + k)] > 0.0:
-                z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
-                numbers[u32(at)] = z0
-                numbers[u32(at + quads)] = z1
-                numbers[u32(at + 2 * quads)] = z2
-                numbers[u32(at + 3 * quads)] = z3
-            else:
-                for j in range(4):
-                    numbers[u32(at + j * quads)] = number(0.0)
-        cuda.syncthreads()
-
-    return draw
+def draw_columns(acc, first, last, q0, q1, k0, k1):
+    """Add to rows W a the contributions of their normals first:last."""
+    doubles = cuda.shared.array(0, float64)
+    k = np.uint32(first)
+    while k < last:
+        if doubles[u32(at_diagonal + k)] > 0.0:
+            draw_column(acc, k, first, q0, q1, k0, k1)
+            k = np.uint32(k + 1)
+            # Two normals at a time share the keys of Philox' rounds.
+            if k < last and doubles[u32(at_diagonal + k)] > 0.0:
+                draw_column(acc, k, first, q0, q1, k0, k1)
+        k = np.uint32(k + 1)
 
 
-def tile_function(shape: Shape, block: Block) -> Any:
-    """Return the device function `draw_tile`."""
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    thread, draw = block.thread, draw_function(shape)
-    quads, chunk, accumulators = shape.quads, shape.chunk, shape.accumulators
-    padded, stride = shape.padded, shape.stride
-    at_diagonal, at_factor, at_tile = shape.at.diagonal, shape.at.factor, shape.at.tile
+def draw_column(acc, k, first, q0, q1, k0, k1):
+    """Add to rows W a the contribution of their normal k, from column `first` on."""
+    numbers = cuda.shared.array(0, kind)
+    z0, z1, z2, z3 = normals_of_words(k, q0, q1, k0, k1)
+    for c in range(first, columns):
+        entry = numbers[u32(at_factor + k * padded + c)]
+        acc[4 * c] += entry * z0
+        acc[4 * c + 1] += entry * z1
+        acc[4 * c + 2] += entry * z2
+        acc[4 * c + 3] += entry * z3
 
-    @cuda.jit(device=True)
-    def draw_tile(first_row, element, layer, stream, k0, k1):
-        """Write rows W a of the tile."""
-        numbers = cuda.shared.array(0, kind)
-        acc = cuda.local.array(accumulators, kind)
-        t = thread()
-        q, g = t % quads, t // quads
-        draw(t, at_tile, at_diagonal, first_row, element, layer, stream, k0, k1)
-        for c in range(accumulators):
-            acc[c] = number(0.0)
-        for k in range(min(columns, (g + 1) * chunk)):
-            at = at_tile + k * stride + q
-            z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
-            z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
-            of_factor = at_factor + k * padded + g * chunk
-            for c in range(chunk):
-                entry = numbers[u32(of_factor + c)]
-                acc[4 * c] += entry * z0
-                acc[4 * c + 1] += entry * z1
-                acc[4 * c + 2] += entry * z2
-                acc[4 * c + 3] += entry * z3
-        cuda.syncthreads()
+
+def finish_column(acc, j, row, width, skip, eps, x, kept):
+    """Activate row j of the quad in registers."""
+    # Padding rows are activated as well, which is faster, unless there is no place for them.
+    if not (skipped or keeps_rows) or row < width:
+        for h in range(inputs):
+            finish_row(acc, 4 * h * batch + j, 4, h, row, width, skip, eps, x, kept)
+
+
+def clear_padding(acc, j, row, width):
+    """Set row j of the quad to zero if it is a padding row."""
+    if row >= width:
+        for c in range(columns):
+            acc[4 * c + j] = number(0.0)
+
+
+@inlined
+def draw(t, at_to, at_pivots, first_row, element, layer, stream, k0, k1):
+    """Write normals to a tile, as thread t; a column without a pivot gets zeros."""
+    doubles = cuda.shared.array(0, float64)
+    numbers = cuda.shared.array(0, kind)
+    q, g = t % quads, t // quads
+    quad = np.uint32(first_row // 4 + q)
+    for k in range(g, columns, groups):
+        at = at_to + k * stride + q
+        if doubles[u32(at_pivots + k)] > 0.0:
+            z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+            numbers[u32(at)] = z0
+            numbers[u32(at + quads)] = z1
+            numbers[u32(at + 2 * quads)] = z2
+            numbers[u32(at + 3 * quads)] = z3
+        else:
+            for j in range(4):
+                numbers[u32(at + j * quads)] = number(0.0)
+    cuda.syncthreads()
+
+
+def draw_tile(first_row, element, layer, stream, k0, k1):
+    """Write rows W a of the tile."""
+    numbers = cuda.shared.array(0, kind)
+    acc = cuda.local.array(accumulators, kind)
+    t = thread()
+    q, g = t % quads, t // quads
+    draw(t, at_tile, at_diagonal, first_row, element, layer, stream, k0, k1)
+    for c in range(accumulators):
+        acc[c] = number(0.0)
+    for k in range(min(columns, (g + 1) * chunk)):
+        at = at_tile + k * stride + q
+        z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
+        z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
+        of_factor = at_factor + k * padded + g * chunk
         for c in range(chunk):
-            if g * chunk + c < columns:
-                at = at_tile + (g * chunk + c) * stride + q
-                for j in range(4):
-                    numbers[u32(at + j * quads)] = acc[4 * c + j]
-        cuda.syncthreads()
-
-    return draw_tile
+            entry = numbers[u32(of_factor + c)]
+            acc[4 * c] += entry * z0
+            acc[4 * c + 1] += entry * z1
+            acc[4 * c + 2] += entry * z2
+            acc[4 * c + 3] += entry * z3
+    cuda.syncthreads()
+    for c in range(chunk):
+        if g * chunk + c < columns:
+            at = at_tile + (g * chunk + c) * stride + q
+            for j in range(4):
+                numbers[u32(at + j * quads)] = acc[4 * c + j]
+    cuda.syncthreads()

@@ -9,319 +9,251 @@ memory, and several threads update one row.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numba import float64, int64
 
-from bnmc._kernels.gpu.block import Block
-from bnmc._kernels.gpu.device import SIMULATED, cuda, inverse_root64
-from bnmc._kernels.gpu.gram import Gram
-from bnmc._kernels.gpu.scalars import scale_of
-from bnmc._kernels.gpu.shape import WARP, Shape, u32
-from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+from bnmc._kernels.gpu.block import thread
+from bnmc._kernels.gpu.constants import (
+    at_column, at_diagonal, at_factor, at_grand, at_means, at_tile64, at_totals, at_twin, batch,
+    centred, columns, eliminate_first, in_registers, inputs, kind, norm, number, padded, skipped,
+    team, threads,
+)  # fmt: skip
+from bnmc._kernels.gpu.device import cuda, inverse_root64
+from bnmc._kernels.gpu.gram import entry_of
+from bnmc._kernels.gpu.shape import u32
+from bnmc._kernels.scalar.cholesky import PIVOT_UNITS, scale_of
 from bnmc._kernels.scalar.codes import NORM_NONE
 
-#: Columns of the largest matrix that one warp factors.
-MOST_OF_WARP = 32
-#: Columns of the largest matrix whose rows are in registers meanwhile.
-MOST_OF_REGISTERS = 16
 
+def factorise(gain, eps):
+    """Write the factor to shared memory; return the least relative pivot.
 
-def factor_function(shape: Shape, block: Block, gram: Gram) -> Any:
-    """Return the device function `factorise`."""
-    columns, thread, entry_of = shape.spec.columns, block.thread, gram.entry_of
-    at_totals, at_column, at_tile64 = shape.at.totals, shape.at.column, shape.at.tile64
-    at_diagonal = shape.at.diagonal
-    team, in_registers, odd = _team_of(shape), _in_registers(shape), columns | 1
-    factorise_in_team = _factor_in_team_function(shape)
-
-    @cuda.jit(device=True)
-    def factorise(gain, eps):
-        """Write the factor to shared memory; return the least relative pivot.
-
-        See `factorise` of `_kernels.cpu.rows`.
-        """
-        doubles = cuda.shared.array(0, float64)
-        row = cuda.local.array(columns if in_registers else 1, float64)
-        t = thread()
-        if t < team:
-            if t < columns:
-                doubles[u32(at_diagonal + t)] = doubles[u32(at_totals + entry_of(t, t))]
-            for j in range(columns):
-                entry = 0.0
-                if t < columns:
-                    entry = doubles[u32(at_totals + entry_of(t, j))]
-                if in_registers:
-                    row[j] = entry
-                elif t < columns:
-                    doubles[u32(at_tile64 + t * odd + j)] = entry
-            if in_registers:
-                factorise_in_team(row, 0, t, gain, eps)
-            else:
-                factorise_in_team(doubles, at_tile64 + t * odd, t, gain, eps)
-        cuda.syncthreads()
-        return doubles[u32(at_column)]
-
-    return factorise
-
-
-def _factor_in_team_function(shape: Shape) -> Any:
-    spec, columns, batch, padded = shape.spec, shape.spec.columns, shape.spec.batch, shape.padded
-    norm, skipped, centred = spec.norm, spec.skipped, spec.centred
-    kind, number = spec.kind, spec.number
-    at_diagonal, at_column, at_twin = shape.at.diagonal, shape.at.column, shape.at.twin
-    at_factor = shape.at.factor
-    team = _team_functions(shape)
-    meet_team, centre, allow = team.meet, team.centre, team.allow
-    eliminate = (_eliminate_in_registers if _in_registers(shape) else _eliminate)(shape, team)
-
-    @cuda.jit(device=True)
-    def factorise_in_team(row, at, t, gain, eps):
-        """Write the factor of the covariance whose rows the threads own, and the least pivot."""
-        doubles = cuda.shared.array(0, float64)
-        whole = cuda.shared.array(0, int64)
-        numbers = cuda.shared.array(0, kind)
-        entry = 0.0
+    See `factorise` of `_kernels.cpu.rows`.
+    """
+    doubles = cuda.shared.array(0, float64)
+    row = cuda.local.array(columns if in_registers else 1, float64)
+    t = thread()
+    if t < team:
         if t < columns:
-            entry = doubles[u32(at_diagonal + t)]
-        if centred:
-            entry = centre(row, at, t)
-        meet_team()
-        allowed = allow(row, at, t, entry)
-        scale = gain
-        if norm != NORM_NONE and not skipped and eps == 0.0:
-            largest = 0.0
-            for i in range(columns):
-                entry = doubles[u32(at_column + i)]
-                largest = entry if entry > largest else largest
-            scale = scale_of((largest,))
-        meet_team()
-        own = eliminate(row, at, t, scale, 0.0)
-        # Copy rows of the factor for copies of samples, so that copies stay copies at every depth.
-        meet_team()
-        if t < columns:
-            relative = own / allowed if own > 0.0 else 0.0
-            doubles[u32(at_diagonal + t)] = relative
-            twin = np.uint32(whole[u32(at_twin + t)])
-            # Neither a copy nor the last sample of a centred batch has a pivot.
-            if twin != t or (centred and (t + 1) % batch == 0):
-                relative = 1.0
-            doubles[u32(at_column + t)] = relative
-            if twin != t:
-                for k in range(t + 1):
-                    numbers[u32(at_factor + k * padded + t)] = (
-                        numbers[u32(at_factor + k * padded + twin)] if k <= twin else number(0.0)
-                    )
-        meet_team()
-        if t == 0:
-            least = 1.0
-            for k in range(columns):
-                relative = doubles[u32(at_column + k)]
-                least = relative if relative < least else least
-            doubles[u32(at_column)] = least
-
-    return factorise_in_team
-
-
-def _eliminate(shape: Shape, team: _Team) -> Any:
-    """Return the function that factors a matrix in shared memory."""
-    columns, padded, kind, number = (
-        shape.spec.columns, shape.padded, shape.spec.kind, shape.spec.number,
-    )  # fmt: skip
-    helpers, odd, meet_team = _team_of(shape) // columns, columns | 1, team.meet
-    at_diagonal, at_column = shape.at.diagonal, shape.at.column
-    at_factor, at_tile64 = shape.at.factor, shape.at.tile64
-
-    @cuda.jit(device=True)
-    def eliminate(row, at, t, scale, own):
-        """Write the factor; return the pivot of the thread's row, or `own` if it is singular."""
-        doubles = cuda.shared.array(0, float64)
-        numbers = cuda.shared.array(0, kind)
-        for k in range(columns):
-            # Steps use two places in turns, so that no thread overwrites a value before another
-            # has read it.
-            at_step = at_column + k % 2 * columns
+            doubles[u32(at_diagonal + t)] = doubles[u32(at_totals + entry_of(t, t))]
+        for j in range(columns):
             entry = 0.0
-            if k <= t < columns:
-                entry = row[u32(at + k)]
             if t < columns:
-                doubles[u32(at_step + t)] = entry
-            meet_team()
-            pivot = doubles[u32(at_step + k)]
-            regular = pivot > doubles[u32(at_diagonal + k)]
-            inverse = inverse_root64(pivot) if regular else 0.0
-            own = pivot if t == k and regular else own
-            if t < padded:
-                numbers[u32(at_factor + k * padded + t)] = number(scale * (entry * inverse))
-            if t < helpers * columns:
-                # All threads of the team update rows, several of them per row.  The thread
-                # that updates the next entry of a row is its owner, who reads it before the
-                # next wait.
-                i = t % columns
-                other, at_row = doubles[u32(at_step + i)] * inverse, at_tile64 + i * odd
-                other *= inverse
-                for j in range(k + 1 + t // columns, i + 1, helpers):
-                    row[u32(at_row + j)] -= other * doubles[u32(at_step + j)]
-        return own
-
-    return eliminate
+                entry = doubles[u32(at_totals + entry_of(t, j))]
+            if in_registers:
+                row[j] = entry
+            elif t < columns:
+                doubles[u32(at_tile64 + t * (columns | 1) + j)] = entry
+        if in_registers:
+            factorise_in_team(row, 0, t, gain, eps)
+        else:
+            factorise_in_team(doubles, at_tile64 + t * (columns | 1), t, gain, eps)
+    cuda.syncthreads()
+    return doubles[u32(at_column)]
 
 
-def _eliminate_in_registers(shape: Shape, team: _Team) -> Any:
-    """Return the function that factors a matrix whose rows are in registers.
+def factorise_in_team(row, at, t, gain, eps):
+    """Write the factor of the covariance whose rows the threads own, and the least pivot."""
+    doubles = cuda.shared.array(0, float64)
+    whole = cuda.shared.array(0, int64)
+    numbers = cuda.shared.array(0, kind)
+    entry = 0.0
+    if t < columns:
+        entry = doubles[u32(at_diagonal + t)]
+    if centred:
+        entry = centre(row, at, t)
+    meet_team()
+    allowed = allow(row, at, t, entry)
+    scale = gain
+    if norm != NORM_NONE and not skipped and eps == 0.0:
+        largest = 0.0
+        for i in range(columns):
+            entry = doubles[u32(at_column + i)]
+            largest = entry if entry > largest else largest
+        scale = scale_of((largest,))
+    meet_team()
+    own = eliminate_first(row, t, scale, 0.0) if in_registers else eliminate(row, at, t, scale)
+    # Copy rows of the factor for copies of samples, so that copies stay copies at every depth.
+    meet_team()
+    if t < columns:
+        relative = own / allowed if own > 0.0 else 0.0
+        doubles[u32(at_diagonal + t)] = relative
+        twin = np.uint32(whole[u32(at_twin + t)])
+        # Neither a copy nor the last sample of a centred batch has a pivot.
+        if twin != t or (centred and (t + 1) % batch == 0):
+            relative = 1.0
+        doubles[u32(at_column + t)] = relative
+        if twin != t:
+            for k in range(t + 1):
+                numbers[u32(at_factor + k * padded + t)] = (
+                    numbers[u32(at_factor + k * padded + twin)] if k <= twin else number(0.0)
+                )
+    meet_team()
+    if t == 0:
+        least = 1.0
+        for k in range(columns):
+            relative = doubles[u32(at_column + k)]
+            least = relative if relative < least else least
+        doubles[u32(at_column)] = least
+
+
+def eliminate(row, at, t, scale):
+    """Write the factor; return the pivot of the thread's row, or 0 if it is singular."""
+    own = 0.0
+    doubles = cuda.shared.array(0, float64)
+    numbers = cuda.shared.array(0, kind)
+    for k in range(columns):
+        # Steps use two places in turns, so that no thread overwrites a value before another
+        # has read it.
+        at_step = at_column + k % 2 * columns
+        entry = 0.0
+        if k <= t < columns:
+            entry = row[u32(at + k)]
+        if t < columns:
+            doubles[u32(at_step + t)] = entry
+        meet_team()
+        pivot = doubles[u32(at_step + k)]
+        regular = pivot > doubles[u32(at_diagonal + k)]
+        inverse = inverse_root64(pivot) if regular else 0.0
+        own = pivot if t == k and regular else own
+        if t < padded:
+            numbers[u32(at_factor + k * padded + t)] = number(scale * (entry * inverse))
+        if t < team // columns * columns:
+            # All threads of the team update rows, several of them per row.  The thread
+            # that updates the next entry of a row is its owner, who reads it before the
+            # next wait.
+            i = t % columns
+            other, at_row = doubles[u32(at_step + i)] * inverse, at_tile64 + i * (columns | 1)
+            other *= inverse
+            for j in range(k + 1 + t // columns, i + 1, team // columns):
+                row[u32(at_row + j)] -= other * doubles[u32(at_step + j)]
+    return own
+
+
+@cache
+def steps_of(order: int) -> Callable[..., float]:
+    """Return the function `eliminate_first`, which factors a matrix of an order in registers.
 
     It calls a function for each step.  So the number of a step is a constant, as indices of arrays
     in registers have to be.
     """
-
-    @cuda.jit(device=True)
-    def eliminate(row, at, t, scale, own):
-        """Return the pivot that the steps before have found."""
-        return own
-
-    for k in reversed(range(shape.spec.columns)):
-        eliminate = _step_in_registers(shape, team, k, eliminate)
+    eliminate = _leave
+    for k in reversed(range(order)):
+        eliminate = _step(k, eliminate)
     return eliminate
 
 
-def _step_in_registers(shape: Shape, team: _Team, k: int, eliminate_others: Any) -> Any:
-    columns, padded, kind, number = (
-        shape.spec.columns, shape.padded, shape.spec.kind, shape.spec.number,
-    )  # fmt: skip
-    at_pivot, meet_team = shape.at.diagonal + k, team.meet
-    at_factor = shape.at.factor + k * padded
-    # Steps use two places in turns, so that no thread overwrites a value before another has read
-    # it.
-    at_step, following = shape.at.column + k % 2 * columns, k + 1
+def _leave(row, t, scale, own):
+    """Return the pivot that the steps before have found."""
+    return own
 
-    @cuda.jit(device=True)
-    def eliminate(row, at, t, scale, own):
+
+def _step(k: int, eliminate_others: Callable[..., float]) -> Callable[..., float]:
+    following = k + 1
+
+    def eliminate(row, t, scale, own):
         """Write the factor; return the pivot of the thread's row, or `own` if it is singular."""
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
+        # As in `eliminate`, steps use two places in turns.
+        at_step = at_column + k % 2 * columns
         entry = row[k] if k <= t < columns else 0.0
         if t < columns:
             doubles[u32(at_step + t)] = entry
         meet_team()
         pivot = doubles[u32(at_step + k)]
-        regular = pivot > doubles[u32(at_pivot)]
+        regular = pivot > doubles[u32(at_diagonal + k)]
         own = pivot if t == k and regular else own
         inverse = inverse_root64(pivot) if regular else 0.0
         entry *= inverse
         if t < padded:
-            numbers[u32(at_factor + t)] = number(scale * entry)
+            numbers[u32(at_factor + k * padded + t)] = number(scale * entry)
         entry *= inverse
         for j in range(following, columns):
             row[j] -= entry * doubles[u32(at_step + j)]
-        return eliminate_others(row, at, t, scale, own)
+        return eliminate_others(row, t, scale, own)
 
     return eliminate
 
 
-class _Team(NamedTuple):
-    """Device functions of the threads that factor a matrix together."""
+def meet_team():
+    """Wait for the team."""
+    if team < threads:
+        cuda.syncwarp()
+    else:
+        cuda.syncthreads()
 
-    meet: Any
-    centre: Any
-    allow: Any
 
+def centre(row, at, t):
+    """Centre the Gram matrix like `scalar.centre`; return the thread's diagonal entry.
 
-def _team_functions(shape: Shape) -> _Team:
-    columns, batch, inputs = shape.spec.columns, shape.spec.batch, shape.spec.inputs
-    threads, centred = shape.threads, shape.spec.centred
-    team = _team_of(shape)
-    at_diagonal, at_column, at_twin = shape.at.diagonal, shape.at.column, shape.at.twin
-    at_means, at_grand, units = shape.at.means, shape.at.grand, PIVOT_UNITS
-
-    @cuda.jit(device=True)
-    def meet_team():
-        """Wait for the team."""
-        if team < threads:
-            cuda.syncwarp()
-        else:
-            cuda.syncthreads()
-
-    @cuda.jit(device=True)
-    def centre(row, at, t):
-        """Centre the Gram matrix like `scalar.centre`; return the thread's diagonal entry.
-
-        By symmetry, a row is a column.
-        """
-        doubles = cuda.shared.array(0, float64)
-        if t < columns:
-            for h in range(inputs):
-                mean = 0.0
-                for i in range(h * batch, (h + 1) * batch):
-                    mean += row[u32(at + i)]
-                doubles[u32(at_means + h * columns + t)] = mean / batch
-        meet_team()
-        item = t
-        while item < inputs * inputs:
-            g, h = item // inputs, item % inputs
+    By symmetry, a row is a column.
+    """
+    doubles = cuda.shared.array(0, float64)
+    if t < columns:
+        for h in range(inputs):
             mean = 0.0
-            for j in range(g * batch, (g + 1) * batch):
-                mean += doubles[u32(at_means + h * columns + j)]
-            doubles[u32(at_grand + item)] = mean / batch
-            item = np.uint32(item + team)
-        meet_team()
-        entry = 0.0
-        if t < columns:
-            g = t // batch
-            mean = doubles[u32(at_means + g * columns + t)]
-            grand = doubles[u32(at_grand + g * inputs + g)]
-            entry = (doubles[u32(at_diagonal + t)] - (mean + mean)) + grand
-            for h in range(inputs):
-                own = doubles[u32(at_means + h * columns + t)]
-                grand = doubles[u32(at_grand + g * inputs + h)]
-                for j in range(h * batch, (h + 1) * batch):
-                    # Add the two means first, so that the result is symmetric to the bit.
-                    means = own + doubles[u32(at_means + g * columns + j)]
-                    row[u32(at + j)] = (row[u32(at + j)] - means) + grand
-        return entry
-
-    @cuda.jit(device=True)
-    def allow(row, at, t, of_own):
-        """Return the scale against which a pivot counts as zero; note copies of samples.
-
-        `of_own` is the thread's diagonal entry of the covariance.
-        """
-        doubles = cuda.shared.array(0, float64)
-        whole = cuda.shared.array(0, int64)
-        allowed = 0.0
-        if t < columns:
-            allowed = doubles[u32(at_diagonal + t)]
-            if centred:
-                first = t // batch * batch
-                mean = 0.0
-                for j in range(batch):
-                    mean += doubles[u32(at_diagonal + first + j)]
-                allowed = max(allowed, mean / batch)
-                # The other samples determine the last one of a batch, so its pivot is zero.
-                if t == first + batch - 1:
-                    allowed = np.inf
-            doubles[u32(at_column + t)] = of_own
-        meet_team()
-        if t < columns:
-            twin = t
-            for i in range(columns):
-                j = columns - 1 - i
-                same = row[u32(at + j)] == of_own and doubles[u32(at_column + j)] == of_own
-                twin = np.uint32(j) if same and j < t else twin
-            whole[u32(at_twin + t)] = twin
-            # A pivot up to this counts as zero.
-            doubles[u32(at_diagonal + t)] = units * columns * allowed if twin == t else np.inf
-        meet_team()
-        return allowed
-
-    return _Team(meet_team, centre, allow)
+            for i in range(h * batch, (h + 1) * batch):
+                mean += row[u32(at + i)]
+            doubles[u32(at_means + h * columns + t)] = mean / batch
+    meet_team()
+    item = t
+    while item < inputs * inputs:
+        g, h = item // inputs, item % inputs
+        mean = 0.0
+        for j in range(g * batch, (g + 1) * batch):
+            mean += doubles[u32(at_means + h * columns + j)]
+        doubles[u32(at_grand + item)] = mean / batch
+        item = np.uint32(item + team)
+    meet_team()
+    entry = 0.0
+    if t < columns:
+        g = t // batch
+        mean = doubles[u32(at_means + g * columns + t)]
+        grand = doubles[u32(at_grand + g * inputs + g)]
+        entry = (doubles[u32(at_diagonal + t)] - (mean + mean)) + grand
+        for h in range(inputs):
+            own = doubles[u32(at_means + h * columns + t)]
+            grand = doubles[u32(at_grand + g * inputs + h)]
+            for j in range(h * batch, (h + 1) * batch):
+                # Add the two means first, so that the result is symmetric to the bit.
+                means = own + doubles[u32(at_means + g * columns + j)]
+                row[u32(at + j)] = (row[u32(at + j)] - means) + grand
+    return entry
 
 
-def _team_of(shape: Shape) -> int:
-    """Return the number of threads that factor a matrix together."""
-    return WARP if shape.spec.columns <= MOST_OF_WARP and not SIMULATED else shape.threads
+def allow(row, at, t, of_own):
+    """Return the scale against which a pivot counts as zero; note copies of samples.
 
-
-def _in_registers(shape: Shape) -> bool:
-    """Whether each thread keeps its row of the matrix in registers."""
-    return shape.spec.columns <= MOST_OF_REGISTERS
+    `of_own` is the thread's diagonal entry of the covariance.
+    """
+    doubles = cuda.shared.array(0, float64)
+    whole = cuda.shared.array(0, int64)
+    allowed = 0.0
+    if t < columns:
+        allowed = doubles[u32(at_diagonal + t)]
+        if centred:
+            first = t // batch * batch
+            mean = 0.0
+            for j in range(batch):
+                mean += doubles[u32(at_diagonal + first + j)]
+            allowed = max(allowed, mean / batch)
+            # The other samples determine the last one of a batch, so its pivot is zero.
+            if t == first + batch - 1:
+                allowed = np.inf
+        doubles[u32(at_column + t)] = of_own
+    meet_team()
+    if t < columns:
+        twin = t
+        for i in range(columns):
+            j = columns - 1 - i
+            same = row[u32(at + j)] == of_own and doubles[u32(at_column + j)] == of_own
+            twin = np.uint32(j) if same and j < t else twin
+        whole[u32(at_twin + t)] = twin
+        # A pivot up to this counts as zero.
+        doubles[u32(at_diagonal + t)] = PIVOT_UNITS * columns * allowed if twin == t else np.inf
+    meet_team()
+    return allowed

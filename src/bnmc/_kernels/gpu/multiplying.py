@@ -6,113 +6,93 @@ Weights are random numbers.  Those of a few elements of each row exist at a time
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.gpu.block import Block
+from bnmc._kernels.gpu.block import thread
+from bnmc._kernels.gpu.constants import (
+    accumulators, at_multiplied, at_shares, at_tile, at_weights, chunk, columns, draw_weights,
+    elements, groups, kind, number, padded, per_round, quads, share_line, shares, stride, threads,
+    tile_rows,
+)  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.numbers import normals32, normals64, signs, uniforms32, uniforms64
-from bnmc._kernels.gpu.shape import Shape, Spec, u32
+from bnmc._kernels.gpu.shape import u32
 
 
-def multiply_function(shape: Shape, block: Block) -> Any:
-    """Return the device function `multiply_tile`."""
-    # `multiply_tile` is long because `acc` must stay in registers: passing it to further device
-    # functions changed the compiled instructions.
-    columns, kind, number = shape.spec.columns, shape.spec.kind, shape.spec.number
-    threads, thread, draw_weights = shape.threads, block.thread, weights_of(shape.spec)
-    quads, groups, chunk, padded = shape.quads, shape.groups, shape.chunk, shape.padded
-    tile_rows, elements, shares = shape.tile_rows, shape.elements, shape.shares
-    stride, share_line, per_round = shape.stride, shape.share_line, shape.per_round
-    accumulators, at_tile, at_weights = shape.accumulators, shape.at.tile, shape.at.weights
-    at_multiplied, at_shares = shape.at.multiplied, shape.at.shares
-
-    @cuda.jit(device=True)
-    def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
-        """Write rows W a of the tile."""
-        numbers = cuda.shared.array(0, kind)
-        acc = cuda.local.array(accumulators, kind)
-        t = thread()
-        q, g, s = t % quads, t // quads % groups, t // (quads * groups)
-        quad, own = np.uint32(first_row // 4 + q), t // quads
-        for c in range(accumulators):
-            acc[c] = number(0.0)
-        if groups == 1:
-            multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
-        # If there are several groups, a thread of each needs the same weights, so the weights of a
-        # few elements are in shared memory.
-        for first in range(0, width if groups > 1 else 0, elements):
-            w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
-            at = at_weights + own * tile_rows + q
-            numbers[u32(at)] = w0
-            numbers[u32(at + quads)] = w1
-            numbers[u32(at + 2 * quads)] = w2
-            numbers[u32(at + 3 * quads)] = w3
-            for item in range(t, elements * padded, threads):
-                element, i = first + item // padded, item % padded
-                value = number(0.0)
-                if element < width and i < columns:
-                    value = a[element, i]
-                numbers[u32(at_multiplied + item)] = value
-            cuda.syncthreads()
-            for element in range(s, elements, shares):
-                at = at_weights + element * tile_rows + q
-                z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
-                z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
-                of_a = at_multiplied + element * padded + g * chunk
-                for c in range(chunk):
-                    entry = numbers[u32(of_a + c)]
-                    acc[4 * c] += entry * z0
-                    acc[4 * c + 1] += entry * z1
-                    acc[4 * c + 2] += entry * z2
-                    acc[4 * c + 3] += entry * z3
-            cuda.syncthreads()
-        # Add the shares of all threads, a few columns at a time.
-        scale = number(gain / sqrt(np.float64(width)))
-        for first in range(0, chunk, per_round):
-            # A constant index keeps the accumulators in registers.
+# `multiply_tile` is long because `acc` must stay in registers: passing it to further device
+# functions changed the compiled instructions.
+def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
+    """Write rows W a of the tile."""
+    numbers = cuda.shared.array(0, kind)
+    acc = cuda.local.array(accumulators, kind)
+    t = thread()
+    q, g, s = t % quads, t // quads % groups, t // (quads * groups)
+    quad, own = np.uint32(first_row // 4 + q), t // quads
+    for c in range(accumulators):
+        acc[c] = number(0.0)
+    if groups == 1:
+        multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
+    # If there are several groups, a thread of each needs the same weights, so the weights of a
+    # few elements are in shared memory.
+    for first in range(0, width if groups > 1 else 0, elements):
+        w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
+        at = at_weights + own * tile_rows + q
+        numbers[u32(at)] = w0
+        numbers[u32(at + quads)] = w1
+        numbers[u32(at + 2 * quads)] = w2
+        numbers[u32(at + 3 * quads)] = w3
+        for item in range(t, elements * padded, threads):
+            element, i = first + item // padded, item % padded
+            value = number(0.0)
+            if element < width and i < columns:
+                value = a[element, i]
+            numbers[u32(at_multiplied + item)] = value
+        cuda.syncthreads()
+        for element in range(s, elements, shares):
+            at = at_weights + element * tile_rows + q
+            z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
+            z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
+            of_a = at_multiplied + element * padded + g * chunk
             for c in range(chunk):
-                if first <= c < first + per_round:
-                    for j in range(4):
-                        numbers[u32(at_shares + (4 * (c - first) + j) * share_line + t)] = acc[
-                            4 * c + j
-                        ]
-            cuda.syncthreads()
-            for item in range(t, 4 * per_round * quads * groups, threads):
-                place = item % (quads * groups)
-                line = item // (quads * groups)
-                total = number(0.0)
-                for share in range(shares):
-                    at = at_shares + line * share_line + share * quads * groups + place
-                    total += numbers[u32(at)]
-                c = first + line // 4
-                i = place // quads * chunk + c
-                if c < chunk and i < columns:
-                    at = at_tile + i * stride + line % 4 * quads + place % quads
-                    numbers[u32(at)] = total * scale
-            cuda.syncthreads()
-
-    @cuda.jit(device=True)
-    def multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
-        """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
-        for element in range(own, width, elements):
-            w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)
-            for c in range(columns):
-                entry = a[u32(element), c]
-                acc[4 * c] += entry * w0
-                acc[4 * c + 1] += entry * w1
-                acc[4 * c + 2] += entry * w2
-                acc[4 * c + 3] += entry * w3
-
-    return multiply_tile
+                entry = numbers[u32(of_a + c)]
+                acc[4 * c] += entry * z0
+                acc[4 * c + 1] += entry * z1
+                acc[4 * c + 2] += entry * z2
+                acc[4 * c + 3] += entry * z3
+        cuda.syncthreads()
+    # Add the shares of all threads, a few columns at a time.
+    scale = number(gain / sqrt(np.float64(width)))
+    for first in range(0, chunk, per_round):
+        # A constant index keeps the accumulators in registers.
+        for c in range(chunk):
+            if first <= c < first + per_round:
+                for j in range(4):
+                    numbers[u32(at_shares + (4 * (c - first) + j) * share_line + t)] = acc[
+                        4 * c + j
+                    ]
+        cuda.syncthreads()
+        for item in range(t, 4 * per_round * quads * groups, threads):
+            place = item % (quads * groups)
+            row = item // (quads * groups)
+            total = number(0.0)
+            for share in range(shares):
+                at = at_shares + row * share_line + share * quads * groups + place
+                total += numbers[u32(at)]
+            c = first + row // 4
+            i = place // quads * chunk + c
+            if c < chunk and i < columns:
+                at = at_tile + i * stride + row % 4 * quads + place % quads
+                numbers[u32(at)] = total * scale
+        cuda.syncthreads()
 
 
-def weights_of(spec: Spec) -> Any:
-    """Return the device function of the weights of a quad."""
-    of_each_law = (
-        normals32 if spec.single else normals64,
-        uniforms32 if spec.single else uniforms64,
-        signs,
-    )
-    return of_each_law[spec.weights]
+def multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
+    """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
+    for element in range(own, width, elements):
+        w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)
+        for c in range(columns):
+            entry = a[u32(element), c]
+            acc[4 * c] += entry * w0
+            acc[4 * c + 1] += entry * w1
+            acc[4 * c + 2] += entry * w2
+            acc[4 * c + 3] += entry * w3

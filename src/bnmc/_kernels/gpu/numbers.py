@@ -7,18 +7,12 @@ from math import ldexp
 import numpy as np
 
 from bnmc._kernels.gpu.box_muller import radius32, sincos32
-from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.scalars import (
-    philox4x32,
-    radius64,
-    sincos64,
-    uniform32,
-    uniform64,
-)
 from bnmc._kernels.scalar.codes import SECOND_WORD, SQRT3
+from bnmc._kernels.scalar.normal import radius64, sincos64, uniform64
+from bnmc._kernels.scalar.normal import uniform_32 as uniform32
+from bnmc._kernels.scalar.philox import philox4x32
 
 
-@cuda.jit(device=True)
 def normals32_of(w0, w1, w2, w3):
     """Return the four float32 normals of four words."""
     radius_a, radius_b = radius32(w0), radius32(w2)
@@ -27,7 +21,6 @@ def normals32_of(w0, w1, w2, w3):
     return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
 
 
-@cuda.jit(device=True)
 def normals64_of(w0, w1, w2, w3, v0, v1, v2, v3):
     """Return the four float64 normals of four words and four further ones."""
     radius_a, radius_b = radius64(w0, v0), radius64(w2, v2)
@@ -36,14 +29,12 @@ def normals64_of(w0, w1, w2, w3, v0, v1, v2, v3):
     return radius_a * sine_a, radius_a * cosine_a, radius_b * sine_b, radius_b * cosine_b
 
 
-@cuda.jit(device=True)
 def normals32(element, quad, layer, stream, k0, k1):
     """Return the float32 normals of one element of the four rows of a quad."""
     w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, k0, k1)
     return normals32_of(w0, w1, w2, w3)
 
 
-@cuda.jit(device=True)
 def normals64(element, quad, layer, stream, k0, k1):
     """Return the float64 normals of one element of the four rows of a quad."""
     second = np.uint32(stream | SECOND_WORD)
@@ -52,7 +43,6 @@ def normals64(element, quad, layer, stream, k0, k1):
     return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
 
 
-@cuda.jit(device=True)
 def uniforms32(element, quad, layer, stream, k0, k1):
     """Return float32 numbers like `normals32`, uniform on (-sqrt 3, sqrt 3)."""
     width, half = np.float32(2.0 * SQRT3), np.float32(0.5)
@@ -65,7 +55,6 @@ def uniforms32(element, quad, layer, stream, k0, k1):
     )
 
 
-@cuda.jit(device=True)
 def uniforms64(element, quad, layer, stream, k0, k1):
     """Return float64 numbers like `normals64`, uniform on (-sqrt 3, sqrt 3)."""
     width = 2.0 * SQRT3
@@ -80,7 +69,6 @@ def uniforms64(element, quad, layer, stream, k0, k1):
     )
 
 
-@cuda.jit(device=True)
 def signs(element, quad, layer, stream, k0, k1):
     """Return float32 numbers like `normals32`, -1 or 1 with probability 1/2 each."""
     half = np.uint32(0x80000000)
@@ -93,8 +81,7 @@ def signs(element, quad, layer, stream, k0, k1):
     )
 
 
-@cuda.jit(device=True)
-def scaled(value, exponent):
+def times_power(value, exponent):
     """Return value * 2**exponent: infinity on overflow, zero on underflow."""
     while exponent > 1000:
         value *= 2.0**1000

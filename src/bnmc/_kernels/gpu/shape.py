@@ -24,8 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float32, float64
 
-from bnmc._kernels.gpu.device import SIMULATED
-from bnmc._kernels.scalar.codes import GAUSSIAN, NORM_CENTRED
+from bnmc._kernels.compiling import Sigma
+from bnmc._kernels.gpu.device import SIMULATED, inverse_root32, inverse_root64
+from bnmc._kernels.gpu.numbers import normals32, normals64, signs, uniforms32, uniforms64
+from bnmc._kernels.scalar.codes import (
+    ACTIVATION_FIRST,
+    GAUSSIAN,
+    NORM_CENTRED,
+    NORM_FIRST,
+    NORM_IN_BRANCH,
+)
 
 # Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, given, or
 # kept by the first of two passes.
@@ -56,6 +64,21 @@ VECTOR, MOST_VECTORS = 16, 9
 #: Largest number of threads that add the sums of one vector.
 MOST_PARTS = 32
 
+#: Columns of the largest matrix that one warp factors, and of the largest matrix whose rows are in
+#: registers meanwhile.
+MOST_OF_WARP, MOST_OF_REGISTERS = 32, 16
+#: Largest edge of the square of products of two tiles that a thread sums.  The shares of all
+#: threads then fit in a tile.
+MOST_EDGE_OF_CROSS = 4
+
+#: Largest numbers of registers of a thread.  With 256 threads of 128 registers, a multiprocessor
+#: runs two blocks; with 80 registers, enough if a thread accumulates few numbers, it runs three.
+MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
+#: The same if weights are multiplied by threads that have all columns.
+REGISTERS_OF_WEIGHTS = 144
+#: Bytes of shared memory of a multiprocessor.
+SHARED_OF_PROCESSOR = 226 * 1024
+
 # The type of every index into shared memory, so that the compiler computes it in 32 bits and
 # without a test for negative numbers.
 u32 = np.uintp
@@ -79,7 +102,7 @@ class Spec(NamedTuple):
     batch: int
     norm: int
     skipped: bool  # whether there is a skip connection
-    kept: bool  # whether activations are written to global memory
+    keeps_rows: bool  # whether activations are written to global memory
     dtype: str  # of rows
     digest: str  # of the activation, a key of `Sigma.known`
     source: int = DRAWN
@@ -105,9 +128,60 @@ class Spec(NamedTuple):
         return self.norm == NORM_CENTRED
 
     @property
-    def needs_moments(self) -> bool:
-        """Whether a pass over the rows sums the moments of the samples."""
+    def row_norm(self) -> int:
+        """The norm over the batch of each row of a tile."""
+        return self.norm if self.passing is None else self.passing.norm
+
+    @property
+    def subtracts_mean(self) -> bool:
+        """Whether that norm subtracts the mean of a row.
+
+        Rows drawn with the covariance P G P are centred already.  With a skip connection the mean
+        is subtracted nevertheless, since rounding errors would add up over layers.
+        """
+        is_centred = self.skipped or self.source != DRAWN or self.passing is not None
+        return self.row_norm == NORM_CENTRED and is_centred
+
+    @property
+    def over_features(self) -> bool:
+        """Whether there is a norm over the features, so that a pass sums moments of the samples."""
         return self.passing is not None and self.passing.over_features
+
+    @property
+    def features_centred(self) -> bool:
+        """Whether the norm over the features subtracts the mean."""
+        return self.passing is not None and self.passing.centred
+
+    @property
+    def order(self) -> int:
+        """The order of norm and activation."""
+        return NORM_FIRST if self.passing is None else self.passing.order
+
+    @property
+    def norm_first(self) -> bool:
+        """Whether the state of a residual chain is the normalized one."""
+        return self.order == NORM_FIRST
+
+    @property
+    def norm_in_branch(self) -> bool:
+        """Whether the norm is inside the branch of a residual chain."""
+        return self.order == NORM_IN_BRANCH
+
+    @property
+    def activates_first(self) -> bool:
+        """Whether the activation comes before the norm."""
+        return self.order == ACTIVATION_FIRST
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether weights are multiplied, and a bias is added."""
+        bias = NO_BIAS if self.passing is None else self.passing.bias
+        return self.source == MULTIPLIED and bias != NO_BIAS
+
+    @property
+    def is_convolved(self) -> bool:
+        """Whether the weights have several taps."""
+        return self.passing is not None and self.passing.is_convolved
 
     @property
     def single(self) -> bool:
@@ -123,6 +197,45 @@ class Spec(NamedTuple):
     def number(self) -> Any:
         """NumPy's type of the numbers of rows."""
         return np.float32 if self.single else np.float64
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of rows."""
+        return 2.0**-23 if self.single else 2.0**-52
+
+    @property
+    def sigma(self) -> Any:
+        """The activation."""
+        return Sigma.known[self.digest].functions[self.dtype]
+
+    @property
+    def derivative(self) -> Any:
+        """The derivative of the activation, or None."""
+        return Sigma.known[self.slope].functions[self.dtype] if self.slope else None
+
+    @property
+    def inverse_root(self) -> Any:
+        """The function 1 / sqrt(x)."""
+        return inverse_root32 if self.single else inverse_root64
+
+    @property
+    def draw_normals(self) -> Any:
+        """The function of the normals of a quad."""
+        return normals32 if self.single or self.narrow else normals64
+
+    @property
+    def draw_weights(self) -> Any:
+        """The function of the weights of a quad."""
+        if self.single:
+            return (normals32, uniforms32, signs)[self.weights]
+        return (normals64, uniforms64, signs)[self.weights]
+
+    @property
+    def draw_biases(self) -> Any:
+        """The function of the biases of a quad."""
+        if self.passing is not None and self.passing.bias == UNIFORM_BIAS:
+            return uniforms32 if self.single else uniforms64
+        return normals32 if self.single else normals64
 
 
 class Places(NamedTuple):
@@ -218,6 +331,11 @@ class Shape:
         return 4 * self.quads
 
     @property
+    def per_square(self) -> int:
+        """Entries of a square."""
+        return self.edge**2
+
+    @property
     def squares(self) -> int:
         """Pairs of classes."""
         return _squares(self.classes)
@@ -257,6 +375,48 @@ class Shape:
         """Columns whose shares of products are added at once."""
         # Few enough that 16 columns in float32 fit into 163 KiB of shared memory.
         return min(4 if self.groups == 1 else 8, self.chunk)
+
+    @property
+    def team(self) -> int:
+        """Threads that factor a matrix together."""
+        is_warp = self.spec.columns <= MOST_OF_WARP and not SIMULATED
+        return WARP if is_warp else self.threads
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether each thread keeps its row of a matrix in registers while it is factored."""
+        return self.spec.columns <= MOST_OF_REGISTERS
+
+    @property
+    def cross_classes(self) -> int:
+        """Classes of columns whose products with one another are summed."""
+        return -(-self.spec.columns // MOST_EDGE_OF_CROSS)
+
+    @property
+    def cross_edge(self) -> int:
+        """Columns of such a class."""
+        return -(-self.spec.columns // self.cross_classes)
+
+    @property
+    def cross_square(self) -> int:
+        """Products of two such classes."""
+        return self.cross_edge**2
+
+    @property
+    def most_registers(self) -> int:
+        """The largest number of registers of a thread of every forward kernel except `layers`."""
+        if self.spec.source == MULTIPLIED and self.groups == 1:
+            return REGISTERS_OF_WEIGHTS
+        if 2 * self.bytes > SHARED_OF_PROCESSOR and self.threads <= 256:
+            # Shared memory has no room for a second block, so one block may have all registers.
+            return 255
+        return MOST_REGISTERS
+
+    @property
+    def registers_of_layers(self) -> int:
+        """The largest number of registers of a thread of the kernel `layers`."""
+        few = self.spec.single and self.accumulators <= FEW_ACCUMULATORS
+        return FEW_REGISTERS if few else self.most_registers
 
     @cached_property
     def at(self) -> Places:
@@ -350,7 +510,7 @@ def _places_of(shape: Shape) -> Places:
     if shape.per_entry > 1:
         partial, flags = flags, flags + shape.per_entry * shape.entries
     moments = flags
-    if spec.needs_moments:
+    if spec.over_features:
         flags += 2 * shape.threads
     twin = flags + 1
     zero = twin + n
@@ -376,3 +536,38 @@ def _places_of(shape: Shape) -> Places:
         totals, diagonal, column, means, grand, units, partial, moments, flags, twin, zero, words,
         factor, tile, tile, multiplied, shares, tile64, end,
     )  # fmt: skip
+
+
+class Room(NamedTuple):
+    """Offsets of a backward pass in shared memory, in numbers of each array's own type."""
+
+    # float64: the pivots of what the layer saw
+    seen: int
+    # The type of rows: the factor of what the layer saw, that of δᵀδ, and `mixing`.
+    factor: int
+    root: int
+    mixing: int
+    first: int
+    second: int
+    delta: int
+    bytes: int
+
+    @property
+    def most_registers(self) -> int:
+        """The largest number of registers of a thread."""
+        # Blocks have at most 128 threads, so that fewer registers would not let more of them run.
+        blocks = max(1, SHARED_OF_PROCESSOR // self.bytes)
+        return MOST_REGISTERS if blocks > 2 else 255
+
+
+def room_of(shape: Shape) -> Room:
+    """Return where the arrays are; the gradient is the tile of `shape`, δᵀδ has its factor."""
+    n, size = shape.spec.columns, np.dtype(shape.spec.dtype).itemsize
+    seen = shape.bytes // 8
+    factor = -(-(seen + n) * 8 // VECTOR) * VECTOR // size
+    mixing = factor + n * shape.padded
+    first = mixing + n * shape.padded
+    tile = shape.cross_classes * shape.cross_edge * shape.stride
+    second = first + tile
+    end = -(-(second + tile) * size // 8) * 8
+    return Room(seen, factor, shape.at.factor, mixing, first, second, shape.at.tile, end)

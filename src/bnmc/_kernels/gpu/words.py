@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from bnmc._kernels.gpu.device import cuda, device_function
 from bnmc._kernels.scalar.philox import (
     HALF,
     LOW,
@@ -21,45 +20,39 @@ from bnmc._kernels.scalar.philox import (
     product,
 )
 
-_product = device_function(product)
 ROUNDS, SHARED = 10, 3
 
 
-@cuda.jit(device=True)
 def high_of(value):
     """Return the upper word of 64 bits."""
     return np.uint32(value >> HALF)
 
 
-@cuda.jit(device=True)
 def low_of(value):
     """Return the lower word of 64 bits."""
     return np.uint32(value & LOW)
 
 
-@cuda.jit(device=True)
 def first_key(k0, rounds):
     """Return the first word of the key after so many rounds."""
     return low_of(np.uint64(np.uint64(k0) + np.uint64(rounds) * WEYL_0))
 
 
-@cuda.jit(device=True)
 def second_key(k1, rounds):
     """Return the second word of the key after so many rounds."""
     return low_of(np.uint64(np.uint64(k1) + np.uint64(rounds) * WEYL_1))
 
 
-@cuda.jit(device=True)
 def words_of_element(element, layer, stream, k0, k1):
     """Return the four words by which an element enters the first three rounds."""
-    p0 = _product(np.uint32(element), MULTIPLIER_0)
-    p1 = _product(np.uint32(layer), MULTIPLIER_1)
+    p0 = product(np.uint32(element), MULTIPLIER_0)
+    p1 = product(np.uint32(layer), MULTIPLIER_1)
     c1 = low_of(p1)
     c2 = np.uint32(high_of(p0) ^ np.uint32(stream) ^ np.uint32(k1))
     c3 = low_of(p0)
-    p1 = _product(c2, MULTIPLIER_1)
+    p1 = product(c2, MULTIPLIER_1)
     c0 = np.uint32(high_of(p1) ^ c1 ^ first_key(k0, 1))
-    p0 = _product(c0, MULTIPLIER_0)
+    p0 = product(c0, MULTIPLIER_0)
     return (
         np.uint32(c3 ^ second_key(k1, 1)),
         np.uint32(low_of(p1) ^ first_key(k0, 2)),
@@ -68,26 +61,24 @@ def words_of_element(element, layer, stream, k0, k1):
     )
 
 
-@cuda.jit(device=True)
 def words_of_quad(quad, layer, k0):
     """Return the two words by which a quad enters the second and the third round."""
-    p1 = _product(np.uint32(layer), MULTIPLIER_1)
+    p1 = product(np.uint32(layer), MULTIPLIER_1)
     c0 = np.uint32(high_of(p1) ^ np.uint32(quad) ^ np.uint32(k0))
-    p0 = _product(c0, MULTIPLIER_0)
+    p0 = product(c0, MULTIPLIER_0)
     return high_of(p0), low_of(p0)
 
 
-@cuda.jit(device=True)
 def finish_words(e0, e1, e2, e3, q0, q1, k0, k1):
     """Return the four words of the block of an element and a quad."""
-    p1 = _product(np.uint32(q0 ^ e0), MULTIPLIER_1)
+    p1 = product(np.uint32(q0 ^ e0), MULTIPLIER_1)
     c0 = np.uint32(high_of(p1) ^ e1)
     c1 = low_of(p1)
     c2 = np.uint32(e2 ^ q1)
     c3 = np.uint32(e3)
     for rounds in range(SHARED, ROUNDS):
-        p0 = _product(c0, MULTIPLIER_0)
-        p1 = _product(c2, MULTIPLIER_1)
+        p0 = product(c0, MULTIPLIER_0)
+        p1 = product(c2, MULTIPLIER_1)
         c0 = np.uint32(high_of(p1) ^ c1 ^ first_key(k0, rounds))
         c1 = low_of(p1)
         c2 = np.uint32(high_of(p0) ^ c3 ^ second_key(k1, rounds))

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.gpu.block import NOT_STOPPED
 from bnmc._kernels.gpu.build import OrthogonalKernels
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import ready
 from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
-from bnmc._kernels.gpu.stops import NOT_STOPPED
 from bnmc._kernels.scalar import codes
 from bnmc.simulation.engine.gpu.passing import Address, Arrays
 

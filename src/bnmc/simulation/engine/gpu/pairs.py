@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
-from bnmc._kernels.gpu.pairs import select_kernel
-from bnmc._kernels.gpu.passes import cover_kernel
+from bnmc._kernels.gpu.pairs import select
+from bnmc._kernels.gpu.passes import cover
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.workers import even_ranges, ranges
@@ -101,11 +101,11 @@ class GpuPairs(Pairs):
         threads = min(MOST_THREADS, 32 * math.ceil(n * n / 32))
         with _room(taps.nbytes + moved.nbytes):
             launch(
-                cover_kernel(), count, threads, 0, 0, grams,
+                cover, count, threads, 0, 0, grams,
                 numba_cuda.to_device(np.ascontiguousarray(taps, np.int64)), bias, covered,
             )  # fmt: skip
             launch(
-                select_kernel(), count, threads, 0, 0, covered, numba_cuda.to_device(moved), grams
+                select, count, threads, 0, 0, covered, numba_cuda.to_device(moved), grams
             )  # fmt: skip
 
     def _run(

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.gpu.block import NOT_STOPPED
 from bnmc._kernels.gpu.build import Kernels
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import launch, ready
-from bnmc._kernels.gpu.passes import cover_kernel, segments_of, unfold_kernel
+from bnmc._kernels.gpu.passes import cover, segments_of, unfold
 from bnmc._kernels.gpu.shape import (
     DRAWN,
     KEPT,
@@ -26,7 +27,6 @@ from bnmc._kernels.gpu.shape import (
     UNIFORM_BIAS,
     Passing,
 )
-from bnmc._kernels.gpu.stops import NOT_STOPPED
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import spec_of
@@ -157,14 +157,14 @@ class GpuPasses:
         if work.covariances is not arrays.grams:
             tasks.append(
                 lambda step, layer, slot: launch(
-                    cover_kernel(), count, THREADS, 0, stream, arrays.grams, self.neighbours,
+                    cover, count, THREADS, 0, stream, arrays.grams, self.neighbours,
                     self.bias_of_covariance, work.covariances,
                 )
             )  # fmt: skip
         if self._is_convolved(source):
             tasks.append(
                 lambda step, layer, slot: launch(
-                    unfold_kernel(), (blocks, count), THREADS, 0, stream, arrays.kept, layer,
+                    unfold, (blocks, count), THREADS, 0, stream, arrays.kept, layer,
                     law.width, self.neighbours, work.factors,
                 )
             )  # fmt: skip

@@ -14,6 +14,13 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import gram_of_rows
+from bnmc._kernels.gpu.block import (
+    NOT_STOPPED,
+    STEP_BITS,
+    STOPPED_FLAT,
+    STOPPED_NOT_FINITE,
+    STOPPED_UNRESOLVED,
+)
 from bnmc._kernels.gpu.build import Kernels, kernels_of, orthogonal_kernels_of
 from bnmc._kernels.gpu.device import (
     cuda as numba_cuda,
@@ -33,13 +40,6 @@ from bnmc._kernels.gpu.shape import (
     MULTIPLIED,
     Spec,
     shape_of,
-)
-from bnmc._kernels.gpu.stops import (
-    NOT_STOPPED,
-    STEP_BITS,
-    STOPPED_FLAT,
-    STOPPED_NOT_FINITE,
-    STOPPED_UNRESOLVED,
 )
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
@@ -326,7 +326,9 @@ class GpuSampler(ScaledSampler):
     ) -> Kernels:
         spec = _spec_of(self.chain, self.columns, norm_of_factor(law), source, dtype)
         kernels = kernels_of(
-            spec._replace(digest=self.sigma.digest, kept=kept or self.keeps_a, narrow=self.narrow)
+            spec._replace(
+                digest=self.sigma.digest, keeps_rows=kept or self.keeps_a, narrow=self.narrow
+            )
         )
         if kernels.shape.bytes > shared_memory():
             raise BackendError(
