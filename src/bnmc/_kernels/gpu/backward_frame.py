@@ -181,10 +181,10 @@ def add_delta(row, width, sums, rows, gradient):
     """Store δ, and add the products of the tiles `first` and `delta`, which are used up."""
     if skipped:
         store(at_delta, row, width, gradient.above)
-    add_products(row, width, gradient.hidden, rows.x, sums)
+    _add_products(row, width, gradient.hidden, rows.x, sums)
 
 
-def add_products(row, width, hidden, x, sums):
+def _add_products(row, width, hidden, x, sums):
     """Add zᵀδ, xᵀδ and δᵀδ."""
     add_cross(at_first, at_delta, at_second, sums, 0)
     if skipped and hidden:

@@ -83,34 +83,34 @@ def solve(right, basis, cross, scale, ratio, stage):
     """
     # The systems of the columns of M do not depend on each other: a thread solves its own.
     for j in range(thread(), columns, threads):
-        solve_column(right, basis, cross, scale, ratio, stage, j)
+        _solve_column(right, basis, cross, scale, ratio, stage, j)
     cuda.syncthreads()
 
 
-def solve_column(right, basis, cross, scale, ratio, stage, j):
-    project_column(right, basis, ratio, stage, j)
-    mix_column(right, basis, cross, scale, ratio, stage, j)
+def _solve_column(right, basis, cross, scale, ratio, stage, j):
+    _project_column(right, basis, ratio, stage, j)
+    _mix_column(right, basis, cross, scale, ratio, stage, j)
 
 
 def project(right, basis, ratio, stage):
     """Turn aᵀZ / width into F⁻¹ P aᵀZ / width, in the rows of samples with a column of F."""
     for j in range(thread(), columns, threads):
-        project_column(right, basis, ratio, stage, j)
+        _project_column(right, basis, ratio, stage, j)
     cuda.syncthreads()
 
 
 def mix(right, basis, cross, scale, ratio, stage):
     """Turn the matrix of `project` into M."""
     for j in range(thread(), columns, threads):
-        mix_column(right, basis, cross, scale, ratio, stage, j)
+        _mix_column(right, basis, cross, scale, ratio, stage, j)
     cuda.syncthreads()
 
 
-def project_column(right, basis, ratio, stage, j):
+def _project_column(right, basis, ratio, stage, j):
     for i in range(columns):
         right[i, j] *= ratio[i]
     if centred and stage != READOUT:
-        subtract_means(right, j)
+        _subtract_means(right, j)
     for i in range(columns):
         if basis[i, i] != 0.0:
             value = right[i, j]
@@ -119,7 +119,7 @@ def project_column(right, basis, ratio, stage, j):
             right[i, j] = value / basis[i, i]
 
 
-def mix_column(right, basis, cross, scale, ratio, stage, j):
+def _mix_column(right, basis, cross, scale, ratio, stage, j):
     for i in range(columns):
         is_in = basis[i, i] != 0.0
         right[i, j] = scale * cross[i, j] - right[i, j] if is_in else 0.0
@@ -131,12 +131,12 @@ def mix_column(right, basis, cross, scale, ratio, stage, j):
                 value -= basis[k, i] * right[k, j]
             right[i, j] = value / basis[i, i]
     if centred and stage != READOUT:
-        subtract_means(right, j)
+        _subtract_means(right, j)
     for i in range(columns):
         right[i, j] *= ratio[i]
 
 
-def subtract_means(right, j):
+def _subtract_means(right, j):
     """Subtract from entries of a column the means over their batches."""
     for first in range(0, columns, batch):
         mean = 0.0

@@ -20,7 +20,7 @@ from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.codes import NORM_NONE
 
 
-def load_standard(mean, scale, column, row, size, shifts, inverses):
+def _load_standard(mean, scale, column, row, size, shifts, inverses):
     """Return those of a row, or those of a sample and of the row's group of features."""
     if over_features:
         mean = number(shifts[row // size, column])
@@ -40,19 +40,19 @@ def activate(first_row, width, size, eps, shifts, inverses):
         row = row_of(first_row, place)
         at = at_second + h * batch * stride + place
         if row < width:
-            activate_row(numbers, at, h, row, width, size, eps, shifts, inverses)
+            _activate_row(numbers, at, h, row, width, size, eps, shifts, inverses)
         else:
             for i in range(batch):
                 numbers[u32(at + i * stride)] = number(0.0)
     cuda.syncthreads()
 
 
-def activate_row(values, at, h, row, width, size, eps, shifts, inverses):
+def _activate_row(values, at, h, row, width, size, eps, shifts, inverses):
     for i in range(batch if activates_first else 0):
         values[u32(at + i * stride)] = number(sigma(values[u32(at + i * stride)]))
     mean, scale = measure_row(values, at, stride, row, width, eps)
     for i in range(batch):
-        mean, scale = load_standard(mean, scale, h * batch + i, row, size, shifts, inverses)
+        mean, scale = _load_standard(mean, scale, h * batch + i, row, size, shifts, inverses)
         value = number((values[u32(at + i * stride)] - mean) * scale)
         if not activates_first:
             value = number(sigma(value))
@@ -71,7 +71,7 @@ def differentiate(first_row, width, size, gain, skip, eps, shifts, inverses, abo
         row = row_of(first_row, place)
         at = h * batch * stride + place
         if row < width:
-            differentiate_row(
+            _differentiate_row(
                 numbers, at, h, row, width, size, gain, skip, eps, shifts, inverses, above
             )
         else:
@@ -80,7 +80,7 @@ def differentiate(first_row, width, size, gain, skip, eps, shifts, inverses, abo
     cuda.syncthreads()
 
 
-def differentiate_row(
+def _differentiate_row(
     values, at, h, row, width, size, gain, skip, eps, shifts, inverses, above
 ):  # fmt: skip
     mean, scale = number(0.0), number(1.0)
@@ -89,7 +89,7 @@ def differentiate_row(
     for i in range(batch):
         factor = number(gain)
         if not activates_first:
-            mean, scale = load_standard(mean, scale, h * batch + i, row, size, shifts, inverses)
+            mean, scale = _load_standard(mean, scale, h * batch + i, row, size, shifts, inverses)
             x = number((values[u32(at_second + at + i * stride)] - mean) * scale)
             factor *= number(derivative(x))
         g = values[u32(at_delta + at + i * stride)] * factor
@@ -119,7 +119,7 @@ def weigh(first_row, width, size, shifts, inverses):
         if row < width:
             at = i * stride + place
             zero, one = number(0.0), number(1.0)
-            mean, scale = load_standard(zero, one, i, row, size, shifts, inverses)
+            mean, scale = _load_standard(zero, one, i, row, size, shifts, inverses)
             numbers[u32(at_delta + at)] *= number((numbers[u32(at_second + at)] - mean) * scale)
     cuda.syncthreads()
 
@@ -141,14 +141,14 @@ def lead_through(first_row, width, size, skip, unit, eps, shifts, inverses, mean
         h, place = item // tile_rows, item % tile_rows
         row = row_of(first_row, place)
         if row < width:
-            lead_row(
+            _lead_row(
                 numbers, h * batch * stride + place, h, row, width, size, skip, unit, eps,
                 shifts, inverses, means, above,
             )  # fmt: skip
     cuda.syncthreads()
 
 
-def lead_row(
+def _lead_row(
     values, at, h, row, width, size, skip, unit, eps, shifts, inverses, means, above
 ):  # fmt: skip
     mean, scale = measure_row(values, at_second + at, stride, row, width, eps)
@@ -164,7 +164,7 @@ def lead_row(
     is_constant = eps == 0.0 and (size if over_features else batch) == (2 if is_centred else 1)
     for i in range(batch):
         column = h * batch + i
-        mean, scale = load_standard(mean, scale, column, row, size, shifts, inverses)
+        mean, scale = _load_standard(mean, scale, column, row, size, shifts, inverses)
         if over_features:
             total = number(means[0, row // size, column])
             along = number(means[1, row // size, column])

@@ -37,14 +37,14 @@ from bnmc._kernels.gpu.sums import add_tile
 from bnmc._kernels.scalar.codes import MOST_PASSES, ORTHOGONAL_PIVOT, READOUT
 
 
-def take_seen(gram, scale, width, inverse):
+def _take_seen(gram, scale, width, inverse):
     """Write F L⁻¹ to shared memory."""
     factorise_seen(gram, scale)
     limit_seen(width)
     multiply_factor(inverse)
 
 
-def take_regular(regular):
+def _take_regular(regular):
     """Write which columns of Z are drawn."""
     doubles = cuda.shared.array(0, float64)
     for k in range(thread(), columns, threads):
@@ -137,14 +137,14 @@ def begin_orthogonal(
     if status[chain] >> STEP_BITS < step:
         return
     begin()
-    take_seen(grams[chain, at], scales[chain, at], width, inverse[chain])
-    take_regular(regular[chain])
+    _take_seen(grams[chain, at], scales[chain, at], width, inverse[chain])
+    _take_regular(regular[chain])
     rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
     sum_rows(clear_cross, _add_noise, end_range, True, sums, status, step, width, rows)
     if not is_last(arrived, chain, cuda.gridDim.x):
         return
     merge(sums[chain], 0, width, mixing[chain])
-    solve_with_noise(
+    _solve_with_noise(
         sums[chain], width, mixing[chain], basis[chain], state[chain, 1], powers[chain],
         ratios[chain, at], stage, work[chain], root[chain],
     )  # fmt: skip
@@ -153,7 +153,7 @@ def begin_orthogonal(
     take_basis(basis[chain], scales[chain, at])
 
 
-def solve_with_noise(
+def _solve_with_noise(
     sums, width, right, basis, cross, scale, ratio, stage, work, root
 ):  # fmt: skip
     """Turn aᵀZ / width into M; replace E by E L'⁻¹, where L'L'ᵀ = ZᵀZ / width - CᵀC."""
@@ -195,8 +195,8 @@ def descend_orthogonal(
         return
     begin()
     scale_of_rows, scale = scales[chain, at], powers[chain]
-    take_seen(grams[chain, at], scale_of_rows, width, inverse[chain])
-    take_regular(regular[chain])
+    _take_seen(grams[chain, at], scale_of_rows, width, inverse[chain])
+    _take_regular(regular[chain])
     take_lower(root[chain], at_root)
     take_mixing(mixing[chain])
     unit = scale_of_rows / own_gain
@@ -228,7 +228,7 @@ def top_orthogonal(
         return
     begin()
     scale_of_rows = scales[chain, at]
-    take_seen(grams[chain, at], scale_of_rows, width, inverse[chain])
+    _take_seen(grams[chain, at], scale_of_rows, width, inverse[chain])
     unit = scale_of_rows / own_gain
     rows = rows_of(xs, own_skip, 0.0, first_chain, layer, at, k0, k1)
     gradient = Gradient(above[chain if skipped else 0], 0.0, 1.0, unit, hidden)

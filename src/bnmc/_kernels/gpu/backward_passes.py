@@ -91,12 +91,12 @@ def mix(
     merge_taps(sums[chain], neighbours, width, mixing[chain])
     if constant != 0.0:
         make_noise(width // tile_rows * tile_rows, rows.draws)
-        add_bias(width, constant, mixing[chain])
+        _add_bias(width, constant, mixing[chain])
     solve(mixing[chain], basis[chain], state[chain, 1], scale, ratios[chain, at], stage)
     take_basis(basis[chain], scale_of_rows)
 
 
-def add_bias(width, constant, out):
+def _add_bias(width, constant, out):
     """Add to aᵀZ / width the part of the row after the last one, which is in the tile."""
     numbers = cuda.shared.array(0, kind)
     quad = width // 64 * 16 + width % 16 - width // tile_rows * quads
@@ -108,7 +108,7 @@ def add_bias(width, constant, out):
 
 
 @inlined
-def make_gradient(row, width, rows, gradient, norm, neighbours):
+def _make_gradient(row, width, rows, gradient, norm, neighbours):
     """Write the gradient with respect to N(u) to the tile `delta`, and u to `second`."""
     make_noise_of_taps(row, rows.draws, neighbours)
     make_rows(row, width, rows)
@@ -149,7 +149,7 @@ def average(
     gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, 1.0, False)
     norm = Standard(width // groups, shifts[chain], inverses[chain])
     for row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
-        make_gradient(row, width, rows, gradient, norm, neighbours)
+        _make_gradient(row, width, rows, gradient, norm, neighbours)
         add_moments(row, width, groups, segments[chain, 0])
         weigh(row, width, norm.size, norm.shifts, norm.inverses)
         add_moments(row, width, groups, segments[chain, 1])
@@ -162,7 +162,7 @@ def average(
 @inlined
 def _add_delta(row, width, sums, layer):
     rows, gradient, norm, means, neighbours = layer
-    make_gradient(row, width, rows, gradient, norm, neighbours)
+    _make_gradient(row, width, rows, gradient, norm, neighbours)
     lead_through(
         row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
         norm.inverses, means, gradient.above,

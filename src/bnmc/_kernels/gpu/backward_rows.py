@@ -59,7 +59,7 @@ def differentiate(first_row, width, gain, skip, unit, eps, above):
             at_delta + h * batch * stride + place,
         )
         if row < width:
-            differentiate_row(
+            _differentiate_row(
                 numbers, at, at_g, h, row, width, number(gain), number(skip), unit, eps, above
             )
         else:
@@ -68,7 +68,7 @@ def differentiate(first_row, width, gain, skip, unit, eps, above):
     cuda.syncthreads()
 
 
-def differentiate_row(values, at, at_g, h, row, width, gain, skip, unit, eps, above):
+def _differentiate_row(values, at, at_g, h, row, width, gain, skip, unit, eps, above):
     share = number(1.0 / batch)
     mean, scale = measure_row(values, at, stride, row, width, eps)
     total, along = number(0.0), number(0.0)

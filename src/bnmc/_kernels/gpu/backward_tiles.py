@@ -25,7 +25,7 @@ def multiply(at_from, at_matrix, at_to):
     q, g = t % quads, t // quads
     for c in range(accumulators):
         acc[c] = number(0.0)
-    add_products(acc, at_from + q, at_matrix + g * chunk, min(columns, (g + 1) * chunk))
+    _add_products(acc, at_from + q, at_matrix + g * chunk, min(columns, (g + 1) * chunk))
     write(acc, at_to + q, g)
     cuda.syncthreads()
 
@@ -42,12 +42,12 @@ def multiply_onto(at_from, at_matrix, at_to):
             if g * chunk + c < columns:
                 value = numbers[u32(at_to + (g * chunk + c) * stride + j * quads + q)]
             acc[4 * c + j] = value
-    add_products(acc, at_from + q, at_matrix + g * chunk, columns)
+    _add_products(acc, at_from + q, at_matrix + g * chunk, columns)
     write(acc, at_to + q, g)
     cuda.syncthreads()
 
 
-def add_products(acc, at_from, at_matrix, last):
+def _add_products(acc, at_from, at_matrix, last):
     """Add to the columns of a thread the first `last` columns times entries of a matrix."""
     numbers = cuda.shared.array(0, kind)
     for k in range(last):

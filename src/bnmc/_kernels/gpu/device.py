@@ -35,7 +35,7 @@ _simulator = threading.Lock()
 _configuring = threading.Lock()
 
 #: Bytes of shared memory that a block may have unless the kernel requests more.
-MOST_SHARED_BY_DEFAULT = 48 * 1024
+_MOST_SHARED_BY_DEFAULT = 48 * 1024
 
 # The device's scalar functions, by NumPy's names.
 _OF_MATH = {
@@ -310,7 +310,7 @@ def ready(
     """Return a function that launches a kernel with arguments of the types of `arguments`."""
     if SIMULATED:
         return partial(_simulate, compiled, (grid, threads, stream, size))
-    if size > MOST_SHARED_BY_DEFAULT:
+    if size > _MOST_SHARED_BY_DEFAULT:
         types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
         _allow_shared(compiled.compile(types), size)
     # Numba warns about grids of fewer than 128 blocks, but few chains need no more.

@@ -45,34 +45,34 @@ def prepare(element, layer, stream, k0, k1):
             words[u32(at + 3)] = e3
 
 
-def words_at(at, q0, q1, k0, k1):
+def _words_at(at, q0, q1, k0, k1):
     words = cuda.shared.array(0, uint32)
     e0, e1 = words[u32(at)], words[u32(at + 1)]
     e2, e3 = words[u32(at + 2)], words[u32(at + 3)]
     return finish_words(e0, e1, e2, e3, q0, q1, k0, k1)
 
 
-def normals_of_words(k, q0, q1, k0, k1):
+def _normals_of_words(k, q0, q1, k0, k1):
     """Return the normals of column k of the quad whose words are q0 and q1."""
     at = at_words + k * element_words
-    w0, w1, w2, w3 = words_at(at, q0, q1, k0, k1)
+    w0, w1, w2, w3 = _words_at(at, q0, q1, k0, k1)
     if single:
         return normals32_of(w0, w1, w2, w3)
-    v0, v1, v2, v3 = words_at(at + 4, q0, q1, k0, k1)
+    v0, v1, v2, v3 = _words_at(at + 4, q0, q1, k0, k1)
     return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
 
 
 def add_drawn(first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept):
     """Draw the tile that begins at `first_row`, and add its Gram matrix to the sums."""
     if whole_rows:
-        draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept)
+        _draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept)
     else:
         draw_tile(first_row, element, layer, stream, k0, k1)
         finish_tile(first_row, width, skip, eps, x, kept)
         add_tile()
 
 
-def draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
+def _draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
     """Do so in registers."""
     acc = cuda.local.array(accumulators, kind)
     for c in range(accumulators):
@@ -81,14 +81,14 @@ def draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
     # The factor is triangular, so the first half of the columns needs only the first half of the
     # normals.  Whole vectors of the factor are read at once.
     half = columns // 2 // vector * vector
-    draw_columns(acc, 0, half, q0, q1, k0, k1)
-    draw_columns(acc, half, columns, q0, q1, k0, k1)
+    _draw_columns(acc, 0, half, q0, q1, k0, k1)
+    _draw_columns(acc, half, columns, q0, q1, k0, k1)
     row = row_of(first_row, thread())
     # Constant indices keep the rows in registers.
-    finish_column(acc, 0, row, width, skip, number(eps), x, kept)
-    finish_column(acc, 1, row + 16, width, skip, number(eps), x, kept)
-    finish_column(acc, 2, row + 32, width, skip, number(eps), x, kept)
-    finish_column(acc, 3, row + 48, width, skip, number(eps), x, kept)
+    _finish_column(acc, 0, row, width, skip, number(eps), x, kept)
+    _finish_column(acc, 1, row + 16, width, skip, number(eps), x, kept)
+    _finish_column(acc, 2, row + 32, width, skip, number(eps), x, kept)
+    _finish_column(acc, 3, row + 48, width, skip, number(eps), x, kept)
     if row + 48 >= width:
         clear_padding(acc, 0, row, width)
         clear_padding(acc, 1, row + 16, width)
@@ -97,24 +97,24 @@ def draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
     add_quads(acc)
 
 
-def draw_columns(acc, first, last, q0, q1, k0, k1):
+def _draw_columns(acc, first, last, q0, q1, k0, k1):
     """Add to rows W a the contributions of their normals first:last."""
     doubles = cuda.shared.array(0, float64)
     k = np.uint32(first)
     while k < last:
         if doubles[u32(at_diagonal + k)] > 0.0:
-            draw_column(acc, k, first, q0, q1, k0, k1)
+            _draw_column(acc, k, first, q0, q1, k0, k1)
             k = np.uint32(k + 1)
             # Two normals at a time share the keys of Philox' rounds.
             if k < last and doubles[u32(at_diagonal + k)] > 0.0:
-                draw_column(acc, k, first, q0, q1, k0, k1)
+                _draw_column(acc, k, first, q0, q1, k0, k1)
         k = np.uint32(k + 1)
 
 
-def draw_column(acc, k, first, q0, q1, k0, k1):
+def _draw_column(acc, k, first, q0, q1, k0, k1):
     """Add to rows W a the contribution of their normal k, from column `first` on."""
     numbers = cuda.shared.array(0, kind)
-    z0, z1, z2, z3 = normals_of_words(k, q0, q1, k0, k1)
+    z0, z1, z2, z3 = _normals_of_words(k, q0, q1, k0, k1)
     for c in range(first, columns):
         entry = numbers[u32(at_factor + k * padded + c)]
         acc[4 * c] += entry * z0
@@ -123,7 +123,7 @@ def draw_column(acc, k, first, q0, q1, k0, k1):
         acc[4 * c + 3] += entry * z3
 
 
-def finish_column(acc, j, row, width, skip, eps, x, kept):
+def _finish_column(acc, j, row, width, skip, eps, x, kept):
     """Activate row j of the quad in registers."""
     # Padding rows are activated as well, which is faster, unless there is no place for them.
     if not (skipped or keeps_rows) or row < width:

@@ -48,14 +48,14 @@ def factorise(gain, eps):
             elif t < columns:
                 doubles[u32(at_tile64 + t * (columns | 1) + j)] = entry
         if in_registers:
-            factorise_in_team(row, 0, t, gain, eps)
+            _factorise_in_team(row, 0, t, gain, eps)
         else:
-            factorise_in_team(doubles, at_tile64 + t * (columns | 1), t, gain, eps)
+            _factorise_in_team(doubles, at_tile64 + t * (columns | 1), t, gain, eps)
     cuda.syncthreads()
     return doubles[u32(at_column)]
 
 
-def factorise_in_team(row, at, t, gain, eps):
+def _factorise_in_team(row, at, t, gain, eps):
     """Write the factor of the covariance whose rows the threads own, and the least pivot."""
     doubles = cuda.shared.array(0, float64)
     whole = cuda.shared.array(0, int64)
@@ -65,7 +65,7 @@ def factorise_in_team(row, at, t, gain, eps):
         entry = doubles[u32(at_diagonal + t)]
     if centred:
         entry = centre(row, at, t)
-    meet_team()
+    _meet_team()
     allowed = allow(row, at, t, entry)
     scale = gain
     if norm != NORM_NONE and not skipped and eps == 0.0:
@@ -74,10 +74,10 @@ def factorise_in_team(row, at, t, gain, eps):
             entry = doubles[u32(at_column + i)]
             largest = entry if entry > largest else largest
         scale = scale_of((largest,))
-    meet_team()
-    own = eliminate_first(row, t, scale, 0.0) if in_registers else eliminate(row, at, t, scale)
+    _meet_team()
+    own = eliminate_first(row, t, scale, 0.0) if in_registers else _eliminate(row, at, t, scale)
     # Copy rows of the factor for copies of samples, so that copies stay copies at every depth.
-    meet_team()
+    _meet_team()
     if t < columns:
         relative = own / allowed if own > 0.0 else 0.0
         doubles[u32(at_diagonal + t)] = relative
@@ -91,7 +91,7 @@ def factorise_in_team(row, at, t, gain, eps):
                 numbers[u32(at_factor + k * padded + t)] = (
                     numbers[u32(at_factor + k * padded + twin)] if k <= twin else number(0.0)
                 )
-    meet_team()
+    _meet_team()
     if t == 0:
         least = 1.0
         for k in range(columns):
@@ -100,7 +100,7 @@ def factorise_in_team(row, at, t, gain, eps):
         doubles[u32(at_column)] = least
 
 
-def eliminate(row, at, t, scale):
+def _eliminate(row, at, t, scale):
     """Write the factor; return the pivot of the thread's row, or 0 if it is singular."""
     own = 0.0
     doubles = cuda.shared.array(0, float64)
@@ -114,7 +114,7 @@ def eliminate(row, at, t, scale):
             entry = row[u32(at + k)]
         if t < columns:
             doubles[u32(at_step + t)] = entry
-        meet_team()
+        _meet_team()
         pivot = doubles[u32(at_step + k)]
         regular = pivot > doubles[u32(at_diagonal + k)]
         inverse = inverse_root64(pivot) if regular else 0.0
@@ -140,10 +140,10 @@ def steps_of(order: int) -> Callable[..., float]:
     It calls a function for each step.  So the number of a step is a constant, as indices of arrays
     in registers have to be.
     """
-    eliminate = _leave
+    _eliminate = _leave
     for k in reversed(range(order)):
-        eliminate = _step(k, eliminate)
-    return eliminate
+        _eliminate = _step(k, _eliminate)
+    return _eliminate
 
 
 def _leave(row, t, scale, own):
@@ -154,16 +154,16 @@ def _leave(row, t, scale, own):
 def _step(k: int, eliminate_others: Callable[..., float]) -> Callable[..., float]:
     following = k + 1
 
-    def eliminate(row, t, scale, own):
+    def _eliminate(row, t, scale, own):
         """Write the factor; return the pivot of the thread's row, or `own` if it is singular."""
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
-        # As in `eliminate`, steps use two places in turns.
+        # As in `_eliminate`, steps use two places in turns.
         at_step = at_column + k % 2 * columns
         entry = row[k] if k <= t < columns else 0.0
         if t < columns:
             doubles[u32(at_step + t)] = entry
-        meet_team()
+        _meet_team()
         pivot = doubles[u32(at_step + k)]
         regular = pivot > doubles[u32(at_diagonal + k)]
         own = pivot if t == k and regular else own
@@ -176,10 +176,10 @@ def _step(k: int, eliminate_others: Callable[..., float]) -> Callable[..., float
             row[j] -= entry * doubles[u32(at_step + j)]
         return eliminate_others(row, t, scale, own)
 
-    return eliminate
+    return _eliminate
 
 
-def meet_team():
+def _meet_team():
     """Wait for the team."""
     if team < threads:
         cuda.syncwarp()
@@ -199,7 +199,7 @@ def centre(row, at, t):
             for i in range(h * batch, (h + 1) * batch):
                 mean += row[u32(at + i)]
             doubles[u32(at_means + h * columns + t)] = mean / batch
-    meet_team()
+    _meet_team()
     item = t
     while item < inputs * inputs:
         g, h = item // inputs, item % inputs
@@ -208,7 +208,7 @@ def centre(row, at, t):
             mean += doubles[u32(at_means + h * columns + j)]
         doubles[u32(at_grand + item)] = mean / batch
         item = np.uint32(item + team)
-    meet_team()
+    _meet_team()
     entry = 0.0
     if t < columns:
         g = t // batch
@@ -245,7 +245,7 @@ def allow(row, at, t, of_own):
             if t == first + batch - 1:
                 allowed = np.inf
         doubles[u32(at_column + t)] = of_own
-    meet_team()
+    _meet_team()
     if t < columns:
         twin = t
         for i in range(columns):
@@ -255,5 +255,5 @@ def allow(row, at, t, of_own):
         whole[u32(at_twin + t)] = twin
         # A pivot up to this counts as zero.
         doubles[u32(at_diagonal + t)] = PIVOT_UNITS * columns * allowed if twin == t else np.inf
-    meet_team()
+    _meet_team()
     return allowed

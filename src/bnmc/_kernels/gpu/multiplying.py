@@ -31,7 +31,7 @@ def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
     for c in range(accumulators):
         acc[c] = number(0.0)
     if groups == 1:
-        multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
+        _multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
     # If there are several groups, a thread of each needs the same weights, so the weights of a
     # few elements are in shared memory.
     for first in range(0, width if groups > 1 else 0, elements):
@@ -86,7 +86,7 @@ def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
         cuda.syncthreads()
 
 
-def multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
+def _multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
     """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
     for element in range(own, width, elements):
         w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)

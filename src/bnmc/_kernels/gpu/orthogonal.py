@@ -142,11 +142,11 @@ def factorise_rest(state, basis, width, stage, matrix, root, regular):
         is_last = centred and stage == INNER and (i + 1) % batch == 0
         doubles[u32(at_column + i)] = np.inf if is_last else state[0, i, i]
     cuda.syncthreads()
-    eliminate(matrix, scale, width - rank if stage != READOUT else columns, root, regular)
+    _eliminate(matrix, scale, width - rank if stage != READOUT else columns, root, regular)
     return scale
 
 
-def eliminate(matrix, scale, most, root, regular):
+def _eliminate(matrix, scale, most, root, regular):
     """Write the factor of a matrix, of at most `most` columns; see `cpu.factor.cholesky`."""
     doubles = cuda.shared.array(0, float64)
     whole = cuda.shared.array(0, int64)

@@ -90,14 +90,14 @@ def couple(
             tried = sqrt(0.5 * width) * distance <= threshold
 
         stream = np.uint32(stream_of_rows | name)
-        noted = draw_side(width, eps, 0, layer, stream, k0, k1, pair[0], nothing)
+        noted = _draw_side(width, eps, 0, layer, stream, k0, k1, pair[0], nothing)
         refused = False
         if tried and noted == NOT_STOPPED:
             draw_squares(width, 0, layer, stream, k0, k1, wishart)
             solve(relative, pivot[0], relative, True, inverse)
             ratio = -half_excess(inverse, pivot[0], wishart)
             ratio -= log_determinant(relative, pivot[0])
-            refused = log_coin(layer, name, 0, k0, k1) > width * ratio
+            refused = _log_coin(layer, name, 0, k0, k1) > width * ratio
             have_met = not refused
             if t == 0:
                 tries[replicate, 0] += 1
@@ -116,7 +116,7 @@ def couple(
                     # max(p' - p, 0), by rejection: propose from p', with other normals.
                     stream = residual
                 element = attempt * columns % MOST_ELEMENTS
-                noted = draw_side(width, eps, element, layer, stream, k0, k1, pair[1], nothing)
+                noted = _draw_side(width, eps, element, layer, stream, k0, k1, pair[1], nothing)
                 searching = refused and noted == NOT_STOPPED
                 if searching:
                     draw_squares(width, element, layer, stream, k0, k1, wishart)
@@ -125,7 +125,7 @@ def couple(
                     # are drawn.
                     ratio = log_determinant(relative, pivot[0])
                     ratio -= half_excess(relative, pivot[0], wishart)
-                    searching = log_coin(layer, name, attempt, k0, k1) <= width * ratio
+                    searching = _log_coin(layer, name, attempt, k0, k1) <= width * ratio
         if noted != NOT_STOPPED:
             if t == 0:
                 row = noted != STOPPED_NOT_FINITE
@@ -144,7 +144,7 @@ def couple(
         step = np.uint32(step + 1)
 
 
-def draw_side(width, eps, element, layer, stream, k0, k1, gram, nothing):
+def _draw_side(width, eps, element, layer, stream, k0, k1, gram, nothing):
     """Draw rows given the factor in shared memory, and write their Gram matrix to `gram`.
 
     Returns the reason to stop, as `stops` defines it, or NOT_STOPPED.
@@ -175,12 +175,12 @@ def draw_squares(width, element, layer, stream, k0, k1, out):
 def add_normals(first_row, width, element, layer, stream, k0, k1):
     """Add Z^T Z of the normals Z of a tile to the sums."""
     if whole_rows:
-        add_from_registers(first_row, width, element, layer, stream, k0, k1)
+        _add_from_registers(first_row, width, element, layer, stream, k0, k1)
     else:
-        add_from_tile(first_row, width, element, layer, stream, k0, k1)
+        _add_from_tile(first_row, width, element, layer, stream, k0, k1)
 
 
-def add_from_tile(first_row, width, element, layer, stream, k0, k1):
+def _add_from_tile(first_row, width, element, layer, stream, k0, k1):
     numbers = cuda.shared.array(0, kind)
     t = thread()
     q, g = t % quads, t // quads
@@ -197,7 +197,7 @@ def add_from_tile(first_row, width, element, layer, stream, k0, k1):
     add_tile()
 
 
-def add_from_registers(first_row, width, element, layer, stream, k0, k1):
+def _add_from_registers(first_row, width, element, layer, stream, k0, k1):
     acc = cuda.local.array(accumulators, kind)
     quad = np.uint32(first_row // 4 + thread())
     row = row_of(first_row, thread())
@@ -214,7 +214,7 @@ def add_from_registers(first_row, width, element, layer, stream, k0, k1):
     add_quads(acc)
 
 
-def log_coin(layer, number_of_pair, attempt, k0, k1):
+def _log_coin(layer, number_of_pair, attempt, k0, k1):
     """Return the logarithm of the uniform that accepts or rejects an attempt."""
     stream = np.uint32(STREAM_COIN | number_of_pair)
     high = philox4x32(np.uint32(attempt), 0, layer, stream, k0, k1)[0]

@@ -63,25 +63,25 @@ def make_tile(
             draw_tile(first_row, 0, layer, stream, k0, k1)
         else:
             multiply_tile(first_row, fan_in, gain, layer, stream, k0, k1, a)
-        add_rest(first_row, width, fan_in, skip, bias, layer, stream, k0, k1, x)
+        _add_rest(first_row, width, fan_in, skip, bias, layer, stream, k0, k1, x)
 
 
-def add_rest(first_row, width, element, skip, bias, layer, stream, k0, k1, x):
+def _add_rest(first_row, width, element, skip, bias, layer, stream, k0, k1, x):
     """Add bias and skip connection; the bias is a weight after the last `element` ones."""
     for item in range(thread(), quads if has_bias or skipped else 0, threads):
         quad = np.uint32(first_row // 4 + item)
         z0, z1, z2, z3 = number(0.0), number(0.0), number(0.0), number(0.0)
         if has_bias:
             z0, z1, z2, z3 = draw_biases(np.uint32(element), quad, layer, stream, k0, k1)
-        add_to_row(first_row, item, width, number(bias) * number(z0), skip, x)
-        add_to_row(first_row, item + quads, width, number(bias) * number(z1), skip, x)
-        add_to_row(first_row, item + 2 * quads, width, number(bias) * number(z2), skip, x)
-        add_to_row(first_row, item + 3 * quads, width, number(bias) * number(z3), skip, x)
+        _add_to_row(first_row, item, width, number(bias) * number(z0), skip, x)
+        _add_to_row(first_row, item + quads, width, number(bias) * number(z1), skip, x)
+        _add_to_row(first_row, item + 2 * quads, width, number(bias) * number(z2), skip, x)
+        _add_to_row(first_row, item + 3 * quads, width, number(bias) * number(z3), skip, x)
     if has_bias or skipped:
         cuda.syncthreads()
 
 
-def add_to_row(first_row, place, width, bias, skip, x):
+def _add_to_row(first_row, place, width, bias, skip, x):
     numbers = cuda.shared.array(0, kind)
     row = row_of(first_row, place)
     if row < width:
@@ -96,7 +96,7 @@ def add_to_row(first_row, place, width, bias, skip, x):
 # --- moments of samples
 
 
-def count_before(first_row, row):
+def _count_before(first_row, row):
     """Return the number of rows of a tile that come before a row of the layer.
 
     A tile has `near` = 16 neighbouring quads, or 8 if weights are multiplied.  Their rows have the
@@ -107,7 +107,7 @@ def count_before(first_row, row):
     return own // 16 * near + min(max(own % 16 - first_row // 4 % 16, 0), near)
 
 
-def begin_tile(first_row, width, kept):
+def _begin_tile(first_row, width, kept):
     """Store the rows of a tile, and activate them if the activation comes before the norm."""
     stored = source == MULTIPLIED
     needed = activates_first or stored
@@ -148,8 +148,8 @@ def add_moments(first_row, width, groups, segments):
         for item in range(t, rounds, threads):
             own, share = group + item // shares // columns, item % shares
             i = item // shares % columns
-            first = count_before(first_row, own * size)
-            last = count_before(first_row, (own + 1) * size)
+            first = _count_before(first_row, own * size)
+            last = _count_before(first_row, (own + 1) * size)
             mean, squares = moments_of(i, first + share, last, shares)
             if shares > 1:
                 doubles[u32(at_moments + 2 * item)] = mean
@@ -161,8 +161,8 @@ def add_moments(first_row, width, groups, segments):
         cuda.syncthreads()
         for item in range(t, some * columns if shares > 1 else 0, threads):
             own, i = group + item // columns, item % columns
-            first = count_before(first_row, own * size)
-            length = count_before(first_row, (own + 1) * size) - first
+            first = _count_before(first_row, own * size)
+            length = _count_before(first_row, (own + 1) * size) - first
             count, mean, squares = 0, 0.0, 0.0
             for share in range(min(shares, length)):
                 at = at_moments + 2 * (item * shares + share)
@@ -184,16 +184,16 @@ def moments_of(i, first, last, step):
     numbers = cuda.shared.array(0, kind)
     total, count = 0.0, 0
     for place in range(first, last, step):
-        total += np.float64(numbers[u32(at_tile + i * stride + place_of(place))])
+        total += np.float64(numbers[u32(at_tile + i * stride + _place_of(place))])
         count += 1
     mean, squares = total / max(count, 1), 0.0
     for place in range(first, last, step):
-        value = np.float64(numbers[u32(at_tile + i * stride + place_of(place))])
+        value = np.float64(numbers[u32(at_tile + i * stride + _place_of(place))])
         squares += (value - mean) * (value - mean)
     return mean, squares
 
 
-def place_of(index):
+def _place_of(index):
     """Return the place of a row of the tile, given its number in the order of the rows."""
     near = min(quads, 16)
     within = index % (4 * near)
@@ -240,8 +240,8 @@ def merged(group, i, size, segments):
     count, mean, squares = 0, 0.0, 0.0
     first = start // rows_of_block * tiles_of_block
     for tile in range(first, ((end - 1) // rows_of_block + 1) * tiles_of_block):
-        length = count_before(tile * tile_rows, end)
-        length -= count_before(tile * tile_rows, start)
+        length = _count_before(tile * tile_rows, end)
+        length -= _count_before(tile * tile_rows, start)
         if length > 0:
             place = (tile // tiles_of_block + group) * tiles_of_block
             place += tile % tiles_of_block
@@ -333,7 +333,7 @@ def moments(
         make_tile(
             first_row, width, fan_in, skip, gain, bias, counter, stream, k0, k1, x, a, following
         )
-        begin_tile(first_row, width, following)
+        _begin_tile(first_row, width, following)
         add_moments(first_row, width, shifts.shape[1], segments[chain])
     if not is_last(arrived, chain, blocks):
         return

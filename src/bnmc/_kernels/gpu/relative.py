@@ -84,11 +84,11 @@ def square_of(lower, shift, pivots):
         if i == j and pivots[i] > 0.0:
             entry -= shift
         doubles[u32(at_tile64 + item)] = entry * entry
-    square = sum_of_entries()
+    square = _sum_of_entries()
     for item in range(thread(), columns * columns, threads):
         entry = lower[item // columns, item % columns]
         doubles[u32(at_tile64 + item)] = entry * entry
-    return square, sum_of_entries()
+    return square, _sum_of_entries()
 
 
 def half_excess(lower, pivots, wishart):
@@ -103,7 +103,7 @@ def half_excess(lower, pivots, wishart):
             if i == j:
                 entry -= 1.0
         doubles[u32(at_tile64 + item)] = 0.5 * entry * wishart[i, j]
-    return sum_of_entries()
+    return _sum_of_entries()
 
 
 def log_determinant(lower, pivots):
@@ -114,7 +114,7 @@ def log_determinant(lower, pivots):
     return total
 
 
-def sum_of_entries():
+def _sum_of_entries():
     """Return the sum of the matrix in the place of the tile, to every thread."""
     doubles = cuda.shared.array(0, float64)
     cuda.syncthreads()

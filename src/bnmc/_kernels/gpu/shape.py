@@ -7,7 +7,7 @@ share a quad of a group: each multiplies a share of the elements of a row.
 *Summing the Gram matrix of a tile of whole rows.*  If a thread has all columns of its quad, it sums
 the products of its four rows in registers, a *vector* of 16 bytes of entries at a time, and writes
 them to shared memory.  `parts` threads then add the sums of all threads for one vector.  If there
-are more than `MOST_VECTORS` vectors, this takes several passes.
+are more than `_MOST_VECTORS` vectors, this takes several passes.
 
 *Summing the Gram matrix of another tile.*  Two columns belong to the same class if their numbers
 are equal modulo `classes`.  A pair of classes is a square of `edge` by `edge` entries.  Each thread
@@ -47,37 +47,37 @@ MOST_THREADS = 16 if SIMULATED else 256
 #: The same in a backward pass, whose blocks have three tiles.
 MOST_THREADS_BACKWARD = 16 if SIMULATED else 128
 #: The same if weights are multiplied, and then the quads of a tile.
-MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
-QUADS_OF_WEIGHTS = 8
+_MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
+_QUADS_OF_WEIGHTS = 8
 #: Threads of a warp.
-WARP = 32
+_WARP = 32
 #: Largest number of ranges into which the tiles of a layer are divided.
 MOST_RANGES = 256
 #: What a thread keeps in registers, at most: columns of a quad, and the edge of its square of the
 #: Gram matrix.
-MOST_CHUNK = {"float32": 16, "float64": 8}
-MOST_EDGE = {"float32": 8, "float64": 6}
+_MOST_CHUNK = {"float32": 16, "float64": 8}
+_MOST_EDGE = {"float32": 8, "float64": 6}
 
 #: Bytes that a thread reads and writes at once, and how many of these a thread has in a pass: few
 #: enough that three blocks of 256 threads fit into the shared memory of a multiprocessor.
-VECTOR, MOST_VECTORS = 16, 9
+_VECTOR, _MOST_VECTORS = 16, 9
 #: Largest number of threads that add the sums of one vector.
-MOST_PARTS = 32
+_MOST_PARTS = 32
 
 #: Columns of the largest matrix that one warp factors, and of the largest matrix whose rows are in
 #: registers meanwhile.
-MOST_OF_WARP, MOST_OF_REGISTERS = 32, 16
+_MOST_OF_WARP, _MOST_OF_REGISTERS = 32, 16
 #: Largest edge of the square of products of two tiles that a thread sums.  The shares of all
 #: threads then fit in a tile.
-MOST_EDGE_OF_CROSS = 4
+_MOST_EDGE_OF_CROSS = 4
 
 #: Largest numbers of registers of a thread.  With 256 threads of 128 registers, a multiprocessor
 #: runs two blocks; with 80 registers, enough if a thread accumulates few numbers, it runs three.
-MOST_REGISTERS, FEW_REGISTERS, FEW_ACCUMULATORS = 128, 80, 40
+MOST_REGISTERS, _FEW_REGISTERS, _FEW_ACCUMULATORS = 128, 80, 40
 #: The same if weights are multiplied by threads that have all columns.
-REGISTERS_OF_WEIGHTS = 144
+_REGISTERS_OF_WEIGHTS = 144
 #: Bytes of shared memory of a multiprocessor.
-SHARED_OF_PROCESSOR = 226 * 1024
+_SHARED_OF_PROCESSOR = 226 * 1024
 
 # The type of every index into shared memory, so that the compiler computes it in 32 bits and
 # without a test for negative numbers.
@@ -290,12 +290,12 @@ class Shape:
     @property
     def vector(self) -> int:
         """Numbers of a vector."""
-        return VECTOR // np.dtype(self.spec.dtype).itemsize
+        return _VECTOR // np.dtype(self.spec.dtype).itemsize
 
     @property
     def passes(self) -> int:
         """Passes in which the sums of whole rows are added."""
-        return -(-self.entries // (self.vector * MOST_VECTORS))
+        return -(-self.entries // (self.vector * _MOST_VECTORS))
 
     @property
     def vectors(self) -> int:
@@ -310,7 +310,7 @@ class Shape:
     @property
     def parts(self) -> int:
         """Threads that add the sums of one vector."""
-        parts = MOST_PARTS
+        parts = _MOST_PARTS
         while parts > 1 and (parts * self.vectors > self.threads or self.threads % parts):
             parts //= 2
         return parts
@@ -368,7 +368,7 @@ class Shape:
     @property
     def share_line(self) -> int:
         """Length of a line of shares of products."""
-        return _line(self.threads, QUADS_OF_WEIGHTS)
+        return _line(self.threads, _QUADS_OF_WEIGHTS)
 
     @property
     def per_round(self) -> int:
@@ -379,18 +379,18 @@ class Shape:
     @property
     def team(self) -> int:
         """Threads that factor a matrix together."""
-        is_warp = self.spec.columns <= MOST_OF_WARP and not SIMULATED
-        return WARP if is_warp else self.threads
+        is_warp = self.spec.columns <= _MOST_OF_WARP and not SIMULATED
+        return _WARP if is_warp else self.threads
 
     @property
     def in_registers(self) -> bool:
         """Whether each thread keeps its row of a matrix in registers while it is factored."""
-        return self.spec.columns <= MOST_OF_REGISTERS
+        return self.spec.columns <= _MOST_OF_REGISTERS
 
     @property
     def cross_classes(self) -> int:
         """Classes of columns whose products with one another are summed."""
-        return -(-self.spec.columns // MOST_EDGE_OF_CROSS)
+        return -(-self.spec.columns // _MOST_EDGE_OF_CROSS)
 
     @property
     def cross_edge(self) -> int:
@@ -406,8 +406,8 @@ class Shape:
     def most_registers(self) -> int:
         """The largest number of registers of a thread of every forward kernel except `layers`."""
         if self.spec.source == MULTIPLIED and self.groups == 1:
-            return REGISTERS_OF_WEIGHTS
-        if 2 * self.bytes > SHARED_OF_PROCESSOR and self.threads <= 256:
+            return _REGISTERS_OF_WEIGHTS
+        if 2 * self.bytes > _SHARED_OF_PROCESSOR and self.threads <= 256:
             # Shared memory has no room for a second block, so one block may have all registers.
             return 255
         return MOST_REGISTERS
@@ -415,8 +415,8 @@ class Shape:
     @property
     def registers_of_layers(self) -> int:
         """The largest number of registers of a thread of the kernel `layers`."""
-        few = self.spec.single and self.accumulators <= FEW_ACCUMULATORS
-        return FEW_REGISTERS if few else self.most_registers
+        few = self.spec.single and self.accumulators <= _FEW_ACCUMULATORS
+        return _FEW_REGISTERS if few else self.most_registers
 
     @cached_property
     def at(self) -> Places:
@@ -442,11 +442,11 @@ class Shape:
 def shape_of(spec: Spec) -> Shape:
     """Divide the work of a block among its threads."""
     n = spec.columns
-    groups = -(-n // MOST_CHUNK[spec.dtype])
+    groups = -(-n // _MOST_CHUNK[spec.dtype])
     chunk = -(-n // groups)
     if spec.source == MULTIPLIED:
-        quads = QUADS_OF_WEIGHTS
-        wanted = MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
+        quads = _QUADS_OF_WEIGHTS
+        wanted = _MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
         threads = max(1, wanted // (quads * groups)) * quads * groups
     else:
         most = MOST_THREADS_BACKWARD if spec.slope else MOST_THREADS
@@ -454,7 +454,7 @@ def shape_of(spec: Spec) -> Shape:
         threads = quads * groups
     # Sums of whole rows are in the order of the lower triangle, which is that of classes of one.
     whole_rows = _has_whole_rows(spec, groups)
-    classes = n if whole_rows else -(-n // MOST_EDGE[spec.dtype])
+    classes = n if whole_rows else -(-n // _MOST_EDGE[spec.dtype])
     edge = -(-n // classes)
     squares = _squares(classes)
     splits = _splits(min(max(1, threads // squares), 4 * quads), squares, 4 * quads)
@@ -480,7 +480,7 @@ def _splits(most: int, squares: int, rows: int) -> int:
     """Return the number of shares of `rows` rows that gives the warps the least work."""
 
     def work(splits: int) -> tuple[int, int]:
-        return -(-splits * squares // WARP) * -(-rows // splits), -splits
+        return -(-splits * squares // _WARP) * -(-rows // splits), -splits
 
     return min(range(max(1, most // 2), most + 1), key=work)
 
@@ -514,9 +514,9 @@ def _places_of(shape: Shape) -> Places:
         flags += 2 * shape.threads
     twin = flags + 1
     zero = twin + n
-    words = _up((zero + 1) * 8, VECTOR) // 4
+    words = _up((zero + 1) * 8, _VECTOR) // 4
     factor = (words + n * shape.element_words) * 4 // size
-    tile64 = _up((factor + n * shape.padded) * size, VECTOR) // 8
+    tile64 = _up((factor + n * shape.padded) * size, _VECTOR) // 8
     tile = tile64 * 8 // size
     # A block never needs the tile, the scratch of its sums and the covariance at once.
     numbers = max(shape.classes * shape.edge * shape.stride, shape.edge**2 * shape.line)
@@ -556,7 +556,7 @@ class Room(NamedTuple):
     def most_registers(self) -> int:
         """The largest number of registers of a thread."""
         # Blocks have at most 128 threads, so that fewer registers would not let more of them run.
-        blocks = max(1, SHARED_OF_PROCESSOR // self.bytes)
+        blocks = max(1, _SHARED_OF_PROCESSOR // self.bytes)
         return MOST_REGISTERS if blocks > 2 else 255
 
 
@@ -564,7 +564,7 @@ def room_of(shape: Shape) -> Room:
     """Return where the arrays are; the gradient is the tile of `shape`, δᵀδ has its factor."""
     n, size = shape.spec.columns, np.dtype(shape.spec.dtype).itemsize
     seen = shape.bytes // 8
-    factor = -(-(seen + n) * 8 // VECTOR) * VECTOR // size
+    factor = -(-(seen + n) * 8 // _VECTOR) * _VECTOR // size
     mixing = factor + n * shape.padded
     first = mixing + n * shape.padded
     tile = shape.cross_classes * shape.cross_edge * shape.stride

@@ -167,17 +167,17 @@ def _write_vector(places: list[tuple[int, int]], write_others: Any) -> Callable[
 
     def write_products(rows, at):
         numbers = cuda.shared.array(0, kind)
-        numbers[u32(at)] = product_of(rows, 4 * i0, 4 * j0)
-        numbers[u32(at + 1)] = product_of(rows, 4 * i1, 4 * j1)
+        numbers[u32(at)] = _product_of(rows, 4 * i0, 4 * j0)
+        numbers[u32(at + 1)] = _product_of(rows, 4 * i1, 4 * j1)
         if vector == 4:
-            numbers[u32(at + 2)] = product_of(rows, 4 * i2, 4 * j2)
-            numbers[u32(at + 3)] = product_of(rows, 4 * i3, 4 * j3)
+            numbers[u32(at + 2)] = _product_of(rows, 4 * i2, 4 * j2)
+            numbers[u32(at + 3)] = _product_of(rows, 4 * i3, 4 * j3)
         write_others(rows, at + vector)
 
     return write_products
 
 
-def product_of(rows, i, j):
+def _product_of(rows, i, j):
     """Return the product of two columns of a quad."""
     total = rows[i] * rows[j] + rows[i + 1] * rows[j + 1]
     return total + rows[i + 2] * rows[j + 2] + rows[i + 3] * rows[j + 3]
@@ -210,7 +210,7 @@ def finish_sums(width):
     if classes * edge == columns:
         entry = t
         while entry < entries:
-            finish_sum(doubles, whole, at_totals + entry, width)
+            _finish_sum(doubles, whole, at_totals + entry, width)
             entry = np.uint32(entry + threads)
     else:
         for item in range(t, columns * columns, threads):
@@ -218,11 +218,11 @@ def finish_sums(width):
             # Skip the entry (j, i) if it has the same place.  Within a square of one class it
             # has a place of its own, and the same bits.
             if i >= j or i % classes == j % classes:
-                finish_sum(doubles, whole, at_totals + entry_of(i, j), width)
+                _finish_sum(doubles, whole, at_totals + entry_of(i, j), width)
     cuda.syncthreads()
 
 
-def finish_sum(doubles, whole, at, width):
+def _finish_sum(doubles, whole, at, width):
     value = doubles[u32(at)] / width
     doubles[u32(at)] = value
     if not abs(value) < np.inf:
