@@ -29,8 +29,8 @@ from numba import float32, float64
 import bnmc
 from bench.report import Cell, Floor, Report, Table
 from bench.roofline import layer_flops, layer_normals
-from bnmc._kernels.gpu.device import SIMULATED, cuda, processors, why_not
-from bnmc._kernels.gpu.numbers import normals32, normals64
+from bnmc._kernels.gpu.device import SIMULATED, cuda, device_function, processors, why_not
+from bnmc._kernels.scalar import normal
 from bnmc.chain.start import Covariance
 from bnmc.simulation.engine.gpu.devices import ONE_DEVICE
 from bnmc.simulation.engine.state import Frames
@@ -329,7 +329,7 @@ def peak_kernels(dtype: str) -> tuple[Any, Any]:
     """Kernels that touch registers alone: fused multiply-adds, and the library's normals."""
     kind = float32 if dtype == "float32" else float64
     number = np.float32 if dtype == "float32" else np.float64
-    draw = normals32 if dtype == "float32" else normals64
+    draw = device_function(normal.normals.single if dtype == "float32" else normal.normals.double)
 
     @cuda.jit
     def multiply_add(out: Any, factor: Any, offset: Any, steps: Any) -> None:

@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 from oracle import weights
 
-from bnmc._kernels.gpu import numbers
 from bnmc._kernels.gpu.device import cuda, device_function
-from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar import codes, normal
 
 
 @pytest.mark.filterwarnings("ignore:Grid size")
 @pytest.mark.parametrize(
-    ("law", "name", "dtype"),
+    ("law", "four", "dtype"),
     [
-        (codes.UNIFORM, "uniforms32", np.float32), (codes.UNIFORM, "uniforms64", np.float64),
-        (codes.RADEMACHER, "signs", np.float32),
+        (codes.UNIFORM, normal.centred_uniforms.single, np.float32),
+        (codes.UNIFORM, normal.centred_uniforms.double, np.float64),
+        (codes.RADEMACHER, normal.signs.single, np.float32),
     ],
-)  # fmt: skip
-def test_all_four_rows_of_a_quad_have_their_weights(law, name, dtype):
+)
+def test_all_four_rows_of_a_quad_have_their_weights(law, four, dtype):
     """Rows 16 apart; narrow layers have no row for the last numbers of a quad."""
-    four = device_function(getattr(numbers, name))
+    four = device_function(four)
     draw = codes.Draw(
         9, np.uint32(codes.STREAM_WEIGHTS | np.uint32(5)), np.uint32(7), np.uint32(2**32 - 1)
     )

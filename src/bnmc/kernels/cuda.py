@@ -32,10 +32,7 @@ from numpy.typing import DTypeLike
 
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import device_function
-from bnmc._kernels.gpu.numbers import normals32, normals64
-from bnmc._kernels.scalar.codes import SECOND_WORD
-from bnmc._kernels.scalar.normal import uniform64
-from bnmc._kernels.scalar.normal import uniform_32 as uniform32
+from bnmc._kernels.scalar import normal
 from bnmc._kernels.scalar.philox import philox4x32
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
@@ -87,7 +84,7 @@ def normals(dtype: DTypeLike) -> Any:
     >>> from bnmc.kernels.cuda import normals
     >>> four = normals("float64")
     """
-    return device_function(normals64 if precision(dtype) == "float64" else normals32)
+    return _of_precision(normal.normals, dtype)
 
 
 def uniforms(dtype: DTypeLike) -> Any:
@@ -113,7 +110,7 @@ def uniforms(dtype: DTypeLike) -> Any:
     >>> from bnmc.kernels.cuda import uniforms
     >>> four = uniforms("float64")
     """
-    return device_function(_uniforms64 if precision(dtype) == "float64" else _uniforms32)
+    return _of_precision(normal.uniforms, dtype)
 
 
 def activation(spec: str | Activation | Callable[[Any], Any], dtype: DTypeLike) -> Any:
@@ -179,16 +176,9 @@ def normalise_activate_row(
     return _row(activation(spec, kind), choice("norm", norm, ROW_NORMS), kind)
 
 
-def _uniforms64(element, quad, layer, stream, key0, key1):
-    second = np.uint32(stream | SECOND_WORD)
-    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, key0, key1)
-    v0, v1, v2, v3 = philox4x32(element, quad, layer, second, key0, key1)
-    return uniform64(w0, v0), uniform64(w1, v1), uniform64(w2, v2), uniform64(w3, v3)
-
-
-def _uniforms32(element, quad, layer, stream, key0, key1):
-    w0, w1, w2, w3 = philox4x32(element, quad, layer, stream, key0, key1)
-    return uniform32(w0), uniform32(w1), uniform32(w2), uniform32(w3)
+def _of_precision(function: Any, dtype: DTypeLike) -> Any:
+    """Return the device function of a precision."""
+    return device_function(function.double if precision(dtype) == "float64" else function.single)
 
 
 @cache

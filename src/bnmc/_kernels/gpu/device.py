@@ -23,6 +23,7 @@ import numpy as np
 from numba import config, types
 from numba import cuda as _cuda
 
+from bnmc._kernels.gpu import box_muller
 from bnmc._kernels.scalar import normal, philox
 
 #: Typed as Any, because Numba annotates neither its CUDA target nor the simulator.
@@ -78,6 +79,13 @@ def _numpy() -> ModuleType:
     return module
 
 
+#: Functions of `scalar` that have another form on a GPU.
+_FORMS: dict[Callable[..., Any], Callable[..., Any]] = {
+    normal.radius.single: box_muller.radius32,
+    normal.sincos.single: box_muller.sincos32,
+}
+
+
 class Placeholder:
     """Stands for a constant of a block, or for a function, until a `Linker` replaces it."""
 
@@ -106,6 +114,7 @@ class Linker:
         """Compile a function, and the functions that it calls, for the device."""
         if function in _INSTRUCTIONS:
             return _INSTRUCTIONS[function]
+        function = _FORMS.get(function, function)
         if function not in self._linked:
             copy, replaced = self._copy(function)
             key = function, replaced

@@ -18,12 +18,14 @@ from bnmc._kernels.gpu.constants import (
     vector, whole_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
-from bnmc._kernels.gpu.numbers import normals32_of, normals64_of
 from bnmc._kernels.gpu.rows import finish_row, finish_tile, row_of
 from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.gpu.sums import add_quads, add_tile
 from bnmc._kernels.gpu.words import finish_words, words_of_element, words_of_quad
 from bnmc._kernels.scalar.codes import SECOND_WORD
+from bnmc._kernels.scalar.normal import joined, normals_of
+
+_normals32_of, _normals64_of = normals_of
 
 
 def prepare(element, layer, stream, k0, k1):
@@ -57,9 +59,9 @@ def _normals_of_words(k, q0, q1, k0, k1):
     at = at_words + k * element_words
     w0, w1, w2, w3 = _words_at(at, q0, q1, k0, k1)
     if single:
-        return normals32_of(w0, w1, w2, w3)
+        return _normals32_of(w0, w1, w2, w3)
     v0, v1, v2, v3 = _words_at(at + 4, q0, q1, k0, k1)
-    return normals64_of(w0, w1, w2, w3, v0, v1, v2, v3)
+    return _normals64_of(joined(w0, v0), joined(w1, v1), joined(w2, v2), joined(w3, v3))
 
 
 def add_drawn(first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept):

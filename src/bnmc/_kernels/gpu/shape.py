@@ -26,7 +26,6 @@ from numba import float32, float64
 
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.gpu.device import SIMULATED, inverse_root32, inverse_root64
-from bnmc._kernels.gpu.numbers import normals32, normals64, signs, uniforms32, uniforms64
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
     GAUSSIAN,
@@ -34,6 +33,7 @@ from bnmc._kernels.scalar.codes import (
     NORM_FIRST,
     NORM_IN_BRANCH,
 )
+from bnmc._kernels.scalar.normal import centred_uniforms, normals, signs
 
 # Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, given, or
 # kept by the first of two passes.
@@ -221,21 +221,20 @@ class Spec(NamedTuple):
     @property
     def draw_normals(self) -> Any:
         """The function of the normals of a quad."""
-        return normals32 if self.single or self.narrow else normals64
+        return normals.single if self.single or self.narrow else normals.double
 
     @property
     def draw_weights(self) -> Any:
         """The function of the weights of a quad."""
-        if self.single:
-            return (normals32, uniforms32, signs)[self.weights]
-        return (normals64, uniforms64, signs)[self.weights]
+        law = (normals, centred_uniforms, signs)[self.weights]
+        return law.single if self.single else law.double
 
     @property
     def draw_biases(self) -> Any:
         """The function of the biases of a quad."""
-        if self.passing is not None and self.passing.bias == UNIFORM_BIAS:
-            return uniforms32 if self.single else uniforms64
-        return normals32 if self.single else normals64
+        is_uniform = self.passing is not None and self.passing.bias == UNIFORM_BIAS
+        law = centred_uniforms if is_uniform else normals
+        return law.single if self.single else law.double
 
 
 class Places(NamedTuple):

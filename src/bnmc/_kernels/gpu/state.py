@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ldexp
+
 import numpy as np
 from numba import float64, int64
 
@@ -11,7 +13,6 @@ from bnmc._kernels.gpu.constants import (
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.gram import entry_of, load_gram, record_layer, store_gram
-from bnmc._kernels.gpu.numbers import times_power
 from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
 
@@ -48,7 +49,7 @@ def apply_units():
             place = at_totals + entry_of(i, j)
             shift = whole[u32(at_twin + i)] + whole[u32(at_twin + j)]
             if shift != 0:
-                doubles[u32(place)] = times_power(doubles[u32(place)], -shift)
+                doubles[u32(place)] = _times_power(doubles[u32(place)], -shift)
     for i in range(thread(), columns, threads):
         doubles[u32(at_units + i)] += whole[u32(at_twin + i)]
     cuda.syncthreads()
@@ -82,14 +83,25 @@ def rescale(grams, xs, kept, status, layer, step):
             if not abs(xs[chain, i, row]) < np.inf:
                 cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
             if shift != 0:
-                xs[chain, i, row] = number(times_power(np.float64(xs[chain, i, row]), -shift))
+                xs[chain, i, row] = number(_times_power(np.float64(xs[chain, i, row]), -shift))
     if keeps_rows:
         side = layer % 2
         for item in range(t, kept.shape[2] * columns, threads):
             row, i = item // columns, item % columns
             shift = whole[u32(at_twin + i)]
             if shift != 0:
-                value = number(times_power(np.float64(kept[chain, side, row, i]), -shift))
+                value = number(_times_power(np.float64(kept[chain, side, row, i]), -shift))
                 kept[chain, side, row, i] = value
     apply_units()
     store_gram(grams[chain])
+
+
+def _times_power(value, exponent):
+    """Return value * 2**exponent: infinity on overflow, zero on underflow."""
+    while exponent > 1000:
+        value *= 2.0**1000
+        exponent -= 1000
+    while exponent < -1000:
+        value *= 2.0**-1000
+        exponent += 1000
+    return value * ldexp(1.0, int(exponent))

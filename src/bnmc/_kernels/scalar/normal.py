@@ -189,22 +189,9 @@ def chi(degrees, row, layer, stream, k0, k1):
         attempt += 1
 
 
-# --- of two words, for the GPU
-
-
-_uniform64, _radius64, _sincos64 = uniform.double, radius.double, sincos.double
-
-
 def uniform64(high, low):
     """Return `uniform` of two words."""
     return _uniform64(joined(high, low))
 
 
-def radius64(high, low):
-    """Return `radius` of two words."""
-    return _radius64(joined(high, low))
-
-
-def sincos64(high, low):
-    """Return `sincos` of two words."""
-    return _sincos64(joined(high, low))
+_uniform64 = uniform.double
