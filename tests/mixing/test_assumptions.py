@@ -12,10 +12,8 @@ MEAN = AbsorbingEvent("coinciding samples", "They coincide.", 2e-6, 1e-6, False)
 
 
 def said(tail_probability=None, crossed_starts=(), absorbing_events=()):
-    return assumptions(
-        replicates=500, horizon=40, longest=55, longer=3, tail_probability=tail_probability,
-        crossed_starts=crossed_starts, absorbing_events=absorbing_events,
-    )  # fmt: skip
+    waited = np.array([10] * 496 + [40, 41, 50, 55])
+    return assumptions(waited, 40, tail_probability, crossed_starts, absorbing_events)
 
 
 def test_rare_events_are_invisible_unless_the_caller_excludes_them():

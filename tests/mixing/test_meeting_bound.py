@@ -321,7 +321,8 @@ def test_it_is_a_table_and_a_dictionary():
     ]
     content = json.loads(json.dumps(lagged().to_dict()))
     assert content == {
-        "lag": 3, "bound": [1.0, 0.5, 0.25, 0.0], "band": 0.1,
+        "layers": [0, 1, 2, 3], "lag": 3, "bound": [1.0, 0.5, 0.25, 0.0], "band": 0.1,
+        "replicates": 100, "level": 0.95,
         "ci": [[0.9, 1.0], [0.4, 0.6], [0.2, 0.3], [0.0, 0.04]],
     }  # fmt: skip
 

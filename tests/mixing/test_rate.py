@@ -41,11 +41,12 @@ def test_a_correlation_and_its_interval_become_those_of_a_rate(lag, sign):
         return math.tanh(z) ** (1 / lag)
 
     ends = tuple(sorted((sign * 0.5, sign * 0.8)))
-    value, stderr, ci = rate_from_artanh(sign * 0.7, 0.1, ends, lag)
-    assert value == pytest.approx(rate(0.7), rel=1e-15)
-    assert stderr == pytest.approx((rate(0.8) - rate(0.6)) / 2, rel=1e-12)
-    assert ci == pytest.approx((rate(0.5), rate(0.8)), rel=1e-15)
+    estimate = rate_from_artanh(sign * 0.7, 0.1, ends, lag, 5, "test", 0.9)
+    assert (estimate.n, estimate.method, estimate.level) == (5, "test", 0.9)
+    assert estimate.rate == pytest.approx(rate(0.7), rel=1e-15)
+    assert estimate.stderr == pytest.approx((rate(0.8) - rate(0.6)) / 2, rel=1e-12)
+    assert estimate.ci == pytest.approx((rate(0.5), rate(0.8)), rel=1e-15)
     # If the correlation may be 0, so may the rate, and the farther end of both counts.
     for ends, most in (((-0.3, 0.2), 0.3), ((-0.2, 0.3), 0.3)):
-        _, _, ci = rate_from_artanh(sign * 0.05, 0.1, ends, lag)
-        assert ci == (0.0, pytest.approx(rate(most), rel=1e-15))
+        estimate = rate_from_artanh(sign * 0.05, 0.1, ends, lag, 5, "test", 0.9)
+        assert estimate.ci == (0.0, pytest.approx(rate(most), rel=1e-15))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -133,14 +134,15 @@ def plain(value: Any) -> Any:
     Parameters
     ----------
     value : object
-        A number, a string, None, an array, a list, a tuple, a mapping, or an object whose method
-        ``as_json()`` returns one of these.
+        A number, a string, None, an array, a list, a tuple, a mapping, a dataclass, or an object
+        whose method ``as_json()`` returns one of these.
 
     Returns
     -------
     object
         An infinite number becomes "Infinity" or "-Infinity", which `float` and JavaScript's
-        ``Number`` read. NaN becomes None.
+        ``Number`` read. NaN becomes None. A dataclass becomes a dict of its fields; one that has a
+        ``__repr__`` of its own, such as a chain, becomes that text.
 
     Raises
     ------
@@ -149,6 +151,10 @@ def plain(value: Any) -> Any:
     """
     if hasattr(value, "as_json"):
         return plain(value.as_json())
+    if is_dataclass(value) and not isinstance(value, type):
+        if not value.__dataclass_params__.repr:  # type: ignore[attr-defined]
+            return repr(value)
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from bnmc._claims.evidence import Claim
-from bnmc._support.text import text_table
+from bnmc._support.text import plain, text_table
 from bnmc.chain.chain import Chain
 
 
@@ -60,19 +60,7 @@ class CheckReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as strings, numbers, lists and dicts, for `json.dumps`."""
-        return {
-            "chain": repr(self.chain),
-            "source": self.source,
-            "size": self.size,
-            "alpha": self.alpha,
-            "ok": self.ok,
-            "key": self.key,
-            "assumes": list(self.assumes),
-            "rows": [
-                {**asdict(row), "interval": row.interval and list(row.interval)}
-                for row in self.rows
-            ],
-        }
+        return {**plain(self), "ok": self.ok}
 
     def __str__(self) -> str:
         heads = (

@@ -144,16 +144,7 @@ def expectation(
     events = coupled.absorbing_events(lag, replicates)
     waited = met - lag
     crossed = coupled.cross_starts(replicates, typical_wait(waited), events)
-    horizon = max(lag, last)
-    assumes = assumptions(
-        replicates=replicates,
-        horizon=horizon,
-        longest=int(waited.max()),
-        longer=int(np.count_nonzero(waited > horizon)),
-        tail_probability=None,
-        crossed_starts=crossed,
-        absorbing_events=events,
-    )
+    assumes = assumptions(waited, max(lag, last), None, crossed, events)
     if not np.isfinite(values).all():
         value = float(values[~np.isfinite(values)][0])
         raise ArgumentError("f", value, "a function whose values are finite")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.coupling import CrossedStart
 
@@ -12,11 +15,8 @@ _SHOWN_HORIZON = 10_000
 
 
 def assumptions(
-    *,
-    replicates: int,
+    waited: NDArray[np.int64],
     horizon: int,
-    longest: int,
-    longer: int,
     tail_probability: float | None,
     crossed_starts: Sequence[CrossedStart],
     absorbing_events: Sequence[AbsorbingEvent],
@@ -25,14 +25,10 @@ def assumptions(
 
     Parameters
     ----------
-    replicates : int
-        Number of pairs.
+    waited : (replicates,) ndarray of int
+        Waiting times of the pairs, in layers.
     horizon : int
         Layers over which the bound holds without an assumption.
-    longest : int
-        Longest waiting time of a pair, in layers.
-    longer : int
-        Number of pairs that waited longer than the horizon.
     tail_probability : float or None
         As in `bnmc.mixing.tv_bound`.
     crossed_starts, absorbing_events
@@ -42,15 +38,15 @@ def assumptions(
     -------
     tuple of str
     """
-    found = [_on_rare_events(replicates, horizon, longest, longer, tail_probability)]
+    sentences = [_on_rare_events(waited, horizon, tail_probability)]
     if crossed_starts:
         names = "; ".join(_described(crossed) for crossed in crossed_starts)
-        found.append(
+        sentences.append(
             f"Other starts: pairs met from {names}. A set of states that few of these chains "
             "enter is invisible."
         )
     else:
-        found.append("Other starts: not coupled, or without meeting.")
+        sentences.append("Other starts: not coupled, or without meeting.")
     if absorbing_events:
         events = " ".join(
             f"{event.description} Probability per layer: {event.probability:.3g}"
@@ -59,12 +55,12 @@ def assumptions(
         )
         absorbed = absorption_probability(absorbing_events, _SHOWN_HORIZON)
         about = "at most" if all(event.is_bound for event in absorbing_events) else "about"
-        found.append(
+        sentences.append(
             f"Absorbing states: {events} Within {_SHOWN_HORIZON} layers this happens with "
             f"probability {about} {absorbed:.3g}. The stationary law is that of absorbed networks; "
             "the bound does not reach that far."
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def absorption_probability(events: Sequence[AbsorbingEvent], layers: int) -> float:
@@ -94,12 +90,12 @@ def _described(crossed: CrossedStart) -> str:
     return f"{crossed.name} ({len(times)} pairs within {times.max()} layers{absorbed})"
 
 
-def _on_rare_events(
-    replicates: int, horizon: int, longest: int, longer: int, tail_probability: float | None
-) -> str:
+def _on_rare_events(waited: NDArray[np.int64], horizon: int, tail_probability: float | None) -> str:
     """Return the sentence on events that too few pairs show."""
+    replicates, longer = len(waited), np.count_nonzero(waited > horizon)
     seen = (
-        f"Of {replicates} pairs, {longer} waited longer than {horizon} layers (at most {longest})."
+        f"Of {replicates} pairs, {longer} waited longer than {horizon} layers "
+        f"(at most {waited.max()})."
     )
     if tail_probability is None:
         return (

@@ -262,18 +262,14 @@ def _summary(
     values, stride = series.values[:, :, 0], series.stride
     window = len(correlation) - 1
     time = math.exp(2 * z)
-    rate, rate_stderr, rate_ci = rate_from_artanh(z, stderr, (z - half, z + half), stride)
+    around = z - half, z + half
+    rate = rate_from_artanh(z, stderr, around, stride, stretches, "autocorrelation", level)
     ends = (stride * math.exp(2 * (z - half)), stride * math.exp(2 * (z + half)))
     mean = float(values.mean())
     mean_stderr = float(values.std()) * math.sqrt(time / values.size)
     mean_half = half_width(mean_stderr, values.size / (2 * window + 1), level)
     return Autocorrelation(
-        rate=rate,
-        stderr=rate_stderr,
-        ci=rate_ci,
-        n=stretches,
-        method="autocorrelation",
-        level=level,
+        **vars(rate),
         time=Estimate(
             stride * time, 2 * stderr * stride * time, ends, stretches, "Sokal's window", level
         ),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
-from bnmc._support.text import text_table
+from bnmc._support.text import plain, text_table
 from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, TWO_SAMPLES, require
@@ -120,15 +120,11 @@ class Comparison(Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as strings, numbers, lists and dicts, for `json.dumps`."""
-        rows = []
-        for row in self.rows:
-            entry: dict[str, Any] = {"name": row.name, "note": row.note}
-            if row.estimate is not None:
-                found = row.estimate
-                entry |= {"rate": found.rate, "stderr": found.stderr, "ci": list(found.ci)}
-                entry |= {"timescale": found.timescale, "n": found.n}
-            rows.append(entry)
-        return {"chain": repr(self.chain), "level": self.level, "key": self.key, "rows": rows}
+        rows = [
+            {"name": row.name, "note": row.note, **(row.estimate.as_json() if row.estimate else {})}
+            for row in self.rows
+        ]
+        return {**plain(self), "rows": rows}
 
     def __str__(self) -> str:
         heads = (

@@ -21,7 +21,7 @@ from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import NotMixing
 from bnmc.mixing.coupling import require_memory_of_pairs
-from bnmc.mixing.rate import RateEstimate
+from bnmc.mixing.rate import RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import APART, Pairs
 
 #: The exponent is estimated between these two distances.  Below the first, the distance changes by
@@ -34,7 +34,7 @@ BLOCK_LAYERS = 64
 
 
 @dataclass(frozen=True)
-class Contraction:
+class Contraction(WithRate):
     """The contraction of pairs of chains under common normals.
 
     Attributes
@@ -61,16 +61,6 @@ class Contraction:
     exponent: float
     exponent_stderr: float
     distance: NDArray[np.float64]
-
-    @property
-    def rate(self) -> float:
-        """`rate_estimate.rate`: the factor per layer."""
-        return self.rate_estimate.rate
-
-    @property
-    def alpha(self) -> float:
-        """``1 − rate``."""
-        return 1.0 - self.rate
 
 
 @explains_keywords

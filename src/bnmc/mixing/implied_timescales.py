@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -267,12 +267,7 @@ def _spectrum(
     )
     chosen = rates[int(np.argmax(test.passed)) if test.passed.any() else -1]
     result = Spectrum(
-        rate=chosen.rate,
-        stderr=chosen.stderr,
-        ci=chosen.ci,
-        n=chosen.n,
-        method=chosen.method,
-        level=level,
+        **vars(chosen),
         lags=stride * np.array(steps),
         rates=rates,
         singular_values=np.stack([spectrum[0] for spectrum in spectra]),
@@ -291,9 +286,21 @@ def _without_interval(
     """Return the rate of the largest singular value, with the error of a Gaussian process."""
     sigma = min(strongest, 1.0 - _ULP)
     stderr = 1.0 / math.sqrt((1.0 - sigma**2) * pairs)
-    everything = (-math.inf, math.inf)
-    rate, stderr, ci = rate_from_artanh(math.atanh(sigma), stderr, everything, lag)
-    return RateEstimate(rate, stderr, ci, stretches, f"spectral, lag {lag}", level)
+    return _rate_at_lag(math.atanh(sigma), stderr, math.inf, lag, stretches, level)
+
+
+def _rate_at_lag(
+    z: float, stderr: float, half: float, lag: int, stretches: int, level: float
+) -> RateEstimate:
+    return rate_from_artanh(
+        z,
+        stderr,
+        (z - half, z + half),
+        lag,
+        n=stretches,
+        method=f"spectral, lag {lag}",
+        level=level,
+    )
 
 
 def _features(run: object, observables: object, burn_in: int) -> Series:
@@ -329,13 +336,14 @@ def _rate(leading: Float64Array, largest: Float64Array, lag: int, level: float) 
     """Return the rate from held-out correlations and the largest singular values of all data."""
     z, stderr = jackknife(math.atanh(leading[0]), np.arctanh(leading[1:]))
     half = half_width(stderr, len(leading) - 2, level)
-    rate, error, (low, high) = rate_from_artanh(z, stderr, (z - half, z + half), lag)
+    estimate = _rate_at_lag(z, stderr, half, lag, len(leading) - 1, level)
     if len(largest) > len(leading):
         z_all = np.arctanh(np.minimum(largest, 1.0 - _ULP))
         _, stderr_all = jackknife(z_all[0], z_all[1:])
         highest = z_all[0] + half_width(stderr_all, len(largest) - 2, level)
-        high = max(high, math.tanh(highest) ** (1.0 / lag))
-    return RateEstimate(rate, error, (low, high), len(leading) - 1, f"spectral, lag {lag}", level)
+        low, high = estimate.ci
+        return replace(estimate, ci=(low, max(high, math.tanh(highest) ** (1.0 / lag))))
+    return estimate
 
 
 def _chapman_kolmogorov(leading: dict[int, Float64Array], steps: list[int]) -> ChapmanKolmogorov:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc._support.text import text_table
+from bnmc._support.text import plain, text_table
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
@@ -29,7 +29,7 @@ from bnmc.mixing.meetings import (
     tail_rate,
     typical_wait,
 )
-from bnmc.mixing.rate import Drawn, RateEstimate
+from bnmc.mixing.rate import Drawn, RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import Meetings
 
 if TYPE_CHECKING:
@@ -103,35 +103,31 @@ class LaggedDistance:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as numbers and lists, for `json.dumps`."""
-        return {
-            "lag": self.lag,
-            "bound": self.bound.tolist(),
-            "ci": self.ci.tolist(),
-            "band": self.band,
-        }
+        return plain(self)
 
     def __str__(self) -> str:
         """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
-        rows = [
-            (
-                str(layer),
-                _bound_text(self.bound[layer], self.replicates),
-                "[{:.4g}, {:.4g}]".format(*self.ci[layer]),
-            )
-            for layer in shown_layers(int(self.layers[-1]))
-        ]
-        table = text_table(
-            ("layer", "bound", f"{100 * self.level:g} % interval"), rows, align=">>>"
-        )
+        table = _table(self.layers, self.bound, self.ci, self.replicates, self.level)
         return (
             f"Upper bound of the total-variation distance between layers l and l + {self.lag}; "
             f"{self.replicates} pairs, no assumption\n{table}"
         )
 
 
-def _bound_text(bound: float, replicates: int) -> str:
-    """Return a bound as text: a share of 0 of the pairs is less than one pair, not nothing."""
-    return f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / replicates:.4g}"
+def _table(
+    layers: NDArray[np.int64],
+    bound: NDArray[np.float64],
+    ci: NDArray[np.float64],
+    replicates: int,
+    level: float,
+) -> str:
+    """Return a bound at some layers as a table, with its intervals."""
+    rows = []
+    for layer in shown_layers(int(layers[-1])):
+        # A share of 0 of the pairs is less than one pair, not nothing.
+        share = f"{bound[layer]:.4g}" if bound[layer] > 0.0 else f"< {1.0 / replicates:.4g}"
+        rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*ci[layer])))
+    return text_table(("layer", "bound", f"{100 * level:g} % interval"), rows, align=">>>")
 
 
 def shown_layers(depth: int) -> list[int]:
@@ -140,7 +136,7 @@ def shown_layers(depth: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class TVBound(Drawn):
+class TVBound(Drawn, WithRate):
     r"""Upper bounds of the distance ‖μ_l − μ*‖_tv for each layer l; ``print`` shows a table.
 
     `plot` draws the bound against the layer on a logarithmic axis, in the band of its intervals.
@@ -259,24 +255,9 @@ class TVBound(Drawn):
     def assumes(self) -> tuple[str, ...]:
         """Conditions under which the quasi-stationary law is the stationary law, in sentences."""
         return assumptions(
-            replicates=self.replicates,
-            horizon=self.horizon,
-            longest=int(self.meeting_times.max()) - self.lag,
-            longer=int(np.count_nonzero(self.meeting_times - self.lag > self.horizon)),
-            tail_probability=self.tail_probability,
-            crossed_starts=self.crossed_starts,
-            absorbing_events=self.absorbing_events,
-        )
-
-    @property
-    def rate(self) -> float:
-        """`rate_estimate.rate`: the factor per layer."""
-        return self.rate_estimate.rate
-
-    @property
-    def alpha(self) -> float:
-        """``1 − rate``, an estimate of α in Assumption 1 of *On bridging …*."""
-        return 1.0 - self.rate
+            self.meeting_times - self.lag, self.horizon, self.tail_probability,
+            self.crossed_starts, self.absorbing_events,
+        )  # fmt: skip
 
     @property
     def replicates(self) -> int:
@@ -355,51 +336,24 @@ class TVBound(Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as numbers, lists and dicts, for `json.dumps`."""
-        arrays = ("layers", "bound", "stderr", "ci", "survival", "survival_ci", "meeting_times")
-        rate = self.rate_estimate
         return {
-            **{name: getattr(self, name).tolist() for name in arrays},
-            "survival_band": self.survival_band,
-            "lag": self.lag,
-            "horizon": self.horizon,
+            **plain(self),
             "law": self.law,
             "assumes": list(self.assumes),
-            "tail_probability": self.tail_probability,
             "lagged": self.lagged.to_dict(),
-            "crossed_starts": {
-                crossed.name: {
-                    "waiting_times": crossed.waiting_times.tolist(),
-                    "absorbed": crossed.absorbed,
-                }
-                for crossed in self.crossed_starts
-            },
-            "absorbing_events": [asdict(event) for event in self.absorbing_events],
-            "rate": {"rate": rate.rate, "stderr": rate.stderr, "ci": list(rate.ci), "n": rate.n},
-            "tries": self.tries,
-            "refusals": self.refusals,
-            "unmet": self.unmet,
-            "level": self.level,
-            "key": self.key,
+            "crossed_starts": {start.name: plain(start) for start in self.crossed_starts},
+            "rate": self.rate_estimate.as_json(),
         }
 
     def __str__(self) -> str:
         """The exact bound, the bound of the distance from the law, and its assumptions."""
-        rows = [
-            (
-                str(layer),
-                _bound_text(self.bound[layer], self.replicates),
-                "[{:.4g}, {:.4g}]".format(*self.ci[layer]),
-            )
-            for layer in shown_layers(int(self.layers[-1]))
-        ]
-        heads = ("layer", "bound", f"{100 * self.level:g} % interval")
         lines = [
             str(self.lagged),
             "",
             f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
             f"horizon of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
-            text_table(heads, rows, align=">>>"),
+            _table(self.layers, self.bound, self.ci, self.replicates, self.level),
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import real
 from bnmc.errors import ArgumentError
@@ -93,12 +93,12 @@ class RateEstimate:
 
     def __post_init__(self) -> None:
         real("rate", self.rate, low=0, below=1)
-        checked = Estimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
+        checked = self._estimate()
         if checked.ci[0] < 0 or checked.ci[1] > 1:
             raise ArgumentError("ci", checked.ci, "an interval within [0, 1]")
+        for name in ("stderr", "ci", "n", "method", "level"):
+            object.__setattr__(self, name, getattr(checked, name))
         object.__setattr__(self, "rate", checked.value)
-        for field in ("stderr", "ci", "n", "method", "level"):
-            object.__setattr__(self, field, getattr(checked, field))
 
     @property
     def alpha(self) -> float:
@@ -120,10 +120,32 @@ class RateEstimate:
         """These fields alone, without the fields that a subclass adds."""
         return RateEstimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return rate, stderr, ci, timescale and n, for a JSON document."""
+        return {name: getattr(self, name) for name in ("rate", "stderr", "ci", "timescale", "n")}
+
     def __str__(self) -> str:
         """Rate with its error, timescale and method."""
-        rate = Estimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
-        return f"{rate} per layer, timescale {self.timescale:.3g} ({self.method})"
+        return f"{self._estimate()} per layer, timescale {self.timescale:.3g} ({self.method})"
+
+    def _estimate(self) -> Estimate:
+        return Estimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
+
+
+class WithRate:
+    """A result with an estimate of the rate among its fields."""
+
+    rate_estimate: RateEstimate
+
+    @property
+    def rate(self) -> float:
+        """`rate_estimate.rate`: the factor per layer."""
+        return self.rate_estimate.rate
+
+    @property
+    def alpha(self) -> float:
+        """``1 − rate``, an estimate of α in Assumption 1 of *On bridging …*."""
+        return 1.0 - self.rate
 
 
 def timescale(rate: float) -> float:
@@ -134,8 +156,8 @@ def timescale(rate: float) -> float:
 
 
 def rate_from_artanh(
-    z: float, stderr: float, ends: tuple[float, float], lag: int
-) -> tuple[float, float, tuple[float, float]]:
+    z: float, stderr: float, ends: tuple[float, float], lag: int, n: int, method: str, level: float
+) -> RateEstimate:
     """Return the rate per layer of a correlation ``tanh z`` at a lag.
 
     Parameters
@@ -147,14 +169,14 @@ def rate_from_artanh(
         Confidence interval of z.
     lag : int
         Lag in layers.
+    n, method, level
+        As in `RateEstimate`.
 
     Returns
     -------
-    rate : float
-        Modulus of the correlation to the power 1/lag.
-    stderr : float
-    ci : tuple of (float, float)
-        Begins at 0 if the correlation may be 0, which does not reduce the coverage.
+    RateEstimate
+        The rate is the modulus of the correlation to the power 1/lag.  The interval begins at 0 if
+        the correlation may be 0, which does not reduce the coverage.
     """
 
     def rate(x: float) -> float:
@@ -163,4 +185,5 @@ def rate_from_artanh(
     low, high = ends if z >= 0 else (-ends[1], -ends[0])
     z = abs(z)
     error = (rate(z + stderr) - rate(z - stderr)) / 2
-    return rate(z), error, (max(rate(low), 0.0), max(rate(high), rate(-low)))
+    ci = max(rate(low), 0.0), max(rate(high), rate(-low))
+    return RateEstimate(rate(z), error, ci, n, method, level)

@@ -284,7 +284,7 @@ def _result(
     z, error = math.atanh(rho), stderr / (1.0 - rho * rho)
     allowed = half_width(1.0, degrees, level)
     low, high = (end_of_interval(fit.data, z, side * allowed * error, allowed) for side in (-1, 1))
-    rate, rate_stderr, ci = rate_from_artanh(z, error, (low, high), series.stride)
+    rate = rate_from_artanh(z, error, (low, high), series.stride, chains, "relaxation", level)
 
     def estimate(index: int, method: str) -> Estimate:
         value, stderr = float(fit.parameters[index]), float(fit.stderr[index])
@@ -294,12 +294,7 @@ def _result(
     if limit is None:
         limit = estimate(1, "fitted limit")
     return Relaxation(
-        rate=rate,
-        stderr=rate_stderr,
-        ci=ci,
-        n=chains,
-        method="relaxation",
-        level=level,
+        **vars(rate),
         layers=series.layers,
         deviation=values.mean(axis=0) - limit.value,
         deviation_stderr=values.std(axis=0, ddof=1) / math.sqrt(chains),
