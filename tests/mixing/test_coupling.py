@@ -12,7 +12,6 @@ from bnmc import Chain
 from bnmc._support import array_arguments
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import NotMixing, ResultTooLargeError, ZeroVarianceError
-from bnmc.invariant import stationary_mean
 from bnmc.mean_field import block_symmetric, partial_collapse
 from bnmc.mixing import contraction_rate, coupling
 from bnmc.mixing.coupling import SAME_START, other_starts
@@ -415,8 +414,7 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
     One task runs at a time: how many tasks of several overlap depends on the load of the machine.
     """
     count = {"tv_bound": 4000, "contraction": 1000, "expectation": 500}[call]
-    for module in (coupling, contraction_rate, stationary_mean):
-        monkeypatch.setattr(module, "available_processors", lambda: 1)
+    monkeypatch.setattr(coupling, "available_processors", lambda: 1)
     with monkeypatch.context() as patch:
         patch.setattr(array_arguments, "available_memory", lambda: 0)
         with pytest.raises(ResultTooLargeError) as caught:

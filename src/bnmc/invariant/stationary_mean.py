@@ -12,15 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import integer, real
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress, Reporter
-from bnmc._support.workers import ranges, run_tasks, sendable, shares_memory
+from bnmc._support.progress import Progress
+from bnmc._support.workers import sendable, shares_memory
 from bnmc.chain.chain import Chain
-from bnmc.chain.start import Covariance, FirstLayer, Representation
+from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.assumptions import assumptions
-from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, require_memory_of_pairs
+from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start
 from bnmc.mixing.meetings import not_mixing, typical_wait
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
@@ -31,6 +30,9 @@ from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observ
 #: (four chains of widths 50 to 1000), but of few pairs that quantile is sometimes the wait of those
 #: that were refused once: then runs are 1.7 times as long.
 _LENGTH = 5
+
+#: Pairs of a task, at most: a task keeps their Gram matrices in `BLOCK_LAYERS` layers.
+_MOST_PAIRS = 64
 
 
 @explains_keywords
@@ -111,9 +113,7 @@ def expectation(
         sendable("f", f, f)
     replicates = integer("replicates", replicates, low=2, high=MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
-    processors = available_processors()
-    size = max(1, min(64, replicates // (4 * processors)))
-    require_memory_of_pairs(chain, replicates, size, processors, layers=BLOCK_LAYERS)
+    coupled.size_of_task(replicates, _MOST_PAIRS, BLOCK_LAYERS)
     if burn_in is None or length is None or lag is None:
         waits = coupled.pilot_waits(replicates)
         typical = int(waits[len(waits) // 2])
@@ -123,13 +123,10 @@ def expectation(
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
     lag = integer("lag", lag, low=1, high=MOST_LAG)
-    tasks = [
-        (chain, coupled.start, lag, a, b, coupled.key, first, last, max_layers,
-         f if isinstance(f, str) else observable)
-        for a, b in ranges(replicates, size)
-    ]  # fmt: skip
-    with Reporter(coupled.progress, "expectation", "tasks") as report:
-        parts = run_tasks(_replicates, tasks, coupled.executor, processors, report)
+    parts = coupled.map(
+        _replicates, 0, replicates, "expectation", lag, first, last, max_layers,
+        f if isinstance(f, str) else observable, most=_MOST_PAIRS, layers=BLOCK_LAYERS,
+    )  # fmt: skip
     values = np.concatenate([part[0] for part in parts])
     met = np.concatenate([part[1] for part in parts])
     unmet = np.flatnonzero(met < 0)
@@ -176,11 +173,11 @@ def _evaluate(
 
 def _replicates(
     chain: Chain,
-    start: Covariance | Representation,
-    lag: int,
+    start: Start,
+    key: int,
     first_pair: int,
     last_pair: int,
-    key: int,
+    lag: int,
     first: int,
     last: int,
     max_layers: int,

@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.scalar import codes
-from bnmc._support.arguments import draw_key, integer, real
+from bnmc._support.arguments import integer, real
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.workers import as_executor, ranges, run_tasks
+from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
-from bnmc.chain.needs import COUPLED, OF_A_RUN, require
-from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
+from bnmc.chain.start import FirstLayer
 from bnmc.errors import NotMixing
-from bnmc.mixing.coupling import require_memory_of_pairs
+from bnmc.estimate.intervals import half_width
+from bnmc.mixing.coupling import CoupledPairs, Start
 from bnmc.mixing.rate import RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import APART, Pairs
 
@@ -123,34 +121,26 @@ def contraction(
     >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 0.02
     True
     """
-    require(chain, COUPLED, OF_A_RUN)
+    coupled = CoupledPairs(chain, initial, rng, max_layers, executor, progress)
     pairs = integer("pairs", pairs, low=2, high=2**20)
     level = real("level", level, above=0.0, below=1.0)
-    max_layers = integer("max_layers", max_layers, low=1, high=2**30)
-    executor = as_executor(executor)
-    chain.activation.check()
-    processors = available_processors()
-    size = -(-pairs // (4 * processors))
     # Five arrays hold distances and pivots of at least two blocks of layers.
     numbers = 10 * BLOCK_LAYERS
-    require_memory_of_pairs(chain, pairs, size, processors, numbers=numbers)
-    start = prepare(chain, initial, 1, None)
-    key = draw_key(rng)
-    tasks = [(chain, start, first, last, key, max_layers) for first, last in ranges(pairs, size)]
-    with Reporter(as_progress(progress), "contraction", "tasks") as report:
-        parts = run_tasks(_approach, tasks, executor, processors, report)
-    return _summary(_stacked([part[0] for part in parts]), _stacked([p[1] for p in parts]), level)
+    parts = coupled.map(_approach, 0, pairs, "contraction", coupled.max_layers, numbers=numbers)
+    longest = max(part.shape[1] for part in parts)
+    # NaN for the layers that a part of the pairs does not need.
+    padded = [
+        np.pad(part, ((0, 0), (0, longest - part.shape[1]), (0, 0)), constant_values=np.nan)
+        for part in parts
+    ]
+    trace = np.concatenate(padded)
+    return _summary(trace[..., 0], trace[..., 1], level)
 
 
 def _approach(
-    chain: Chain,
-    start: Covariance | Representation,
-    first: int,
-    last: int,
-    key: int,
-    max_layers: int,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return distance and least pivot of pairs, (pairs, layers), until all are near.
+    chain: Chain, start: Start, key: int, first: int, last: int, max_layers: int
+) -> NDArray[np.float64]:
+    """Return distance and least pivot of pairs, (pairs, layers, 2), until all are near.
 
     Pairs that lose rank count as near here.
     """
@@ -163,27 +153,13 @@ def _approach(
         trace = pairs.advance(layers, traced=last - first)[1]
         traces.append(trace)
         near |= (trace[..., 0] < _NEAREST).any(axis=1) | (pairs.status[:, 0] == codes.DEGENERATE)
-    trace = np.concatenate(traces, axis=1)
-    return trace[..., 0], trace[..., 1]
-
-
-def _stacked(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Stack (pairs, layers) arrays of different numbers of layers, NaN if they have fewer."""
-    longest = max(part.shape[1] for part in parts)
-    return np.concatenate(
-        [
-            np.pad(part, ((0, 0), (0, longest - part.shape[1])), constant_values=np.nan)
-            for part in parts
-        ]
-    )
+    return np.concatenate(traces, axis=1)
 
 
 def _summary(
     distance: NDArray[np.float64], pivot: NDArray[np.float64], level: float
 ) -> Contraction:
     """Return the ratio estimate of the exponent from the distances of all pairs."""
-    from scipy.special import stdtrit
-
     count = len(distance)
     nearest = distance < _NEAREST
     if not nearest.any(axis=1).all():
@@ -204,7 +180,7 @@ def _summary(
         return Contraction(at_once, -math.inf, 0.0, distance)
     exponent = float(fall.sum() / took.sum())
     stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(count) / took.mean())
-    half = float(stdtrit(count - 1, 0.5 + level / 2)) * stderr
+    half = half_width(stderr, count - 1, level)
     rate = math.exp(exponent)
     estimate = RateEstimate(
         rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
@@ -234,8 +210,8 @@ def _mean_slope(values: NDArray[np.float64]) -> float:
     """Return the mean change per layer, from the first to the last finite value of each row."""
     change, layers = 0.0, 0
     for row in values:
-        kept = np.flatnonzero(np.isfinite(row))
-        if kept.size > 1:
-            change += float(row[kept[-1]] - row[kept[0]])
-            layers += int(kept[-1] - kept[0])
+        finite = np.flatnonzero(np.isfinite(row))
+        if finite.size > 1:
+            change += float(row[finite[-1]] - row[finite[0]])
+            layers += int(finite[-1] - finite[0])
     return change / layers if layers else math.nan

@@ -8,8 +8,9 @@ that begin there and meet nevertheless have left the wells that separate them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ from bnmc.errors import (
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
 from bnmc.mixing.meetings import not_mixing
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
+
+T = TypeVar("T")
 
 Start = Covariance | Representation
 
@@ -334,17 +337,81 @@ class CoupledPairs:
             return meet_on_devices(
                 self.chain, self.start, lag, first, last, self.key, self.max_layers
             )
-        processors = available_processors()
-        numbers = 2.0 * (lag + 30) * self.chain.width * self.chain.batch
-        size = int(np.clip(TASK_NUMBERS / numbers, 1, max(1, (last - first) // (4 * processors))))
-        require_memory_of_pairs(self.chain, last - first, size, processors)
+        most = TASK_NUMBERS / (2.0 * (lag + 30) * self.chain.width * self.chain.batch)
+        parts = self.map(
+            _meet, first, last, "coupling", lag, self.max_layers, first, behind, most=most
+        )
+        return joined(parts)
+
+    def map(
+        self,
+        function: Callable[..., T],
+        first: int,
+        last: int,
+        label: str,
+        *arguments: Any,
+        most: float = math.inf,
+        layers: int = 0,
+        numbers: int = 0,
+    ) -> list[T]:
+        """Call a function with ranges of the pairs ``first:last``; return the results in order.
+
+        Parameters
+        ----------
+        function : callable
+            Called with chain, start, key, the range, and the arguments.
+        first, last : int
+        label : str
+            The work, for the report of progress.
+        *arguments
+        most, layers, numbers
+            As in `size_of_task`.
+
+        Raises
+        ------
+        ResultTooLargeError
+            If the pairs do not fit in memory.
+        """
+        size = self.size_of_task(last - first, most, layers, numbers)
         tasks = [
-            (self.chain, self.start, lag, first + a, first + b, self.key, self.max_layers,
-             min(1, b - a) if a == 0 else 0, Pairs, behind)
+            (self.chain, self.start, self.key, first + a, first + b, *arguments)
             for a, b in ranges(last - first, size)
-        ]  # fmt: skip
-        with Reporter(self.progress, "coupling", "tasks") as report:
-            return joined(run_tasks(meet, tasks, self.executor, processors, report))
+        ]
+        with Reporter(self.progress, label, "tasks") as report:
+            return run_tasks(function, tasks, self.executor, available_processors(), report)
+
+    def size_of_task(self, pairs: int, most: float, layers: int = 0, numbers: int = 0) -> int:
+        """Return the number of pairs of a task, or raise if the pairs do not fit in memory.
+
+        Parameters
+        ----------
+        pairs : int
+            Number of all pairs.
+        most : float
+            Largest number of pairs of a task.
+        layers, numbers : int
+            As in `require_memory_of_pairs`.
+        """
+        processors = available_processors()
+        size = int(max(1, min(most, pairs // (4 * processors))))
+        require_memory_of_pairs(self.chain, pairs, size, processors, layers=layers, numbers=numbers)
+        return size
+
+
+def _meet(
+    chain: Chain,
+    start: Start,
+    key: int,
+    first: int,
+    last: int,
+    lag: int,
+    max_layers: int,
+    traced: int,
+    behind: Start | None,
+) -> Meetings:
+    """Let pairs meet; only the pair with the number `traced` has a trace."""
+    traces = int(first == traced)
+    return meet(chain, start, lag, first, last, key, max_layers, traces, behind=behind)
 
 
 def _usable(backend: str, executor: object) -> str:
