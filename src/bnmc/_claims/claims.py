@@ -75,18 +75,18 @@ def of_state(chain: Chain, layer: Layer) -> dict[str, Evidence]:
     # Divide by a sign-invariant scale, so that odd functions keep mean 0.
     unit = np.sqrt(_mean_diagonal(layer.square))[:, None, None] if symmetric else 1.0
     rows = layer.y / unit
-    found = _moments(chain, layer)
+    evidence = _moments(chain, layer)
     if rows_are_fresh and chain.is_gaussian:
-        found["rows: Gaussian, entries"] = _fourth_moments(rows)
-        found["rows: Gaussian, norms"] = _norms(rows - rows.mean(axis=2, keepdims=True))
+        evidence["rows: Gaussian, entries"] = _fourth_moments(rows)
+        evidence["rows: Gaussian, norms"] = _norms(rows - rows.mean(axis=2, keepdims=True))
     if rows_are_fresh or symmetric:
-        found["rows: uncorrelated"] = _products(rows)
-        found["samples: uncorrelated"] = _pairs_of_samples(rows)
+        evidence["rows: uncorrelated"] = _products(rows)
+        evidence["samples: uncorrelated"] = _pairs_of_samples(rows)
     if symmetric:
-        found["rows: sign symmetry"] = _signs(rows)
-    found["rows: exchangeable"] = _places(rows)
-    found["batch: exchangeable"] = _columns(layer)
-    return found
+        evidence["rows: sign symmetry"] = _signs(rows)
+    evidence["rows: exchangeable"] = _places(rows)
+    evidence["batch: exchangeable"] = _columns(layer)
+    return evidence
 
 
 def _is_symmetric(chain: Chain) -> bool:
@@ -119,11 +119,11 @@ def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
 def _fourth_moments(rows: FloatArray) -> Evidence:
     """Σ y_ri⁴ / (Σ y_ri²)² over rows r, whose mean is 3/(d+2): E y⁴ = 3 (E y²)² of entries."""
     d = rows.shape[1]
-    squares = np.square(rows)
-    sums, fourth = squares.sum(axis=1), np.square(squares).sum(axis=1)
+    squared = np.square(rows)
+    sums, fourth = squared.sum(axis=1), np.square(squared).sum(axis=1)
     expected = 3 * d / (d + 2)
-    known = sums > _NOTHING * d
-    kurtosis = np.where(known, d * fourth / np.where(known, sums, 1.0) ** 2, expected)
+    varies = sums > _NOTHING * d
+    kurtosis = np.where(varies, d * fourth / np.where(varies, sums, 1.0) ** 2, expected)
     return Evidence.of(kurtosis.mean(axis=1), expected)
 
 
@@ -134,10 +134,10 @@ def _norms(rows: FloatArray) -> Evidence:
     """
     d = rows.shape[1]
     norms = np.square(rows).sum(axis=2)
-    own, total = np.square(norms).sum(axis=1), norms.sum(axis=1)
-    pairs = total**2 + 2 * _squares(rows.swapaxes(1, 2) @ rows) - 3 * own
+    fourth, total = np.square(norms).sum(axis=1), norms.sum(axis=1)
+    pairs = total**2 + 2 * squares(rows.swapaxes(1, 2) @ rows) - 3 * fourth
     unit = np.square(np.where(total > _NOTHING * d, total / d, 1.0))
-    return Evidence.of(own / (d * unit), pairs / (d * (d - 1) * unit), np.ones(len(rows)))
+    return Evidence.of(fourth / (d * unit), pairs / (d * (d - 1) * unit), np.ones(len(rows)))
 
 
 def _products(rows: FloatArray) -> Evidence:
@@ -231,16 +231,16 @@ def of_one_step(
     z = turned * scales[:, None]
     square, residual = z.swapaxes(1, 2) @ z, gm.cross_gram(rest, rest)
     norms = np.square(z).sum(axis=2)
-    own = np.square(norms).sum(axis=1)
+    fourth = np.square(norms).sum(axis=1)
     size = np.sqrt(_mean_diagonal(before.gram))
-    between = (_squares(square) - own) / (d * (d - 1) * rank)
+    between = (squares(square) - fourth) / (d * (d - 1) * rank)
     between_expected = np.ones(len(rank))
     if chain.is_orthogonal:
         # Σ_rs (z_r·z_s)² = d² k, and E|z_r|⁴ = d k (k + 2) / (d + 2).
         between_expected = d * (d - rank) / ((d + 2) * (d - 1))
     products = _products(z).observed
     outside = np.square(np.where(regular[:, None], 0.0, turned)).mean(axis=(1, 2)) > 10 * null
-    found = {
+    evidence = {
         "one step: rows in the range of G": Evidence.of(1.0 - outside, 1.0),
         "one step: mean 0": Evidence.of(rest.mean(axis=1), 0.0, size),
         "one step: rows independent": Evidence.of(
@@ -251,19 +251,19 @@ def of_one_step(
         "one step: calls independent": _pairs_of_calls(z, rest, rank, size),
     }
     if chain.is_gaussian:
-        found["one step: rows Gaussian"] = _norms(z)
+        evidence["one step: rows Gaussian"] = _norms(z)
     if chain.is_orthogonal:
         # This is more than the right variance and covariance.
-        deviation = np.sqrt(_squares(residual - before.gram)) / before.gram.shape[-1]
+        deviation = np.sqrt(squares(residual - before.gram)) / before.gram.shape[-1]
         unit = _mean_diagonal(gm.cross_gram(y, y)) + _mean_diagonal(before.gram)
-        found["one step: weights orthogonal"] = Evidence.of(
+        evidence["one step: weights orthogonal"] = Evidence.of(
             deviation, 0.0, unit * max(1.0, rounding / COARSE)
         )
     else:
-        found["one step: variance, whitened"] = Evidence.of(norms.sum(axis=1) / (d * rank), 1.0)
-        found["one step: covariance"] = _shares_of(residual, before.gram, null)
-    spread = _squares(square / d) / rank - np.square(np.trace(square, 0, 1, 2) / (d * rank))
-    return found, spread * d / rank
+        evidence["one step: variance, whitened"] = Evidence.of(norms.sum(axis=1) / (d * rank), 1.0)
+        evidence["one step: covariance"] = _shares_of(residual, before.gram, null)
+    spread = squares(square / d) / rank - np.square(np.trace(square, 0, 1, 2) / (d * rank))
+    return evidence, spread * d / rank
 
 
 def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Evidence:
@@ -271,8 +271,8 @@ def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Eviden
     shares = []
     for part in (_mean_centred, _along_ones):
         variance = part(gram)
-        known = variance > null
-        shares.append(np.where(known, part(square) / np.where(known, variance, 1.0), 1.0))
+        varies = variance > null
+        shares.append(np.where(varies, part(square) / np.where(varies, variance, 1.0), 1.0))
     columns = np.column_stack([*shares, shares[0] - shares[1]])
     return Evidence.of(columns, np.array([1.0, 1.0, 0.0]), _ones(square))
 
@@ -284,8 +284,8 @@ def _pairs_of_calls(
     d = z.shape[1]
     (first, second), (rank1, rank2) = _disjoint_pairs(z), _disjoint_pairs(rank)
     scale = d * rank1 * rank2
-    squared = _squares(first.swapaxes(1, 2) @ second) / scale
-    expected = _squares(first) * _squares(second) / (d * scale)
+    squared = squares(first.swapaxes(1, 2) @ second) / scale
+    expected = squares(first) * squares(second) / (d * scale)
     rest1, rest2 = _disjoint_pairs(rest)
     size1, size2 = _disjoint_pairs(size)
     product = (rest1 * rest2).mean(axis=(1, 2)) / (size1 * size2)
@@ -309,8 +309,8 @@ def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
     """
     count = values.shape[axis]
     forward, backward = (
-        one.argsort(axis=axis, kind="stable").argsort(axis=axis)
-        for one in (values, np.flip(values, axis))
+        ordered.argsort(axis=axis, kind="stable").argsort(axis=axis)
+        for ordered in (values, np.flip(values, axis))
     )
     ranks: FloatArray = (forward + np.flip(backward, axis)) / (2 * (count - 1)) - 0.5
     product: FloatArray = -np.square(ranks).sum(axis=axis) / (count * (count - 1))
@@ -340,7 +340,8 @@ def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return array[0:even:2], array[1:even:2]
 
 
-def _squares(matrices: FloatArray) -> FloatArray:
+def squares(matrices: FloatArray) -> FloatArray:
+    """Return the sums of the squared entries of matrices."""
     return np.square(matrices).sum(axis=(1, 2))
 
 

@@ -68,7 +68,8 @@ def next_states(
     if chain.is_gaussian:
         rows = generator.standard_normal(a.shape) @ semidefinite_root(gram)
     else:
-        rows = np.stack([_weights(chain, generator) @ one for one in a]) / chain.width**0.5
+        rows = np.stack([_weights(chain, generator) @ of_sample for of_sample in a])
+        rows /= chain.width**0.5
         if chain.bias_variance > 0.0:
             rows += _biases(chain, generator, a.shape[:2])[..., None] / chain.gain
     return chain.skip * x + chain.gain * rows
@@ -83,8 +84,8 @@ def _biases(chain: Chain, generator: np.random.Generator, shape: tuple[int, ...]
 
 def _weights(chain: Chain, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
     shape = chain.width, chain.width
-    drawn = chain.weight_law.entries(generator, shape)
-    return finite_array("weights(rng, shape)", drawn, shape=shape)
+    entries = chain.weight_law.entries(generator, shape)
+    return finite_array("weights(rng, shape)", entries, shape=shape)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Layer:
         """
         states = h.astype(np.float64)
         try:
-            x, a = (one[:, 0] for one in apply(chain, states[:, None], True))
+            x, a = (values[:, 0] for values in apply(chain, states[:, None], True))
         except ZeroVarianceError as error:
             number = first + (error.chain or 0)
             raise ZeroVarianceError(number, None, error.row, error.sample) from None

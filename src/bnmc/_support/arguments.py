@@ -162,8 +162,8 @@ def real(
     return number
 
 
-def choice(name: str, value: object, known: Iterable[str]) -> str:
-    """Return `value` if it is one of the known names.
+def choice(name: str, value: object, allowed: Iterable[str]) -> str:
+    """Return `value` if it is one of some names.
 
     Parameters
     ----------
@@ -171,8 +171,8 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
         Name of the argument, for the message.
     value : object
         The name to look up.
-    known : iterable of str
-        The known names.
+    allowed : iterable of str
+        The names.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     ArgumentTypeError
         If `value` is not a string.
     UnknownNameError
-        If `value` is not a known name. The message suggests the nearest one.
+        If `value` is not one of the names. The message suggests the nearest one.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def choice(name: str, value: object, known: Iterable[str]) -> str:
     >>> choice("norm", "batch", ("batch", "batch-uncentred", "none"))
     'batch'
     """
-    names = tuple(known)
+    names = tuple(allowed)
     if not isinstance(value, str):
         raise ArgumentTypeError(name, value, ", ".join(names))
     text = str.__str__(value)  # a subclass may define an equality of its own
@@ -428,8 +428,8 @@ def _is_masked(value: object, depth: int = 64) -> bool:
     """
     if isinstance(value, (list, tuple)):
         # Numbers decide at once: they are all that long sequences contain.
-        others = (one for one in value if not isinstance(one, (int, float)))
-        return depth > 0 and any(_is_masked(one, depth - 1) for one in others)
+        others = (item for item in value if not isinstance(item, (int, float)))
+        return depth > 0 and any(_is_masked(item, depth - 1) for item in others)
     # No masked array exists until this module is imported.
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray) and bool(value.mask.any())

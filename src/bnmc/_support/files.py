@@ -41,12 +41,12 @@ def as_path(name: str, path: object) -> Path:
         If `path` is no path, or contains a null character.
     """
     try:
-        found = Path(path)  # type: ignore[arg-type]
-        if "\0" in os.fspath(found):
+        converted = Path(path)  # type: ignore[arg-type]
+        if "\0" in os.fspath(converted):
             raise ValueError
     except (TypeError, ValueError):
         raise ArgumentTypeError(name, path, "a path") from None
-    return found
+    return converted
 
 
 def read_npy(name: str, file: IO[bytes], size: int) -> NDArray[Any]:
@@ -257,12 +257,12 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _renamed(one: Path, other: Path, flag: int) -> bool:
+def _renamed(first: Path, second: Path, flag: int) -> bool:
     """Rename in a way that Python does not offer; return False if the system does not either.
 
     Parameters
     ----------
-    one, other : Path
+    first, second : Path
     flag : int
         Index of the kind: to exchange two paths, or not to replace the second one.
 
@@ -277,7 +277,7 @@ def _renamed(one: Path, other: Path, flag: int) -> bool:
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return False
-    paths = os.fsencode(one), os.fsencode(other)
+    paths = os.fsencode(first), os.fsencode(second)
     here = -100  # AT_FDCWD
     if sys.platform == "linux":
         status = function(here, paths[0], here, paths[1], ctypes.c_uint(flags[flag]))
@@ -288,4 +288,4 @@ def _renamed(one: Path, other: Path, flag: int) -> bool:
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):  # an old kernel or file system
         return False
-    raise OSError(code, os.strerror(code), str(one), None, str(other))
+    raise OSError(code, os.strerror(code), str(first), None, str(second))

@@ -54,17 +54,17 @@ def explains_keywords(function: _Function) -> _Function:
     bnmc.errors.ArgumentTypeError: seed: got 3, allowed: rng, a seed or a generator (draw has no
     argument seed)
     """
-    known = inspect.signature(function).parameters
-    foreign = {name: ours for name, ours in _OURS.items() if name not in known and ours[0] in known}
+    ours = inspect.signature(function).parameters
+    foreign = {name: hint for name, hint in _OURS.items() if name not in ours and hint[0] in ours}
 
     @functools.wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
         if not foreign.keys().isdisjoint(options):
             name = next(name for name in options if name in foreign)
-            ours, what = foreign[name]
+            argument, what = foreign[name]
             owner = function.__qualname__.removesuffix(".__init__")
             raise ArgumentTypeError(
-                name, options[name], f"{ours}, {what}", f"{owner} has no argument {name}"
+                name, options[name], f"{argument}, {what}", f"{owner} has no argument {name}"
             )
         return function(*arguments, **options)
 

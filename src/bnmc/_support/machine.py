@@ -56,12 +56,12 @@ def memory_within(root: Path, limits: Mapping[str, int]) -> int:
     limits : mapping of {"VmSize", "VmData"} to int
         Limits of the address space and of the data of the process, in bytes.
     """
-    found = [_of_system(root)]
+    sizes = [_of_system(root)]
     for name, limit in limits.items():
-        found.append(limit - (_size(root / "proc/self/status", name) or 0))
+        sizes.append(limit - (_size(root / "proc/self/status", name) or 0))
     limited = _limited_groups(root, int(time.monotonic() / _LIMITS_SECONDS))
-    found += [_left_in_group(group, version) for group, version in limited]
-    return max(0, min(found))
+    sizes += [_left_in_group(group, version) for group, version in limited]
+    return max(0, min(sizes))
 
 
 def _of_system(root: Path) -> int:
@@ -135,13 +135,13 @@ def _limited_groups(root: Path, period: int) -> tuple[tuple[Path, int], ...]:
         if version in mounts:
             mounted, point = mounts[version]
             groups = _upward(point, path, mounted)
-            limited += [(one, version) for one in groups if _limit(one, version) < UNLIMITED]
+            limited += [(group, version) for group in groups if _limit(group, version) < UNLIMITED]
     return tuple(limited)
 
 
 def _mounts(root: Path) -> dict[int, tuple[str, Path]]:
     """Return where the groups of each version are mounted: the path of the top, and the folder."""
-    found = {}
+    mounts = {}
     for line in _lines(root / "proc/self/mountinfo"):
         about, _, kind = line.partition(" - ")
         fields, kinds = about.split(), kind.split()
@@ -151,8 +151,8 @@ def _mounts(root: Path) -> dict[int, tuple[str, Path]]:
         if version == 1 and "memory" not in kinds[-1].split(","):
             continue
         if version is not None:
-            found[version] = fields[3], root / fields[4].lstrip("/")
-    return found
+            mounts[version] = fields[3], root / fields[4].lstrip("/")
+    return mounts
 
 
 def _upward(point: Path, path: str, mounted: str) -> Iterator[Path]:

@@ -18,5 +18,5 @@ def versions() -> str:
 
     # Versions 3.11.2 and 3.11.9 of Python have the same bytecode.
     python = ".".join(platform.python_version_tuple()[:2])
-    named = [f"{one.__name__} {one.__version__}" for one in (numba, llvmlite, np, scipy)]
+    named = [f"{module.__name__} {module.__version__}" for module in (numba, llvmlite, np, scipy)]
     return ", ".join([f"Python {python}", *named])

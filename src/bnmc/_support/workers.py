@@ -122,9 +122,9 @@ class Workers:
 
     def __init__(self, executor: Executor | None, threads: int) -> None:
         self._given = executor
-        own = executor is None
-        self._executor = ThreadPoolExecutor(max(1, threads), "bnmc") if own else executor
-        self._is_own = own
+        is_own = executor is None
+        self._executor = ThreadPoolExecutor(max(1, threads), "bnmc") if is_own else executor
+        self._is_own = is_own
         self._tasks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self._futures: dict[Future[Any], int] = {}
         #: Losses of each task since the last task finished.

@@ -189,8 +189,8 @@ class Activation:
         bnmc.errors.UnknownNameError: activation: got 'tahn', allowed: linear, relu, leaky_relu,
         abs, tanh, sigmoid, sin, erf, elu, celu, selu, gelu, silu (did you mean 'tanh'?)
         """
-        known = builtin_name(name) if isinstance(name, str) else None
-        return _named(known or choice("activation", name, BUILTIN))
+        builtin = builtin_name(name) if isinstance(name, str) else None
+        return _named(builtin or choice("activation", name, BUILTIN))
 
     @property
     def is_linear(self) -> bool:
@@ -392,8 +392,8 @@ def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
     if is_torch_module(spec):
         name = name_of_module(spec)
         if name is None:
-            known = ", ".join(BUILTIN)
-            allowed = f"a scalar function, or one of {known} with PyTorch's default parameters"
+            names = ", ".join(BUILTIN)
+            allowed = f"a scalar function, or one of {names} with PyTorch's default parameters"
             raise ArgumentTypeError("activation", spec, allowed)
         return _named(name)
     if callable(spec):

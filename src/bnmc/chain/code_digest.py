@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.object_parts import installed_name, parts_of, version_of
+from bnmc.chain.object_parts import attribute_of, installed_name, parts_of, version_of
 from bnmc.errors import ArgumentError
 
 ScalarFunction = Callable[[Any], Any]
@@ -108,12 +108,9 @@ def _inner_codes(code: CodeType) -> Iterator[CodeType]:
 def is_importable(function: ScalarFunction) -> bool:
     """Return whether another process finds this function by its name."""
     module_name = getattr(function, "__module__", None)
-    found: object = sys.modules.get(str(module_name))
-    if found is None or module_name == "__main__":
+    if module_name is None or module_name == "__main__":
         return False
-    for part in str(getattr(function, "__qualname__", "")).split("."):
-        found = getattr(found, part, None)
-    return found is function
+    return attribute_of(module_name, str(getattr(function, "__qualname__", ""))) is function
 
 
 # --- digest
@@ -383,12 +380,7 @@ def _is_known(value: Any) -> bool:
     else:
         places = (str(module),)
     for place in places:
-        if place.partition(".")[0] not in _KNOWN_BY_NAME or place not in sys.modules:
-            continue
-        found: Any = sys.modules[place]
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is value:
+        if place.partition(".")[0] in _KNOWN_BY_NAME and attribute_of(place, name) is value:
             return True
     return False
 

@@ -127,7 +127,7 @@ class _Multiple:
         if method != "__call__" or options or ufunc not in _UFUNCS:
             raise _Undecided
         # A scalar of NumPy would call this method again.
-        plain = (one if isinstance(one, _Multiple) else _number(one) for one in inputs)
+        plain = (number if isinstance(number, _Multiple) else _number(number) for number in inputs)
         return _UFUNCS[ufunc](*plain)
 
     def __array_function__(

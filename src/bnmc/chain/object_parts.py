@@ -60,7 +60,7 @@ def parts_of(value: Any) -> tuple[str, tuple[Any, ...]]:
         If the object has no state that pickle knows, such as a lock or a file, or is known by its
         name only.
     """
-    if any(value is one for one in _GLOBAL_GENERATORS):
+    if any(value is shared for shared in _GLOBAL_GENERATORS):
         return "global generator", (type(value),)
     if isinstance(value, type):
         return "class", _of_class(value)
@@ -100,9 +100,9 @@ def _of_method(method: types.MethodType) -> Any:
     """
     function = method.__func__
     name = getattr(function, "__name__", "")
-    own = getattr(type(method.__self__), name, None)
+    of_class = getattr(type(method.__self__), name, None)
     code = getattr(function, "__code__", None)
-    return name if code is not None and getattr(own, "__code__", None) == code else function
+    return name if code is not None and getattr(of_class, "__code__", None) == code else function
 
 
 def _of_instance(value: Any) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ def _sorted(state: Any) -> Any:
     if isinstance(state, dict) and all(isinstance(name, str) for name in state):
         return sorted(state.items())
     if isinstance(state, tuple):
-        return tuple(_sorted(one) for one in state)
+        return tuple(_sorted(part) for part in state)
     return state
 
 
@@ -148,12 +148,16 @@ def installed_name(value: Any) -> str | None:
     if not isinstance(module, str) or not isinstance(name, str):
         return None
     version = version_of(module.partition(".")[0])
-    found: Any = sys.modules.get(module)
-    if version is None or found is None:
-        return None
+    is_found = version is not None and attribute_of(module, name) is value
+    return f"{module}.{name} {version}" if is_found else None
+
+
+def attribute_of(module: str, name: str) -> Any:
+    """Return what a dotted name stands for in an imported module, or None."""
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}.{name} {version}" if found is value else None
+        value = getattr(value, part, None)
+    return value
 
 
 @cache

@@ -122,8 +122,8 @@ class Representation:
         """Return the start of some chains."""
         if len(self.x) == 1:
             return self
-        own = slice(first, last) if len(self.exponents) > 1 else slice(1)
-        return Representation(self.x[first:last], self.a[first:last], self.exponents[own])
+        of_chains = slice(first, last) if len(self.exponents) > 1 else slice(1)
+        return Representation(self.x[first:last], self.a[first:last], self.exponents[of_chains])
 
 
 def prepare(
@@ -135,8 +135,8 @@ def prepare(
     if isinstance(initial, str):
         choice("initial", initial, _INITIAL_LAWS)
         _require_memory("batch", (columns, columns), 3.0)
-        own = np.eye(columns)
-        return Covariance(own if initial == "gaussian" else 1.0 + _COLLINEAR_VARIANCE * own)
+        matrix = np.eye(columns)
+        return Covariance(matrix if initial == "gaussian" else 1.0 + _COLLINEAR_VARIANCE * matrix)
     if isinstance(initial, FirstLayer):
         return _through_first_layer(chain, initial, inputs)
     if initial is None or callable(initial):
@@ -162,8 +162,8 @@ def as_columns(chain: Chain, initial: Any) -> Any:
     return host_array("initial", initial).reshape(*shape[:-3], chain.batch)
 
 
-def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.float64]:
-    """Return N(x) for x of shape (chains, inputs, width, batch); `own`: one x per chain.
+def normalise(chain: Chain, x: NDArray[np.float64], per_chain: bool) -> NDArray[np.float64]:
+    """Return N(x) for x of shape (chains, inputs, width, batch); `per_chain`: one x per chain.
 
     Raises
     ------
@@ -175,12 +175,14 @@ def normalise(chain: Chain, x: NDArray[np.float64], own: bool) -> NDArray[np.flo
         constant = norm.without_variance(x)
         if constant.any():
             index, _, row = (int(i) for i in np.argwhere(constant)[0])
-            raise ZeroVarianceError(index if own else None, 0 if own else None, row)
+            raise ZeroVarianceError(index if per_chain else None, 0 if per_chain else None, row)
         flat = norm.samples_without_variance(x)
         if flat.any():
             index, given, sample = (int(i) for i in np.argwhere(flat)[0])
             column = given * chain.batch + sample
-            raise ZeroVarianceError(index if own else None, 0 if own else None, None, column)
+            raise ZeroVarianceError(
+                index if per_chain else None, 0 if per_chain else None, None, column
+            )
     return chain.normalization(x, chain.eps)
 
 
@@ -202,7 +204,7 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
         )
     columns = chain.batch * (inputs or 1)
     _require_memory("batch", (columns, columns), 2.0)
-    stacked = _stack(x[None] if inputs is None else x)
+    stacked = _side_by_side(x[None, None] if inputs is None else x[None])[0]
     exponents = np.zeros((1, 1), np.int64)
     if chain.normalization.hides_scale(chain.eps) and chain.order_code == NORM_FIRST:
         _require_variance(chain, stacked)
@@ -256,7 +258,7 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
     axes = ("width", "batch") if inputs is None else ("inputs", "width", "batch")
     lengths = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
     x = finite_array("initial", initial, shape=(..., *axes))
-    own = x.ndim == len(axes) + 1
+    per_chain = x.ndim == len(axes) + 1
     if x.shape not in (lengths, (chains, *lengths)):
         wanted = f"{lengths} or {(chains, *lengths)}, that is (chains, {', '.join(axes)})"
         hint = ""
@@ -267,27 +269,27 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
     # NumPy adds in an order that depends on the layout in memory.
-    kept = chain.normalization.is_identity or chain.order_code != NORM_FIRST
-    full = x.astype(np.float64, order="C", copy=kept)
+    keeps_x = chain.normalization.is_identity or chain.order_code != NORM_FIRST
+    full = x.astype(np.float64, order="C", copy=keeps_x)
     full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
     if splits_scale(chain):
         return _of_any_scale(chain, _side_by_side(full))
-    full, activated = apply(chain, full, own)
+    full, activated = apply(chain, full, per_chain)
     rows = _side_by_side(full)
     del full
     return Representation(rows, _side_by_side(activated))
 
 
 def apply(
-    chain: Chain, h: NDArray[np.float64], own: bool
+    chain: Chain, h: NDArray[np.float64], per_chain: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what the skip connection keeps of states h, and their activations.
 
     Arguments and errors are those of `normalise`.
     """
     if chain.order_code == ACTIVATION_FIRST:
-        return h, normalise(chain, _activated(chain, h), own)
-    x = normalise(chain, h, own)
+        return h, normalise(chain, _activated(chain, h), per_chain)
+    x = normalise(chain, h, per_chain)
     if chain.order_code == NORM_FIRST:
         h = x  # the argument may be as large as the result
     return h, _activated(chain, x)
@@ -307,8 +309,8 @@ def _side_by_side(x: NDArray[np.float64]) -> NDArray[np.float64]:
     if inputs == 1:
         return np.ascontiguousarray(x.reshape(chains, width, batch))
     joined = np.empty((chains, width, inputs * batch))
-    for one, rows in zip(x, joined, strict=True):
-        rows.reshape(width, inputs, batch)[...] = one.swapaxes(0, 1)
+    for batches, rows in zip(x, joined, strict=True):
+        rows.reshape(width, inputs, batch)[...] = batches.swapaxes(0, 1)
     return joined
 
 
@@ -347,8 +349,3 @@ def _exponents_of(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the exponents (base 2) of sizes that are far from 1, else 0."""
     exponents = np.where(sizes > 0.0, np.frexp(sizes)[1], 0).astype(np.int64)
     return np.where(np.abs(exponents) > LEEWAY, exponents, 0)
-
-
-def _stack(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Put batches (inputs, rows, batch) side by side: (rows, inputs * batch)."""
-    return np.ascontiguousarray(x.transpose(1, 0, 2).reshape(x.shape[1], -1))

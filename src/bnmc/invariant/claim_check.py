@@ -232,7 +232,7 @@ def check(
     key = draw_key(rng)
     generator = np.random.default_rng(key)
 
-    found = _EvidenceOfBlocks(
+    evidence = _EvidenceOfBlocks(
         chain, step, ahead, generator, rounding_of(0.0 if samples is None else samples)
     )
     source = "given"
@@ -246,24 +246,24 @@ def check(
             )  # fmt: skip
 
         _require_memory(chain, size)
-        drawn = draw()
-        given = drawn.preactivations()
-        law = drawn.certificate.law
-        source = f"of layer {drawn.layer}, within {drawn.tolerance:g} of the {law} law"
-        assumes = drawn.assumes
-        found.is_of_last = step is not None
+        draws = draw()
+        given = draws.preactivations()
+        law = draws.certificate.law
+        source = f"of layer {draws.layer}, within {draws.tolerance:g} of the {law} law"
+        assumes = draws.assumes
+        evidence.is_of_last = step is not None
         if step is None:
             other = draw(initial=near_a_line(chain, generator))
-            found.note(uniqueness(drawn.gram, other.gram))
+            evidence.note(uniqueness(draws.gram, other.gram))
     if step is not None:
         source += ", taken on by `step`"
     with Reporter(progress, "check", "samples") as report:
         block = 2 * max(1, BLOCK_NUMBERS // (2 * chain.width * chain.batch))
         for first, last in ranges(len(given), block):
-            found.add(given[first:last], first)
+            evidence.add(given[first:last], first)
             report(last, len(given))
     return CheckReport(
-        chain, judged(found.claims(), alpha), alpha, len(given), source, key, assumes
+        chain, judged(evidence.claims(), alpha), alpha, len(given), source, key, assumes
     )
 
 
@@ -315,9 +315,9 @@ class _EvidenceOfBlocks:
         self._evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
         self._kept: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
-    def note(self, found: dict[str, Evidence]) -> None:
+    def note(self, by_claim: dict[str, Evidence]) -> None:
         """Add evidence by claim."""
-        for claim, evidence in found.items():
+        for claim, evidence in by_claim.items():
             self._evidence[claim].append(evidence)
 
     def add(self, states: NDArray[Any], first: int) -> None:
@@ -330,9 +330,9 @@ class _EvidenceOfBlocks:
             states = self._next(states, after)
             after = Layer.of(self.chain, states, first)
             if layer == 0:
-                found, spread = of_one_step(self.chain, before, after.y, self.rounding)
+                by_claim, spread = of_one_step(self.chain, before, after.y, self.rounding)
         if self.step is not None:
-            self.note(found)
+            self.note(by_claim)
         self.note(invariance(before, after))
         examined = after if self.is_of_last else before
         self.note(of_state(self.chain, examined))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bnmc import gram as gm
 from bnmc import random_matrix
+from bnmc._claims.claims import squares
 from bnmc._claims.evidence import LEVEL, Claim, reported
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
@@ -93,8 +94,8 @@ def _from_star(
 ) -> Iterator[Claim]:
     """Yield the rows about G*, whitened by G* in its range."""
     values, vectors = np.linalg.eigh(star.gram)
-    kept = values > _NULL * values[-1]
-    whiten = vectors[:, kept] / np.sqrt(values[kept])
+    regular = values > _NULL * values[-1]
+    whiten = vectors[:, regular] / np.sqrt(values[regular])
     m = whiten.shape[1]
     relative = whiten.T @ gram @ whiten
     spectrum = np.linalg.eigvalsh(relative)
@@ -105,8 +106,8 @@ def _from_star(
         yield reported("distance of h from N(0, G*)ᵈ, at most", above, printed)
         yield _kolmogorov(
             "distance of h from N(0, G*)ᵈ, at least",
-            _squares(whiten.T @ square @ whiten - np.eye(m)),
-            _squares(wishart - np.eye(m)),
+            squares(whiten.T @ square @ whiten - np.eye(m)),
+            squares(wishart - np.eye(m)),
             printed,
         )
     wasserstein = random_matrix.wasserstein(gram, star.gram) ** 2
@@ -145,7 +146,10 @@ def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray
 def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: float | None) -> Claim:
     """Report Kolmogorov's distance of two samples, with the Dvoretzky–Kiefer–Wolfowitz band."""
     points = np.concatenate([first, second])
-    shares = [np.searchsorted(np.sort(one), points, "right") / len(one) for one in (first, second)]
+    shares = [
+        np.searchsorted(np.sort(sample), points, "right") / len(sample)
+        for sample in (first, second)
+    ]
     distance = float(np.abs(shares[0] - shares[1]).max())
     # Each sample deviates by more than half of this with probability (1 − level)/2.
     band = 2.0 * math.sqrt(math.log(4.0 / (1.0 - LEVEL)) / (2.0 * len(first)))
@@ -173,7 +177,3 @@ def _of_linear(d: int, spectrum: FloatArray) -> Iterator[Claim]:
     if least > _NULL:
         plateau = 3.0 * m / (least * math.sqrt(d))
         yield reported("orthogonality gap, beside 3m/(α√d)", gaps, plateau)
-
-
-def _squares(matrices: FloatArray) -> FloatArray:
-    return np.square(matrices).sum(axis=(1, 2))

@@ -132,11 +132,11 @@ def expectation(
     unmet = np.flatnonzero(met < 0)
     if unmet.size:
         meetings = coupled.run(lag, int(unmet[0]), int(unmet[0]) + 1)
-        found = not_mixing(meetings, coupled.max_layers, None)
+        error = not_mixing(meetings, coupled.max_layers, None)
         raise NotMixing(
             f"{unmet.size} of {replicates} pairs have not met in {max_layers} layers, and without "
-            f"them the mean over the others is biased; of the first of these, {found.reason}",
-            None, found.exponent, found.pivot_trend,
+            f"them the mean over the others is biased; of the first of these, {error.reason}",
+            None, error.exponent, error.pivot_trend,
         )  # fmt: skip
     events = coupled.absorbing_events(lag, replicates)
     waited = met - lag

@@ -206,9 +206,9 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     alive = covariance[~np.concatenate(absorbed)]
     if not len(alive):
         return (AbsorbingEvent("absorbed", "All given states are absorbed.", 1.0, 0.0, True),)
-    found = [event for event in _events(chain, pieces, shape, alive)
+    likely = [event for event in _events(chain, pieces, shape, alive)
              if event.probability >= _LEAST_PROBABILITY]  # fmt: skip
-    return tuple(sorted(found, key=lambda event: -event.probability))
+    return tuple(sorted(likely, key=lambda event: -event.probability))
 
 
 def may_be_absorbed(chain: Chain) -> bool:
@@ -283,8 +283,8 @@ def _events(
         yield _mean(_COINCIDING, rows.equal())
     if centred:
         if shape.is_odd_about_centre:
-            drawn = sampled or SampledRows(covariance, pieces, chain)
-            yield _mean(_BALANCED, drawn.balanced(shape.is_centred_at_zero))
+            samples = sampled or SampledRows(covariance, pieces, chain)
+            yield _mean(_BALANCED, samples.balanced(shape.is_centred_at_zero))
         return
     if shape.has_parity and pieces.value.any():
         yield _mean(_OPPOSITE if shape.is_odd else _OPPOSITE_EVEN, rows.opposite())
@@ -293,8 +293,8 @@ def _events(
     if signs and shape.degree and shape.is_one_sided:
         yield _mean(_COLLINEAR, signs.one_active())
     elif shape.preserves_lines and shape.degree is None and (pieces.value == 0.0).any():
-        drawn = sampled or SampledRows(covariance, pieces, chain)
-        yield _mean(_RANK_ONE, drawn.one_active())
+        samples = sampled or SampledRows(covariance, pieces, chain)
+        yield _mean(_RANK_ONE, samples.one_active())
 
 
 def _mean(kind: tuple[str, str], sums: Float64Array, is_bound: bool = False) -> AbsorbingEvent:

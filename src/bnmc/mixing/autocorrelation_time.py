@@ -187,10 +187,10 @@ def autocorrelation(
         half = half_width(stderr, len(products) - 1, level)
     # The estimated mean lowers every ρ(k), by τ (1 − ρ(k)) / N.
     z += math.log1p(max(2 * window - time, 0.0) / x.size) / 2
-    found = _summary(series, correlation[: window + 1], z, stderr, half, len(products), level)
+    result = _summary(series, correlation[: window + 1], z, stderr, half, len(products), level)
     if reason:
-        raise PartialEstimateError(f"{reason}, of {memory:.3g} recorded layers each", found)
-    return found
+        raise PartialEstimateError(f"{reason}, of {memory:.3g} recorded layers each", result)
+    return result
 
 
 def _slowest_component(run: Trajectory) -> Function:

@@ -110,12 +110,12 @@ class Comparison(Drawn):
 
     def __getitem__(self, name: str) -> RateEstimate:
         """Return the estimate of a row by its name; raise `KeyError` if there is none."""
-        found = {row.name: row for row in self.rows}
-        if name not in found:
-            raise KeyError(f"{name!r} is none of {', '.join(map(repr, found))}")
-        estimate = found[name].estimate
+        rows = {row.name: row for row in self.rows}
+        if name not in rows:
+            raise KeyError(f"{name!r} is none of {', '.join(map(repr, rows))}")
+        estimate = rows[name].estimate
         if estimate is None:
-            raise KeyError(f"{name!r} has no estimate: {found[name].note}")
+            raise KeyError(f"{name!r} has no estimate: {rows[name].note}")
         return estimate
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,13 +147,13 @@ class Comparison(Drawn):
         for row in self.rows:
             if row.estimate is None:
                 continue
-            found = row.estimate
+            estimate = row.estimate
             if row.name == "mean field":
-                ax.axvline(found.rate, color=COLOURS[1], label="mean field")
+                ax.axvline(estimate.rate, color=COLOURS[1], label="mean field")
                 continue
-            low, high = found.ci
-            error = [[found.rate - low], [high - found.rate]]
-            ax.errorbar([found.rate], [len(names)], xerr=error, fmt="o", color=COLOURS[0])
+            low, high = estimate.ci
+            error = [[estimate.rate - low], [high - estimate.rate]]
+            ax.errorbar([estimate.rate], [len(names)], xerr=error, fmt="o", color=COLOURS[0])
             names.append(row.name)
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
@@ -275,14 +275,14 @@ def _row(name: str, estimate: Callable[[], RateEstimate]) -> ComparisonRow:
 def _bound_row(bound: Callable[[], TVBound]) -> ComparisonRow:
     """Return the row of `tv_bound`, with known absorbing states as a note."""
     try:
-        found = bound()
+        certificate = bound()
     except BnmcError as error:
         return ComparisonRow("tv_bound", None, str(error))
     note = ""
-    if found.absorbing_events:
-        events = " ".join(event.description for event in found.absorbing_events)
-        note = f"rate of the {found.law} law, as there are absorbing states. {events}"
-    return ComparisonRow("tv_bound", found.rate_estimate, note)
+    if certificate.absorbing_events:
+        events = " ".join(event.description for event in certificate.absorbing_events)
+        note = f"rate of the {certificate.law} law, as there are absorbing states. {events}"
+    return ComparisonRow("tv_bound", certificate.rate_estimate, note)
 
 
 def _from_runs(
@@ -386,15 +386,15 @@ def _atypical_batch(
 
 def _cells(row: ComparisonRow) -> tuple[str, ...]:
     """Return the cells of a row of the table; exact values have neither error nor count."""
-    found = row.estimate
-    if found is None:
+    estimate = row.estimate
+    if estimate is None:
         return row.name, "none", "", "", "", ""
-    low, high = found.ci
+    low, high = estimate.ci
     return (
         row.name,
-        f"{found.rate:.5f}",
-        f"{found.stderr:.1g}" if found.stderr else "",
+        f"{estimate.rate:.5f}",
+        f"{estimate.stderr:.1g}" if estimate.stderr else "",
         f"[{low:.5f}, {high:.5f}]" if high > low else "",
-        f"{found.timescale:.4g}",
-        str(found.n) if found.stderr else "",
+        f"{estimate.timescale:.4g}",
+        str(estimate.n) if estimate.stderr else "",
     )

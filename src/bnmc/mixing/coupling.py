@@ -136,23 +136,23 @@ def other_starts(chain: Chain, start: Start) -> dict[str, Start]:
     }
     if n >= 3:
         in_block = (np.arange(n) >= n // 2).astype(np.float64)
-        own = np.where(in_block == 1.0, _SMALL_VARIANCE, 1.0)
+        variances = np.where(in_block == 1.0, _SMALL_VARIANCE, 1.0)
         covariances["one sample that stands out"] = np.diag(np.where(np.arange(n) == 0, n, 1.0))
         covariances["a block of samples that nearly coincide"] = np.outer(
             in_block, in_block
-        ) + np.diag(own)
-    found: dict[str, Start] = {SAME_START: start}
+        ) + np.diag(variances)
+    starts: dict[str, Start] = {SAME_START: start}
     for name, matrix in covariances.items():
         if not (isinstance(start, Covariance) and np.array_equal(start.matrix, matrix)):
-            found[name] = Covariance(matrix)
+            starts[name] = Covariance(matrix)
     orders = {"the batch in reverse order": np.arange(n)[::-1]}
     if n >= 3:
         orders["the batch shifted by one sample"] = np.roll(np.arange(n), 1)
     for name, order in orders.items():
         reordered = _reordered(start, order)
         if reordered is not None:
-            found[name] = reordered
-    return found
+            starts[name] = reordered
+    return starts
 
 
 def _reordered(start: Start, order: NDArray[np.int64]) -> Start | None:
@@ -292,10 +292,10 @@ class CoupledPairs:
         # Far starts make known absorbing events likelier.  They are part of the result.
         absorbed = (meetings.degenerate > 0) & can_be_absorbed
         times = meetings.layers[met] - _CROSSED_LAG
-        found = not_mixing(meetings, self.max_layers, None)
+        error = not_mixing(meetings, self.max_layers, None)
         reason = ""
         if not (met | absorbed).all() or 2 * np.count_nonzero(absorbed) > len(met):
-            reason = found.reason
+            reason = error.reason
         elif np.median(times) > _SLOW_FACTOR * typical + _SLOW_LAYERS:
             reason = (
                 f"pairs need {int(np.median(times))} layers (median) to meet, where pairs from the "
@@ -304,7 +304,7 @@ class CoupledPairs:
         if reason:
             raise NotMixing(
                 f"the law of deep layers depends on the start: with chains from {name}, {reason}",
-                partial, found.exponent, found.pivot_trend,
+                partial, error.exponent, error.pivot_trend,
             )  # fmt: skip
         return CrossedStart(name, times, int(np.count_nonzero(absorbed)))
 

@@ -352,9 +352,9 @@ def _chapman_kolmogorov(leading: dict[int, Float64Array], steps: list[int]) -> C
     predicted, measured, difference, stderr = (np.empty(shape) for _ in range(4))
     for row, h in enumerate(steps):
         for column, k in enumerate(_MULTIPLES):
-            prediction, found = leading[h] ** k, leading[k * h]
-            predicted[row, column], measured[row, column] = prediction[0], found[0]
-            gap = found - prediction
+            prediction, measurement = leading[h] ** k, leading[k * h]
+            predicted[row, column], measured[row, column] = prediction[0], measurement[0]
+            gap = measurement - prediction
             difference[row, column], stderr[row, column] = jackknife(gap[0], gap[1:])
     degrees = len(leading[steps[0]]) - 2
     allowed = half_width(1.0, degrees, 1.0 - _SIGNIFICANCE / len(_MULTIPLES))
@@ -382,8 +382,8 @@ def whitened(x: Float64Array) -> Float64Array:
         r is the rank of the covariance.
     """
     variances, directions = np.linalg.eigh(np.einsum("clf,clg->fg", x, x) / (x.size / x.shape[2]))
-    kept = variances > _NULL * variances[-1]
-    return x @ (directions[:, kept] / np.sqrt(variances[kept]))
+    regular = variances > _NULL * variances[-1]
+    return x @ (directions[:, regular] / np.sqrt(variances[regular]))
 
 
 def _lagged_sums(x: Float64Array, lag: int, starts: NDArray[np.intp]) -> Float64Array:

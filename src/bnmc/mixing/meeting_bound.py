@@ -293,9 +293,9 @@ class TVBound(Drawn, WithRate):
                     "layers", layers, "a finite number unless the law is stationary"
                 )
             return self.ci[:, 1].copy()
-        lags, known = math.ceil(layers / self.lag), self.horizon // self.lag
-        if lags > known and self.tail_probability is not None:
-            return self.ci[:, 1] + (lags - known) * self.tail_probability
+        lags, covered = math.ceil(layers / self.lag), self.horizon // self.lag
+        if lags > covered and self.tail_probability is not None:
+            return self.ci[:, 1] + (lags - covered) * self.tail_probability
         waited, depth = self.meeting_times - self.lag, int(self.layers[-1])
         return capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
 
@@ -364,10 +364,10 @@ class TVBound(Drawn, WithRate):
         """Draw the bound against the layer on a logarithmic axis, in the band of its intervals."""
         from bnmc.plot.axes import COLOURS, label_layers
 
-        drawn = self.bound > 0.0
+        positive = self.bound > 0.0
         colour = COLOURS[0]
         label = f"mean, in steps of the lag of {self.lag} layers"
-        ax.plot(self.layers[drawn], self.bound[drawn], color=colour, label=label)
+        ax.plot(self.layers[positive], self.bound[positive], color=colour, label=label)
         label = f"{100 * self.level:g} % intervals"
         low, high = self.ci.T
         # A logarithmic axis has no 0: lower ends at 0 are drawn below its range.

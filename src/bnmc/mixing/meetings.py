@@ -169,7 +169,7 @@ def not_mixing(meetings: Meetings, max_layers: int, partial: object) -> NotMixin
 
 def _slope(values: FloatArray) -> float:
     """Return the change per layer of the first pair's finite values, by least squares."""
-    kept = np.flatnonzero(np.isfinite(values[0]))
-    if kept.size < 2:
+    finite = np.flatnonzero(np.isfinite(values[0]))
+    if finite.size < 2:
         return math.nan
-    return float(np.polyfit(kept, values[0][kept], 1)[0])
+    return float(np.polyfit(finite, values[0][finite], 1)[0])

@@ -177,11 +177,11 @@ def relaxation(
 
     fits: list[ExponentialFit] = []
     if window is None:
-        found = _asymptotic(values, limit, fits)
+        fit = _asymptotic(values, limit, fits)
     else:
-        found = fit_exponential(values, limit, *_indices(window, series))
-    if found is not None:
-        return _result(series, limit, found, level)
+        fit = fit_exponential(values, limit, *_indices(window, series))
+    if fit is not None:
+        return _result(series, limit, fit, level)
     if fits:
         partial: object = _result(series, limit, fits[-1], level)
     else:

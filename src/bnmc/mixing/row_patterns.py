@@ -106,8 +106,8 @@ class SampledRows:
         states, batch = covariance.shape[:2]
         self.width = chain.width
         self.rows = int(np.clip(4 * chain.width, _LEAST_ROWS, MOST_ROWS))
-        kept = int(np.clip(_NUMBERS // (self.rows * batch), _LEAST_STATES, states))
-        chosen = covariance[np.linspace(0, states - 1, min(kept, states)).astype(int)]
+        count = int(np.clip(_NUMBERS // (self.rows * batch), _LEAST_STATES, states))
+        chosen = covariance[np.linspace(0, states - 1, min(count, states)).astype(int)]
         self.values = pieces.values
         #: (n, states, rows): for each sample contiguous.
         self.labels = np.empty((batch, len(chosen), self.rows), np.int16)

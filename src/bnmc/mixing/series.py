@@ -99,9 +99,8 @@ def read(run: object, argument: str, observables: object, burn_in: int = 0) -> S
     if largest > _LARGEST:
         allowed = f"values up to {_LARGEST:g}, whose squares have sums"
         raise ArgumentError(argument, largest, allowed)
-    kept = layers >= integer("burn_in", burn_in, low=0)
-    layers = layers[kept]
-    kept_values: Float64Array = values[:, kept].astype(np.float64)
+    used = layers >= integer("burn_in", burn_in, low=0)
+    layers = layers[used]
     if len(layers) < _LEAST_LAYERS:
         hint = f"{len(layers)} from layer {burn_in} on"
         raise ArgumentError("run", run, f"a run of at least {_LEAST_LAYERS} recorded layers", hint)
@@ -109,7 +108,7 @@ def read(run: object, argument: str, observables: object, burn_in: int = 0) -> S
     if (strides != strides[0]).any():
         hint = "let depth − burn_in be a multiple of every"
         raise ArgumentError("run", run, "equally spaced layers", hint)
-    return Series(kept_values, layers, int(strides[0]))
+    return Series(values[:, used].astype(np.float64), layers, int(strides[0]))
 
 
 def read_scalar(run: object, observable: object, burn_in: int = 0) -> Series:
@@ -157,7 +156,7 @@ def _side_by_side(run: Trajectory, argument: str, observables: object) -> NDArra
     wanted = observables if isinstance(observables, (list, tuple)) else [observables]
     if not wanted:
         raise ArgumentError(argument, wanted, "at least one name or function of G")
-    columns = [_values(run, argument, one) for one in wanted]
+    columns = [_values(run, argument, observable) for observable in wanted]
     values = np.concatenate([c.reshape(*c.shape[:2], -1) for c in columns], axis=2)
     return finite_array(argument, values, shape=("chains", "layers", "features"))
 
@@ -260,9 +259,9 @@ def slowest_component(point: FixedPoint, convolution: Convolution | None) -> Flo
     n = point.batch
     if convolution is None:
         return contrast(n, slowest_sector(point.eigenvalues))
-    mode = max(point.modes, key=lambda one: one.rate)
+    mode = max(point.modes, key=lambda candidate: candidate.rate)
     value = max(mode.eigenvalues, key=abs)
-    which = int(np.argmin([abs(value - mode.factor * one) for one in point.eigenvalues]))
+    which = int(np.argmin(np.abs(value - mode.factor * np.array(point.eigenvalues))))
     shape = convolution.shape
     places = np.arange(n).reshape(-1, *shape)
     largest = np.zeros((n, n))

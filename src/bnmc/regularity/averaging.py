@@ -15,6 +15,7 @@ from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, ROWS_ALONE, Need, require
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -115,10 +116,10 @@ class Figures:
         return np.array([estimate.stderr for estimate in self._of(name)])
 
     def _of(self, name: str) -> list[Estimate]:
-        known = [*_QUANTITIES, "scaled_norm"]
-        if name not in known:
-            raise ArgumentError("name", name, ", ".join(known))
-        return [getattr(one, name) for one in self.averages]
+        names = [*_QUANTITIES, "scaled_norm"]
+        if name not in names:
+            raise ArgumentError("name", name, ", ".join(names))
+        return [getattr(averages, name) for averages in self.averages]
 
 
 #: Burn-in in units of the measured layers, over the square root of the smaller side of x, for a
@@ -185,16 +186,16 @@ class ErgodicRun:
 
     def constant(self) -> Estimate:
         """Go through layers until the standard error of α meets the target."""
-        for found, reason in self._tries(("alpha",)):
+        for estimates, reason in self._tries(("alpha",)):
             if not reason:
-                return found["alpha"]
-        raise PartialEstimateError(reason, found["alpha"])
+                return estimates["alpha"]
+        raise PartialEstimateError(reason, estimates["alpha"])
 
     def averages(self) -> Averages:
         """Go through layers until all standard errors meet the target."""
         assert self.tau is not None
-        for found, reason in self._tries(_QUANTITIES):
-            quantities = {name: found[name] for name in _QUANTITIES}
+        for estimates, reason in self._tries(_QUANTITIES):
+            quantities = {name: estimates[name] for name in _QUANTITIES}
             result = Averages(self.chain, self.layers, **quantities, tau=self.tau)
             if not reason:
                 return result
@@ -207,9 +208,9 @@ class ErgodicRun:
             ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
         ):
             total = self.burn_in + self._length(self.burn_in)
-            for layers in _rounds(self.burn_in, ROUND_LAYERS):
-                self.ensemble.measured(pool, layers, 1, None)
-                self._moved(layers, total, report)
+            for first, last in ranges(self.burn_in, ROUND_LAYERS):
+                self.ensemble.measured(pool, last - first, 1, None)
+                self._moved(last - first, total, report)
             # Each try begins at the end of the try before.
             while total <= self.depth:
                 self.layers = self.layer + 1, total
@@ -228,7 +229,8 @@ class ErgodicRun:
         """Go through half of the layers of a try; return the averages of each chain by name."""
         sums: dict[str, Float64Array] = {}
         slots = layers // self.every
-        for part in _rounds(slots, max(1, ROUND_LAYERS // self.every)):
+        for first, last in ranges(slots, max(1, ROUND_LAYERS // self.every)):
+            part = last - first
             for name, values in self.ensemble.measured(pool, self.every, part, self.tau).items():
                 sums[name] = sums.get(name, 0.0) + values
             self._moved(part * self.every, total, report)
@@ -246,9 +248,9 @@ class ErgodicRun:
         samples["alpha"] = _ratio(samples["squares"], samples["cubes"])
         first, last = self.layers
         method = f"ergodic averages of {self.chains} chains over layers {first} to {last}"
-        found, lacks = {}, []
+        estimates, lacks = {}, []
         for name, values in samples.items():
-            found[name] = mean = Estimate.from_samples(values.mean(axis=0), method=method)
+            estimates[name] = mean = Estimate.from_samples(values.mean(axis=0), method=method)
             drift = Estimate.from_samples(values[1] - values[0])
             if name not in judged:
                 continue
@@ -259,7 +261,7 @@ class ErgodicRun:
                 lacks.append(f"{name} still drifts, by {drift}")
         if not self.ensemble.has_forgotten_start:
             lacks.append("the rank of the start has not yet fallen")
-        return found, f"after {self.layer} layers: {', '.join(lacks)}" if lacks else ""
+        return estimates, f"after {self.layer} layers: {', '.join(lacks)}" if lacks else ""
 
 
 def _ratio(numerators: Float64Array, denominators: Float64Array) -> Float64Array:
@@ -267,9 +269,3 @@ def _ratio(numerators: Float64Array, denominators: Float64Array) -> Float64Array
     mean = denominators.mean()
     ratio = numerators.mean() / mean
     return ratio + (numerators - ratio * denominators) / mean
-
-
-def _rounds(total: int, most: int) -> Iterator[int]:
-    """Cut a number into parts of at most so many."""
-    for first in range(0, total, most):
-        yield min(most, total - first)

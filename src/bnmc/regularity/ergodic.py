@@ -210,16 +210,16 @@ def figures(
 
 
 def _chains_of(widths: Iterable[int], gamma: float) -> list[Chain]:
-    found = [
+    chains = [
         Chain.bn_residual(width, width, gamma=gamma)
         for width in (
             integer("widths", width, low=1)
             for width in items("widths", widths, "an iterable of integers")
         )
     ]
-    if not found:
-        raise ArgumentError("widths", found, "at least one width")
-    return found
+    if not chains:
+        raise ArgumentError("widths", chains, "at least one width")
+    return chains
 
 
 def _later(report: Progress, before: int) -> Progress:
