@@ -237,7 +237,7 @@ def met(drawn: Drawn, first: int, last: int, traced: int = 1) -> pairs.Meetings:
     """Let some pairs of a chain meet."""
     start = prepare(drawn.chain, "gaussian", 1, None)
     lag = drawn.options["lag"]
-    return pairs.meet(drawn.chain, start, lag, first, last, 2026, drawn.depth, traced)
+    return pairs.meet(drawn.chain, start, 2026, first, last, lag, drawn.depth, traced)
 
 
 def cut_pairs(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) -> str:

@@ -430,17 +430,31 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
 
 
 def test_each_task_that_runs_at_the_same_time_is_counted(monkeypatch):
-    """Eight pairs in tasks of two: a task alone, two at a time, and as many as there are."""
+    """64 pairs in tasks of two: a task alone, two at a time, and eight."""
     monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    runs = coupling.CoupledPairs(DEEP, "gaussian", 0, 10, None, False)
     requests = []
     for workers in (1, 2, 4, 8):
+        monkeypatch.setattr(coupling, "available_processors", lambda workers=workers: workers)
         with pytest.raises(ResultTooLargeError) as caught:
-            coupling.require_memory_of_pairs(DEEP, 8, 2, workers)
+            runs.size_of_task(64, 2)
         requests.append(caught.value.requested)
     one, two, four, eight = requests
     assert two > one
     assert four - one == 3 * (two - one)
-    assert eight == four
+    assert eight - one == 7 * (two - one)
+
+
+def test_only_as_many_tasks_as_there_are_run_at_the_same_time(monkeypatch):
+    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    runs = coupling.CoupledPairs(DEEP, "gaussian", 0, 10, None, False)
+    requests = []
+    for workers in (2, 8):
+        monkeypatch.setattr(coupling, "available_processors", lambda workers=workers: workers)
+        with pytest.raises(ResultTooLargeError) as caught:
+            runs.size_of_task(2, 2)
+        requests.append(caught.value.requested)
+    assert requests[0] == requests[1]
 
 
 def test_inputs_of_one_network_beyond_the_memory(monkeypatch):

@@ -215,13 +215,14 @@ def blas_kernel() -> str:
     True
     """
     if find_spec("threadpoolctl") is not None:
-        libraries = import_module("threadpoolctl").threadpool_info()
-        found: list[dict[str, Any]] = [one for one in libraries if one.get("user_api") == "blas"]
+        loaded = import_module("threadpoolctl").threadpool_info()
+        libraries = [library for library in loaded if library.get("user_api") == "blas"]
         # SciPy may have loaded a library of its own.
-        own = [one for one in found if "numpy" in str(one.get("filepath"))] or found
-        if own:
-            kernel = f"{own[0].get('architecture') or 'unknown'}, {own[0]['num_threads']} threads"
-            return f"{own[0]['internal_api']} {own[0].get('version') or 'unknown'} {kernel}"
+        libraries.sort(key=lambda library: "numpy" not in str(library.get("filepath")))
+        if libraries:
+            blas: dict[str, Any] = libraries[0]
+            kernel = f"{blas.get('architecture') or 'unknown'}, {blas['num_threads']} threads"
+            return f"{blas['internal_api']} {blas.get('version') or 'unknown'} {kernel}"
     config: Any = np.show_config(mode="dicts")
     blas = config.get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'unknown')} {blas.get('version', 'unknown')}"

@@ -172,17 +172,16 @@ def normalise(chain: Chain, x: NDArray[np.float64], per_chain: bool) -> NDArray[
     """
     if chain.eps == 0.0:
         norm = chain.normalization
+        layer = 0 if per_chain else None
         constant = norm.without_variance(x)
         if constant.any():
             index, _, row = (int(i) for i in np.argwhere(constant)[0])
-            raise ZeroVarianceError(index if per_chain else None, 0 if per_chain else None, row)
+            raise ZeroVarianceError(index if per_chain else None, layer, row)
         flat = norm.samples_without_variance(x)
         if flat.any():
             index, given, sample = (int(i) for i in np.argwhere(flat)[0])
             column = given * chain.batch + sample
-            raise ZeroVarianceError(
-                index if per_chain else None, 0 if per_chain else None, None, column
-            )
+            raise ZeroVarianceError(index if per_chain else None, layer, None, column)
     return chain.normalization(x, chain.eps)
 
 

@@ -188,9 +188,7 @@ class Estimate:
 
 def _sentences(assumes: object) -> tuple[str, ...]:
     """Return the assumptions as a tuple, or raise if they are no sequence of strings."""
-    if not isinstance(assumes, tuple | list) or not all(
-        isinstance(sentence, str) for sentence in assumes
-    ):
+    if not isinstance(assumes, tuple | list) or not all(isinstance(s, str) for s in assumes):
         raise ArgumentTypeError("assumes", assumes, "a tuple of strings")
     return tuple(assumes)
 

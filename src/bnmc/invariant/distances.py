@@ -146,10 +146,7 @@ def _given_gram(spectrum: FloatArray, wishart: FloatArray, d: int) -> FloatArray
 def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: float | None) -> Claim:
     """Report Kolmogorov's distance of two samples, with the Dvoretzky–Kiefer–Wolfowitz band."""
     points = np.concatenate([first, second])
-    shares = [
-        np.searchsorted(np.sort(sample), points, "right") / len(sample)
-        for sample in (first, second)
-    ]
+    shares = [np.searchsorted(np.sort(x), points, "right") / len(x) for x in (first, second)]
     distance = float(np.abs(shares[0] - shares[1]).max())
     # Each sample deviates by more than half of this with probability (1 − level)/2.
     band = 2.0 * math.sqrt(math.log(4.0 / (1.0 - LEVEL)) / (2.0 * len(first)))

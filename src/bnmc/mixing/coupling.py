@@ -338,22 +338,13 @@ class CoupledPairs:
                 self.chain, self.start, lag, first, last, self.key, self.max_layers
             )
         most = TASK_NUMBERS / (2.0 * (lag + 30) * self.chain.width * self.chain.batch)
-        parts = self.map(
-            _meet, first, last, "coupling", lag, self.max_layers, first, behind, most=most
-        )
-        return joined(parts)
+        arguments = lag, self.max_layers, 1, Pairs, behind
+        return joined(self.map(meet, first, last, "coupling", *arguments, most=most))
 
     def map(
-        self,
-        function: Callable[..., T],
-        first: int,
-        last: int,
-        label: str,
-        *arguments: Any,
-        most: float = math.inf,
-        layers: int = 0,
-        numbers: int = 0,
-    ) -> list[T]:
+        self, function: Callable[..., T], first: int, last: int, label: str, *arguments: Any,
+        most: float = math.inf, layers: int = 0, numbers: int = 0,
+    ) -> list[T]:  # fmt: skip
         """Call a function with ranges of the pairs ``first:last``; return the results in order.
 
         Parameters
@@ -389,29 +380,30 @@ class CoupledPairs:
             Number of all pairs.
         most : float
             Largest number of pairs of a task.
-        layers, numbers : int
-            As in `require_memory_of_pairs`.
+        layers : int
+            Number of layers whose Gram matrices a task keeps, and evaluates.
+        numbers : int
+            Number of further float64 numbers that are kept of each pair.
+
+        Raises
+        ------
+        ResultTooLargeError
+            With the size.
         """
-        processors = available_processors()
-        size = int(max(1, min(most, pairs // (4 * processors))))
-        require_memory_of_pairs(self.chain, pairs, size, processors, layers=layers, numbers=numbers)
+        workers = available_processors()
+        size = int(max(1, min(most, pairs // (4 * workers))))
+        n = self.chain.batch
+        matrix = 8 * n * n
+        sizes = memory.shapes(n, n)
+        # Each chain of a pair has buffers; the pair has three matrices and a second block of rows.
+        buffers = 2 * 8 * sum(map(math.prod, sizes)) + 3 * matrix + 8 * math.prod(sizes[0])
+        # Two Gram matrices in each layer, and what an observable makes of those of one chain.
+        of_pair = 2 * matrix + RUNNING + layers * 5 * matrix
+        tasks = -(-pairs // size)
+        results = pairs * (RESULTS + 8 * numbers) + _TASK * tasks
+        busy = min(workers, tasks) * (buffers + size * of_pair)
+        require_memory("replicates", 3 * matrix + busy + results)
         return size
-
-
-def _meet(
-    chain: Chain,
-    start: Start,
-    key: int,
-    first: int,
-    last: int,
-    lag: int,
-    max_layers: int,
-    traced: int,
-    behind: Start | None,
-) -> Meetings:
-    """Let pairs meet; only the pair with the number `traced` has a trace."""
-    traces = int(first == traced)
-    return meet(chain, start, lag, first, last, key, max_layers, traces, behind=behind)
 
 
 def _usable(backend: str, executor: object) -> str:
@@ -425,40 +417,3 @@ def _usable(backend: str, executor: object) -> str:
         if reason is not None:
             raise BackendError("cuda", reason)
     return backend
-
-
-def require_memory_of_pairs(
-    chain: Chain, replicates: int, size: int, workers: int, *, layers: int = 0, numbers: int = 0
-) -> None:
-    """Raise unless coupled pairs fit in memory.
-
-    Parameters
-    ----------
-    chain : Chain
-    replicates : int
-        Number of pairs.
-    size : int
-        Number of pairs of a task.
-    workers : int
-        Number of tasks that run at the same time.
-    layers : int
-        Number of layers whose Gram matrices a task keeps, and evaluates.
-    numbers : int
-        Number of further float64 numbers that are kept of each pair.
-
-    Raises
-    ------
-    ResultTooLargeError
-        With the size.
-    """
-    n = chain.batch
-    matrix = 8 * n * n
-    sizes = memory.shapes(n, n)
-    # Each chain of a pair has buffers; the pair has three matrices and a second block of rows.
-    buffers = 2 * 8 * sum(map(math.prod, sizes)) + 3 * matrix + 8 * math.prod(sizes[0])
-    # Two Gram matrices in each layer, and what an observable makes of those of one chain.
-    of_pair = 2 * matrix + RUNNING + layers * 5 * matrix
-    busy = min(workers, -(-replicates // size))
-    tasks = _TASK * -(-replicates // size)
-    results = replicates * (RESULTS + 8 * numbers) + tasks
-    require_memory("replicates", 3 * matrix + busy * (buffers + size * of_pair) + results)

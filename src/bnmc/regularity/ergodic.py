@@ -189,20 +189,20 @@ def figures(
         ErgodicRun(chain, generator, rtol, chains, depth, None, threads, False, tau)
         for chain in _chains_of(widths, gamma)
     ]
-    found: list[Averages] = []
+    finished: list[Averages] = []
 
     def so_far() -> Figures:
-        done = [one.chain.width for one in found]
-        return Figures(float(gamma), np.array(done, np.int64), tuple(found))
+        done = [averages.chain.width for averages in finished]
+        return Figures(float(gamma), np.array(done, np.int64), tuple(finished))
 
     with Reporter(progress, "figures", "layers") as report:
         before = 0
         for run in runs:
             run.progress = _later(report, before)
             try:
-                found.append(run.averages())
+                finished.append(run.averages())
             except PartialEstimateError as error:
-                found.append(cast(Averages, error.partial))
+                finished.append(cast(Averages, error.partial))
                 reason = f"width {run.chain.width}: {error.reason}"
                 raise PartialEstimateError(reason, so_far()) from None
             before += run.layer
@@ -210,16 +210,12 @@ def figures(
 
 
 def _chains_of(widths: Iterable[int], gamma: float) -> list[Chain]:
-    chains = [
-        Chain.bn_residual(width, width, gamma=gamma)
-        for width in (
-            integer("widths", width, low=1)
-            for width in items("widths", widths, "an iterable of integers")
-        )
+    sizes = [
+        integer("widths", w, low=1) for w in items("widths", widths, "an iterable of integers")
     ]
-    if not chains:
-        raise ArgumentError("widths", chains, "at least one width")
-    return chains
+    if not sizes:
+        raise ArgumentError("widths", sizes, "at least one width")
+    return [Chain.bn_residual(width, width, gamma=gamma) for width in sizes]
 
 
 def _later(report: Progress, before: int) -> Progress:

@@ -262,10 +262,10 @@ class Pairs:
 def meet(
     chain: Chain,
     start: Covariance | Representation,
-    lag: int,
+    key: int,
     first: int,
     last: int,
-    key: int,
+    lag: int,
     most_layers: int,
     traced: int = 0,
     kind: type[Pairs] = Pairs,

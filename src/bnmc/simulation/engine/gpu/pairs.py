@@ -192,7 +192,7 @@ def _meet_on_device(
     return joined(
         [
             meet(
-                chain, start, lag, first + a, first + b, key, most_layers,
+                chain, start, key, first + a, first + b, lag, most_layers,
                 int(first + a == traced), GpuPairs,
             )
             for a, b in ranges(last - first, size)
