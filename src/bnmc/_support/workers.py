@@ -231,7 +231,7 @@ def sendable(name: str, value: object, what: object) -> bytes:
     try:
         return dumps(what)
     except Exception as error:  # an object of the user may raise anything
-        reason = f"cloudpickle cannot send it to workers: {error}"
+        reason = f"cloudpickle cannot send it to another process: {error}"
         raise ArgumentTypeError(name, value, "what can be pickled", reason) from None
 
 

@@ -34,6 +34,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, real
 from bnmc._support.interruption import interruptible
+from bnmc._support.workers import received, sendable
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
@@ -341,21 +342,10 @@ class Activation:
     def __reduce__(self) -> tuple[Callable[..., Activation], tuple[Any, ...]]:
         if self.builtin:
             return _named, (self.name,)
-        if is_importable(self.function):
-            return _rebuilt, (self.function, self.kinks, self.name, self.derivative)
-        return _unpickled, (self._by_value(), self.kinks, self.name, self.derivative)
-
-    def _by_value(self) -> bytes:
-        from numba import cloudpickle
-
-        try:
-            dumps: Any = cloudpickle.dumps
-            pickled: bytes = dumps(self._scalars["float64"])
-        except Exception as error:  # the variables of the function may raise anything
-            allowed = "a function that can be pickled, to send it to another process"
-            hint = f"{type(error).__name__}: {error}"
-            raise ArgumentError("activation", self.name, allowed, hint) from error
-        return pickled
+        function: ScalarFunction | bytes = self.function
+        if not is_importable(self.function):
+            function = sendable("activation", self.name, self._scalars["float64"])
+        return _rebuilt, (function, self.kinks, self.name, self.derivative)
 
 
 def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
@@ -468,18 +458,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _rebuilt(
-    function: ScalarFunction, kinks: tuple[float, ...], name: str, derivative: Activation | None
+    function: ScalarFunction | bytes,
+    kinks: tuple[float, ...],
+    name: str,
+    derivative: Activation | None,
 ) -> Activation:
-    return Activation(function, kinks=kinks, name=name, derivative=derivative)
-
-
-def _unpickled(
-    pickled: bytes, kinks: tuple[float, ...], name: str, derivative: Activation | None
-) -> Activation:
-    from numba import cloudpickle
-
-    loaded = cloudpickle.loads(pickled)
-    return Activation(loaded, kinks=kinks, name=name, derivative=derivative)
+    given = received(function) if isinstance(function, bytes) else function
+    return Activation(given, kinks=kinks, name=name, derivative=derivative)
 
 
 # --- names in other libraries: of PyTorch's modules, and other spellings

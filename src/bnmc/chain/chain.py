@@ -12,6 +12,7 @@ import numpy as np
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
 from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.keywords import explains_keywords
+from bnmc._support.workers import received, sendable
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.covariance import IDENTITY, CovarianceMap, OfConvolution, WithBias
@@ -189,7 +190,9 @@ class Chain:
         names = ("skip", "gain", "eps", "order", "bias_variance", "convolution")
         options = {name: getattr(self, name) for name in names}
         options["norm"] = self.norm if self.norm in NORMS else self.normalization
-        weights = self.weights if isinstance(self.weights, str) else _by_value(self.weights)
+        weights: str | bytes | WeightSampler = self.weights
+        if not isinstance(weights, str):
+            weights = sendable("weights", weights, weights)
         return _rebuilt, (self.width, self.batch, self.activation, weights, options)
 
     def __repr__(self) -> str:
@@ -411,24 +414,8 @@ def as_chain(chain: object) -> Chain:
     return instance("chain", chain, Chain, "a bnmc.Chain")
 
 
-def _by_value(weights: WeightSampler) -> bytes:
-    """Pickle a sampler of weights, a lambda too, for another process."""
-    from numba import cloudpickle
-
-    dumps: Callable[[object], bytes] = cloudpickle.dumps
-    try:
-        return dumps(weights)
-    except Exception as error:  # the variables of the function may raise anything
-        allowed = "a function that can be pickled, to send it to another process"
-        hint = f"{type(error).__name__}: {error}"
-        raise ArgumentError("weights", weights, allowed, hint) from error
-
-
 def _rebuilt(
     width: int, batch: int, activation: Activation, weights: str | bytes, options: dict[str, Any]
 ) -> Chain:
-    if isinstance(weights, str):
-        return Chain(width, batch, activation, weights=weights, **options)
-    from numba import cloudpickle
-
-    return Chain(width, batch, activation, weights=cloudpickle.loads(weights), **options)
+    law = weights if isinstance(weights, str) else received(weights)
+    return Chain(width, batch, activation, weights=law, **options)

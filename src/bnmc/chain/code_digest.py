@@ -271,46 +271,40 @@ class _Digest:
 
     def _add_compiled(self, value: Any) -> bool:
         """Add an object of Numba's that compiles functions; say whether it is one."""
+        kind = type(value).__module__
         if hasattr(value, "py_func"):  # jit
             self._write("options", repr(sorted(value.targetoptions.items())).encode())
             self.add(sorted(getattr(value, "locals", {}).items(), key=lambda item: item[0]))
             if not getattr(value, "_can_compile", True):  # given signatures convert arguments
                 self.add(list(map(str, value.signatures)))
             self.add_function(value.py_func)
-            return True
-        kind = type(value).__module__
-        if kind.startswith("numba.np.ufunc.") and hasattr(value, "_dispatcher"):  # vectorize
+        elif kind.startswith("numba.np.ufunc.") and hasattr(value, "_dispatcher"):  # vectorize
             self._write("vectorized", f"{type(value).__name__} {value.signature}".encode())
             if value._frozen:  # given signatures convert arguments
                 self.add(list(value.types))
             self.add(value._dispatcher)
-            return True
-        if kind.startswith("numba.np.ufunc.") and hasattr(value, "gufunc_builder"):  # guvectorize
+        elif kind.startswith("numba.np.ufunc.") and hasattr(value, "gufunc_builder"):  # guvectorize
             self._write("vectorized", f"{type(value).__name__} {value.signature}".encode())
             self.add(value.gufunc_builder.py_func)
-            return True
-        if kind == "numba.core.ccallback":  # cfunc
+        elif kind == "numba.core.ccallback":  # cfunc
             self._write("callback", str(value._sig).encode())
             self.add(value._pyfunc)
-            return True
-        if kind == "numba.core.extending" and hasattr(value, "_defn"):  # intrinsic
+        elif kind == "numba.core.extending" and hasattr(value, "_defn"):  # intrinsic
             self._write("intrinsic", b"")
             self.add(value._defn)
-            return True
-        if hasattr(value, "class_type") and hasattr(value.class_type, "jit_methods"):  # jitclass
+        elif hasattr(value, "class_type") and hasattr(value.class_type, "jit_methods"):  # jitclass
             methods = value.class_type.jit_methods
             fields = [f"{name}: {of}" for name, of in value.class_type.struct.items()]
             self._write("class", " ".join(fields).encode())
             self.add(sorted(methods.items()))
-            return True
-        if isinstance(value, type) and issubclass(value, Enum):
+        elif isinstance(value, type) and issubclass(value, Enum):
             self._write("enumeration", _full_name(value).encode())
             self.add(list(value.__members__.items()))
-            return True
-        if kind.startswith("numba.core.types"):  # a type, to convert to
+        elif kind.startswith("numba.core.types"):  # a type, to convert to
             self._write("type", str(value).encode())
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def _add_code(self, code: CodeType) -> None:
         signature = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)

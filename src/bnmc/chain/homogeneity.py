@@ -68,6 +68,18 @@ class _Undecided(Exception):
     """The result of an operation depends on more than the factor."""
 
 
+def _comparison(compare: Callable[[Any, Any], bool]) -> Any:
+    """Return the method of `_Multiple` that compares factors."""
+
+    def method(number: _Multiple, other: object) -> bool:
+        left, right = number.factor, _factor(other)
+        if abs(left - right) <= _TIE * (abs(left) + abs(right)):
+            raise _Undecided
+        return compare(left, right)
+
+    return method
+
+
 class _Multiple:
     """c x with x > 0 of any size."""
 
@@ -103,24 +115,9 @@ class _Multiple:
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __lt__(self, other: object) -> bool:
-        return _compared(operator.lt, self, other)
-
-    def __le__(self, other: object) -> bool:
-        return _compared(operator.le, self, other)
-
-    def __gt__(self, other: object) -> bool:
-        return _compared(operator.gt, self, other)
-
-    def __ge__(self, other: object) -> bool:
-        return _compared(operator.ge, self, other)
-
-    def __eq__(self, other: object) -> bool:
-        return _compared(operator.eq, self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return _compared(operator.ne, self, other)
-
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = map(
+        _comparison, (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+    )
     __hash__ = None  # type: ignore[assignment]
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -153,13 +150,6 @@ def _number(value: object) -> float:
     if not isinstance(value, (Real, np.bool_)) or not np.isfinite(number := float(value)):
         raise _Undecided
     return number
-
-
-def _compared(compare: Callable[[Any, Any], bool], first: object, second: object) -> bool:
-    left, right = _factor(first), _factor(second)
-    if abs(left - right) <= _TIE * (abs(left) + abs(right)):
-        raise _Undecided
-    return compare(left, right)
 
 
 def _sign(value: Any) -> float:
