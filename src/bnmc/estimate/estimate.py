@@ -129,8 +129,7 @@ class Estimate:
             raise ArgumentError("samples", float(np.abs(x).max()), allowed)
         mean = float(x.mean())
         stderr = float(x.std(ddof=1)) / math.sqrt(x.size)
-        half = half_width(stderr, x.size - 1, level)
-        return cls(mean, stderr, (mean - half, mean + half), x.size, method, level)
+        return with_student_interval(mean, stderr, x.size - 1, x.size, method, level)
 
     def compatible(self, other: Estimate | float, sigmas: float = 4.0) -> bool:
         """Tell whether two independent estimates, or an estimate and a known number, agree.
@@ -184,6 +183,22 @@ class Estimate:
         if spec:
             return f"{self.value:{spec}} ± {self.stderr:{spec}}"
         return _with_two_digits_of_error(self.value, self.stderr)
+
+
+def with_student_interval(
+    value: float, stderr: float, degrees: float, n: int, method: str, level: float
+) -> Estimate:
+    """Return an estimate with Student's interval.
+
+    Parameters
+    ----------
+    value, stderr, n, method, level
+        As in `Estimate`.
+    degrees : float
+        Degrees of freedom of the standard error, > 0.
+    """
+    half = half_width(stderr, degrees, level)
+    return Estimate(value, stderr, (value - half, value + half), n, method, level)
 
 
 def _sentences(assumes: object) -> tuple[str, ...]:

@@ -63,15 +63,8 @@ class CheckReport:
         return {**plain(self), "ok": self.ok}
 
     def __str__(self) -> str:
-        heads = (
-            "claim",
-            "statistic",
-            "compared with",
-            "stderr",
-            "p or interval",
-            "adjusted",
-            "verdict",
-        )
+        of_test = ("stderr", "p or interval", "adjusted", "verdict")
+        heads = ("claim", "statistic", "compared with", *of_test)
         table = text_table(heads, [_cells(row) for row in self.rows], align="<>>>>><")
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(

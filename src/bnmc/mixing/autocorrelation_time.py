@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
-from bnmc.estimate.estimate import Estimate
+from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.estimate.intervals import half_width, jackknife
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
 from bnmc.mixing.series import (
@@ -267,15 +267,13 @@ def _summary(
     ends = (stride * math.exp(2 * (z - half)), stride * math.exp(2 * (z + half)))
     mean = float(values.mean())
     mean_stderr = float(values.std()) * math.sqrt(time / values.size)
-    mean_half = half_width(mean_stderr, values.size / (2 * window + 1), level)
+    degrees = values.size / (2 * window + 1)
     return Autocorrelation(
         **vars(rate),
         time=Estimate(
             stride * time, 2 * stderr * stride * time, ends, stretches, "Sokal's window", level
         ),
-        mean=Estimate(
-            mean, mean_stderr, (mean - mean_half, mean + mean_half), stretches, "mean", level
-        ),
+        mean=with_student_interval(mean, mean_stderr, degrees, stretches, "mean", level),
         lags=stride * np.arange(window + 1),
         correlation=correlation,
         values=values,

@@ -18,13 +18,13 @@ from bnmc._support.text import plain, text_table
 from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, TWO_SAMPLES, require
-from bnmc.errors import ArgumentError, BnmcError
+from bnmc.errors import ArgumentError, BnmcError, NotMixing
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.implied_timescales import spectral
-from bnmc.mixing.meeting_bound import TVBound, tv_bound
+from bnmc.mixing.meeting_bound import tv_bound
 from bnmc.mixing.rate import Drawn, RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
 from bnmc.mixing.series import contrast, slowest_component
@@ -124,17 +124,11 @@ class Comparison(Drawn):
             {"name": row.name, "note": row.note, **(row.estimate.as_json() if row.estimate else {})}
             for row in self.rows
         ]
-        return {**plain(self), "rows": rows}
+        return {**plain(self), "rows": plain(rows)}
 
     def __str__(self) -> str:
-        heads = (
-            "estimator",
-            "rate",
-            "stderr",
-            f"{100 * self.level:g} % interval",
-            "timescale",
-            "n",
-        )
+        interval = f"{100 * self.level:g} % interval"
+        heads = ("estimator", "rate", "stderr", interval, "timescale", "n")
         table = text_table(heads, [_cells(row) for row in self.rows])
         notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
         return "\n".join([f"Rate per layer of {self.chain}", table, *notes])
@@ -250,12 +244,9 @@ def compare(
         "level": level, "max_layers": max_layers, "executor": executor, "progress": progress
     }  # fmt: skip
     rows = [
-        _mean_field(chain),
-        _row(
-            "contraction",
-            lambda: contraction(chain, pairs=pairs, rng=seeds[0], **shared).rate_estimate,
-        ),
-        _bound_row(lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared)),
+        _row("mean field", lambda: _of_mean_field(chain)),
+        _row("contraction", lambda: contraction(chain, pairs=pairs, rng=seeds[0], **shared)),
+        _row("tv_bound", lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared)),
     ]
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = _TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
@@ -264,25 +255,20 @@ def compare(
     )
 
 
-def _row(name: str, estimate: Callable[[], RateEstimate]) -> ComparisonRow:
-    """Return the row of an estimator, with the error as a note if it raises one."""
+def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:
+    """Return the row of an estimator, with the error as a note if it raises one.
+
+    Known absorbing states are a note too.
+    """
     try:
-        return ComparisonRow(name, estimate())
+        result = estimate()
     except BnmcError as error:
         return ComparisonRow(name, None, str(error))
-
-
-def _bound_row(bound: Callable[[], TVBound]) -> ComparisonRow:
-    """Return the row of `tv_bound`, with known absorbing states as a note."""
-    try:
-        certificate = bound()
-    except BnmcError as error:
-        return ComparisonRow("tv_bound", None, str(error))
     note = ""
-    if certificate.absorbing_events:
-        events = " ".join(event.description for event in certificate.absorbing_events)
-        note = f"rate of the {certificate.law} law, as there are absorbing states. {events}"
-    return ComparisonRow("tv_bound", certificate.rate_estimate, note)
+    if events := getattr(result, "absorbing_events", ()):
+        described = " ".join(event.description for event in events)
+        note = f"rate of the {result.law} law, as there are absorbing states. {described}"
+    return ComparisonRow(name, result.rate_estimate, note)
 
 
 def _from_runs(
@@ -294,15 +280,12 @@ def _from_runs(
     progress: bool | Progress,
 ) -> list[ComparisonRow]:
     """Return the rows of the estimators that read a run; `memory` is the expected timescale."""
-    try:
-        component = _component(chain)
-    except ArgumentError as error:
-        return [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
-    observable = Observable(lambda G: np.vdot(component, G), name="component")
     burn_in = math.ceil(_BURN_IN_TIMES * memory) + 5
     # The integrated time is (1 + ρ)/(1 − ρ) = coth(1/2T) for a timescale T.
     layers = max(LEAST_LAYERS, math.ceil(_RUN_TIMES * max(1.0, 2.0 * memory)))
     try:
+        component = _component(chain)
+        observable = Observable(lambda G: np.vdot(component, G), name="component")
         values = simulate(
             chain, burn_in + layers, chains=chains, burn_in=burn_in, observables=[observable],
             rng=seeds[0], progress=progress,
@@ -322,16 +305,13 @@ def _from_runs(
     return [_row(name, estimate) for name, estimate in zip(_FROM_RUNS, estimators, strict=True)]
 
 
-def _mean_field(chain: Chain) -> ComparisonRow:
-    """Return the row of the mean field; an unstable fixed point has no rate."""
-    try:
-        rate = _rate(chain)
-    except BnmcError as error:
-        return ComparisonRow("mean field", None, str(error))
+def _of_mean_field(chain: Chain) -> RateEstimate:
+    """Return the rate at infinite width, or raise if it is not below 1."""
+    rate = _rate(chain)
     if rate >= 1.0:
-        note = f"unstable: deviations grow by a factor of {rate:.4g} per layer"
-        return ComparisonRow("mean field", None, note)
-    return ComparisonRow("mean field", RateEstimate(rate, 0.0, (rate, rate), 1, "mean field"))
+        raise NotMixing(f"unstable: deviations grow by a factor of {rate:.4g} per layer", None,
+                        math.log(rate), math.nan)  # fmt: skip
+    return RateEstimate(rate, 0.0, (rate, rate), 1, "mean field")
 
 
 def _rate(chain: Chain) -> float:

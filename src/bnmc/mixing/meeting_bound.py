@@ -342,7 +342,7 @@ class TVBound(Drawn, WithRate):
             "assumes": list(self.assumes),
             "lagged": self.lagged.to_dict(),
             "crossed_starts": {start.name: plain(start) for start in self.crossed_starts},
-            "rate": self.rate_estimate.as_json(),
+            "rate": plain(self.rate_estimate),
         }
 
     def __str__(self) -> str:

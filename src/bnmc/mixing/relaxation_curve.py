@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.estimate.estimate import Estimate
+from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.estimate.intervals import half_width
 from bnmc.mixing.exponential import (
     LEAST_LAYERS,
@@ -288,8 +288,7 @@ def _result(
 
     def estimate(index: int, method: str) -> Estimate:
         value, stderr = float(fit.parameters[index]), float(fit.stderr[index])
-        half = half_width(stderr, degrees, level)
-        return Estimate(value, stderr, (value - half, value + half), chains, method, level)
+        return with_student_interval(value, stderr, degrees, chains, method, level)
 
     if limit is None:
         limit = estimate(1, "fitted limit")
