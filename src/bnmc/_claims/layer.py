@@ -154,7 +154,5 @@ class Layer:
         vanishes = ~(np.trace(gram, 0, 1, 2) > 0.0)
         if vanishes.any():
             raise ZeroVarianceError(first + int(vanishes.argmax()), None, 0)
-        if chain.convolution is not None:
-            gram = chain.convolution.covariance(gram)
-        gram = gram + chain.bias_variance / chain.gain**2
-        return cls(y, x, a, gram, gm.cross_gram(y, y), convolution=chain.convolution)
+        covariance = chain.covariance_of_states(gram)
+        return cls(y, x, a, covariance, gm.cross_gram(y, y), convolution=chain.convolution)

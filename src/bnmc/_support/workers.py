@@ -18,6 +18,7 @@ from concurrent.futures import (
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
+from bnmc._support.arguments import integer
 from bnmc._support.interruption import abandon
 from bnmc._support.machine import available_processors
 from bnmc.errors import ArgumentTypeError, WorkersLostError
@@ -59,6 +60,17 @@ def as_executor(executor: object) -> Executor | None:
     raise ArgumentTypeError(
         "executor", executor, "None, a concurrent.futures.Executor or a Dask Client"
     )
+
+
+def thread_count(threads: int | None) -> int:
+    """Return the argument `threads` as a number, by default that of the processors.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If it is neither None nor an integer >= 1.
+    """
+    return available_processors() if threads is None else integer("threads", threads, low=1)
 
 
 def run_tasks(

@@ -222,10 +222,17 @@ class Chain:
 
         With a bias it is that of the rows of W a + b 1ᵀ / gain, unless the norm subtracts it.
         """
-        bias = self.bias_variance / self.gain**2 if self.shows_bias else 0.0
+        return self.covariance_of_states if self.shows_bias else self._covariance(0.0)
+
+    @cached_property
+    def covariance_of_states(self) -> CovarianceMap:
+        """The same map with a bias that the norm subtracts: that of the rows before the norm."""
+        return self._covariance(self.bias_variance / self.gain**2)
+
+    def _covariance(self, bias: float) -> CovarianceMap:
         if self.convolution is not None:
             return OfConvolution(self.convolution, bias)
-        return WithBias(bias) if self.shows_bias else IDENTITY
+        return WithBias(bias) if bias > 0.0 else IDENTITY
 
     @cached_property
     def order_code(self) -> int:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.arguments import integer, real
-from bnmc._support.machine import available_processors
+from bnmc._support.arguments import real
 from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.workers import thread_count
 from bnmc.chain.chain import Chain
 from bnmc.simulation.run import simulate
 
@@ -75,7 +75,7 @@ def layer_speeds(
     True
     """
     seconds = real("seconds", seconds, above=0.0, high=60.0)
-    count = available_processors() if threads is None else integer("threads", threads, low=1)
+    count = thread_count(threads)
     programs = _programs(chain, count)
     with Reporter(as_progress(progress), "bench", "measurements") as report:
         total = len(programs) * (ROUNDS + 1)

@@ -84,14 +84,12 @@ class InvariantSample:
         """
         rng = np.random.default_rng([self.key & 0xFFFFFFFF, self.key >> 32])
         size, n = len(self.gram), self.chain.batch
-        # A bias that the norm subtracts is no part of the covariance.
-        hidden = 0.0 if self.chain.shows_bias else self.chain.bias_variance / self.chain.gain**2
         require_memory("size", 8 * (size + 1) * self.chain.width * n)
         out = np.empty((size, self.chain.width, n))
         for index, gram in enumerate(self.gram):
             normals = rng.standard_normal((self.chain.width, n))
-            covariance = self.chain.covariance(gram) + hidden
-            np.matmul(normals, self.chain.gain * semidefinite_root(covariance), out=out[index])
+            root = semidefinite_root(self.chain.covariance_of_states(gram))
+            np.matmul(normals, self.chain.gain * root, out=out[index])
         return out
 
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import draw_key, integer, real
-from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.workers import ranges
+from bnmc._support.workers import thread_count
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, ROWS_ALONE, Need, require
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -176,9 +175,7 @@ class ErgodicRun:
         else:
             self.burn_in = integer("burn_in", burn_in, low=2, high=self.depth // 2)
         self.every = min(math.ceil(pace), self.burn_in // 2)
-        self.threads = (
-            available_processors() if threads is None else integer("threads", threads, low=1)
-        )
+        self.threads = thread_count(threads)
         self.progress = as_progress(progress)
         kind = FusedEnsemble if is_fused(chain) else SimulatedEnsemble
         self.ensemble: MeasuredEnsemble = kind(chain, self.chains, draw_key(rng), self.threads)
@@ -208,9 +205,9 @@ class ErgodicRun:
             ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
         ):
             total = self.burn_in + self._length(self.burn_in)
-            for first, last in ranges(self.burn_in, ROUND_LAYERS):
-                self.ensemble.measured(pool, last - first, 1, None)
-                self._moved(last - first, total, report)
+            for layers in _rounds(self.burn_in, ROUND_LAYERS):
+                self.ensemble.measured(pool, layers, 1, None)
+                self._moved(layers, total, report)
             # Each try begins at the end of the try before.
             while total <= self.depth:
                 self.layers = self.layer + 1, total
@@ -229,8 +226,7 @@ class ErgodicRun:
         """Go through half of the layers of a try; return the averages of each chain by name."""
         sums: dict[str, Float64Array] = {}
         slots = layers // self.every
-        for first, last in ranges(slots, max(1, ROUND_LAYERS // self.every)):
-            part = last - first
+        for part in _rounds(slots, max(1, ROUND_LAYERS // self.every)):
             for name, values in self.ensemble.measured(pool, self.every, part, self.tau).items():
                 sums[name] = sums.get(name, 0.0) + values
             self._moved(part * self.every, total, report)
@@ -269,3 +265,9 @@ def _ratio(numerators: Float64Array, denominators: Float64Array) -> Float64Array
     mean = denominators.mean()
     ratio = numerators.mean() / mean
     return ratio + (numerators - ratio * denominators) / mean
+
+
+def _rounds(total: int, most: int) -> Iterator[int]:
+    """Cut a number into parts of at most so many."""
+    for first in range(0, total, most):
+        yield min(most, total - first)
