@@ -326,6 +326,21 @@ def _mentions(tree):
     return names
 
 
+def vague_names(root, words, skipped=()):
+    """List the loop variables, assigned names and parameters that are one of some words.
+
+    The files of packages at the top in `skipped` are left out.
+    """
+    breaches = []
+    for path in files(root):
+        for node in ast.walk(parse(root, path)) if top(path) not in skipped else ():
+            stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            name = node.id if stored else node.arg if isinstance(node, ast.arg) else None
+            if name in words:
+                breaches.append(f"{path}:{node.lineno}: {name} does not say what it names")
+    return breaches
+
+
 def namesakes(root):
     """List the modules with the name of something else that their package exports.
 

@@ -39,6 +39,13 @@ LISTING = (
     *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
     *("bounds", "random_matrix", "simulation", "gradients", "kernels", "_kernels"),
 )
+#: Words that name nothing, and packages that may still use them.
+VAGUE = ("one", "found", "own", "kept", "drawn", "known")
+SPEAKING = (
+    *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
+    *("random_matrix", "simulation", "gradients", "kernels", "_kernels"),
+    "errors",  # `UnknownNameError.known` is public
+)
 MOST_NAMES = 25
 MOST_LEVELS = 10
 MOST_LINES = 120
@@ -130,6 +137,10 @@ def test_names_that_stay_in_their_file_have_an_underscore():
     none(architecture.unused_outside(ROOT, READERS, LISTING))
 
 
+def test_identifiers_are_the_names_of_things():
+    none(architecture.vague_names(ROOT, VAGUE, SPEAKING))
+
+
 def test_no_module_has_the_name_of_an_exported_function():
     none(architecture.namesakes(ROOT))
 
@@ -192,6 +203,7 @@ def every_check(root):
         *architecture.listed_outside(root, ()),
         *architecture.private_imports(root),
         *architecture.unused_outside(root, ()),
+        *architecture.vague_names(root, VAGUE),
         *architecture.namesakes(root),
         *architecture.undocumented(root),
         *architecture.long_functions(root, 2),
@@ -341,6 +353,22 @@ def test_a_name_that_only_its_file_uses_is_found(tmp_path):
     assert not architecture.unused_outside(
         written(tmp_path / "listed", lower__data=text + "__all__ = ['DATA']\n"), ()
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("DATA = 3\nfound = DATA\n", 2),
+        ("DATA = [one for one in range(3)]\n", 1),
+        ("def DATA(found):\n    return found\n", 1),
+        ("def DATA():\n    for found in range(3):\n        print(found)\n", 2),
+    ],
+)
+def test_a_vague_name_is_found(tmp_path, text, line):
+    root = written(tmp_path, lower__data=text)
+    (breach,) = architecture.vague_names(root, VAGUE)
+    assert breach.startswith(f"lower/data.py:{line}: ")
+    assert not architecture.vague_names(root, VAGUE, ["lower"])
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,13 @@ def bnmc_roofline(request: pytest.FixtureRequest) -> Callable[..., Roofline]:
         benchmark = request.getfixturevalue("benchmark")
 
     def measure(run: Callable[[], object], **layer: Any) -> Roofline:
-        found = roofline(run, **layer)
-        line = f"{found.ratio:.2f} of the roofline, {found.seconds:.3g} s a layer"
+        measured = roofline(run, **layer)
+        line = f"{measured.ratio:.2f} of the roofline, {measured.seconds:.3g} s a layer"
         request.node.user_properties.append(("bnmc_roofline", f"{request.node.nodeid}: {line}"))
         if benchmark is not None:
-            benchmark.extra_info["roofline"] = found.ratio
+            benchmark.extra_info["roofline"] = measured.ratio
             benchmark(run)
-        return found
+        return measured
 
     return measure
 

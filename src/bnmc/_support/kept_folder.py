@@ -47,12 +47,12 @@ def header_of(folder: Path, header: str) -> dict[str, str] | None:
     try:
         if not file.exists():
             return None
-        found = dict(loads(file.read_text(encoding="utf-8")))
+        facts = dict(loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise StoreError(str(folder), f"{header} is damaged") from error
     except OSError as error:
         raise StoreError(str(folder), error.strerror or str(error)) from error
-    return {str(name): str(value) for name, value in found.items()}
+    return {str(name): str(value) for name, value in facts.items()}
 
 
 class KeptFolder:
@@ -154,7 +154,7 @@ class KeptFolder:
         """
         file = self.file(number)
         try:
-            found, identity = unpacked(file.read_bytes())
+            arrays, identity = unpacked(file.read_bytes())
         except (FileNotFoundError, Damaged):
             return None
         except OSError as error:
@@ -162,7 +162,7 @@ class KeptFolder:
         except (Foreign, TooLarge) as error:
             raise StoreError(str(self.folder), f"{file.name}: {error}") from error
         self._require(identity, self.identity_of(number))
-        return found
+        return arrays
 
     def write(self, number: int, content: bytes) -> None:
         """Write the file of a part.  It appears complete or not at all.

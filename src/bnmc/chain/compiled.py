@@ -13,11 +13,11 @@ from bnmc.errors import NonFiniteError, ZeroVarianceError
 
 def sigma_of(activation: Activation) -> Sigma:
     """Return the activation as an argument of kernels."""
-    known = Sigma.known.get(activation.digest)
-    if known is None:
+    sigma = Sigma.known.get(activation.digest)
+    if sigma is None:
         functions = {name: activation.scalar(name) for name in ("float32", "float64")}
-        known = Sigma(activation.digest, functions)
-    return known
+        sigma = Sigma(activation.digest, functions)
+    return sigma
 
 
 def spec_of(chain: Chain, inputs: int = 1) -> codes.LayerSpec:

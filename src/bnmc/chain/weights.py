@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,28 +85,22 @@ def _haar(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.
     rows, order = shape
     vectors, root = np.linalg.qr(generator.standard_normal((order, rows)))
     # Without this the law of the factor depends on the signs that the algorithm chooses.
-    entries: NDArray[np.float64] = vectors * np.copysign(np.sqrt(order), np.diagonal(root))
-    return np.ascontiguousarray(entries.T)
+    return np.ascontiguousarray((vectors * np.copysign(np.sqrt(order), np.diagonal(root))).T)
 
+
+_OF_UNIFORM = WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform)
 
 _NAMED = (
     WeightLaw("gaussian", GAUSSIAN, True, 3.0, True, _gaussian),
-    WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform),
+    _OF_UNIFORM,
     WeightLaw("rademacher", RADEMACHER, False, 1.0, True, _rademacher),
     WeightLaw("haar", GIVEN, False, None, True, _haar, is_orthogonal=True),
     # nn.Linear draws weights and biases from the uniform law on ±1/sqrt(fan_in).
-    WeightLaw(
-        "pytorch",
-        UNIFORM,
-        False,
-        1.8,
-        True,
-        _uniform,
-        gain=1.0 / math.sqrt(3.0),
-        bias_over_width=1.0 / 3.0,
-        uniform_bias=True,
+    replace(
+        _OF_UNIFORM, name="pytorch",
+        gain=1.0 / math.sqrt(3.0), bias_over_width=1.0 / 3.0, uniform_bias=True,
     ),
-)
+)  # fmt: skip
 
 _BY_NAME = {law.name: law for law in _NAMED}
 

@@ -115,12 +115,8 @@ def _from_star(
     if chain.activation.is_linear and m > 1:
         yield from _of_linear(chain.width, np.maximum(spectrum, 0.0))
     else:
-        limit = float(gm.orthogonality_gap(star.gram))
-        yield reported(
-            "orthogonality gap of G, beside that of G*",
-            gm.orthogonality_gap(gram),
-            limit,
-        )
+        gaps, limit = gm.orthogonality_gap(gram), float(gm.orthogonality_gap(star.gram))
+        yield reported("orthogonality gap of G, beside that of G*", gaps, limit)
 
 
 def _wishart(d: int, m: int, count: int, generator: np.random.Generator) -> FloatArray:
@@ -150,13 +146,8 @@ def _kolmogorov(claim: str, first: FloatArray, second: FloatArray, printed: floa
     distance = float(np.abs(shares[0] - shares[1]).max())
     # Each sample deviates by more than half of this with probability (1 − level)/2.
     band = 2.0 * math.sqrt(math.log(4.0 / (1.0 - LEVEL)) / (2.0 * len(first)))
-    return Claim(
-        claim,
-        distance,
-        printed,
-        None,
-        (max(0.0, distance - band), min(1.0, distance + band)),
-    )
+    interval = max(0.0, distance - band), min(1.0, distance + band)
+    return Claim(claim, distance, printed, None, interval)
 
 
 def _of_linear(d: int, spectrum: FloatArray) -> Iterator[Claim]:

@@ -107,27 +107,22 @@ class LaggedDistance:
 
     def __str__(self) -> str:
         """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
-        table = _table(self.layers, self.bound, self.ci, self.replicates, self.level)
         return (
             f"Upper bound of the total-variation distance between layers l and l + {self.lag}; "
-            f"{self.replicates} pairs, no assumption\n{table}"
+            f"{self.replicates} pairs, no assumption\n{_table(self)}"
         )
 
 
-def _table(
-    layers: NDArray[np.int64],
-    bound: NDArray[np.float64],
-    ci: NDArray[np.float64],
-    replicates: int,
-    level: float,
-) -> str:
-    """Return a bound at some layers as a table, with its intervals."""
+def _table(result: LaggedDistance | TVBound) -> str:
+    """Return the bound at some layers as a table, with its intervals."""
     rows = []
-    for layer in shown_layers(int(layers[-1])):
+    for layer in shown_layers(int(result.layers[-1])):
+        bound = result.bound[layer]
         # A share of 0 of the pairs is less than one pair, not nothing.
-        share = f"{bound[layer]:.4g}" if bound[layer] > 0.0 else f"< {1.0 / replicates:.4g}"
-        rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*ci[layer])))
-    return text_table(("layer", "bound", f"{100 * level:g} % interval"), rows, align=">>>")
+        share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / result.replicates:.4g}"
+        rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*result.ci[layer])))
+    heads = ("layer", "bound", f"{100 * result.level:g} % interval")
+    return text_table(heads, rows, align=">>>")
 
 
 def shown_layers(depth: int) -> list[int]:
@@ -353,7 +348,7 @@ class TVBound(Drawn, WithRate):
             f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
             f"horizon of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
-            _table(self.layers, self.bound, self.ci, self.replicates, self.level),
+            _table(self),
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")
