@@ -98,7 +98,7 @@ def test_a_chain_that_does_not_mix_has_a_table_that_says_so():
 
 def test_an_unstable_fixed_point_has_no_rate():
     # silu is unstable from a batch of 26 on.
-    row = module._mean_field(bnmc.Chain(1000, 40, "silu"))
+    row = module._row("mean field", lambda: module._of_mean_field(bnmc.Chain(1000, 40, "silu")))
     assert row.estimate is None
     assert row.note.startswith("unstable: deviations grow by a factor of 1.0")
 
