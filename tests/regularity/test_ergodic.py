@@ -548,7 +548,11 @@ def test_change_for_small_gamma_against_networks_in_numpy():
     ("arguments", "error", "message"),
     [
         ({"chain": "linear"}, ArgumentTypeError, "chain: got 'linear', allowed: a bnmc.Chain"),
-        ({"chain": bnmc.Chain.vanilla(4, 4)}, ArgumentError, "chain: got .* norm 'batch'"),
+        (
+            {"chain": bnmc.Chain.vanilla(4, 4)},
+            ArgumentError,
+            'norm: got .* "batch" or "batch-uncentred"',
+        ),
         ({"rng": "seed"}, ArgumentTypeError, "rng: got 'seed'"),
         ({"rtol": 0}, ArgumentError, "rtol: got 0.0"),
         ({"rtol": math.nan}, ArgumentError, "rtol: got nan"),
