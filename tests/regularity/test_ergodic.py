@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import mpmath
 import numpy as np
 import pytest
-from oracle import FORMULAS, binomial_range, draw_weights, normal_threshold, normalise, normals
+from numpy_network import drawn_weights
+from oracle import FORMULAS, binomial_range, normal_threshold, normalise, normals
 from slow_cases import some
 
 import bnmc
@@ -48,7 +49,7 @@ def networks(chain, layers, chains, seed):
     x = normalise(generator.standard_normal((chains, d, n)), chain.norm, n, chain.eps)
     found = []
     for layer in range(1, max(layers) + 1):
-        h = draw_weights(chain, chains, generator) @ activation(x) * chain.gain / math.sqrt(d)
+        h = chain.gain * drawn_weights(chain, generator, chains, d) @ activation(x)
         x = normalise(chain.skip * x + h, chain.norm, n, chain.eps)
         if layer in layers:
             found.append(statistics(x))
