@@ -31,6 +31,7 @@ from bnmc._kernels.cpu.vectors import (
     PART_BYTES,
     STRIP_BYTES,
     add_all,
+    add_scaled,
     all_greater,
     fill_like,
     keep_order,
@@ -39,7 +40,6 @@ from bnmc._kernels.cpu.vectors import (
     load_strip,
     load_wide,
     multiply_add,
-    scale_add,
     square_root,
     store,
     store_sums,
@@ -113,7 +113,8 @@ def wide_program(array, out, scalar):
     lanes = 256 // array.itemsize
     x, y = load_wide(array, 1), load_wide(array, lanes + 3)
     store(out, 0, multiply_add(x, y, x))
-    store(out, lanes, scale_add(scalar, x, y))
+    unchanged, scaled = add_scaled((scalar,), x, (x, y))
+    store(out, lanes, scaled + (unchanged - x))
     store(out, 2 * lanes, fill_like(zero_wide(array), scalar) + x)
     keep_order()
     store(out, 3 * lanes, square_root(x * x) - y)
@@ -219,9 +220,8 @@ def test_a_whole_tile_is_two_halves(dtype):
     first, second = rng.standard_normal((2, 4 * numbers.STRIDE)).astype(dtype)
     whole = np.array(cpu_blocks.sum_whole_tile(first, 0, second, 0, 192)).reshape(4, 4, -1)
     for half in range(2):
-        found = cpu_blocks.sum_half_tile(first, 0, second, 2 * half * numbers.STRIDE, 192)
-        columns = np.array(found).reshape(2, 4, -1).swapaxes(0, 1)
-        np.testing.assert_array_equal(whole[:, 2 * half : 2 * half + 2], columns)
+        found = cpu_blocks.sum_half_tile(first, 2 * half * numbers.STRIDE, second, 0, 192)
+        np.testing.assert_array_equal(whole[2 * half : 2 * half + 2].reshape(8, -1), found)
 
 
 # --- matrix products of a block

@@ -12,11 +12,12 @@ from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc._kernels.cpu.vectors import (
     add_all,
+    add_products,
+    add_scaled,
+    add_squares,
     keep_order,
     load_part,
     load_strip,
-    multiply_add,
-    scale_add,
     store,
     store_sums,
     zero_part,
@@ -49,53 +50,33 @@ def multiply_triangular(factor, columns, source, block, rows):
 @kernel
 def multiply_slab(factor, first, last, source, block, rows):
     """Write to columns first:last of a block what the same columns of `source` make of them."""
-    strip = vectors.STRIP_BYTES // block.itemsize
-    for row in range(0, rows, strip):
+    zero = zero_strip(block)
+    for row in range(0, rows, vectors.STRIP_BYTES // block.itemsize):
         for tile in range((last + 3) // 4 - 1, first // 4 - 1, -1):
             i = 4 * tile
-            sum0 = zero_strip(block)
-            sum1 = zero_strip(block)
             if i + 2 >= last:
                 # One or two columns remain: half a tile.
-                for k in range(first, i):
+                half = zero, zero
+                for k in range(first, i + 1):
                     lanes = load_strip(source, k * STRIDE + row)
-                    sum0 = scale_add(factor[i, k], lanes, sum0)
-                    sum1 = scale_add(factor[i + 1, k], lanes, sum1)
-                lanes = load_strip(source, i * STRIDE + row)
-                sum0 = scale_add(factor[i, i], lanes, sum0)
-                sum1 = scale_add(factor[i + 1, i], lanes, sum1)
+                    half = add_scaled((factor[i, k], factor[i + 1, k]), lanes, half)
                 lanes = load_strip(source, (i + 1) * STRIDE + row)
-                sum1 = scale_add(factor[i + 1, i + 1], lanes, sum1)
-                store(block, i * STRIDE + row, sum0)
-                store(block, (i + 1) * STRIDE + row, sum1)
+                half = add_scaled((factor[i + 1, i + 1],), lanes, half)
+                store(block, i * STRIDE + row, half[0])
+                store(block, (i + 1) * STRIDE + row, half[1])
                 continue
-            sum2 = zero_strip(block)
-            sum3 = zero_strip(block)
-            for k in range(first, i):
+            sums = zero, zero, zero, zero
+            for k in range(first, i + 1):
                 lanes = load_strip(source, k * STRIDE + row)
-                sum0 = scale_add(factor[i, k], lanes, sum0)
-                sum1 = scale_add(factor[i + 1, k], lanes, sum1)
-                sum2 = scale_add(factor[i + 2, k], lanes, sum2)
-                sum3 = scale_add(factor[i + 3, k], lanes, sum3)
+                sums = add_scaled(_entries(factor, i, k), lanes, sums)
             # The tile at the diagonal is triangular itself.
-            lanes = load_strip(source, i * STRIDE + row)
-            sum0 = scale_add(factor[i, i], lanes, sum0)
-            sum1 = scale_add(factor[i + 1, i], lanes, sum1)
-            sum2 = scale_add(factor[i + 2, i], lanes, sum2)
-            sum3 = scale_add(factor[i + 3, i], lanes, sum3)
             lanes = load_strip(source, (i + 1) * STRIDE + row)
-            sum1 = scale_add(factor[i + 1, i + 1], lanes, sum1)
-            sum2 = scale_add(factor[i + 2, i + 1], lanes, sum2)
-            sum3 = scale_add(factor[i + 3, i + 1], lanes, sum3)
+            sums = add_scaled(_entries(factor, i, i + 1)[1:], lanes, sums)
             lanes = load_strip(source, (i + 2) * STRIDE + row)
-            sum2 = scale_add(factor[i + 2, i + 2], lanes, sum2)
-            sum3 = scale_add(factor[i + 3, i + 2], lanes, sum3)
+            sums = add_scaled(_entries(factor, i, i + 2)[2:], lanes, sums)
             lanes = load_strip(source, (i + 3) * STRIDE + row)
-            sum3 = scale_add(factor[i + 3, i + 3], lanes, sum3)
-            store(block, i * STRIDE + row, sum0)
-            store(block, (i + 1) * STRIDE + row, sum1)
-            store(block, (i + 2) * STRIDE + row, sum2)
-            store(block, (i + 3) * STRIDE + row, sum3)
+            sums = add_scaled(_entries(factor, i, i + 3)[3:], lanes, sums)
+            _store_four(block, i * STRIDE + row, sums)
 
 
 @kernel
@@ -118,20 +99,38 @@ def add_slab(factor, first, columns, start, depth, tile, at, block, rows):
         for row in range(0, rows, strip):
             for quad in range(begin, min(begin + TILES, tiles)):
                 i = 4 * quad
-                sum0 = load_strip(block, i * STRIDE + row)
-                sum1 = load_strip(block, (i + 1) * STRIDE + row)
-                sum2 = load_strip(block, (i + 2) * STRIDE + row)
-                sum3 = load_strip(block, (i + 3) * STRIDE + row)
+                sums = _four(load_strip, block, i * STRIDE + row)
                 for k in range(depth):
                     lanes = load_strip(tile, (at + k) * STRIDE + row)
-                    sum0 = scale_add(factor[i, start + k], lanes, sum0)
-                    sum1 = scale_add(factor[i + 1, start + k], lanes, sum1)
-                    sum2 = scale_add(factor[i + 2, start + k], lanes, sum2)
-                    sum3 = scale_add(factor[i + 3, start + k], lanes, sum3)
-                store(block, i * STRIDE + row, sum0)
-                store(block, (i + 1) * STRIDE + row, sum1)
-                store(block, (i + 2) * STRIDE + row, sum2)
-                store(block, (i + 3) * STRIDE + row, sum3)
+                    sums = add_scaled(_entries(factor, i, start + k), lanes, sums)
+                _store_four(block, i * STRIDE + row, sums)
+
+
+@inlined
+def _two(load, block, i):
+    """Load the same rows of two columns of a block."""
+    return load(block, i), load(block, i + STRIDE)
+
+
+@inlined
+def _four(load, block, i):
+    """Load the same rows of four columns of a block."""
+    return _two(load, block, i) + _two(load, block, i + 2 * STRIDE)
+
+
+@inlined
+def _entries(factor, i, k):
+    """Return four entries of column k of a factor."""
+    return factor[i, k], factor[i + 1, k], factor[i + 2, k], factor[i + 3, k]
+
+
+@inlined
+def _store_four(block, i, columns):
+    """Write the same rows of four columns of a block."""
+    store(block, i, columns[0])
+    store(block, i + STRIDE, columns[1])
+    store(block, i + 2 * STRIDE, columns[2])
+    store(block, i + 3 * STRIDE, columns[3])
 
 
 @kernel
@@ -150,16 +149,16 @@ def add_gram(block, columns, rows, partial, sums):
             own = 4 * tile_i * STRIDE
             for tile_j in range(first, min(first + SLAB // 4, tile_i)):
                 if half:
-                    sum_two_columns(block, 4 * tile_j * STRIDE, block, own, rows, partial)
+                    _sum_upper_half(block, own, block, 4 * tile_j * STRIDE, rows, partial)
                 else:
                     sum_tile(block, own, block, 4 * tile_j * STRIDE, rows, partial)
                 add_partial(partial, sums, position)
                 position += 16
             if tile_i < first + SLAB // 4:
                 if half:
-                    sum_last_tile(block, own, rows, partial)
+                    _sum_last_tile(block, own, rows, partial)
                 else:
-                    sum_diagonal_tile(block, own, rows, partial)
+                    _sum_diagonal_tile(block, own, rows, partial)
                 add_partial(partial, sums, position)
 
 
@@ -197,106 +196,69 @@ def sum_tile(first, i, second, j, rows, partial):
     """
     if vectors.WIDE_REGISTERS:
         # All 16 sums at once: eight are too few to hide the latency of a multiply-add.
-        store_sums(partial, 0, sum_whole_tile(first, i, second, j, rows))
-        return
-    lanes = vectors.PART_BYTES // first.itemsize
-    a = sum_half_tile(first, i, second, j, rows)
-    b = sum_half_tile(first, i, second, j + 2 * STRIDE, rows)
-    a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
-    b = add_all(b, sum_half_tile(first, i + lanes, second, j + 2 * STRIDE + lanes, rows))
-    sums = (
-        a[0], a[4], b[0], b[4], a[1], a[5], b[1], b[5], a[2], a[6], b[2], b[6], a[3], a[7], b[3],
-        b[7],
-    )  # fmt: skip
+        sums = sum_whole_tile(first, i, second, j, rows)
+    else:
+        upper = _all_parts(sum_half_tile, first, i, second, j, rows)
+        sums = upper + _all_parts(sum_half_tile, first, i + 2 * STRIDE, second, j, rows)
     store_sums(partial, 0, sums)
+
+
+@inlined
+def _all_parts(sum_tile_of, first, i, second, j, rows):
+    """Return sums of lanes over all parts of narrow vectors."""
+    sums = sum_tile_of(first, i, second, j, rows)
+    if vectors.PART_BYTES < vectors.NARROW_BYTES:
+        lanes = vectors.PART_BYTES // first.itemsize
+        sums = add_all(sums, sum_tile_of(first, i + lanes, second, j + lanes, rows))
+    return sums
+
+
+@inlined
+def _four_zeros(block):
+    zero = zero_part(block)
+    return zero, zero, zero, zero
 
 
 @inlined
 def sum_whole_tile(first, i, second, j, rows):
     """Return the products of four columns of `first` and four of `second`, as sums of lanes."""
-    strip = vectors.NARROW_BYTES // first.itemsize
-    zero = zero_part(first)
-    s00, s10, s20, s30 = zero, zero, zero, zero
-    s01, s11, s21, s31 = zero, zero, zero, zero
-    s02, s12, s22, s32 = zero, zero, zero, zero
-    s03, s13, s23, s33 = zero, zero, zero, zero
-    for row in range(0, rows, strip):
+    four = _four_zeros(first)
+    sums = four + four + four + four
+    for row in range(0, rows, vectors.NARROW_BYTES // first.itemsize):
         keep_order()
-        x = load_four(first, i + row)
-        s00, s10, s20, s30 = add_column(x, second, j + row, s00, s10, s20, s30)
-        s01, s11, s21, s31 = add_column(x, second, j + STRIDE + row, s01, s11, s21, s31)
-        s02, s12, s22, s32 = add_column(x, second, j + 2 * STRIDE + row, s02, s12, s22, s32)
-        s03, s13, s23, s33 = add_column(x, second, j + 3 * STRIDE + row, s03, s13, s23, s33)
-    return (
-        s00, s01, s02, s03, s10, s11, s12, s13, s20, s21, s22, s23, s30, s31, s32, s33
-    )  # fmt: skip
+        left, right = _four(load_part, first, i + row), _four(load_part, second, j + row)
+        sums = add_products(left, right, sums)
+    return sums
 
 
 @inlined
 def sum_half_tile(first, i, second, j, rows):
-    """Return the products of four columns of `first` and two of `second`, as sums of lanes.
+    """Return the products of two columns of `first` and four of `second`, as sums of lanes.
 
     The sums contain one part of every narrow vector of rows.
     """
-    strip = vectors.NARROW_BYTES // first.itemsize
-    zero = zero_part(first)
-    s00, s10, s20, s30 = zero, zero, zero, zero
-    s01, s11, s21, s31 = zero, zero, zero, zero
-    for row in range(0, rows, strip):
+    sums = _four_zeros(first) + _four_zeros(first)
+    for row in range(0, rows, vectors.NARROW_BYTES // first.itemsize):
         keep_order()
-        x = load_four(first, i + row)
-        s00, s10, s20, s30 = add_column(x, second, j + row, s00, s10, s20, s30)
-        s01, s11, s21, s31 = add_column(x, second, j + STRIDE + row, s01, s11, s21, s31)
-    return s00, s10, s20, s30, s01, s11, s21, s31
+        left, right = _two(load_part, first, i + row), _four(load_part, second, j + row)
+        sums = add_products(left, right, sums)
+    return sums
 
 
 @inlined
-def sum_two_columns(first, i, second, j, rows, partial):
-    """Write the products of two columns of `second`, from j on, and four of `first`, from i.
-
-    These are the upper half of a tile; the lower one is zero.
-    """
-    a = sum_half_tile(first, i, second, j, rows)
-    if vectors.PART_BYTES < vectors.NARROW_BYTES:
-        lanes = vectors.PART_BYTES // first.itemsize
-        a = add_all(a, sum_half_tile(first, i + lanes, second, j + lanes, rows))
-    zero = zero_part(first)
-    sums = (
-        a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], zero, zero, zero, zero, zero, zero, zero,
-        zero,
-    )  # fmt: skip
-    store_sums(partial, 0, sums)
+def _sum_upper_half(first, i, second, j, rows, partial):
+    """Write the products of two columns of `first` and four of `second`, as `sum_tile` does."""
+    four = _four_zeros(first)
+    store_sums(partial, 0, _all_parts(sum_half_tile, first, i, second, j, rows) + four + four)
 
 
 @inlined
-def load_four(block, i):
-    """Return the same rows of four columns of a block."""
-    return (
-        load_part(block, i), load_part(block, i + STRIDE), load_part(block, i + 2 * STRIDE),
-        load_part(block, i + 3 * STRIDE),
-    )  # fmt: skip
-
-
-@inlined
-def add_column(x, second, j, s0, s1, s2, s3):
-    """Return sums with the products of four columns and one of `second` added."""
-    y = load_part(second, j)
-    return (
-        multiply_add(x[0], y, s0), multiply_add(x[1], y, s1), multiply_add(x[2], y, s2),
-        multiply_add(x[3], y, s3),
-    )  # fmt: skip
-
-
-@inlined
-def sum_diagonal_tile(block, i, rows, partial):
+def _sum_diagonal_tile(block, i, rows, partial):
     """Write the products of four columns with themselves, from place i on, as `sum_tile` does.
 
     The upper half, the mirror image of the lower one, stays zero.
     """
-    a = sum_lower_tile(block, i, rows)
-    if vectors.PART_BYTES < vectors.NARROW_BYTES:
-        a = add_all(a, sum_lower_tile(block, i + vectors.PART_BYTES // block.itemsize, rows))
-    zero = zero_part(block)
+    a, zero = _all_parts(_sum_lower_tile, block, i, block, i, rows), zero_part(block)
     sums = (
         a[0], zero, zero, zero, a[1], a[2], zero, zero, a[3], a[4], a[5], zero, a[6], a[7], a[8],
         a[9],
@@ -305,48 +267,31 @@ def sum_diagonal_tile(block, i, rows, partial):
 
 
 @inlined
-def sum_last_tile(block, i, rows, partial):
+def _sum_last_tile(block, i, rows, partial):
     """Write the products of two columns with themselves, from place i on, as `sum_tile` does."""
-    a = sum_two_squares(block, i, rows)
-    if vectors.PART_BYTES < vectors.NARROW_BYTES:
-        a = add_all(a, sum_two_squares(block, i + vectors.PART_BYTES // block.itemsize, rows))
-    zero = zero_part(block)
-    sums = (
-        a[0], zero, zero, zero, a[1], a[2], zero, zero, zero, zero, zero, zero, zero, zero, zero,
-        zero,
-    )  # fmt: skip
-    store_sums(partial, 0, sums)
+    a, zero = _all_parts(_sum_two_squares, block, i, block, i, rows), zero_part(block)
+    four = _four_zeros(block)
+    store_sums(partial, 0, (a[0], zero, zero, zero, a[1], a[2], zero, zero, *four, *four))
 
 
 @inlined
-def sum_two_squares(block, i, rows):
-    """Return the products of two columns with themselves like `sum_half_tile`, row by row."""
-    strip = vectors.NARROW_BYTES // block.itemsize
-    zero = zero_part(block)
-    s00, s10, s11 = zero, zero, zero
-    for row in range(0, rows, strip):
-        x0, x1 = load_part(block, i + row), load_part(block, i + STRIDE + row)
-        s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
-        s11 = multiply_add(x1, x1, s11)
-    return s00, s10, s11
-
-
-@inlined
-def sum_lower_tile(block, i, rows):
+def _sum_lower_tile(block, i, _, _i, rows):
     """Return the products of four columns with themselves like `sum_half_tile`, row by row."""
-    strip = vectors.NARROW_BYTES // block.itemsize
-    zero = zero_part(block)
-    s00, s10, s20, s30, s11 = zero, zero, zero, zero, zero
-    s21, s31, s22, s32, s33 = zero, zero, zero, zero, zero
-    for row in range(0, rows, strip):
+    four = _four_zeros(block)
+    sums = four + four + four[:2]
+    for row in range(0, rows, vectors.NARROW_BYTES // block.itemsize):
         keep_order()
-        x0, x1, x2, x3 = load_four(block, i + row)
-        s00, s10 = multiply_add(x0, x0, s00), multiply_add(x1, x0, s10)
-        s20, s30 = multiply_add(x2, x0, s20), multiply_add(x3, x0, s30)
-        s11, s21 = multiply_add(x1, x1, s11), multiply_add(x2, x1, s21)
-        s31, s22 = multiply_add(x3, x1, s31), multiply_add(x2, x2, s22)
-        s32, s33 = multiply_add(x3, x2, s32), multiply_add(x3, x3, s33)
-    return s00, s10, s11, s20, s21, s22, s30, s31, s32, s33
+        sums = add_squares(_four(load_part, block, i + row), sums)
+    return sums
+
+
+@inlined
+def _sum_two_squares(block, i, _, _i, rows):
+    """Return the products of two columns with themselves like `sum_half_tile`, row by row."""
+    sums = _four_zeros(block)[:3]
+    for row in range(0, rows, vectors.NARROW_BYTES // block.itemsize):
+        sums = add_squares(_two(load_part, block, i + row), sums)
+    return sums
 
 
 @kernel

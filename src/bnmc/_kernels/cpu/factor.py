@@ -14,7 +14,7 @@ import numpy as np
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.memory import PANEL
-from bnmc._kernels.cpu.vectors import flat, load_strip, scale_add, store, zero_strip
+from bnmc._kernels.cpu.vectors import add_scaled, flat, load_strip, store, zero_strip
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
 
 
@@ -125,31 +125,28 @@ def subtract_products(matrix, panel, first, last):
     """
     order, stride = matrix.shape[0], panel.shape[1]
     entries, products = flat(matrix), flat(panel)
-    strip = vectors.STRIP_BYTES // 8
+    strip, zero = vectors.STRIP_BYTES // 8, zero_strip(entries)
     whole = (last - first) // 4 * 4
     for i in range(first, first + whole, 4):
         for j in range(order - (order - i + strip - 1) // strip * strip, order, strip):
-            sum0 = zero_strip(entries)
-            sum1 = zero_strip(entries)
-            sum2 = zero_strip(entries)
-            sum3 = zero_strip(entries)
+            sums = zero, zero, zero, zero
             for k in range(PANEL):
                 at = np.uintp(k * stride)
                 lanes = load_strip(products, at + np.uintp(j))
                 at += np.uintp(i)
-                sum0 = scale_add(products[at], lanes, sum0)
-                sum1 = scale_add(products[at + np.uintp(1)], lanes, sum1)
-                sum2 = scale_add(products[at + np.uintp(2)], lanes, sum2)
-                sum3 = scale_add(products[at + np.uintp(3)], lanes, sum3)
-            at = np.uintp(i * order + j)
-            step = np.uintp(order)
-            store(entries, at, load_strip(entries, at) - sum0)
+                scalars = (
+                    products[at], products[at + np.uintp(1)], products[at + np.uintp(2)],
+                    products[at + np.uintp(3)],
+                )  # fmt: skip
+                sums = add_scaled(scalars, lanes, sums)
+            at, step = np.uintp(i * order + j), np.uintp(order)
+            store(entries, at, load_strip(entries, at) - sums[0])
             at += step
-            store(entries, at, load_strip(entries, at) - sum1)
+            store(entries, at, load_strip(entries, at) - sums[1])
             at += step
-            store(entries, at, load_strip(entries, at) - sum2)
+            store(entries, at, load_strip(entries, at) - sums[2])
             at += step
-            store(entries, at, load_strip(entries, at) - sum3)
+            store(entries, at, load_strip(entries, at) - sums[3])
     for i in range(first + whole, last):
         for j in range(i, order):
             total = 0.0

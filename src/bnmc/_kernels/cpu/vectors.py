@@ -169,9 +169,23 @@ def multiply_add(a, b, c):
     return a * b + c
 
 
-def scale_add(scalar, b, c):
-    """Return scalar * b + c for vectors b and c."""
-    return scalar * b + c
+def add_scaled(scalars, vector, sums):
+    """Return the vectors `sums` with multiples of `vector` added to the last ones, one a scalar."""
+    before = len(sums) - len(scalars)
+    added = tuple(s * vector + t for s, t in zip(scalars, sums[before:], strict=True))
+    return sums[:before] + added
+
+
+def add_products(first, second, sums):
+    """Return the vectors `sums` with the products of all pairs added: those of first[0] first."""
+    products = [(a, b) for a in first for b in second]
+    return tuple(multiply_add(a, b, t) for (a, b), t in zip(products, sums, strict=True))
+
+
+def add_squares(vectors, sums):
+    """Return `sums` with the products of each of `vectors` and those up to it added."""
+    products = [(a, b) for k, a in enumerate(vectors) for b in vectors[: k + 1]]
+    return tuple(multiply_add(a, b, t) for (a, b), t in zip(products, sums, strict=True))
 
 
 def fill_like(vector, scalar):
@@ -282,13 +296,48 @@ def _multiply_add(a, b, c):
     return c(a, b, c), codegen
 
 
-@emits(scale_add)
-def _scale_add(scalar, b, c):
-    def codegen(context, builder, signature, arguments):
-        value, vector, addend = arguments
-        return _fused(context, builder, b, _broadcast(context, builder, b, value), vector, addend)
+@emits(add_scaled)
+def _add_scaled(scalars, vector, sums):
+    before = sums.count - scalars.count
 
-    return c(b.dtype, b, c), codegen
+    def codegen(context, builder, signature, arguments):
+        factors, lanes, totals = arguments
+        added = [builder.extract_value(totals, k) for k in range(sums.count)]
+        for k in range(scalars.count):
+            factor = _broadcast(context, builder, vector, builder.extract_value(factors, k))
+            added[before + k] = _fused(context, builder, vector, factor, lanes, added[before + k])
+        return context.make_tuple(builder, sums, added)
+
+    return sums(types.UniTuple(vector.dtype, scalars.count), vector, sums), codegen
+
+
+def _add_pairs(context, builder, sums, pairs, totals):
+    """Emit the sums of `totals` and of the products of pairs."""
+    added = [
+        _fused(context, builder, sums.dtype, a, b, builder.extract_value(totals, k))
+        for k, (a, b) in enumerate(pairs)
+    ]
+    return context.make_tuple(builder, sums, added)
+
+
+@emits(add_products)
+def _add_products(first, second, sums):
+    def codegen(context, builder, signature, arguments):
+        left, right = (cgutils.unpack_tuple(builder, value) for value in arguments[:2])
+        pairs = [(a, b) for a in left for b in right]
+        return _add_pairs(context, builder, sums, pairs, arguments[2])
+
+    return sums(first, second, sums), codegen
+
+
+@emits(add_squares)
+def _add_squares(vectors, sums):
+    def codegen(context, builder, signature, arguments):
+        values = cgutils.unpack_tuple(builder, arguments[0])
+        pairs = [(a, b) for k, a in enumerate(values) for b in values[: k + 1]]
+        return _add_pairs(context, builder, sums, pairs, arguments[1])
+
+    return sums(vectors, sums), codegen
 
 
 @emits(load_across)
