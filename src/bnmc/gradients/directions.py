@@ -16,8 +16,6 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ResultTooLargeError
 
-__all__ = ["Direction", "GivenRows", "NormalRows", "Readout", "direction_of"]
-
 Gradient = Callable[[NDArray[np.float64]], ArrayLike]
 
 #: What `backpropagate` takes as `loss` besides arrays and functions.
@@ -40,8 +38,7 @@ class GivenRows:
 
     def of(self, number: int) -> NDArray[np.float64]:
         """Return the rows of a chain."""
-        rows: NDArray[np.float64] = self.rows[0 if len(self.rows) == 1 else number]
-        return rows
+        return self.rows[0 if len(self.rows) == 1 else number]
 
 
 @dataclass(frozen=True)

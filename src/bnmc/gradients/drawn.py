@@ -27,8 +27,6 @@ from bnmc.gradients.network import Network, first_rows
 from bnmc.gradients.parts import Part, Task, layers_of_stretch
 from bnmc.gradients.products import DrawnWeights, ReplayedRows
 
-__all__ = ["DrawnTask", "NetworkTask", "ReplayedTask"]
-
 Float64Array = NDArray[np.float64]
 
 #: Bytes that the rows of a stretch of layers may take.

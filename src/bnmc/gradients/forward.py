@@ -12,8 +12,6 @@ from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, State
 
-__all__ = ["Forward", "Stretch"]
-
 #: Number of layers between two checks whether to stop.
 BLOCK_LAYERS = 256
 
@@ -108,8 +106,7 @@ class Forward:
 
     def _kept_x(self) -> FloatArray:
         """Return the representations, in the units of the Gram matrices."""
-        x: FloatArray = self.sampler.arrays["x"].copy()
-        return x
+        return self.sampler.arrays["x"].copy()
 
     def _frames(self, layers: int) -> Frames:
         columns, count = self.sampler.columns, self.count

@@ -19,8 +19,6 @@ from bnmc.gradients.products import Weights
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["Network", "first_rows"]
-
 Float64Array = NDArray[np.float64]
 
 

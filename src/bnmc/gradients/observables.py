@@ -13,8 +13,6 @@ from bnmc._support.arguments import choice, items
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["GradientObservable", "GradientView", "as_gradient_observables", "in_units"]
-
 #: Names that `backpropagate` takes as `observables`.
 NAMES = ("delta_gram", "gram", "hidden_delta")
 

@@ -23,8 +23,6 @@ from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
 from bnmc.simulation.job import Recorded
 
-__all__ = ["STRETCH_BYTES", "Part", "Pass", "Task", "stretch_layers"]
-
 #: Bytes that the matrices of a stretch of layers, or its representations, may take.
 STRETCH_BYTES = 1 << 24
 

@@ -24,12 +24,10 @@ from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 
-__all__ = ["DrawnWeights", "ReplayedRows", "UnseenWeights", "Weights"]
-
 Float64Array = NDArray[np.float64]
 
 #: Eigenvalues of a Gram matrix below this part of the largest one count as zero.
-LEAST_EIGENVALUE = 1e-14
+_LEAST_EIGENVALUE = 1e-14
 
 
 class Weights(Protocol):
@@ -183,8 +181,7 @@ class ReplayedRows:
         """Return the rows Z, which are those of `root` times normals; one more for a bias."""
         counter = [0, 1, layer, self._numbers[index]]
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
-        noise: Float64Array = generator.standard_normal((rows, len(root))) @ root.T
-        return noise
+        return generator.standard_normal((rows, len(root))) @ root.T
 
 
 class _Seen(NamedTuple):
@@ -244,8 +241,7 @@ class UnseenWeights:
         """
         values, vectors = _eigen(a)
         scaled = vectors * np.sqrt(values / self._chain.fan_in)[:, None]
-        root: Float64Array = scaled @ vectors.swapaxes(1, 2)
-        return root
+        return scaled @ vectors.swapaxes(1, 2)
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
         return np.stack([one.standard_normal((rows, columns)) for one in self._generators])
@@ -277,4 +273,4 @@ def _folded(chain: Chain, gradient: Float64Array) -> Float64Array:
 def _eigen(a: Float64Array) -> tuple[Float64Array, Float64Array]:
     """Return eigenvalues of aᵀa, those that are rounding errors as 0, and eigenvectors."""
     values, vectors = np.linalg.eigh(a.swapaxes(1, 2) @ a)
-    return np.where(values > LEAST_EIGENVALUE * values[:, -1:], values, 0.0), vectors
+    return np.where(values > _LEAST_EIGENVALUE * values[:, -1:], values, 0.0), vectors

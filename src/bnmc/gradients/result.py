@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.axes import Axes
 
-__all__ = ["Backpropagation"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Backpropagation:
@@ -104,8 +102,7 @@ class Backpropagation:
     def __getattr__(self, name: str) -> NDArray[np.float64]:
         observables = self.__dict__.get("observables", {})
         if name in observables:
-            values: NDArray[np.float64] = observables[name]
-            return values
+            return observables[name]
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -313,8 +310,7 @@ class Backpropagation:
             "chain": repr(self.chain), "loss": self.loss, "key": f"{self.key:#018x}",
             "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
-        dataset: xarray.Dataset = xr.Dataset(data, coordinates, attributes)
-        return dataset
+        return xr.Dataset(data, coordinates, attributes)
 
     def _shown(self) -> list[dict[str, Any]]:
         """Return mean and standard error of the log norm of some layers."""

@@ -24,11 +24,9 @@ from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.run import simulate
 
-__all__ = ["WARMED", "Warmed", "Warmup", "warmup"]
-
 #: Names of the programs to compile: samplers of `simulate`; "c", the functions for C; orthogonal
 #: weights; and the backward passes without weights of Gaussian and of orthogonal weights.
-WARMED = ("conditional", "weights", "factor", "c", "haar", "backward", "haar-backward")
+_WARMED = ("conditional", "weights", "factor", "c", "haar", "backward", "haar-backward")
 
 #: Width and batch of the small chains, which have a single panel of rows.
 _NARROW, _BATCH = 4, 2
@@ -135,7 +133,7 @@ def warmup(
     """
     kinds = [choice("dtypes", one, ("float64", "float32")) for one in _several("dtypes", dtypes)]
     wanted = [as_activation(one) for one in _several("activations", activations)]
-    ways = [choice("samplers", one, WARMED) for one in _several("samplers", samplers)]
+    ways = [choice("samplers", one, _WARMED) for one in _several("samplers", samplers)]
     for activation in wanted:
         activation.check()
         if any(way.endswith("backward") for way in ways):

@@ -131,7 +131,7 @@ def _is_last(start, panel, width):
 
 
 @kernel
-def make_hidden(spec, x, start, rows, draw, work, z, h):
+def _make_hidden(spec, x, start, rows, draw, work, z, h):
     """Make the normals z of a block of rows again, and h = skip x + gain W a.
 
     Rows beyond the width are copies of the first one.  The other arguments are those of
@@ -161,12 +161,12 @@ def first_pass(sigma, spec, x, panel, draw, work, matrices, rows_of, sums):
     """
     # Rows without a skip connection are drawn without their means.
     centred = spec.norm == NORM_CENTRED and spec.skip != 0.0
-    noise = noise_of(draw)
+    noise = _noise_of(draw)
     for start in range(0, spec.width, BLOCK):
         count, number = min(BLOCK, spec.width - start), start // BLOCK
         rows = (count + GROUP - 1) // GROUP * GROUP
         h, delta, scales = rows_of.hidden[number], rows_of.delta[number], rows_of.scales[number]
-        make_hidden(spec, x, start, rows, draw, work, rows_of.normals[number], h)
+        _make_hidden(spec, x, start, rows, draw, work, rows_of.normals[number], h)
         degenerate = measure_rows(h, rows, spec, centred, scales)
         if degenerate >= 0:
             return start + degenerate
@@ -180,7 +180,7 @@ def first_pass(sigma, spec, x, panel, draw, work, matrices, rows_of, sums):
 
 
 @kernel
-def noise_of(draw):
+def _noise_of(draw):
     """Return the address of the normals of Z, or of the direction at the top."""
     return Draw(draw.layer, np.uint32(draw.stream | STREAM_BACKWARD), draw.key0, draw.key1)
 
@@ -193,7 +193,7 @@ def _activate_rows(sigma, spec, h, scales, count, rows, out):
 
 
 @kernel
-def activate_into(sigma, h, columns, batch, rows, scales, out):
+def _activate_into(sigma, h, columns, batch, rows, scales, out):
     """Scale the rows of h, and write their activations to a block of this or another dtype."""
     for i in range(columns):
         # Unsigned, so that the compiler adds no test for negative indices.
@@ -204,7 +204,7 @@ def activate_into(sigma, h, columns, batch, rows, scales, out):
 
 
 @kernel
-def multiply_slopes(slope, h, columns, batch, rows, scales, gain, x, delta):
+def _multiply_slopes(slope, h, columns, batch, rows, scales, gain, x, delta):
     """Write the scaled rows of h to x, and multiply `delta` by gain times the slopes there."""
     factor = delta.dtype.type(gain)
     for i in range(columns):
@@ -217,8 +217,8 @@ def multiply_slopes(slope, h, columns, batch, rows, scales, gain, x, delta):
 
 
 #: The two, called by address if the function is an `Apart`.
-_activate_block_into = calls_apart(activate_into)
-_multiply_block_slopes = calls_apart(multiply_slopes)
+_activate_block_into = calls_apart(_activate_into)
+_multiply_block_slopes = calls_apart(_multiply_slopes)
 
 
 @cache
@@ -226,7 +226,7 @@ def activation(sigma: Sigma, forward: str, backward: str) -> Any:
     """Return the activation in the form that the kernels of two dtypes take; see `rows`."""
     first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
     number = types.int64
-    return compiled_apart(activate_into, sigma, (first, number, number, number, first, second))
+    return compiled_apart(_activate_into, sigma, (first, number, number, number, first, second))
 
 
 @cache
@@ -235,10 +235,10 @@ def derivative(slope: Sigma, forward: str, backward: str) -> Any:
     first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
     number = types.int64
     arguments = (first, number, number, number, first, types.float64, second, second)
-    return compiled_apart(multiply_slopes, slope, arguments)
+    return compiled_apart(_multiply_slopes, slope, arguments)
 
 
-def as_dtype_of(source, buffer, columns, rows):
+def _as_dtype_of(source, buffer, columns, rows):
     """Return the columns of a block, in `buffer` unless they have its dtype."""
     if source.dtype == buffer.dtype:
         return source
@@ -246,7 +246,7 @@ def as_dtype_of(source, buffer, columns, rows):
     return buffer
 
 
-def _as_dtype_of(source, buffer, columns, rows):
+def _typed_as_dtype_of(source, buffer, columns, rows):
     """Return the implementation for types: no copy if the dtypes are equal."""
 
     def same(source, buffer, columns, rows):
@@ -259,7 +259,7 @@ def _as_dtype_of(source, buffer, columns, rows):
     return same if source.dtype == buffer.dtype else other
 
 
-overload(as_dtype_of, jit_options=INLINED)(_as_dtype_of)
+overload(_as_dtype_of, jit_options=INLINED)(_typed_as_dtype_of)
 
 
 @kernel
@@ -309,12 +309,12 @@ def top_pass(spec, given, x, panel, draw, work, rows_of, sums):
     given : (columns, >= width) float64
         δ, or without columns if its entries are independent standard normals.
     """
-    noise = noise_of(draw)
+    noise = _noise_of(draw)
     for start in range(0, spec.width, BLOCK):
         count, number = min(BLOCK, spec.width - start), start // BLOCK
         rows = (count + GROUP - 1) // GROUP * GROUP
         delta = rows_of.delta[number]
-        make_hidden(
+        _make_hidden(
             spec, x, start, rows, draw, work, rows_of.normals[number], rows_of.hidden[number]
         )
         if given.shape[0] > 0:
@@ -333,10 +333,10 @@ def _sum_block(spec, start, rows, panel, rows_of, sums):
     number, columns, partial = start // BLOCK, spec.columns, rows_of.partial
     delta = rows_of.delta[number]
     add_gram(delta, columns, rows, partial, sums.gram[0])
-    of_z = as_dtype_of(rows_of.normals[number], rows_of.values, columns, rows)
+    of_z = _as_dtype_of(rows_of.normals[number], rows_of.values, columns, rows)
     add_cross(of_z, delta, columns, rows, partial, sums.cross[0])
     if sums.hidden.shape[1] > 0:
-        of_h = as_dtype_of(rows_of.hidden[number], rows_of.values, columns, rows)
+        of_h = _as_dtype_of(rows_of.hidden[number], rows_of.values, columns, rows)
         add_cross(of_h, delta, columns, rows, partial, sums.hidden[0])
     if _is_last(start, panel, spec.width):
         _end_panel(sums.gram)
