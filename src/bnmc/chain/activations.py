@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.arguments import choice, host_array, items, real
+from bnmc._support.arguments import choice, host_array, items, precision, real
 from bnmc._support.interruption import interruptible
 from bnmc._support.workers import received, sendable
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
@@ -222,15 +222,7 @@ class Activation:
         >>> float(Activation.named("relu").scalar("float32")(np.float32(-1)))
         0.0
         """
-        allowed = ", ".join(self._scalars)
-        try:
-            name = np.dtype(dtype).name
-        except (TypeError, ValueError):
-            raise ArgumentTypeError("dtype", dtype, allowed) from None
-        scalar = self._scalars.get(name)
-        if scalar is None:
-            raise ArgumentError("dtype", name, allowed)
-        return scalar
+        return self._scalars[precision(dtype)]
 
     def __call__(self, x: ArrayLike) -> Any:
         """Apply the function to every entry.

@@ -75,34 +75,34 @@ def _copied(cell: CellType) -> CellType:
 
 def _global_names(code: CodeType) -> list[str]:
     """Return the names of the global variables that a code, or a code in it, reads."""
-    names = {
-        str(instruction.argval)
-        for instruction in dis.get_instructions(code)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    }
-    for inner in _inner_codes(code):
-        names.update(_global_names(inner))
-    return sorted(names)
+    reads = ("LOAD_GLOBAL", "LOAD_NAME")
+    instructions = (step for part in _codes(code) for step in dis.get_instructions(part))
+    return sorted({str(step.argval) for step in instructions if step.opname in reads})
 
 
 def _imported_names(code: CodeType) -> list[str]:
     """Return the names of the modules that a code, or a code in it, imports absolutely."""
     names: set[str] = set()
-    level: Any = 0
-    loaded: list[Any] = [None, None]
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME":
-            level = loaded[-2]  # the level and the names are loaded before
-            if level == 0:
-                names.add(str(instruction.argval))
-        loaded.append(instruction.argval)
-    for inner in _inner_codes(code):
-        names.update(_imported_names(inner))
+    for part in _codes(code):
+        loaded: list[Any] = [None, None]
+        for step in dis.get_instructions(part):
+            # The level and the names are loaded before.
+            if step.opname == "IMPORT_NAME" and loaded[-2] == 0:
+                names.add(str(step.argval))
+            loaded.append(step.argval)
     return sorted(names)
 
 
-def _inner_codes(code: CodeType) -> Iterator[CodeType]:
-    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+def _attribute_names(code: CodeType) -> list[str]:
+    return sorted({name for part in _codes(code) for name in part.co_names})
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and all codes in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def is_importable(function: ScalarFunction) -> bool:
@@ -340,13 +340,6 @@ class _Digest:
     def _write(self, kind: str, content: bytes) -> None:
         self._state.update(f"{kind}:{len(content)}:".encode())
         self._state.update(content)
-
-
-def _attribute_names(code: CodeType) -> list[str]:
-    names = set(code.co_names)
-    for inner in _inner_codes(code):
-        names.update(_attribute_names(inner))
-    return sorted(names)
 
 
 def _is_named_tuple(value: Any) -> bool:
