@@ -147,8 +147,8 @@ def function(
     >>> hex(words[0])
     '0x6627e8d5'
     """
-    known = {one.name: one for one in DECLARED}
-    declared = known[choice("name", name, known)]
+    functions = {item.name: item for item in DECLARED}
+    declared = functions[choice("name", name, functions)]
     made = _function(declared, values.activation(activation), precision(dtype))
     return cast(Callable[..., Any], made)
 
@@ -200,7 +200,7 @@ def write_header(path: str | PathLike[str]) -> Path:
 
 @cache
 def _table(sigma: Sigma, dtype: str) -> Table:
-    made = {one.name: _function(one, sigma, dtype) for one in DECLARED}
+    made = {item.name: _function(item, sigma, dtype) for item in DECLARED}
     fields: list[tuple[str, Any]] = [
         ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("bytes", ctypes.c_uint64)
     ]  # fmt: skip

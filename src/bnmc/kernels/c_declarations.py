@@ -36,7 +36,7 @@ def _declared(prototype: str, comment: str) -> Declared:
     """Return the declaration of a function from its prototype."""
     returned, _, rest = prototype.partition(" ")
     name, _, listed = rest.rstrip(")").partition("(")
-    pairs = [one.strip().rpartition(" ") for one in listed.split(",")]
+    pairs = [word.strip().rpartition(" ") for word in listed.split(",")]
     return Declared(name, returned, tuple((kind, given) for kind, _, given in pairs), comment)
 
 

@@ -183,8 +183,9 @@ def _philox(sigma, real):
         c, k = _array(counter, (4,), np.uint32), _array(key, (2,), np.uint32)
         words = _array(out, (4,), np.uint32)
         # All words before the first store: `out` may be `counter`.
-        found = random_numbers.philox(c[0], c[1], c[2], c[3], k[0], k[1])
-        words[0], words[1], words[2], words[3] = found
+        words[0], words[1], words[2], words[3] = random_numbers.philox(
+            c[0], c[1], c[2], c[3], k[0], k[1]
+        )
         return 0
 
     return philox

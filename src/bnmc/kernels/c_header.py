@@ -14,11 +14,11 @@ def header_text(major: int, minor: int) -> str:
 
 def _struct(dtype: str) -> str:
     lines = []
-    for one in DECLARED:
-        words = ", ".join(in_c(kind, dtype) + name for kind, name in one.arguments)
-        comment = one.comment.replace("\n", "\n     ")
+    for item in DECLARED:
+        words = ", ".join(in_c(kind, dtype) + name for kind, name in item.arguments)
+        comment = item.comment.replace("\n", "\n     ")
         lines.append(f"  /* {comment} */")
-        lines.append(f"  {in_c(one.returns, dtype)}(*{one.name})({words});")
+        lines.append(f"  {in_c(item.returns, dtype)}(*{item.name})({words});")
     return "\n".join(lines)
 
 

@@ -26,10 +26,10 @@ from bnmc._kernels.cpu.vectors import (
 
 #: Columns that a product goes through at once, which stay in the cache of a core.  Bits of batches
 #: with more columns depend on it.
-SLAB = 128
+_SLAB = 128
 
 #: Tiles of four columns to which a strip of a slab is added while it is in the nearest cache.
-TILES = 8
+_TILES = 8
 
 
 @kernel
@@ -40,15 +40,15 @@ def multiply_triangular(factor, columns, source, block, rows):
     flat, (columns, STRIDE).  `source` may be the block: a column of the result depends on earlier
     columns alone, so the last ones come first.
     """
-    for first in range((columns - 1) // SLAB * SLAB, -1, -SLAB):
-        last = min(first + SLAB, columns)
+    for first in range((columns - 1) // _SLAB * _SLAB, -1, -_SLAB):
+        last = min(first + _SLAB, columns)
         if last < columns:
-            add_slab(factor, last, columns, first, last - first, source, first, block, rows)
-        multiply_slab(factor, first, last, source, block, rows)
+            _add_slab(factor, last, columns, first, last - first, source, first, block, rows)
+        _multiply_slab(factor, first, last, source, block, rows)
 
 
 @kernel
-def multiply_slab(factor, first, last, source, block, rows):
+def _multiply_slab(factor, first, last, source, block, rows):
     """Write to columns first:last of a block what the same columns of `source` make of them."""
     zero = zero_strip(block)
     for row in range(0, rows, vectors.STRIP_BYTES // block.itemsize):
@@ -82,22 +82,22 @@ def multiply_slab(factor, first, last, source, block, rows):
 @kernel
 def add_product(factor, start, columns, tile, depth, block, rows):
     """Add factor[:, start : start + depth] @ tile to the columns of a block."""
-    for at in range(0, depth, SLAB):
-        width = min(SLAB, depth - at)
-        add_slab(factor, 0, columns, start + at, width, tile, at, block, rows)
+    for at in range(0, depth, _SLAB):
+        width = min(_SLAB, depth - at)
+        _add_slab(factor, 0, columns, start + at, width, tile, at, block, rows)
 
 
 @kernel
-def add_slab(factor, first, columns, start, depth, tile, at, block, rows):
+def _add_slab(factor, first, columns, start, depth, tile, at, block, rows):
     """Add factor[first:columns, start : start + depth] @ tile[at : at + depth] to a block.
 
     `first` is a multiple of four.  `tile` is flat, (>= at + depth, BLOCK), and may be the block.
     """
     strip = vectors.STRIP_BYTES // block.itemsize
     tiles = (columns + 3) // 4
-    for begin in range(first // 4, tiles, TILES):
+    for begin in range(first // 4, tiles, _TILES):
         for row in range(0, rows, strip):
-            for quad in range(begin, min(begin + TILES, tiles)):
+            for quad in range(begin, min(begin + _TILES, tiles)):
                 i = 4 * quad
                 sums = _four(load_strip, block, i * STRIDE + row)
                 for k in range(depth):
@@ -141,25 +141,25 @@ def add_gram(block, columns, rows, partial, sums):
     made slab by slab, whose columns are then in the cache.
     """
     tiles = (columns + 3) // 4
-    for first in range(0, tiles, SLAB // 4):
+    for first in range(0, tiles, _SLAB // 4):
         for tile_i in range(first, tiles):
             position = 16 * (tile_i * (tile_i + 1) // 2 + first)
             # The last tile of 4 k + 1 or 4 k + 2 columns has two rows.
             half = 4 * tile_i + 2 >= columns
-            own = 4 * tile_i * STRIDE
-            for tile_j in range(first, min(first + SLAB // 4, tile_i)):
+            place = 4 * tile_i * STRIDE
+            for tile_j in range(first, min(first + _SLAB // 4, tile_i)):
                 if half:
-                    _sum_upper_half(block, own, block, 4 * tile_j * STRIDE, rows, partial)
+                    _sum_upper_half(block, place, block, 4 * tile_j * STRIDE, rows, partial)
                 else:
-                    sum_tile(block, own, block, 4 * tile_j * STRIDE, rows, partial)
-                add_partial(partial, sums, position)
+                    sum_tile(block, place, block, 4 * tile_j * STRIDE, rows, partial)
+                _add_partial(partial, sums, position)
                 position += 16
-            if tile_i < first + SLAB // 4:
+            if tile_i < first + _SLAB // 4:
                 if half:
-                    _sum_last_tile(block, own, rows, partial)
+                    _sum_last_tile(block, place, rows, partial)
                 else:
-                    _sum_diagonal_tile(block, own, rows, partial)
-                add_partial(partial, sums, position)
+                    _sum_diagonal_tile(block, place, rows, partial)
+                _add_partial(partial, sums, position)
 
 
 @kernel
@@ -179,7 +179,7 @@ def add_cross(first, second, columns, rows, partial, sums):
 
 
 @inlined
-def add_partial(partial, sums, position):
+def _add_partial(partial, sums, position):
     """Add the 16 sums of a tile to `sums`, from `position` on."""
     # Unsigned, so that the compiler adds no test for negative indices.
     at = np.uintp(position)
@@ -335,9 +335,9 @@ def keep_columns(block, columns, rows, first_row, out):
     """Write the columns of a block to rows of `out`, (>= columns, >= first_row + rows)."""
     for i in range(columns):
         values = block[i * STRIDE : i * STRIDE + rows]
-        kept = out[i, first_row : first_row + rows]
+        target = out[i, first_row : first_row + rows]
         for row in range(rows):
-            kept[row] = values[row]
+            target[row] = values[row]
 
 
 @kernel

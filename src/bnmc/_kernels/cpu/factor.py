@@ -54,7 +54,7 @@ def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
 
 
 @kernel
-def factor_piece(
+def _factor_piece(
     matrix, diagonal, twin, scale, inverses, factor, regular, first, last, begin, stop
 ):  # fmt: skip
     """Write rows begin:stop of columns first:last of the factor.
@@ -106,7 +106,7 @@ def make_panel(
     """
     for left in range(begin, stop, PANEL):
         right = min(left + PANEL, stop)
-        factor_piece(
+        _factor_piece(
             matrix, diagonal, twin, scale, panel[0], factor, regular, first, last, left, right
         )
         if left >= last:

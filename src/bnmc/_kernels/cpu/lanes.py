@@ -90,7 +90,7 @@ def linear_layers(
             draw_rows(shape, factor, normals, rows)
             for row in range(min(QUAD, width - quad * QUAD)):
                 add_row(rows, row, order, gram)
-        finish_gram(shape, gram)
+        _finish_gram(shape, gram)
         if (step + 1) % every == 0:
             slot = step // every
             moments(shape, gram, x, sums[slot])
@@ -104,7 +104,7 @@ def measure(shape, x, gram, sums):
     gram[:] = 0.0
     for row in range(shape.width):
         add_row(x, row, shape.order, gram)
-    finish_gram(shape, gram)
+    _finish_gram(shape, gram)
     moments(shape, gram, x, sums)
 
 
@@ -173,15 +173,15 @@ def draw_rows(shape, factor, normals, x):
 def add_row(x, row, order, gram):
     """Add the products of a row of x to the lower triangle of the Gram matrix."""
     for j in range(order):
-        own = load_wide(x, (row * order + j) * LANES)
+        entry = load_wide(x, (row * order + j) * LANES)
         for i in range(j + 1):
             at = (j * order + i) * LANES
             other = load_wide(x, (row * order + i) * LANES)
-            store(gram, at, multiply_add(own, other, load_wide(gram, at)))
+            store(gram, at, multiply_add(entry, other, load_wide(gram, at)))
 
 
 @kernel
-def finish_gram(shape, gram):
+def _finish_gram(shape, gram):
     """Divide sums of products by the width, and fill the upper triangle."""
     order = shape.order
     inverse = fill_like(zero_wide(gram), 1.0 / shape.width)

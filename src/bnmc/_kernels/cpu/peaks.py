@@ -6,19 +6,19 @@ from functools import cache
 from typing import Any
 
 import numba
-import numpy as np
 from llvmlite import binding, ir
-from numba.core import cgutils
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu import numbers
+from bnmc._kernels.cpu.vectors import VectorType, broadcast, fused, sum_lanes
 from bnmc._kernels.scalar import codes
 
 #: Columns, normals and places of a block: 16 or 32 KiB, which stay in the first cache.
-COLUMNS = 8
-NORMALS = COLUMNS * numbers.BLOCK
-PLACES = COLUMNS * numbers.STRIDE
+_COLUMNS = 8
+NORMALS = _COLUMNS * numbers.BLOCK
+PLACES = _COLUMNS * numbers.STRIDE
 
 
 @kernel
@@ -26,7 +26,7 @@ def fill_blocks(out, times, key):
     """Fill a block of `PLACES` several times by the kernel that the samplers use."""
     for layer in range(times):
         draw = codes.Draw(layer, codes.STREAM_ROWS, key, key)
-        numbers.fill_normals(out, 0, 0, COLUMNS, 0, numbers.BLOCK, draw)
+        numbers.fill_normals(out, 0, 0, _COLUMNS, 0, numbers.BLOCK, draw)
 
 
 def vector_registers() -> tuple[int, int]:
@@ -48,70 +48,44 @@ def vector_registers() -> tuple[int, int]:
 def fma_kernel(dtype: str, bits: int, accumulators: int) -> Any:
     """Compile ``kernel(steps, factor, offset)``, which makes `steps` steps on all accumulators.
 
-    Written in LLVM IR, because the vectoriser of a plain loop chooses the vector width and the
-    unrolling by itself.
+    Accumulators are vectors of `bits`, because the vectoriser of a plain loop chooses the width
+    and the unrolling by itself.
     """
     scalar = getattr(numba, dtype)
-    element, suffix = {
-        "float32": (ir.FloatType(), "f32"),
-        "float64": (ir.DoubleType(), "f64"),
-    }[dtype]
-    lanes = bits // np.dtype(dtype).itemsize // 8
-    vector = ir.VectorType(element, lanes)
-    integer = ir.IntType(32)
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        steps, factor, offset = arguments
-
-        def spread(value: Any) -> Any:
-            undefined = ir.Constant(vector, ir.Undefined)
-            first = builder.insert_element(undefined, value, ir.Constant(integer, 0))
-            zeros = ir.Constant(ir.VectorType(integer, lanes), [0] * lanes)
-            return builder.shuffle_vector(first, undefined, zeros)
-
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}{suffix}"
-        )
-        factors, offsets = spread(factor), spread(offset)
-        starts = [
-            builder.fmul(offsets, ir.Constant(vector, [1.0 + index] * lanes))
-            for index in range(accumulators)
-        ]
-        before = builder.block
-        loop = builder.append_basic_block("loop")
-        after = builder.append_basic_block("after")
-        builder.branch(loop)
-
-        builder.position_at_end(loop)
-        step = builder.phi(steps.type)
-        values = [builder.phi(vector) for _ in starts]
-        following = [builder.call(fma, [value, factors, offsets]) for value in values]
-        next_step = builder.add(step, ir.Constant(steps.type, 1))
-        step.add_incoming(ir.Constant(steps.type, 0), before)
-        step.add_incoming(next_step, loop)
-        for value, start, new in zip(values, starts, following, strict=True):
-            value.add_incoming(start, before)
-            value.add_incoming(new, loop)
-        builder.cbranch(builder.icmp_signed("<", next_step, steps), loop, after)
-
-        # All accumulators enter the result, or the compiler would drop them.
-        builder.position_at_end(after)
-        total = following[0]
-        for value in following[1:]:
-            total = builder.fadd(total, value)
-        result = builder.extract_element(total, ir.Constant(integer, 0))
-        for lane in range(1, lanes):
-            result = builder.fadd(
-                result, builder.extract_element(total, ir.Constant(integer, lane))
-            )
-        return result
+    vector = VectorType(scalar, bits // scalar.bitwidth)
+    values = types.UniTuple(vector, accumulators)
 
     @intrinsic
-    def chains(typing_context: Any, steps: Any, factor: Any, offset: Any) -> Any:
-        return scalar(numba.int64, scalar, scalar), emit
+    def start(typing_context: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = context.get_value_type(vector)
+            offsets = broadcast(context, builder, vector, arguments[0])
+            factors = [ir.Constant(kind, [1.0 + k] * vector.lanes) for k in range(accumulators)]
+            return context.make_tuple(builder, values, [builder.fmul(offsets, k) for k in factors])
+
+        return values(scalar), codegen
+
+    @intrinsic
+    def advance(typing_context: Any, before: Any, factor: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            same = [broadcast(context, builder, vector, value) for value in arguments[1:]]
+            after = [
+                fused(context, builder, vector, value, *same)
+                for value in cgutils.unpack_tuple(builder, arguments[0])
+            ]
+            return context.make_tuple(builder, values, after)
+
+        return values(values, scalar, scalar), codegen
 
     @numba.njit(scalar(numba.int64, scalar, scalar), nogil=True)
     def multiply_adds(steps: int, factor: float, offset: float) -> Any:
-        return chains(steps, factor, offset)
+        accumulated: Any = start(offset)
+        for _ in range(steps):
+            accumulated = advance(accumulated, factor, offset)
+        # All accumulators enter the result, or the compiler would drop them.
+        total = scalar(0.0)
+        for value in accumulated:
+            total += sum_lanes(value)
+        return total
 
     return multiply_adds

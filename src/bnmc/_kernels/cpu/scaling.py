@@ -50,14 +50,14 @@ def rescale(gram, x, a, exponents, lift):
             gram[i, j] = ldexp(gram[i, j], -shift)
             gram[j, i] = ldexp(gram[j, i], -shift)
         if skipped:
-            scale_row(x[i], -shift)
+            _scale_row(x[i], -shift)
         if a.shape[0] > 0:
-            scale_row(a[i], -shift)
+            _scale_row(a[i], -shift)
     return finite
 
 
 @kernel
-def scale_row(values, exponent):
+def _scale_row(values, exponent):
     """Multiply numbers by 2**exponent; the power may exceed the range of their dtype."""
     for at in range(values.size):
         values[at] = ldexp(np.float64(values[at]), exponent)

@@ -6,7 +6,7 @@ there are.  Both are decided here, by hand: a `Vector` is a fixed number of lane
 processor has, and every sum over lanes follows a fixed tree.
 
 A function of this file has two bodies.  The Python body works on NumPy arrays of the lanes'
-length and defines what the function does; the other, `emits`, emits the same operation for Numba.
+length and defines what the function does; the other, `_emits`, emits the same operation for Numba.
 An `overload` would be one more function to compile for each combination of types.
 """
 
@@ -51,13 +51,13 @@ class VectorType(types.Type):
 
 
 @register_model(VectorType)
-class VectorModel(models.PrimitiveModel):
+class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, fe_type):
         element = dmm.lookup(fe_type.dtype).get_value_type()
         super().__init__(dmm, fe_type, ir.VectorType(element, fe_type.lanes))
 
 
-def emits(function: Any, *kinds: Any) -> Callable[[Callable[..., Any]], None]:
+def _emits(function: Any, *kinds: Any) -> Callable[[Callable[..., Any]], None]:
     """Let compiled code emit what the decorated function returns in place of calls of `function`.
 
     The decorated function takes the types of the arguments, and returns a signature and the
@@ -69,8 +69,8 @@ def emits(function: Any, *kinds: Any) -> Callable[[Callable[..., Any]], None]:
             key = function
 
             def generic(self, args: Any, kws: Any) -> Any:
-                found = body(*args)
-                return None if found is None else found[0]
+                emitted = body(*args)
+                return None if emitted is None else emitted[0]
 
         infer_global(function, types.Function(Template))
 
@@ -96,14 +96,16 @@ def _item_bytes(dtype):
     return dtype.bitwidth // 8
 
 
-def _fused(context, builder, vector, a, b, c):
+def fused(context, builder, vector, a, b, c):
+    """Emit a * b + c of vectors of a type, rounded once where the processor can."""
     kind = context.get_value_type(vector)
     name = f"llvm.fma.v{vector.lanes}f{vector.dtype.bitwidth}"
     signature = ir.FunctionType(kind, [kind, kind, kind])
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), [a, b, c])
 
 
-def _broadcast(context, builder, vector, scalar):
+def broadcast(context, builder, vector, scalar):
+    """Emit a vector of a type whose lanes all are `scalar`."""
     undefined = ir.Constant(context.get_value_type(vector), ir.Undefined)
     single = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
     pattern = ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), None)
@@ -111,7 +113,7 @@ def _broadcast(context, builder, vector, scalar):
 
 
 def _define_load(function, total_bytes):
-    @emits(function)
+    @_emits(function)
     def emit(array, index):
         vector = VectorType(array.dtype, total_bytes // _item_bytes(array.dtype))
 
@@ -242,7 +244,7 @@ _define_load(load_strip, STRIP_BYTES)
 _define_load(load_part, PART_BYTES)
 
 
-@emits(flat)
+@_emits(flat)
 def _flat(array):
     if array.layout != "C":
         return None
@@ -260,7 +262,7 @@ def _flat(array):
     return whole(array), codegen
 
 
-@emits(store)
+@_emits(store)
 def _store(array, index, vector):
     def codegen(context, builder, signature, arguments):
         pointer = _vector_pointer(context, builder, array, *arguments[:2], vector)
@@ -271,7 +273,7 @@ def _store(array, index, vector):
 
 
 def _define_zero(function, total_bytes):
-    @emits(function)
+    @_emits(function)
     def emit(array):
         vector = VectorType(array.dtype, total_bytes // _item_bytes(array.dtype))
 
@@ -288,15 +290,15 @@ _define_zero(zero_strip, STRIP_BYTES)
 _define_zero(zero_part, PART_BYTES)
 
 
-@emits(multiply_add)
+@_emits(multiply_add)
 def _multiply_add(a, b, c):
     def codegen(context, builder, signature, arguments):
-        return _fused(context, builder, c, *arguments)
+        return fused(context, builder, c, *arguments)
 
     return c(a, b, c), codegen
 
 
-@emits(add_scaled)
+@_emits(add_scaled)
 def _add_scaled(scalars, vector, sums):
     before = sums.count - scalars.count
 
@@ -304,8 +306,8 @@ def _add_scaled(scalars, vector, sums):
         factors, lanes, totals = arguments
         added = [builder.extract_value(totals, k) for k in range(sums.count)]
         for k in range(scalars.count):
-            factor = _broadcast(context, builder, vector, builder.extract_value(factors, k))
-            added[before + k] = _fused(context, builder, vector, factor, lanes, added[before + k])
+            factor = broadcast(context, builder, vector, builder.extract_value(factors, k))
+            added[before + k] = fused(context, builder, vector, factor, lanes, added[before + k])
         return context.make_tuple(builder, sums, added)
 
     return sums(types.UniTuple(vector.dtype, scalars.count), vector, sums), codegen
@@ -314,13 +316,13 @@ def _add_scaled(scalars, vector, sums):
 def _add_pairs(context, builder, sums, pairs, totals):
     """Emit the sums of `totals` and of the products of pairs."""
     added = [
-        _fused(context, builder, sums.dtype, a, b, builder.extract_value(totals, k))
+        fused(context, builder, sums.dtype, a, b, builder.extract_value(totals, k))
         for k, (a, b) in enumerate(pairs)
     ]
     return context.make_tuple(builder, sums, added)
 
 
-@emits(add_products)
+@_emits(add_products)
 def _add_products(first, second, sums):
     def codegen(context, builder, signature, arguments):
         left, right = (cgutils.unpack_tuple(builder, value) for value in arguments[:2])
@@ -330,7 +332,7 @@ def _add_products(first, second, sums):
     return sums(first, second, sums), codegen
 
 
-@emits(add_squares)
+@_emits(add_squares)
 def _add_squares(vectors, sums):
     def codegen(context, builder, signature, arguments):
         values = cgutils.unpack_tuple(builder, arguments[0])
@@ -340,25 +342,25 @@ def _add_squares(vectors, sums):
     return sums(vectors, sums), codegen
 
 
-@emits(load_across)
+@_emits(load_across)
 def _load_across(array, index, step):
     vector = VectorType(types.float64, 4)
 
     def codegen(context, builder, signature, arguments):
         pointer = _element_pointer(context, builder, array, *arguments[:2])
         kind = context.get_value_type(array.dtype)
-        found = ir.Constant(ir.VectorType(kind, vector.lanes), ir.Undefined)
+        four = ir.Constant(ir.VectorType(kind, vector.lanes), ir.Undefined)
         for lane in range(vector.lanes):
             value = builder.load(pointer)
-            found = builder.insert_element(found, value, ir.Constant(ir.IntType(32), lane))
+            four = builder.insert_element(four, value, ir.Constant(ir.IntType(32), lane))
             pointer = builder.gep(pointer, [arguments[2]])
         wide = context.get_value_type(vector)
-        return found if found.type == wide else builder.fpext(found, wide)
+        return four if four.type == wide else builder.fpext(four, wide)
 
     return vector(array, types.intp, types.intp), codegen
 
 
-@emits(sum_lanes)
+@_emits(sum_lanes)
 def _sum_lanes(vector):
     def codegen(context, builder, signature, arguments):
         value, lanes = arguments[0], vector.lanes
@@ -377,11 +379,11 @@ def _sum_lanes(vector):
     return vector.dtype(vector), codegen
 
 
-@emits(add_all)
+@_emits(add_all)
 def _add_all(first, second):
     def codegen(context, builder, signature, arguments):
         added = [
-            builder.fadd(*(builder.extract_value(one, k) for one in arguments))
+            builder.fadd(*(builder.extract_value(vectors, k) for vectors in arguments))
             for k in range(first.count)
         ]
         return context.make_tuple(builder, first, added)
@@ -389,7 +391,7 @@ def _add_all(first, second):
     return first(first, second), codegen
 
 
-@emits(store_sums)
+@_emits(store_sums)
 def _store_sums(out, index, vectors):
     vector = vectors.dtype
     lanes = vector.lanes
@@ -429,7 +431,7 @@ def keep_order():
     """
 
 
-@emits(keep_order)
+@_emits(keep_order)
 def _keep_order():
     def codegen(context, builder, signature, arguments):
         builder.fence("acq_rel", "singlethread")
@@ -438,16 +440,16 @@ def _keep_order():
     return types.void(), codegen
 
 
-@emits(fill_like)
+@_emits(fill_like)
 def _fill_like(vector, scalar):
     def codegen(context, builder, signature, arguments):
-        return _broadcast(context, builder, vector, arguments[1])
+        return broadcast(context, builder, vector, arguments[1])
 
     return vector(vector, vector.dtype), codegen
 
 
 def _define_operator(function, name):
-    @emits(function, VectorType, VectorType)
+    @_emits(function, VectorType, VectorType)
     def emit(a, b):
         if not (isinstance(a, VectorType) and isinstance(b, VectorType)):
             return None
@@ -467,7 +469,7 @@ for _function, _name in (
     _define_operator(_function, _name)
 
 
-@emits(square_root)
+@_emits(square_root)
 def _square_root(vector):
     def codegen(context, builder, signature, arguments):
         kind = context.get_value_type(vector)
@@ -480,7 +482,7 @@ def _square_root(vector):
     return vector(vector), codegen
 
 
-@emits(all_greater)
+@_emits(all_greater)
 def _all_greater(a, b):
     def codegen(context, builder, signature, arguments):
         lanes = ir.VectorType(ir.IntType(1), a.lanes)

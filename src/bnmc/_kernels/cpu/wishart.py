@@ -59,7 +59,7 @@ def factor_layers(
                 row[:] = 0.0
                 largest = -np.inf
                 for k in range(i, columns):
-                    if has_entries(factor[k]):
+                    if _has_entries(factor[k]):
                         largest = max(largest, exponent[k])
                 if i < rank and largest > -np.inf:
                     for k in range(i, columns):
@@ -86,12 +86,12 @@ def factor_layers(
 
 
 @kernel
-def has_entries(row):
+def _has_entries(row):
     """Return whether any number of a row is not zero."""
-    found = False
+    result = False
     for value in row:
-        found = found or value != 0.0
-    return found
+        result = result or value != 0.0
+    return result
 
 
 @kernel
@@ -109,7 +109,7 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
     columns = factor.shape[0]
     largest = -np.inf
     for k in range(columns):
-        if has_entries(factor[k]):
+        if _has_entries(factor[k]):
             largest = max(largest, exponent[k])
     gram[:, :] = 0.0
     for k in range(columns):
@@ -117,7 +117,7 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
         log_pivots[slot, k] = -np.inf
         if pivot > 0.0:
             log_pivots[slot, k] = common + 2.0 * (np.log(pivot) + exponent[k] * LOG_2)
-        if has_entries(factor[k]):
+        if _has_entries(factor[k]):
             scale = 2.0 ** max(exponent[k] - largest, -1100.0)
             for i in range(k, columns):
                 for j in range(k, columns):

@@ -46,11 +46,11 @@ def centre(gram, batch, means, out):
             begin, end = np.uintp(h * batch), np.uintp((h + 1) * batch)
             for i in range(g * batch, (g + 1) * batch):
                 row, centred, others = gram[i], out[i], means[g]
-                own = means[h, i]
+                mean = means[h, i]
                 # Unsigned, so that the compiler adds no test for negative indices.
                 for j in range(begin, end):
                     # The two means are added first, so that the result is symmetric to the bit.
-                    centred[j] = (row[j] - (own + others[j])) + grand
+                    centred[j] = (row[j] - (mean + others[j])) + grand
 
 
 def find_twins(gram, twin):
