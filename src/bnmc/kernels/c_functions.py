@@ -41,10 +41,8 @@ def _workspace_bytes(sigma, real):
     size = np.dtype(real).itemsize
 
     def workspace_bytes(law):
-        if _is_null(law):
-            return -1
-        of_law = _law_at(law)
-        if not is_valid(of_law, 0, 0):
+        valid, of_law = _law_at(law, 0, 0)
+        if not valid:
             return -1
         return workspace.workspace_bytes(of_law.batch, of_law.columns, size)
 
@@ -53,7 +51,7 @@ def _workspace_bytes(sigma, real):
 
 def _stride(sigma, real):
     def stride(law):
-        return -1 if _is_null(law) else memory.stride(_law_at(law).width)
+        return -1 if _is_null(law) else memory.stride(_law_at(law, 0, 0)[1].width)
 
     return stride
 
@@ -64,18 +62,15 @@ def _conditional_layer(sigma, real):
     def conditional_layer(
         law, gram, layer, chain, key, out, work, work_bytes, x, activations
     ):  # fmt: skip
-        if _is_null(law) or _is_null(gram) or _is_null(out) or not _is_work(work, work_bytes):
-            return BAD_ARGUMENT
-        of_law = _law_at(law)
-        if not is_valid(of_law, layer, chain):
+        valid, of_law = _law_at(law, layer, chain)
+        if not valid or _is_null(gram) or _is_null(out) or not _is_work(work, work_bytes):
             return BAD_ARGUMENT
         n, rows = of_law.columns, memory.stride(of_law.width)
-        columns_of_x = 0 if _is_null(x) else n
         halves = 0 if _is_null(activations) else 2
         return layers.conditional_layer(
             sigma, of_law, _array(gram, (n, n), np.float64), layer, chain, key,
             _array(out, (n, n), np.float64), _array(work, (work_bytes // size,), real),
-            _array(x, (columns_of_x, rows), real),
+            _array(x, (0 if _is_null(x) else n, rows), real),
             _array(activations, (halves, memory.padded(n), rows), real),
         )  # fmt: skip
 
@@ -88,10 +83,8 @@ def _weights_layer(sigma, real):
     def weights_layer(
         law, weights, activations, layer, chain, key, out, work, work_bytes, x
     ):  # fmt: skip
-        if _is_null(law) or _is_null(activations) or _is_null(out):
-            return BAD_ARGUMENT
-        of_law = _law_at(law)
-        if not _is_work(work, work_bytes) or not is_valid(of_law, layer, chain):
+        valid, of_law = _law_at(law, layer, chain)
+        if not valid or _is_null(activations) or _is_null(out) or not _is_work(work, work_bytes):
             return BAD_ARGUMENT
         n, rows = of_law.columns, memory.stride(of_law.width)
         return layers.weights_layer(
@@ -109,10 +102,8 @@ def _normalise_activate(sigma, real):
     size = np.dtype(real).itemsize
 
     def normalise_activate(law, h, rows, out, work, work_bytes):
-        if _is_null(law) or _is_null(h) or _is_null(out) or not _is_work(work, work_bytes):
-            return BAD_ARGUMENT
-        of_law = _law_at(law)
-        if rows < 0 or not is_valid(of_law, 0, 0):
+        valid, of_law = _law_at(law, 0, 0)
+        if not valid or _is_null(h) or _is_null(out) or not _is_work(work, work_bytes) or rows < 0:
             return BAD_ARGUMENT
         shape = (rows, of_law.columns)
         return layers.normalise_activate(
@@ -127,10 +118,8 @@ def _gram(sigma, real):
     size = np.dtype(real).itemsize
 
     def gram(law, a, rows, out, work, work_bytes):
-        if _is_null(law) or _is_null(a) or _is_null(out) or not _is_work(work, work_bytes):
-            return BAD_ARGUMENT
-        of_law = _law_at(law)
-        if rows < 0 or not is_valid(of_law, 0, 0):
+        valid, of_law = _law_at(law, 0, 0)
+        if not valid or _is_null(a) or _is_null(out) or not _is_work(work, work_bytes) or rows < 0:
             return BAD_ARGUMENT
         n = of_law.columns
         return layers.gram(
@@ -156,9 +145,8 @@ def _normals(sigma, real):
     def normals(out, rows, element, first_row, layer, chain, key, stream):
         if _is_null(out) or rows < 0:
             return BAD_ARGUMENT
-        values = _array(out, (rows,), real)
         return random_numbers.normals(
-            values, element, first_row, layer, chain, key, np.int64(stream)
+            _array(out, (rows,), real), element, first_row, layer, chain, key, np.int64(stream)
         )
 
     return normals
@@ -168,9 +156,8 @@ def _uniforms(sigma, real):
     def uniforms(out, rows, element, first_row, layer, chain, key, stream):
         if _is_null(out) or rows < 0:
             return BAD_ARGUMENT
-        values = _array(out, (rows,), real)
         return random_numbers.uniforms(
-            values, element, first_row, layer, chain, key, np.int64(stream)
+            _array(out, (rows,), real), element, first_row, layer, chain, key, np.int64(stream)
         )
 
     return uniforms
@@ -232,9 +219,13 @@ def _array(pointer, shape, dtype):
 
 
 @inlined
-def _law_at(pointer):
-    """Read a ``bnmc_law``: four integers, then three real numbers."""
+def _law_at(pointer, layer, chain):
+    """Return whether a ``bnmc_law`` is there and valid for a layer of a chain, and the law."""
+    if _is_null(pointer):
+        return False, Law(0, 0, 0, 0, 0.0, 0.0, 0.0)
     address = np.int64(workspace.address_of(pointer))
+    # Four integers, then three real numbers.
     whole = workspace.at(address, (4,), np.int64)
     parts = workspace.at(address + 32, (3,), np.float64)
-    return Law(whole[0], whole[1], whole[2], whole[3], parts[0], parts[1], parts[2])
+    law = Law(whole[0], whole[1], whole[2], whole[3], parts[0], parts[1], parts[2])
+    return is_valid(law, layer, chain), law
