@@ -1,5 +1,7 @@
 """The time of compilations of kernels, and those who are told of them."""
 
+import gc
+
 import numpy as np
 import pytest
 from numba import config, njit
@@ -58,3 +60,17 @@ def test_a_kernel_that_cannot_be_compiled_ends():
     ):
         kernel(add_one)(3)
     assert told == ["begin", "end"]
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_meanwhile(collects):
+    """Afterwards it is as before."""
+    collecting = []
+    with told_of_compilation(lambda: collecting.append(gc.isenabled()), lambda: None):
+        (gc.enable if collects else gc.disable)()
+        try:
+            kernel(add_one)(np.zeros(3))
+            assert gc.isenabled() == collects
+        finally:
+            gc.enable()
+    assert collecting == [False]

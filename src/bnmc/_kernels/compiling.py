@@ -25,6 +25,7 @@ from numba.extending import (
     unbox,
 )
 
+from bnmc._kernels.compile_time import watch_compilation
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import usable_folder
 from bnmc._kernels.scalar.precisions import Both, functions_of
@@ -48,6 +49,7 @@ def _internals() -> Any:
 
 
 _INTERNALS = _internals()
+watch_compilation()
 
 #: `contract` alone: sums keep their order, and NaN and infinity keep their meaning.
 _FLAGS: Any = {"error_model": "numpy", "fastmath": {"contract"}, "boundscheck": False}
