@@ -104,18 +104,18 @@ class Descent:
             The state, and hᵀδ / width if it is wanted.
         """
         forward = "float64" if is_wide else self._dtype
-        haar, own = self._pick(forward)
+        haar, buffers = self._pick(forward)
         rows_given = np.zeros((0, 1)) if given is None else given
         products = np.zeros((3 if self._hidden else 2, *self.state.shape[1:]))
         if not backward.begin_backward(
             haar, self.spec, rows_given, gram_before, x.astype(forward, copy=False),
-            self._draw(layer), own, products,
+            self._draw(layer), buffers, products,
         ):  # fmt: skip
             raise NonFiniteError(self.number, layer, "gradient")
         self.state[:] = products[:2]
         self.stage = codes.TOP
         if self.chain.skip != 0.0:
-            self.above = own.rows.delta.copy()
+            self.above = buffers.rows.delta.copy()
         return products
 
     def readout(
@@ -131,14 +131,8 @@ class Descent:
             The normals that gave them.
         """
         basis, is_regular = self._basis(gram, False)
-        columns = self.spec.columns
-        normals = np.zeros((classes, columns))
-        draw = self._draw(layer, codes.STREAM_START)
-        block = self._pick("float64")[1].rows.values
-        for first in range(0, classes, BLOCK):
-            count = min(BLOCK, classes - first)
-            rows.draw_regular(block, columns, is_regular, first, BLOCK, draw)
-            normals[first : first + count] = block.reshape(-1, STRIDE)[:columns, :count].T
+        draw, block = self._draw(layer, codes.STREAM_START), self._pick("float64")[1].rows.values
+        normals = backward_rows.normals_of(classes, is_regular, draw, block)
         with np.errstate(over="ignore"):
             return np.ldexp(normals @ basis.T, units.astype(np.int32)), normals
 
@@ -231,11 +225,11 @@ class Descent:
         log_scales: NDArray[np.float64],
     ) -> int:
         """Go down from `layer` by all layers of `states`; return how many remain."""
-        haar, own = self._pick(forward)
+        haar, buffers = self._pick(forward)
         if self.above is not None:
-            own.rows.above[:] = self.above
+            buffers.rows.above[:] = self.above
         status = np.zeros(3, np.int64)
-        dtypes = np.dtype(forward).name, own.rows.delta.dtype.name
+        dtypes = np.dtype(forward).name, buffers.rows.delta.dtype.name
         lift, is_readout = float(self.lift), self.stage == codes.READOUT
         above = READOUT if is_readout else backward.above_of(self.spec, lift)
         centred = self.spec.norm == codes.NORM_CENTRED and self.stage == codes.INNER
@@ -247,10 +241,10 @@ class Descent:
             backward.ForwardLayers(grams, ratios, xs.astype(forward, copy=False), lift),
             self._draw(layer),
             backward.Gradient(self.state, self.log_scale, centred, is_readout),
-            backward.Record(states, log_scales, status), own,
+            backward.Record(states, log_scales, status), buffers,
         )  # fmt: skip
         if self.chain.skip != 0.0:
-            self.above = own.rows.above.copy()
+            self.above = buffers.rows.above.copy()
         remaining = 0
         if status[0] == codes.UNRESOLVED:
             remaining = int(status[1]) - (layer - len(states))
@@ -277,9 +271,9 @@ class Descent:
         self, gram: NDArray[np.float64], centred: bool
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return the factor of what a map saw of a Gram matrix, and its columns with entries."""
-        own, columns = self._pick("float64")[1], self.spec.columns
-        basis, is_regular = own.matrices.basis, own.matrices.in_basis
-        backward_matrices.factorise_seen(gram, centred, self.spec, own.work, basis, is_regular)
+        buffers, columns = self._pick("float64")[1], self.spec.columns
+        basis, is_regular = buffers.matrices.basis, buffers.matrices.in_basis
+        backward_matrices.factorise_seen(gram, centred, self.spec, buffers.work, basis, is_regular)
         return np.tril(basis[:columns, :columns]) * is_regular, is_regular
 
     def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:
@@ -292,11 +286,11 @@ class Descent:
         key = forward, "float64" if forward == "float64" else self.backward_dtype
         if key not in self._buffers:
             chain, inputs, hidden = self.chain, self.inputs, self._hidden
-            own = backward.buffers(
+            buffers = backward.buffers(
                 chain.width, chain.batch, inputs, *key, skips=chain.skip != 0.0, hidden=hidden
             )
             haar = None
             if chain.is_orthogonal:
                 haar = backward_matrices.haar(chain.width, self.spec.columns, forward)
-            self._buffers[key] = haar, own
+            self._buffers[key] = haar, buffers
         return self._buffers[key]

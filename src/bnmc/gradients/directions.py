@@ -149,10 +149,10 @@ def _require_none(name: str, value: object, loss: str) -> None:
 
 def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> NDArray[np.float64]:
     """Return δ as (chains or 1, columns, width)."""
-    own = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
+    shape = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
     given = finite_array("loss", as_columns(chain, loss), shape=(...,))
-    if given.shape not in (own, (chains, *own)):
-        raise ArgumentError("loss", given.shape, f"an array of shape {own} or {(chains, *own)}")
+    if given.shape not in (shape, (chains, *shape)):
+        raise ArgumentError("loss", given.shape, f"an array of shape {shape} or {(chains, *shape)}")
     stacked = given.reshape(-1, inputs or 1, chain.width, chain.batch)
     return np.ascontiguousarray(stacked.swapaxes(2, 3).reshape(len(stacked), -1, chain.width))
 

@@ -144,13 +144,7 @@ class Network:
         gradient : (networks, width, k * columns) ndarray
             Gradients of k functions.
         """
-        found = self._layers[layer].down(self._by_function(gradient))
-        return found.reshape(gradient.shape)
-
-    def through_norm(self, layer: int, gradient: Float64Array) -> Float64Array:
-        """Return the gradient with respect to y, given that with respect to N(y)."""
-        found = self._layers[layer].through_norm(self._by_function(gradient))
-        return found.reshape(gradient.shape)
+        return self._layers[layer].down(self._by_function(gradient)).reshape(gradient.shape)
 
     def down(self, layer: int, delta: Float64Array) -> Float64Array:
         """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2."""
@@ -158,8 +152,7 @@ class Network:
         at_a = self.weights.transposed_times(layer, self.activations(layer - 1), delta)
         at_a *= chain.gain
         at_x = chain.skip * self._by_function(delta) if chain.skip != 0.0 else 0.0
-        found = self._layers[layer - 1].down(self._by_function(at_a), at_x)
-        return found.reshape(delta.shape)
+        return self._layers[layer - 1].down(self._by_function(at_a), at_x).reshape(delta.shape)
 
     def _by_function(self, gradient: Float64Array) -> Float64Array:
         networks, width, _ = gradient.shape

@@ -101,13 +101,12 @@ def as_gradient_observables(wanted: Any) -> tuple[GradientObservable, ...]:
     if isinstance(wanted, Mapping):
         pairs: Iterable[tuple[str | None, Any]] = wanted.items()
     else:
-        pairs = [(None, one) for one in items("observables", wanted, _ALLOWED)]
+        pairs = [(None, value) for value in items("observables", wanted, _ALLOWED)]
     chosen: dict[str, GradientObservable] = {}
     for name, value in pairs:
-        one = _observable(name, value)
-        if chosen.get(one.name, one) != one:
-            raise ArgumentError("observables", one.name, "each name once")
-        chosen[one.name] = one
+        observable = _observable(name, value)
+        if chosen.setdefault(observable.name, observable) != observable:
+            raise ArgumentError("observables", observable.name, "each name once")
     return tuple(chosen.values())
 
 
@@ -119,7 +118,8 @@ def _observable(name: str | None, value: Any) -> GradientObservable:
         value, shape = value
     if not callable(value):
         raise ArgumentTypeError("observables", value, _ALLOWED)
-    own = name if name is not None else str(getattr(value, "__name__", type(value).__name__))
-    if own in NAMES or not own.isidentifier():
-        raise ArgumentError("observables", own, f"an identifier besides {', '.join(NAMES)}")
-    return GradientObservable(own, value, tuple(int(length) for length in shape))
+    if name is None:
+        name = str(getattr(value, "__name__", type(value).__name__))
+    if name in NAMES or not name.isidentifier():
+        raise ArgumentError("observables", name, f"an identifier besides {', '.join(NAMES)}")
+    return GradientObservable(name, value, tuple(int(length) for length in shape))

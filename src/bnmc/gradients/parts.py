@@ -152,10 +152,9 @@ class Task:
             size = max(1, min(size, STRETCH_BYTES // (layers * rows)))
         done = []
         for begin, end in ranges(last - first, size):
-            one = Pass(
+            part = Pass(
                 self, start.part(begin, end), first + begin, first + end, stop or Event(), buffers
-            )
-            part = one.run()
+            ).run()
             if part is None:
                 return None
             done.append(part)
@@ -187,7 +186,7 @@ class Task:
     @property
     def wants_hidden(self) -> bool:
         """Whether an observable needs hᵀδ."""
-        return any(one.needs_hidden for one in self.observables)
+        return any(each.needs_hidden for each in self.observables)
 
 
 def layers_of_stretch(depth: int, size: int, most: int) -> int:
@@ -281,10 +280,10 @@ class Pass:
         for index, descent in enumerate(self.descents):
             if self.stop.is_set():
                 return
-            known = self._begin(stretch, index, last, states[index])
-            count = states.shape[1] - known
+            done = self._begin(stretch, index, last, states[index])
+            count = states.shape[1] - done
             descent.through(
-                stretch, index, last - known, states[index, :count], scales[index, :count]
+                stretch, index, last - done, states[index, :count], scales[index, :count]
             )
 
     def _begin(self, stretch: Stretch, index: int, last: int, states: NDArray[np.float64]) -> int:

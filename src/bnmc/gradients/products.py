@@ -18,7 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory, numbers, rows
+from bnmc._kernels.cpu import rows
+from bnmc._kernels.cpu.backward_rows import normals_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.conditional import ConditionalSampler
@@ -65,22 +66,20 @@ class DrawnWeights:
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain."""
         # Scaled after the sum, so that sums of equal terms with signs ±1 vanish exactly.
-        products = np.stack([w @ one for w, one in self._each(layer, _patches(self._chain, a))])
+        products = np.stack([w @ seen for w, seen in self._each(layer, _patches(self._chain, a))])
         scaled: Float64Array = products / np.sqrt(self._chain.fan_in)
         if self._chain.shows_bias:
             scaled += self._biases(layer)[:, :, None] / self._chain.gain
         return scaled
 
     def _biases(self, layer: int) -> Float64Array:
-        drawn = [
-            biases_of_layer(self._chain, self._inputs, self._dtype, self._key, number, layer)
-            for number in self._numbers
-        ]
-        return np.stack(drawn).astype(np.float64)
+        of_run = self._chain, self._inputs, self._dtype, self._key
+        biases = [biases_of_layer(*of_run, number, layer) for number in self._numbers]
+        return np.stack(biases).astype(np.float64)
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ."""
-        products = np.stack([w.T @ one for w, one in self._each(layer, delta)])
+        products = np.stack([w.T @ each for w, each in self._each(layer, delta)])
         scaled: Float64Array = products / np.sqrt(self._chain.fan_in)
         return _folded(self._chain, scaled)
 
@@ -88,11 +87,9 @@ class DrawnWeights:
         self, layer: int, operands: Float64Array
     ) -> Iterator[tuple[Float64Array, Float64Array]]:
         """Yield the weights of each network, with entries of variance 1, and its operand."""
-        for number, one in zip(self._numbers, operands, strict=True):
-            weights = unit_weights_of_layer(
-                self._chain, self._inputs, self._dtype, self._key, number, layer
-            )
-            yield weights.astype(np.float64), one
+        of_run = self._chain, self._inputs, self._dtype, self._key
+        for number, operand in zip(self._numbers, operands, strict=True):
+            yield unit_weights_of_layer(*of_run, number, layer).astype(np.float64), operand
 
 
 class ReplayedRows:
@@ -126,56 +123,54 @@ class ReplayedRows:
     ) -> None:
         self._chain, self._numbers, self._key = chain, range(first, last), key
         self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
-        # With eps > 0 the factor keeps the scale of rows, which gradients depend on.
+        # Gradients depend on the scale of rows.
         self._spec = self._sampler.spec._replace(hides_scale=False)
-        self._kept: dict[int, list[_Seen]] = {}
+        self._seen: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain, and keep what gave it."""
-        self._kept[layer] = [self._drawn(index, layer, one) for index, one in enumerate(a)]
-        return np.stack([one.normals @ one.factor.T for one in self._kept[layer]])
+        self._seen[layer] = [
+            self._draw(index, layer, of_network) for index, of_network in enumerate(a)
+        ]
+        return np.stack([seen.normals @ seen.factor.T for seen in self._seen[layer]])
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        kept, fan_in = self._kept.pop(layer), self._chain.fan_in
+        fan_in = self._chain.fan_in
         root = np.sqrt(fan_in)
         values, vectors = _eigen(delta)
         roots = vectors * np.sqrt(values)[:, None] / root
-        found = []
-        for index, (one, seen) in enumerate(zip(kept, self._seen(a), strict=True)):
-            at = np.flatnonzero(one.regular)
-            triangle = one.factor[np.ix_(at, at)]
+        products = []
+        for index, (seen, operand) in enumerate(
+            zip(self._seen.pop(layer), self._operand(a), strict=True)
+        ):
+            at = np.flatnonzero(seen.regular)
+            triangle = seen.factor[np.ix_(at, at)]
             # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
-            basis = np.linalg.solve(triangle, seen[:, at].T).T / root
-            z = self._noise(index, layer, len(seen), roots[index])
-            known = one.normals[:, at].T @ delta[index] / root - basis.T @ z
-            found.append((z + basis @ known)[:fan_in])
-        return _folded(self._chain, np.stack(found))
+            basis = np.linalg.solve(triangle, operand[:, at].T).T / root
+            z = self._noise(index, layer, len(operand), roots[index])
+            coordinates = seen.normals[:, at].T @ delta[index] / root - basis.T @ z
+            products.append((z + basis @ coordinates)[:fan_in])
+        return _folded(self._chain, np.stack(products))
 
-    def _drawn(self, index: int, layer: int, a: Float64Array) -> _Seen:
+    def _draw(self, index: int, layer: int, a: Float64Array) -> _Seen:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
-        sampler, width = self._sampler, self._chain.width
-        own = sampler.work(np.dtype(np.float64))
-        rows.factorise(self._chain.covariance(a.T @ a / width), self._spec, own)
-        columns, draw = sampler.columns, sampler.addressed(layer, codes.STREAM_ROWS, index)
-        normals = np.empty((memory.stride(width), columns))
-        block = sampler.work().block
-        for start in range(0, len(normals), numbers.BLOCK):
-            rows.draw_regular(block, columns, own.regular, start, numbers.BLOCK, draw)
-            drawn = block.reshape(-1, numbers.STRIDE)[:columns, : numbers.BLOCK]
-            normals[start : start + numbers.BLOCK] = drawn.T
-        # The law has gain 1 if the norm does not see the scale of rows.
-        factor = np.tril(own.factor[:columns, :columns]) * own.regular / self._spec.gain
-        return _Seen(normals[:width], factor, own.regular.copy())
+        sampler = self._sampler
+        work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
+        rows.factorise(self._chain.covariance(a.T @ a / len(a)), self._spec, work)
+        draw = sampler.addressed(layer, codes.STREAM_ROWS, index)
+        normals = normals_of(self._chain.width, work.regular, draw, sampler.work().block)
+        # The spec has gain 1 if the norm does not see the scale of rows.
+        factor = np.tril(work.factor[:columns, :columns]) * work.regular / self._spec.gain
+        return _Seen(normals, factor, work.regular.copy())
 
-    def _seen(self, a: Float64Array) -> Float64Array:
+    def _operand(self, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
         if not self._spec.hides_common:
             return _operand(self._chain, a)
         patches = _patches(self._chain, a)
         by_batch = patches.reshape(*patches.shape[:2], -1, self._chain.batch)
-        seen: Float64Array = by_batch - by_batch.mean(axis=-1, keepdims=True)
-        return seen.reshape(patches.shape)
+        return (by_batch - by_batch.mean(axis=-1, keepdims=True)).reshape(patches.shape)
 
     def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
         """Return the rows Z, which are those of `root` times normals; one more for a bias."""
@@ -231,8 +226,7 @@ class UnseenWeights:
         values, vectors = _eigen(seen)
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
         mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
-        drawn: Float64Array = z + seen @ mixing
-        return _folded(self._chain, drawn[:, :fan_in])
+        return _folded(self._chain, (z + seen @ mixing)[:, :fan_in])
 
     def _root(self, a: Float64Array) -> Float64Array:
         """Return the symmetric root of aᵀa / fan_in.
@@ -244,7 +238,7 @@ class UnseenWeights:
         return scaled @ vectors.swapaxes(1, 2)
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
-        return np.stack([one.standard_normal((rows, columns)) for one in self._generators])
+        return np.stack([each.standard_normal((rows, columns)) for each in self._generators])
 
 
 def _operand(chain: Chain, a: Float64Array) -> Float64Array:

@@ -5,8 +5,9 @@ It is here because this is the lowest package from which all kernels can be reac
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,6 @@ from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.run import simulate
-
-#: Names of the programs to compile: samplers of `simulate`; "c", the functions for C; orthogonal
-#: weights; and the backward passes without weights of Gaussian and of orthogonal weights.
-_WARMED = ("conditional", "weights", "factor", "c", "haar", "backward", "haar-backward")
 
 #: Width and batch of the small chains, which have a single panel of rows.
 _NARROW, _BATCH = 4, 2
@@ -72,12 +69,13 @@ class Warmup:
     @property
     def seconds(self) -> float:
         """Total duration in seconds."""
-        return sum(one.seconds for one in self.compiled)
+        return sum(program.seconds for program in self.compiled)
 
     def __str__(self) -> str:
         lines = [
-            f"{one.sampler:12}{one.activation or '':14}{one.dtype:8} {one.seconds:8.2f} s"
-            for one in self.compiled
+            f"{program.sampler:12}{program.activation or '':14}{program.dtype:8} "
+            f"{program.seconds:8.2f} s"
+            for program in self.compiled
         ]
         return "\n".join([*lines, f"{'together':34} {self.seconds:8.2f} s"])
 
@@ -131,20 +129,23 @@ def warmup(
     >>> found.compiled[0].sampler, found.seconds > 0.0
     ('factor', True)
     """
-    kinds = [choice("dtypes", one, ("float64", "float32")) for one in _several("dtypes", dtypes)]
-    wanted = [as_activation(one) for one in _several("activations", activations)]
-    ways = [choice("samplers", one, _WARMED) for one in _several("samplers", samplers)]
+    kinds = [choice("dtypes", name, ("float64", "float32")) for name in _several("dtypes", dtypes)]
+    wanted = [as_activation(value) for value in _several("activations", activations)]
+    ways = [choice("samplers", name, tuple(_WARM)) for name in _several("samplers", samplers)]
     for activation in wanted:
         activation.check()
         if any(way.endswith("backward") for way in ways):
             require_derivative(activation)
     compiled = []
-    for way, activation, dtype in _combined(ways, wanted, kinds):
-        start = time.perf_counter()
-        _WARM[way](activation, dtype)
-        seconds = time.perf_counter() - start
-        name = None if way == "factor" else activation.name
-        compiled.append(Warmed(way, name, dtype, seconds))
+    for way in ways:
+        for activation, dtype in itertools.product(wanted, kinds):
+            start = time.perf_counter()
+            _WARM[way](activation, dtype)
+            seconds = time.perf_counter() - start
+            if way == "factor":  # no activation, and float64 only
+                compiled.append(Warmed(way, None, "float64", seconds))
+                break
+            compiled.append(Warmed(way, activation.name, dtype, seconds))
     return Warmup(tuple(compiled))
 
 
@@ -152,24 +153,12 @@ def _several(name: str, value: Any) -> list[Any]:
     if isinstance(value, str | Activation) or callable(value):
         return [value]
     try:
-        found = list(dict.fromkeys(items(name, value, "one, or a sequence")))
+        values = list(dict.fromkeys(items(name, value, "one, or a sequence")))
     except TypeError:  # an item cannot be hashed, so is no name
         raise ArgumentTypeError(name, value, "one, or a sequence") from None
-    if not found:
+    if not values:
         raise ArgumentError(name, value, "at least one")
-    return found
-
-
-def _combined(
-    ways: list[str], activations: list[Activation], dtypes: list[str]
-) -> Iterator[tuple[str, Activation, str]]:
-    for way in ways:
-        if way == "factor":  # no activation, and float64 only
-            yield way, activations[0], "float64"
-            continue
-        for activation in activations:
-            for dtype in dtypes:
-                yield way, activation, dtype
+    return values
 
 
 def _warm_rows(
@@ -184,8 +173,13 @@ def _warm_rows(
     squares = np.arange(1.0, 1.0 + _NARROW * _BATCH).reshape(_NARROW, _BATCH) ** 2
     for norm, array in (("batch", squares), ("none", np.eye(_NARROW, _BATCH))):
         chain = Chain(_NARROW, _BATCH, activation, norm=norm, weights=weights)
-        for initial in (array, "gaussian"):
-            _simulated(chain, initial, name, dtype)
+        # For linear chains without normalization, "conditional" would run the sampler "factor".
+        if name != "conditional" or not chain.is_vanilla_linear:
+            for initial in (array, "gaussian"):
+                simulate(
+                    chain, 1, initial=initial, sampler=name, dtype=dtype, rng=0, threads=1,
+                    backend="cpu", reduce="layer",
+                )  # fmt: skip
     wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none", weights=weights)
     sampler = kind(wide, 1, None, dtype, 0)
     sampler.grams[0] = np.eye(_BATCH)
@@ -195,16 +189,6 @@ def _warm_rows(
     )  # fmt: skip
     with ThreadPoolExecutor(1) as executor, np.errstate(all="ignore"):
         sampler.advance_together(executor, 2, 1, np.zeros(1, np.int64), frames)
-
-
-def _simulated(chain: Chain, initial: Any, sampler: str, dtype: str) -> None:
-    # For linear chains without normalization, "conditional" would run the sampler "factor".
-    if sampler == "conditional" and chain.is_vanilla_linear:
-        return
-    simulate(
-        chain, 1, initial=initial, sampler=sampler, dtype=dtype, rng=0, threads=1, backend="cpu",
-        reduce="layer",
-    )  # fmt: skip
 
 
 def _warm_backward(activation: Activation, dtype: str, weights: str) -> None:
@@ -228,6 +212,8 @@ def _warm_c(activation: Activation, dtype: str) -> None:
     c.table(activation, dtype)
 
 
+#: Programs by name: samplers of `simulate`; "c", the functions for C; orthogonal weights; and the
+#: backward passes without weights of Gaussian and of orthogonal weights.
 _WARM: dict[str, Callable[[Activation, str], None]] = {
     "conditional": lambda activation, dtype: _warm_rows(ConditionalSampler, activation, dtype),
     "weights": lambda activation, dtype: _warm_rows(WeightsSampler, activation, dtype),

@@ -91,6 +91,19 @@ def rows(
     )
 
 
+def normals_of(count: int, regular: np.ndarray, draw: Draw, block: np.ndarray) -> np.ndarray:
+    """Return normals of `count` rows, (count, columns), without those of columns of zeros.
+
+    `block` is work space for a block of rows, in the dtype of the normals.
+    """
+    columns = len(regular)
+    normals = np.empty((stride(count), columns))
+    for start in range(0, count, BLOCK):
+        draw_regular(block, columns, regular, start, BLOCK, draw)
+        normals[start : start + BLOCK] = block.reshape(-1, STRIDE)[:columns, :BLOCK].T
+    return normals[:count]
+
+
 def bytes_of_rows(width: int, columns: int, itemsize: int, skips: bool) -> int:
     """Return about the bytes of `rows` of one dtype."""
     return (4 if skips else 3) * itemsize * padded(columns) * stride(width)
@@ -224,7 +237,7 @@ _multiply_block_slopes = calls_apart(_multiply_slopes)
 @cache
 def activation(sigma: Sigma, forward: str, backward: str) -> Any:
     """Return the activation in the form that the kernels of two dtypes take; see `rows`."""
-    first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
+    first, second = (types.Array(getattr(types, name), 1, "C") for name in (forward, backward))
     number = types.int64
     return compiled_apart(_activate_into, sigma, (first, number, number, number, first, second))
 
@@ -232,7 +245,7 @@ def activation(sigma: Sigma, forward: str, backward: str) -> Any:
 @cache
 def derivative(slope: Sigma, forward: str, backward: str) -> Any:
     """Return the derivative of the activation in the form that the kernels of two dtypes take."""
-    first, second = (types.Array(getattr(types, one), 1, "C") for one in (forward, backward))
+    first, second = (types.Array(getattr(types, name), 1, "C") for name in (forward, backward))
     number = types.int64
     arguments = (first, number, number, number, first, types.float64, second, second)
     return compiled_apart(_multiply_slopes, slope, arguments)
