@@ -79,12 +79,7 @@ def _device_of(value: object) -> int | None:
         return None
     try:
         kind, number = value.__dlpack_device__()
-    except (
-        BufferError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # e.g. on several devices
+    except (BufferError, RuntimeError, TypeError, ValueError):  # e.g. on several devices
         return None
     return int(number) if kind in (_CUDA, _CUDA_MANAGED) else None
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent import futures
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
@@ -41,7 +32,7 @@ _LOSSES = {
 }
 
 
-def as_executor(executor: object) -> Executor | None:
+def as_executor(executor: object) -> futures.Executor | None:
     """Return the argument `executor` as an executor, or None.
 
     Raises
@@ -49,7 +40,7 @@ def as_executor(executor: object) -> Executor | None:
     ArgumentTypeError
         If it is no executor, and no client of Dask.
     """
-    if executor is None or isinstance(executor, Executor):
+    if executor is None or isinstance(executor, futures.Executor):
         return executor
     # A client of Dask makes an executor.
     if callable(make := getattr(executor, "get_executor", None)):
@@ -76,7 +67,7 @@ def thread_count(threads: int | None) -> int:
 def run_tasks(
     function: Callable[..., T],
     tasks: Sequence[tuple[Any, ...]],
-    executor: Executor | None,
+    executor: futures.Executor | None,
     workers: int,
     report: Callable[[int, int], None],
 ) -> list[T]:
@@ -132,13 +123,13 @@ class Workers:
     begun are cancelled; threads of this process are waited for.
     """
 
-    def __init__(self, executor: Executor | None, threads: int) -> None:
+    def __init__(self, executor: futures.Executor | None, threads: int) -> None:
         self._given = executor
         is_own = executor is None
-        self._executor = ThreadPoolExecutor(max(1, threads), "bnmc") if is_own else executor
+        self._executor = futures.ThreadPoolExecutor(max(1, threads), "bnmc") if is_own else executor
         self._is_own = is_own
         self._tasks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
-        self._futures: dict[Future[Any], int] = {}
+        self._futures: dict[futures.Future[Any], int] = {}
         #: Losses of each task since the last task finished.
         self._losses: Counter[int] = Counter()
 
@@ -169,7 +160,7 @@ class Workers:
         if self._is_own and self._executor is not None:
             # After Ctrl-C a long task goes on in its thread.
             interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-            if interrupted and isinstance(self._executor, ThreadPoolExecutor):
+            if interrupted and isinstance(self._executor, futures.ThreadPoolExecutor):
                 abandon(self._executor)
             else:
                 self._executor.shutdown(wait=not interrupted, cancel_futures=True)
@@ -185,12 +176,12 @@ class Workers:
         The error of the first failed task is raised.
         """
         # Without a timeout, Ctrl-C would not interrupt the main thread.
-        done, _ = wait(self._futures, timeout=timeout, return_when=FIRST_COMPLETED)
+        done, _ = futures.wait(self._futures, timeout=timeout, return_when=futures.FIRST_COMPLETED)
         for future in sorted(done, key=self._futures.__getitem__):
             number = self._futures.pop(future)
             try:
                 result = future.result()
-            except (Exception, CancelledError) as error:
+            except (Exception, futures.CancelledError) as error:
                 if not _is_loss(error):
                     raise
                 self._replace(number, error)
@@ -215,7 +206,7 @@ class Workers:
             call = (_called, uuid.uuid4().hex, sendable("executor", self._given, call))
         try:
             future = self._executor.submit(*call)
-        except BrokenExecutor as error:
+        except futures.BrokenExecutor as error:
             self._executor = _another(self._executor, error)
             self._is_own = True
             future = self._executor.submit(*call)
@@ -260,31 +251,27 @@ def _called(once: str, call: bytes) -> bytes:
     return sendable("executor", "the result of a task", function(*arguments))
 
 
-def shares_memory(executor: Executor | None) -> bool:
+def shares_memory(executor: futures.Executor | None) -> bool:
     """Whether the tasks of an executor run in this process, so that nothing is pickled."""
-    return executor is None or isinstance(executor, ThreadPoolExecutor)
+    return executor is None or isinstance(executor, futures.ThreadPoolExecutor)
 
 
 def _is_loss(error: BaseException) -> bool:
     """Whether an error is the loss of a worker, and not a failure of the task."""
-    if isinstance(error, (BrokenExecutor, CancelledError)):
+    if isinstance(error, (futures.BrokenExecutor, futures.CancelledError)):
         return True
     kinds = type(error).__mro__
     return any((kind.__module__.partition(".")[0], kind.__name__) in _LOSSES for kind in kinds)
 
 
-def _another(broken: Executor, error: BrokenExecutor) -> Executor:
+def _another(broken: futures.Executor, error: futures.BrokenExecutor) -> futures.Executor:
     """Return a pool of processes with the settings of a broken pool."""
-    if not isinstance(broken, ProcessPoolExecutor):
+    if not isinstance(broken, futures.ProcessPoolExecutor):
         raise WorkersLostError(1, str(error)) from error
     settings: Any = broken
-    return ProcessPoolExecutor(
-        settings._max_workers,
-        mp_context=settings._mp_context,
-        initializer=settings._initializer,
-        initargs=settings._initargs,
-        max_tasks_per_child=settings._max_tasks_per_child,
-    )
+    options = ("mp_context", "initializer", "initargs", "max_tasks_per_child")
+    same = {name: getattr(settings, f"_{name}") for name in options}
+    return futures.ProcessPoolExecutor(settings._max_workers, **same)
 
 
 # --- consecutive ranges that make up a count, to share work among workers

@@ -20,7 +20,7 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.assumptions import assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start
-from bnmc.mixing.meetings import not_mixing, typical_wait
+from bnmc.mixing.waiting import not_mixing, typical_wait
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables

@@ -14,18 +14,9 @@ from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.estimate.intervals import half_width, jackknife
+from bnmc.mixing import observed
+from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
-from bnmc.mixing.series import (
-    LEAST_STRETCHES,
-    STRETCH_TIMES,
-    Float64Array,
-    Function,
-    Series,
-    cuts,
-    read_scalar,
-    slowest_component,
-    standardized,
-)
 from bnmc.simulation.trajectory import Trajectory
 
 #: Length of the window in integrated times (Sokal).
@@ -84,7 +75,7 @@ class Autocorrelation(RateEstimate):
 
 def autocorrelation(
     run: Trajectory | ArrayLike,
-    observable: str | Function | None = None,
+    observable: str | observed.Function | None = None,
     *,
     burn_in: int = 0,
     tol: float = 50.0,
@@ -160,15 +151,15 @@ def autocorrelation(
     level = real("level", level, above=0.0, below=1.0)
     if observable is None and isinstance(run, Trajectory):
         observable = _slowest_component(run)
-    series = read_scalar(run, observable, burn_in)
-    x = standardized(series, "observable")[:, :, 0]
+    series = observed.read_scalar(run, observable, burn_in)
+    x = observed.standardized(series, "observable")[:, :, 0]
     chains, layers = x.shape
 
     spectrum = _spectrum(x)
     correlation = _correlation(spectrum, chains, layers)
     time, window, is_closed = _window(correlation)
     memory = max(time, 1.0 / time) if time > 0 else math.inf
-    starts = cuts(chains, layers, STRETCH_TIMES * memory)
+    starts = observed.cuts(chains, layers, observed.STRETCH_TIMES * memory)
     products = np.add.reduceat(x * _sum_ahead(spectrum, window, layers), starts, axis=1).ravel()
     squares = np.add.reduceat(x * x, starts, axis=1).ravel()
     left_out = 1.0 + 2.0 * (products.sum() - products) / (squares.sum() - squares)
@@ -176,7 +167,7 @@ def autocorrelation(
     reason = ""
     if not is_closed or layers < tol * memory:
         reason = f"chains of {layers} recorded layers are shorter than {tol:g} integrated times"
-    elif len(products) < LEAST_STRETCHES or left_out.min() <= 0:
+    elif len(products) < observed.LEAST_STRETCHES or left_out.min() <= 0:
         reason = f"{len(products)} stretches of the run are too few for an error"
     if reason:
         z = math.log(max(time, 1.0 / x.size)) / 2
@@ -193,7 +184,7 @@ def autocorrelation(
     return result
 
 
-def _slowest_component(run: Trajectory) -> Function:
+def _slowest_component(run: Trajectory) -> observed.Function:
     """Return the component of G that decays at the rate of the mean-field fixed point."""
     from bnmc.mean_field import MeanField
 
@@ -209,7 +200,7 @@ def _slowest_component(run: Trajectory) -> Function:
         raise ArgumentError(
             "observable", None, allowed, "the mean field reaches its fixed point in one layer"
         )
-    D = slowest_component(point, run.chain.convolution)
+    D = observed.slowest_component(point, run.chain.convolution)
     return lambda G: np.vdot(D, G)
 
 
@@ -250,7 +241,7 @@ def _sum_ahead(spectrum: NDArray[np.complex128], window: int, layers: int) -> Fl
 
 
 def _summary(
-    series: Series,
+    series: observed.Series,
     correlation: Float64Array,
     z: float,
     stderr: float,

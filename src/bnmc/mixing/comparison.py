@@ -25,9 +25,9 @@ from bnmc.mixing.autocorrelation_time import autocorrelation
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import tv_bound
+from bnmc.mixing.observed import contrast, slowest_component
 from bnmc.mixing.rate import Drawn, RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
-from bnmc.mixing.series import contrast, slowest_component
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc import errors
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import choice, draw_key, integer
@@ -25,15 +26,8 @@ from bnmc._support.workers import as_executor, ranges, run_tasks
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, Representation, prepare
-from bnmc.errors import (
-    ArgumentError,
-    BackendError,
-    NonFiniteError,
-    NotMixing,
-    ZeroVarianceError,
-)
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
-from bnmc.mixing.meetings import not_mixing
+from bnmc.mixing.waiting import not_mixing
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
 T = TypeVar("T")
@@ -197,7 +191,7 @@ class CoupledPairs:
         self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
         require(chain, COUPLED, OF_A_RUN)
         if self.backend == "cuda" and not chain.is_row_by_row:
-            raise BackendError(
+            raise errors.BackendError(
                 "cuda",
                 "norms over the features and orders other than 'norm-activation' are coupled on "
                 "the CPU: backend='cpu'",
@@ -270,8 +264,8 @@ class CoupledPairs:
             last = first + min(_CROSSED_REPLICATES, replicates)
             try:
                 meetings = self.run(_CROSSED_LAG, first, last, behind)
-            except (ZeroVarianceError, NonFiniteError) as error:
-                raise NotMixing(
+            except (errors.ZeroVarianceError, errors.NonFiniteError) as error:
+                raise errors.NotMixing(
                     f"coupled with chains from {name}, a chain stopped: {error}", partial,
                     math.nan, math.nan,
                 ) from error  # fmt: skip
@@ -302,7 +296,7 @@ class CoupledPairs:
                 f"same start need {typical:.0f}: there are wells"
             )
         if reason:
-            raise NotMixing(
+            raise errors.NotMixing(
                 f"the law of deep layers depends on the start: with chains from {name}, {reason}",
                 partial, error.exponent, error.pivot_trend,
             )  # fmt: skip
@@ -410,10 +404,10 @@ def _usable(backend: str, executor: object) -> str:
     """Return the backend, or raise if it cannot run with this executor on this machine."""
     if backend == "cuda":
         if executor is not None:
-            raise ArgumentError("executor", executor, "None with backend='cuda'")
+            raise errors.ArgumentError("executor", executor, "None with backend='cuda'")
         from bnmc._kernels.gpu.device import why_not
 
         reason = why_not()
         if reason is not None:
-            raise BackendError("cuda", reason)
+            raise errors.BackendError("cuda", reason)
     return backend

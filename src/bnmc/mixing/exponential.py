@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmc.estimate.estimate import Estimate
-from bnmc.mixing.series import Float64Array
+from bnmc.mixing.observed import Float64Array
 
 #: Fewest recorded layers of a window if the limit is fitted; one fewer suffices if it is known.
 LEAST_LAYERS = 5

@@ -13,18 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import integer, items, real
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.intervals import half_width, jackknife
+from bnmc.mixing import observed
+from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
-from bnmc.mixing.series import (
-    LEAST_STRETCHES,
-    STRETCH_TIMES,
-    Float64Array,
-    Function,
-    Series,
-    contrast,
-    cuts,
-    read,
-    standardized,
-)
 from bnmc.simulation.trajectory import Trajectory
 
 #: Multiples of a lag at which the test compares prediction and measurement.
@@ -128,7 +119,7 @@ def spectral(
     run: Trajectory | ArrayLike,
     lags: int | Iterable[int],
     *,
-    observables: str | Function | Sequence[str | Function] | None = None,
+    observables: str | observed.Function | Sequence[str | observed.Function] | None = None,
     burn_in: int = 0,
     level: float = 0.95,
 ) -> Spectrum:
@@ -209,7 +200,7 @@ def spectral(
     level = real("level", level, above=0.0, below=1.0)
     series = _features(run, observables, burn_in)
     steps = _steps(lags, series)
-    x = whitened(standardized(series, "observables"))
+    x = whitened(observed.standardized(series, "observables"))
     chains, layers, rank = x.shape
     longest = max(_MULTIPLES) * steps[-1]
     if chains * (layers - longest) < 4 * rank:
@@ -217,8 +208,8 @@ def spectral(
 
     strongest = float(singular_values(_lagged_sums(x, steps[0], np.zeros(1, np.intp)).sum(0))[0])
     rate = min(strongest ** (1 / steps[0]), 1.0 - _ULP)
-    shortest = max(STRETCH_TIMES * (1 + rate) / (1 - rate), _LAGS_IN_A_STRETCH * steps[-1])
-    starts = cuts(chains, layers - longest, shortest)
+    shortest = max(observed.STRETCH_TIMES * (1 + rate) / (1 - rate), _LAGS_IN_A_STRETCH * steps[-1])
+    starts = observed.cuts(chains, layers - longest, shortest)
     try:
         return _spectrum(x, steps, starts, series.stride, level)
     except _NoErrorBar as error:
@@ -246,7 +237,7 @@ def _spectrum(
     """
     stretches = len(x) * len(starts)
     learnt = stretches // 2 if x.shape[2] > 1 else 0
-    if stretches - learnt < LEAST_STRETCHES:
+    if stretches - learnt < observed.LEAST_STRETCHES:
         raise _NoErrorBar(f"{stretches} stretches of the run are too few for an error")
     sums = {k * h: _lagged_sums(x, k * h, starts) for h in steps for k in (1, *_MULTIPLES)}
     try:
@@ -303,19 +294,21 @@ def _rate_at_lag(
     )
 
 
-def _features(run: object, observables: object, burn_in: int) -> Series:
+def _features(run: object, observables: object, burn_in: int) -> observed.Series:
     """Read the observables, by default one component of G in each sector."""
     if observables is not None or not isinstance(run, Trajectory):
-        return read(run, "observables", observables, burn_in)
+        return observed.read(run, "observables", observables, burn_in)
     n = run.chain.batch
     if not run.chain.normalization.hides_common_part or run.inputs is not None or n < 3:
         hint = 'the default is for norm "batch", a batch of 3 or more and a run without inputs='
         raise ArgumentError("observables", None, "names in the run or functions of G", hint)
-    matrices = np.stack([contrast(n, which) for which in range(min(n - 2, 2))]).reshape(-1, n * n)
-    return read(run, "observables", lambda G: matrices @ G.ravel(), burn_in)
+    matrices = np.stack([observed.contrast(n, which) for which in range(min(n - 2, 2))]).reshape(
+        -1, n * n
+    )
+    return observed.read(run, "observables", lambda G: matrices @ G.ravel(), burn_in)
 
 
-def _steps(lags: int | Iterable[int], series: Series) -> list[int]:
+def _steps(lags: int | Iterable[int], series: observed.Series) -> list[int]:
     """Return the lags in recorded layers, ascending."""
     if isinstance(lags, (int, np.integer)):
         lags = [int(lags)]

@@ -18,17 +18,10 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
 from bnmc.estimate.intervals import clopper_pearson
+from bnmc.mixing import waiting
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.assumptions import absorption_probability, assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, CrossedStart
-from bnmc.mixing.meetings import (
-    capped_intervals,
-    excess_means,
-    not_mixing,
-    survival,
-    tail_rate,
-    typical_wait,
-)
 from bnmc.mixing.rate import Drawn, RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import Meetings
 
@@ -292,7 +285,7 @@ class TVBound(Drawn, WithRate):
         if lags > covered and self.tail_probability is not None:
             return self.ci[:, 1] + (lags - covered) * self.tail_probability
         waited, depth = self.meeting_times - self.lag, int(self.layers[-1])
-        return capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
+        return waiting.capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
 
     def absorbed(self, layers: int) -> float:
         """Return the probability of an absorbing event within some layers, at most or about.
@@ -518,12 +511,12 @@ def tv_bound(
     meetings = pairs.run(lag, 0, replicates)
     cert = summary(meetings, lag, depth, lags, pairs.max_layers, level, pairs.key)
     if cert.unmet:
-        raise not_mixing(meetings, pairs.max_layers, cert)
+        raise waiting.not_mixing(meetings, pairs.max_layers, cert)
     waited = meetings.layers - lag
     _require_consistent(tail_probability, waited, cert.horizon, level)
     events = pairs.absorbing_events(lag, replicates)
     cert = replace(cert, absorbing_events=events)
-    crossed = pairs.cross_starts(replicates, typical_wait(waited), events, cert)
+    crossed = pairs.cross_starts(replicates, waiting.typical_wait(waited), events, cert)
     return replace(cert, crossed_starts=crossed, tail_probability=tail_probability)
 
 
@@ -555,13 +548,13 @@ def summary(
     met = meetings.layers >= 0
     times = np.where(met, meetings.layers, lag + max_layers)
     waited = times - lag
-    bound, stderr = excess_means(waited, lag, depth)
-    share, share_ci, band = survival(waited, depth, level)
+    bound, stderr = waiting.excess_means(waited, lag, depth)
+    share, share_ci, band = waiting.survival(waited, depth, level)
     return TVBound(
         layers=np.arange(depth + 1),
         bound=bound,
         stderr=stderr,
-        ci=capped_intervals(waited, lag, depth, lags, level),
+        ci=waiting.capped_intervals(waited, lag, depth, lags, level),
         survival=share,
         survival_ci=share_ci,
         survival_band=band,
@@ -571,7 +564,7 @@ def summary(
         tail_probability=None,
         crossed_starts=(),
         absorbing_events=(),
-        rate_estimate=tail_rate(waited, level),
+        rate_estimate=waiting.tail_rate(waited, level),
         tries=int(meetings.tries.sum()),
         refusals=int(meetings.refusals.sum()),
         unmet=int(np.count_nonzero(~met)),

@@ -13,23 +13,9 @@ from bnmc._support.arguments import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.estimate.intervals import half_width
-from bnmc.mixing.exponential import (
-    LEAST_LAYERS,
-    SIGNAL,
-    ExponentialFit,
-    end_of_interval,
-    fit_exponential,
-)
+from bnmc.mixing import exponential, observed
+from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
-from bnmc.mixing.series import (
-    Float64Array,
-    Function,
-    Series,
-    gram_of,
-    read_scalar,
-    sector,
-    slowest_sector,
-)
 from bnmc.simulation.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -87,7 +73,7 @@ class Relaxation(RateEstimate):
 def relaxation(
     run: Trajectory | ArrayLike,
     star: FixedPoint | Estimate | ArrayLike | None = None,
-    observable: str | Function | None = None,
+    observable: str | observed.Function | None = None,
     *,
     window: tuple[int, int] | None = None,
     level: float = 0.95,
@@ -169,17 +155,17 @@ def relaxation(
     series, limit = _series_and_limit(run, star, observable)
     values = series.values[:, :, 0]
     chains, layers = values.shape
-    if chains < _LEAST_CHAINS or layers < LEAST_LAYERS:
-        allowed = f"at least {_LEAST_CHAINS} chains and {LEAST_LAYERS} recorded layers"
+    if chains < _LEAST_CHAINS or layers < exponential.LEAST_LAYERS:
+        allowed = f"at least {_LEAST_CHAINS} chains and {exponential.LEAST_LAYERS} recorded layers"
         raise ArgumentError("run", values.shape, allowed)
     if not np.ptp(values, axis=0).any():
         raise ArgumentError("run", run, "chains that differ from one another")
 
-    fits: list[ExponentialFit] = []
+    fits: list[exponential.ExponentialFit] = []
     if window is None:
         fit = _asymptotic(values, limit, fits)
     else:
-        fit = fit_exponential(values, limit, *_indices(window, series))
+        fit = exponential.fit_exponential(values, limit, *_indices(window, series))
     if fit is not None:
         return _result(series, limit, fit, level)
     if fits:
@@ -193,7 +179,7 @@ def relaxation(
 
 def _series_and_limit(
     run: object, star: object, observable: object
-) -> tuple[Series, Estimate | None]:
+) -> tuple[observed.Series, Estimate | None]:
     """Read the observable and its limit."""
     from bnmc.mean_field import FixedPoint
 
@@ -204,20 +190,22 @@ def _series_and_limit(
             allowed = "a name in the run or a function of G"
             raise ArgumentError("observable", None, allowed, hint)
         _require_size(run, star.gram)
-        D = sector(gram_of(run)[:, 0].mean(axis=0), slowest_sector(star.eigenvalues))
+        D = observed.sector(
+            observed.gram_of(run)[:, 0].mean(axis=0), observed.slowest_sector(star.eigenvalues)
+        )
         D /= max(float(np.linalg.norm(D)), np.finfo(np.float64).tiny)
-        return read_scalar(run, lambda G: np.vdot(D, G)), _exactly(0.0)
+        return observed.read_scalar(run, lambda G: np.vdot(D, G)), _exactly(0.0)
     if isinstance(star, Estimate | None):
-        return read_scalar(run, observable), star
+        return observed.read_scalar(run, observable), star
     matrix = star.gram if isinstance(star, FixedPoint) else finite_array("star", star, shape=(...,))
     if matrix.ndim == 0:
-        return read_scalar(run, observable), _exactly(float(matrix))
+        return observed.read_scalar(run, observable), _exactly(float(matrix))
     G = finite_array("star", matrix, shape=("n", "n")).astype(np.float64)
     if not isinstance(run, Trajectory) or not callable(observable):
         hint = "only a function of G of a Trajectory can be taken at a matrix"
         raise ArgumentError("star", star, "a number, an Estimate or None", hint)
     _require_size(run, G)
-    return read_scalar(run, observable), _exactly(real("observable(star)", observable(G)))
+    return observed.read_scalar(run, observable), _exactly(real("observable(star)", observable(G)))
 
 
 def _require_size(run: Trajectory, G: Float64Array) -> None:
@@ -229,7 +217,7 @@ def _exactly(value: float) -> Estimate:
     return Estimate(value, 0.0, (value, value), 1, "given")
 
 
-def _indices(window: object, series: Series) -> tuple[int, int]:
+def _indices(window: object, series: observed.Series) -> tuple[int, int]:
     """Return a window of layers as a range of recorded layers."""
     allowed = "two recorded layers, the first one first, and at least 4 layers between them"
     if not (isinstance(window, tuple | list) and len(window) == 2):
@@ -237,7 +225,7 @@ def _indices(window: object, series: Series) -> tuple[int, int]:
     first, last = (integer("window", layer) for layer in window)
     start, stop = np.searchsorted(series.layers, (first, last + 1)).tolist()
     recorded = series.layers[start:stop]
-    if len(recorded) < LEAST_LAYERS or recorded[0] != first or recorded[-1] != last:
+    if len(recorded) < exponential.LEAST_LAYERS or recorded[0] != first or recorded[-1] != last:
         raise ArgumentError("window", (first, last), allowed)
     return start, stop
 
@@ -249,33 +237,33 @@ def _end(values: Float64Array, limit: Estimate | None, start: int) -> int:
     signal = np.abs(values[:, start:].mean(axis=0) - limit.value)
     noise = np.hypot(values[:, start:].std(axis=0, ddof=1) / math.sqrt(len(values)), limit.stderr)
     hidden = np.append(np.flatnonzero(signal < _NOISE * noise), len(signal))
-    return min(start + max(int(hidden[0]), LEAST_LAYERS - 1), int(values.shape[1]))
+    return min(start + max(int(hidden[0]), exponential.LEAST_LAYERS - 1), int(values.shape[1]))
 
 
 def _asymptotic(
-    values: Float64Array, limit: Estimate | None, fits: list[ExponentialFit]
-) -> ExponentialFit | None:
+    values: Float64Array, limit: Estimate | None, fits: list[exponential.ExponentialFit]
+) -> exponential.ExponentialFit | None:
     """Find the window and fit it; append the fits of earlier windows to `fits`."""
     significant = half_width(1.0, len(values) - 1, 0.95)
     against = limit.value if limit else values[:, -1:]
     deviations = values - against
     signal, noise = np.abs(deviations.mean(axis=0)), deviations.std(axis=0, ddof=1)
-    is_clear = signal >= SIGNAL * noise / math.sqrt(len(values))
+    is_clear = signal >= exponential.SIGNAL * noise / math.sqrt(len(values))
     is_clear &= signal > 0
     for start in range(int(np.flatnonzero(is_clear)[-1]) + 1 if is_clear.any() else 0):
-        fit = fit_exponential(values, limit, start, _end(values, limit, start))
+        fit = exponential.fit_exponential(values, limit, start, _end(values, limit, start))
         if fit is None:
             continue
         fits.append(fit)
         if fit.bend <= significant:
             decay = _MARGIN * timescale(abs(float(fit.parameters[-1])))
             later = start + max(1, math.ceil(decay))
-            return fit_exponential(values, limit, later, _end(values, limit, later))
+            return exponential.fit_exponential(values, limit, later, _end(values, limit, later))
     return None
 
 
 def _result(
-    series: Series, limit: Estimate | None, fit: ExponentialFit, level: float
+    series: observed.Series, limit: Estimate | None, fit: exponential.ExponentialFit, level: float
 ) -> Relaxation:
     values = series.values[:, :, 0]
     chains = len(values)
@@ -283,7 +271,8 @@ def _result(
     rho, stderr = float(fit.parameters[-1]), float(fit.stderr[-1])
     z, error = math.atanh(rho), stderr / (1.0 - rho * rho)
     allowed = half_width(1.0, degrees, level)
-    low, high = (end_of_interval(fit.data, z, side * allowed * error, allowed) for side in (-1, 1))
+    half = allowed * error
+    low, high = (exponential.end_of_interval(fit.data, z, to, allowed) for to in (-half, half))
     rate = rate_from_artanh(z, error, (low, high), series.stride, chains, "relaxation", level)
 
     def estimate(index: int, method: str) -> Estimate:

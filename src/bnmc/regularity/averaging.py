@@ -19,15 +19,8 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, ROWS_ALONE, Need, require
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
-from bnmc.regularity.ensembles import (
-    PACE,
-    ROUND_LAYERS,
-    Float64Array,
-    FusedEnsemble,
-    MeasuredEnsemble,
-    SimulatedEnsemble,
-    is_fused,
-)
+from bnmc.regularity import ensembles
+from bnmc.regularity.ensembles import Float64Array
 
 #: The quantities that `averages` estimates.
 _QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "cubes", "squares")
@@ -165,7 +158,7 @@ class ErgodicRun:
         self.depth = integer("depth", depth, low=4, high=2**32 - 1)
         self.rtol = real("rtol", rtol, above=0.0)
         # With a skip connection a layer changes the directions of rows by about gain/skip.
-        pace = PACE * (1 + min(abs(chain.skip / chain.gain), 1e6) ** 2)
+        pace = ensembles.PACE * (1 + min(abs(chain.skip / chain.gain), 1e6) ** 2)
         if burn_in is None:
             scale = math.sqrt(min(chain.width, chain.batch)) * max(1.0, _BURN_IN_RTOL / self.rtol)
             self.burn_in = math.ceil(min(_BURN_IN * pace * scale, 1e18))
@@ -177,8 +170,8 @@ class ErgodicRun:
         self.every = min(math.ceil(pace), self.burn_in // 2)
         self.threads = thread_count(threads)
         self.progress = as_progress(progress)
-        kind = FusedEnsemble if is_fused(chain) else SimulatedEnsemble
-        self.ensemble: MeasuredEnsemble = kind(chain, self.chains, draw_key(rng), self.threads)
+        key = draw_key(rng)
+        self.ensemble = ensembles.ensemble_of(chain, self.chains, key, self.threads)
         self.layer = 0
 
     def constant(self) -> Estimate:
@@ -205,7 +198,7 @@ class ErgodicRun:
             ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
         ):
             total = self.burn_in + self._length(self.burn_in)
-            for layers in _rounds(self.burn_in, ROUND_LAYERS):
+            for layers in _rounds(self.burn_in, ensembles.ROUND_LAYERS):
                 self.ensemble.measured(pool, layers, 1, None)
                 self._moved(layers, total, report)
             # Each try begins at the end of the try before.
@@ -226,7 +219,7 @@ class ErgodicRun:
         """Go through half of the layers of a try; return the averages of each chain by name."""
         sums: dict[str, Float64Array] = {}
         slots = layers // self.every
-        for part in _rounds(slots, max(1, ROUND_LAYERS // self.every)):
+        for part in _rounds(slots, max(1, ensembles.ROUND_LAYERS // self.every)):
             for name, values in self.ensemble.measured(pool, self.every, part, self.tau).items():
                 sums[name] = sums.get(name, 0.0) + values
             self._moved(part * self.every, total, report)

@@ -195,6 +195,12 @@ class SimulatedEnsemble:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def ensemble_of(chain: Chain, chains: int, key: int, threads: int) -> MeasuredEnsemble:
+    """Return independent chains before their first layer."""
+    kind = FusedEnsemble if is_fused(chain) else SimulatedEnsemble
+    return kind(chain, chains, key, threads)
+
+
 def _summed(
     moments: Float64Array, grams: Float64Array, chain: Chain, tau: float | None
 ) -> dict[str, Float64Array]:

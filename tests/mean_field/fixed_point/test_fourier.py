@@ -7,7 +7,7 @@ import pytest
 import bnmc
 from bnmc.errors import ArgumentError
 from bnmc.mean_field import MeanField
-from bnmc.mixing.series import slowest_component
+from bnmc.mixing.observed import slowest_component
 
 CHAINS = [
     bnmc.Chain.conv(64, 1, "relu", shape=(2, 3), kernel=(2, 3)),

@@ -13,7 +13,7 @@ from bnmc.errors import NotMixing, PartialEstimateError
 from bnmc.estimate.intervals import bounded_mean_interval, mean_interval
 from bnmc.mixing import coupling, meeting_bound
 from bnmc.mixing.meeting_bound import tv_bound
-from bnmc.mixing.meetings import capped_intervals, survival, tail_rate
+from bnmc.mixing.waiting import capped_intervals, survival, tail_rate
 
 RELU = bnmc.Chain(20, 3, "relu")
 
