@@ -1,6 +1,5 @@
 """Tasks on executors: results do not depend on who runs them, errors and interruptions end them."""
 
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -41,8 +40,6 @@ from bnmc.mixing.meeting_bound import tv_bound
 from bnmc.simulation import plan, tiles
 
 # The package has a function of the same name.
-contraction_module = importlib.import_module("bnmc.mixing.contraction_rate")
-EXPECTATION = importlib.import_module("bnmc.invariant.stationary_mean")
 CHAIN = bnmc.Chain(20, 3, "relu")
 
 
@@ -116,10 +113,7 @@ def test_results_do_not_depend_on_the_executor():
 def test_results_do_not_depend_on_how_work_is_cut(monkeypatch):
     expected = results()
     monkeypatch.setattr(coupling, "TASK_NUMBERS", 1.0)
-    for module in ("coupling", "contraction"):
-        target = {"coupling": coupling, "contraction": contraction_module}[module]
-        monkeypatch.setattr(target, "available_processors", lambda: 50)
-    monkeypatch.setattr(EXPECTATION, "available_processors", lambda: 50)
+    monkeypatch.setattr(coupling, "available_processors", lambda: 50)
     assert_same(results(), expected)
 
 

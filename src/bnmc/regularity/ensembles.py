@@ -32,7 +32,7 @@ _DEAD = 1e-20
 _MOMENTS = ("squared_norm", "cubes", "squares")
 
 
-class MeasuredEnsemble(Protocol):
+class _MeasuredEnsemble(Protocol):
     """Independent chains, at some layer."""
 
     def measured(
@@ -50,7 +50,7 @@ class MeasuredEnsemble(Protocol):
         ...
 
 
-def is_fused(chain: Chain) -> bool:
+def _is_fused(chain: Chain) -> bool:
     """Return whether a chain has kernels of its own: linear, Gaussian, without skip connection."""
     return chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
 
@@ -195,9 +195,9 @@ class SimulatedEnsemble:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def ensemble_of(chain: Chain, chains: int, key: int, threads: int) -> MeasuredEnsemble:
+def ensemble_of(chain: Chain, chains: int, key: int, threads: int) -> _MeasuredEnsemble:
     """Return independent chains before their first layer."""
-    kind = FusedEnsemble if is_fused(chain) else SimulatedEnsemble
+    kind = FusedEnsemble if _is_fused(chain) else SimulatedEnsemble
     return kind(chain, chains, key, threads)
 
 
