@@ -33,7 +33,7 @@ TABLE = {
 LEVELS = {name: level for level, names in TABLE.items() for name in names}
 PRIVATE = ("_kernels", "_support", "_claims")
 #: Modules, not packages, that users import, so that they have an `__all__`.
-PUBLIC_MODULES = ("errors.py", "gram.py")
+PUBLIC_MODULES = ("errors.py", "gram.py", "kernels/c.py", "kernels/cuda.py")
 #: Packages whose modules may still have an `__all__`, and public names that only one file uses.
 LISTING = (
     *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),

@@ -1,6 +1,7 @@
 """The scalar functions of `_kernels.core` against oracles of higher precision."""
 
 import functools
+import pickle
 
 import numpy as np
 import pytest
@@ -289,3 +290,8 @@ def test_plain_logarithm(dtype):
     got = np.array([function(value) for value in x])
     assert got.dtype == dtype
     assert ulps(got, np.log(x.astype(LONG))).max() <= 3
+
+
+def test_functions_of_both_precisions_are_pickled_by_their_names():
+    for function in (*elementary.tanh, *elementary.log, *activations.relu):
+        assert pickle.loads(pickle.dumps(function)) is function

@@ -70,8 +70,8 @@ class Table:
     Examples
     --------
     >>> from bnmc.kernels.c import table
-    >>> found = table("relu")
-    >>> found.dtype, found.address > 0, sorted(found.functions)[:2]
+    >>> relu = table("relu")
+    >>> relu.dtype, relu.address > 0, sorted(relu.functions)[:2]
     ('float64', True, ['activate', 'conditional_layer'])
     """
 
@@ -149,8 +149,8 @@ def function(
     """
     functions = {item.name: item for item in DECLARED}
     declared = functions[choice("name", name, functions)]
-    made = _function(declared, values.activation(activation), precision(dtype))
-    return cast(Callable[..., Any], made)
+    compiled = _function(declared, values.activation(activation), precision(dtype))
+    return cast(Callable[..., Any], compiled)
 
 
 def header() -> str:

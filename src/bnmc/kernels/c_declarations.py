@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-__all__ = ["DECLARED", "Declared", "in_c", "in_ctypes", "in_numba"]
-
 
 class Declared(NamedTuple):
     """A function of the table.

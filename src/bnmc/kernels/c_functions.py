@@ -16,8 +16,6 @@ from bnmc._kernels.cpu import memory, workspace
 from bnmc.kernels import layers, random_numbers
 from bnmc.kernels.checks import BAD_ARGUMENT, Law, is_valid
 
-__all__ = ["bodies"]
-
 
 def bodies(sigma: Sigma, real: type[np.floating[Any]]) -> dict[str, Callable[..., Any]]:
     """Return the functions of the table by name, with the pointers of C as arguments.

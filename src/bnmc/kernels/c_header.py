@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bnmc.kernels.c_declarations import DECLARED, in_c
 
-__all__ = ["header_text"]
-
 
 def header_text(major: int, minor: int) -> str:
     """Return the header of a version of the table."""

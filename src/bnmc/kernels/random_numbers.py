@@ -19,8 +19,6 @@ from bnmc.kernels.checks import (
     low_word,
 )
 
-__all__ = ["normals", "philox", "uniforms"]
-
 
 @compiled
 def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, int, int, int]:

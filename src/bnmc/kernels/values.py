@@ -30,16 +30,6 @@ from bnmc.kernels.checks import (
 )
 from bnmc.kernels.layers import failed_row
 
-__all__ = [
-    "activation",
-    "activations",
-    "law",
-    "raise_status",
-    "representation",
-    "weight_law",
-    "workspace",
-]
-
 
 def activation(spec: str | Activation | Callable[[Any], Any]) -> Sigma:
     """Return an activation as an argument of kernels.
@@ -71,9 +61,9 @@ def activation(spec: str | Activation | Callable[[Any], Any]) -> Sigma:
     >>> twice(-1.0), twice(3.0)
     (0.0, 6.0)
     """
-    known = as_activation(spec)
-    known.check()
-    return sigma_of(known)
+    checked = as_activation(spec)
+    checked.check()
+    return sigma_of(checked)
 
 
 def law(chain: Chain, inputs: int = 1) -> Law:
