@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from numba.core import config
 
 import bnmc
+from bnmc._kernels import numba_internals
 
 SMALL = """
 import numpy as np
@@ -110,3 +112,12 @@ def test_another_numba_is_used_as_it_is_and_told_once(what, tmp_path):
     assert printed == "2.0 3.0\n"
     assert warned.count("PlainNumbaWarning") == 1
     assert reason in warned
+
+
+def test_the_newest_version_is_the_bound_of_the_package():
+    project = Path(bnmc.__file__).parents[2] / "pyproject.toml"
+    if not project.exists():
+        pytest.skip("the tests are not in the source tree")
+    dependencies = tomllib.loads(project.read_text())["project"]["dependencies"]
+    major, minor = numba_internals._NEWEST
+    assert f"numba>=0.63,<{major}.{minor + 1}" in dependencies

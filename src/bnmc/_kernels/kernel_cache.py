@@ -296,13 +296,13 @@ def _distrust(folder: Path) -> str | None:
         return f"it cannot be examined ({_said(error)})"
 
 
-def _distrust_status(found: os.stat_result, parent: os.stat_result | None = None) -> str | None:
+def _distrust_status(status: os.stat_result, parent: os.stat_result | None = None) -> str | None:
     """Return why the code of a file or a folder must not be executed, or None."""
     if not hasattr(os, "geteuid"):  # on Windows, mode and owner say nothing
         return None
-    if found.st_uid not in _trusted_owners():
-        return f"it belongs to another user (uid {found.st_uid}), whose code would be executed"
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_uid not in _trusted_owners():
+        return f"it belongs to another user (uid {status.st_uid}), whose code would be executed"
+    if status.st_mode & stat.S_IWOTH:
         return "every user can write to it, so anybody's code would be executed"
     if parent is not None and parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
         return "every user can replace it, so anybody's code would be executed"
