@@ -100,9 +100,9 @@ class Forward:
             if keeps_x and self._layer < last:
                 xs.append(self._kept_x())
         none = np.zeros((self.count, 1, 1, 1), self.sampler.dtype)
-        kept = np.stack(xs, axis=1) if keeps_x else none
+        of_skip = np.stack(xs, axis=1) if keeps_x else none
         wide = self.sampler.wide.copy()
-        return Stretch(first, frames.gram, frames.units, kept, wide_before, wide)
+        return Stretch(first, frames.gram, frames.units, of_skip, wide_before, wide)
 
     def _kept_x(self) -> FloatArray:
         """Return the representations, in the units of the Gram matrices."""
@@ -120,13 +120,14 @@ class Forward:
     def _watch(self, frames: Frames, first: int, last: int) -> None:
         """Check the precision of slots first:last of frames, which stay in their units."""
         gram = frames.gram[:, first:last]
-        own = frames._replace(
-            gram=gram.copy() if self.sampler.is_scaled else gram,
-            log_scale=frames.log_scale[:, first:last],
-            log_pivots=frames.log_pivots[:, first:last],
-            units=frames.units[:, first:last],
+        self.sampler.watch_precision(
+            frames._replace(
+                gram=gram.copy() if self.sampler.is_scaled else gram,
+                log_scale=frames.log_scale[:, first:last],
+                log_pivots=frames.log_pivots[:, first:last],
+                units=frames.units[:, first:last],
+            )
         )
-        self.sampler.watch_precision(own)
 
     def _begin(self, frames: Frames) -> None:
         """Go to layer 0, and write it to the first slot."""

@@ -350,13 +350,13 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
     theta = finite_array("kernel", kernel, shape=("n", "n")).astype(np.float64)
     m = integer("probes", probes, low=2)
     total = np.square(theta).sum()
-    own = np.diagonal(theta)
-    others = np.square(theta).sum(axis=0)
-    apart = others[:, None] + others - own[:, None] ** 2 - own**2 - 2.0 * theta**2
-    first = 0.25 * ((own[:, None] + own) ** 2 + apart)
-    second = 0.5 * total + np.outer(own, own)
-    np.fill_diagonal(first, others - own**2)
-    np.fill_diagonal(second, total - own**2)
+    diagonal = np.diagonal(theta)
+    squares, others = diagonal**2, np.square(theta).sum(axis=0)
+    apart = others[:, None] + others - squares[:, None] - squares - 2.0 * theta**2
+    first = 0.25 * ((diagonal[:, None] + diagonal) ** 2 + apart)
+    second = 0.5 * total + np.outer(diagonal, diagonal)
+    np.fill_diagonal(first, others - squares)
+    np.fill_diagonal(second, total - squares)
     variance: Float64Array = (4.0 * (m - 2) * first + 2.0 * second) / (m * (m - 1))
     return variance
 
@@ -437,21 +437,21 @@ class _Job:
         if self.sampler == "weights":
             weights = DrawnWeights(chain, *of_run)
         network = Network(chain, self.inputs or 1, x, weights, depth, first)
-        readout = np.stack([one.standard_normal(chain.width) for one in generators])
+        readout = np.stack([each.standard_normal(chain.width) for each in generators])
         directions = self._directions(generators)
         # The gradients of combinations of outputs with respect to the last activations.
         at_a = readout[:, :, None] / np.sqrt(chain.width) * directions.reshape(len(x), 1, -1)
         if self.pixels > 1:
             at_a = np.repeat(at_a / self.pixels, self.pixels, axis=2)
         delta = network.through_activation(depth, at_a)
-        found = self._combined(directions, self._pooled(network.gram(depth)))
+        kernels = self._of_readout(directions, network.gram(depth))
         for layer in range(depth, 0, -1):
             # The Gram matrix of what weights and bias multiply.
             gram = chain.covariance(network.gram(layer - 1))
-            found += chain.gain**2 * self._contribution(delta, gram)
+            kernels += chain.gain**2 * self._contribution(delta, gram)
             if layer > 1:
                 delta = network.down(layer, delta)
-        return found if self.probes is None else _unprobed(directions, found)
+        return kernels if self.probes is None else _unprobed(directions, kernels)
 
     def _directions(self, generators: list[np.random.Generator]) -> Float64Array:
         """Return the combinations of outputs, (networks, combinations, samples).
@@ -461,23 +461,16 @@ class _Job:
         """
         if self.probes is not None:
             shape = self.probes, self.samples
-            return np.stack([1.0 - 2.0 * one.integers(0, 2, shape) for one in generators])
-        own = np.tile(np.eye(self.group), (1, self.samples // self.group))
-        return np.broadcast_to(own, (len(generators), *own.shape))
+            return np.stack([1.0 - 2.0 * each.integers(0, 2, shape) for each in generators])
+        groups = np.tile(np.eye(self.group), (1, self.samples // self.group))
+        return np.broadcast_to(groups, (len(generators), *groups.shape))
 
-    def _pooled(self, gram: Float64Array) -> Float64Array:
-        """Return the Gram matrix of what the readout multiplies: means over pixels."""
-        if self.pixels == 1:
-            return gram
-        shape = self.samples, self.pixels
-        pooled: Float64Array = gram.reshape(len(gram), *shape, *shape).mean(axis=(2, 4))
-        return pooled
-
-    def _combined(self, directions: Float64Array, gram: Float64Array) -> Float64Array:
-        if self.probes is None:
-            return gram
-        combined: Float64Array = directions @ gram @ directions.swapaxes(1, 2)
-        return combined
+    def _of_readout(self, directions: Float64Array, gram: Float64Array) -> Float64Array:
+        """Return the kernel of the weights of the readout, which multiply means over pixels."""
+        if self.pixels > 1:
+            shape = self.samples, self.pixels
+            gram = gram.reshape(len(gram), *shape, *shape).mean(axis=(2, 4))
+        return gram if self.probes is None else directions @ gram @ directions.swapaxes(1, 2)
 
     def _contribution(self, delta: Float64Array, gram: Float64Array) -> Float64Array:
         """Return the kernel of the weights between activations of a Gram matrix and gradients."""
@@ -485,15 +478,13 @@ class _Job:
         products = delta.swapaxes(1, 2) @ delta
         if self.probes is not None:
             by_sample = products.reshape(len(delta), self.probes, columns, self.probes, columns)
-            probed: Float64Array = np.einsum("zijkm,zjm->zik", by_sample, gram, optimize=True)
-            return probed
+            return np.einsum("zijkm,zjm->zik", by_sample, gram, optimize=True)
         # Output i of group b has the columns j of its group.
         shape = group, samples // group, group * self.pixels
         by_group = products.reshape(len(delta), *shape, *shape)
         grams = gram.reshape(len(delta), *shape[1:], *shape[1:])
-        found: Float64Array = np.einsum("zibjkcm,zbjcm->zbick", by_group, grams, optimize=True)
-        kernels: Float64Array = found.reshape(len(delta), samples, samples)
-        return kernels
+        by_output = np.einsum("zibjkcm,zbjcm->zbick", by_group, grams, optimize=True)
+        return by_output.reshape(len(delta), samples, samples)
 
     def result(self, done: list[Float64Array]) -> TangentKernel:
         """Return the result of finished networks."""
@@ -503,9 +494,8 @@ class _Job:
         )  # fmt: skip
 
 
-def _unprobed(probes: Float64Array, found: Float64Array) -> Float64Array:
+def _unprobed(probes: Float64Array, kernels: Float64Array) -> Float64Array:
     """Return the estimates of kernels from uᵀΘu of different probes u, (networks, m, n)."""
     m = probes.shape[1]
-    different = found * (1.0 - np.eye(m))
-    estimates: Float64Array = probes.swapaxes(1, 2) @ different @ probes / (m * (m - 1))
-    return estimates
+    different = kernels * (1.0 - np.eye(m))
+    return probes.swapaxes(1, 2) @ different @ probes / (m * (m - 1))
