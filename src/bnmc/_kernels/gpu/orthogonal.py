@@ -1,6 +1,6 @@
 """Matrices of order `columns` of chains with orthogonal weights, in global memory.
 
-`cpu.orthogonal` and `cpu.orthogonal_backward` have the formulas.  The last block of a chain calls
+`cpu.orthogonal` and `cpu.backward` have the formulas.  The last block of a chain calls
 these functions; all its threads do.  Thread i has row i of a matrix, or column i.
 """
 
@@ -107,7 +107,7 @@ def factorise_rest(state, basis, width, stage, matrix, root, regular):
     """Write the factor E of what δ has outside the range of u, times a power of two.
 
     A readout has Gaussian weights, so E is the factor of δᵀδ.  See
-    `cpu.orthogonal_backward.factorise_rest`.
+    `cpu.backward_matrices.factorise_noise`.
 
     matrix : (columns, columns) float64
         Work space.
