@@ -133,6 +133,7 @@ def test_examples_cover_every_public_error():
         "KernelCacheWarning",
         "LayoutWarning",
         "LinearTheoryWarning",
+        "PlainNumbaWarning",
         "PrecisionWarning",
     }
 
