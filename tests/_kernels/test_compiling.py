@@ -46,7 +46,8 @@ print(bnmc.simulate(chain, 4, rng=0, sampler="weights").gram.tobytes().hex())
 
 GRADIENTS = """
 import bnmc
-print(bnmc.backpropagate(bnmc.Chain(24, 3, "gelu"), 4, rng=0).norms.tobytes().hex())
+run = bnmc.backpropagate(bnmc.Chain(24, 3, "gelu"), 4, rng=0)
+print(run.log_gradient_norm.tobytes().hex())
 """
 
 
