@@ -18,6 +18,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from numpy_network import grams as plain_networks
 from oracle import (
     FORMULAS,
     gram,
@@ -25,7 +26,6 @@ from oracle import (
     normal_threshold,
     normalise,
     own,
-    simulate,
     two_sample_threshold,
 )
 from scipy import stats
@@ -169,7 +169,7 @@ def test_every_activation_agrees_with_networks_in_numpy(activation):
         chain = bnmc.Chain(width, batch, sigma, norm=norm, skip=skip, gain=gain)
         generator = np.random.default_rng([160, k])
         layers = (1, 2, 5)
-        reference = simulate(chain, 5, CHAINS, generator, function=formula)[:, layers]
+        reference = plain_networks(chain, 5, CHAINS, generator, function=formula)[:, layers]
         for seed, sampler in enumerate(SAMPLERS_OF.get(activation, SAMPLERS), start=161 + 2 * k):
             ours = grams(chain, sampler, seed, layers=layers)
             found[norm, skip, width, batch, sampler] = distances(ours, reference, star_of(chain))
@@ -311,7 +311,7 @@ def test_samplers_agree_with_networks_in_numpy(norm, skip):
         chain = bnmc.Chain(5, 3, "tanh", norm=norm, skip=skip, gain=0.9, weights=weights)
         generator = np.random.default_rng([110, seed])
         layers = (1, 3) if callable(weights) else (1, 2, 5)
-        reference = simulate(chain, max(layers), CHAINS, generator, start=x)[:, layers]
+        reference = plain_networks(chain, max(layers), CHAINS, generator, initial=x)[:, layers]
         for k, sampler in enumerate(SAMPLERS if weights == "gaussian" else SAMPLERS[1:]):
             ours = grams(chain, sampler, 120 + 2 * seed + k, layers=layers, initial=x)
             found[str(weights), sampler] = distances(ours, reference, star_of(chain))
@@ -331,7 +331,7 @@ def test_named_and_first_layer_starts_agree_with_networks_in_numpy(sampler):
         ("first layer", bnmc.FirstLayer(x), first),
     ):
         ours = grams(chain, sampler, 132, layers=(0, 1), initial=initial)
-        reference = simulate(chain, 1, CHAINS, generator, start=start)
+        reference = plain_networks(chain, 1, CHAINS, generator, initial=start)
         pairs[name] = distances(ours, reference, star_of(chain))
     assert_one_law(pairs)
 
