@@ -32,7 +32,7 @@ from bench.roofline import layer_flops, layer_normals
 from bnmc._kernels.gpu.device import SIMULATED, cuda, device_function, processors, why_not
 from bnmc._kernels.scalar import normal
 from bnmc.chain.start import Covariance
-from bnmc.simulation.engine.gpu.devices import ONE_DEVICE
+from bnmc.simulation.engine.gpu.samplers import GPU_SAMPLERS
 from bnmc.simulation.engine.state import Frames
 
 #: The peers that do not draw weights either.
@@ -303,7 +303,7 @@ def _timed(run: Callable[[], object], stream: Any = 0) -> float:
 def _ours(shape: Shape) -> Callable[[], float]:
     """Layers that the library's sampler makes, without recording them."""
     chain = bnmc.Chain(shape.width, shape.batch, "relu")
-    sampler = ONE_DEVICE[shape.sampler](chain, shape.chains, None, shape.dtype, 1)
+    sampler = GPU_SAMPLERS[shape.sampler](chain, shape.chains, None, shape.dtype, 1)
     none = np.zeros((shape.chains, 1, 1, 1))
     frames = Frames(np.zeros((shape.chains, 1, shape.batch, shape.batch)), none, none)
     sampler.begin(Covariance(np.eye(shape.batch)), 0, shape.chains, frames)

@@ -24,7 +24,8 @@ from bnmc.errors import (
     ZeroVarianceError,
 )
 from bnmc.simulation import memory as memory_of_runs
-from bnmc.simulation import plan, segment, tiles
+from bnmc.simulation import run as simulating
+from bnmc.simulation import segment, tiles
 from bnmc.simulation.engine import choice
 
 SIGMA = "leaky_relu"
@@ -594,7 +595,9 @@ def test_the_chain_that_stops_is_named_wherever_it_is(name, way, monkeypatch):
     if way.startswith("parts"):
         part = int(way[-1])
         monkeypatch.setattr(
-            plan, "grid_of", lambda chains, recorded, *_: tiles.Grid(chains, recorded, part, 2)
+            simulating,
+            "grid_of",
+            lambda run, *_: tiles.Grid.of_slots(run.chains, run.recorded, part, 2),
         )
     else:
         options["threads"] = 1 if way == "one thread" else 3

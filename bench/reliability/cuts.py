@@ -30,8 +30,10 @@ from bench.report import Report
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.start import prepare
 from bnmc.errors import BnmcError
-from bnmc.simulation import plan, segment
+from bnmc.simulation import run as simulating
+from bnmc.simulation import segment
 from bnmc.simulation.engine import pairs
+from bnmc.simulation.runs import Run
 from bnmc.simulation.tiles import Grid
 
 #: Cuttings of one drawn chain.
@@ -212,22 +214,25 @@ def cut_run(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) 
 @contextlib.contextmanager
 def drawn_division(rng: random.Random) -> Iterator[None]:
     """Divide runs into tiles, tasks and shared layers of drawn sizes meanwhile."""
-    former = plan.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS
-    brief = plan.BRIEF_SECONDS
+    former = simulating.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS
+    brief = simulating.BRIEF_SECONDS
     part, block = rng.randrange(1, 5), rng.choice([1, 2, 3, 7, 20])
 
-    def grid_of(chains: int, recorded: Any, *_: Any) -> Grid:
-        return Grid(chains, recorded, min(part, chains), min(block, recorded.count))
+    def grid_of(run: Run, *_: Any) -> Grid:
+        recorded = run.recorded
+        return Grid.of_slots(
+            run.chains, recorded, min(part, run.chains), min(block, recorded.count)
+        )
 
-    plan.grid_of = grid_of
-    plan.BRIEF_SECONDS = rng.choice([brief, 0.0, 0.0])
+    simulating.grid_of = grid_of
+    simulating.BRIEF_SECONDS = rng.choice([brief, 0.0, 0.0])
     segment.TASK_SECONDS = rng.choice([former[1], 1e-5, 1e-6])
     segment.SHARED_LAYER_SECONDS = rng.choice([former[2], 0.0])
     try:
         yield
     finally:
-        plan.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS = former
-        plan.BRIEF_SECONDS = brief
+        simulating.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS = former
+        simulating.BRIEF_SECONDS = brief
 
 
 # --- cuts of coupled pairs --------------------------------------------------------------------

@@ -116,7 +116,7 @@ from bench.reliability import stored_runs
 from bnmc.errors import StoreError
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-stored_runs.plan.STORED_TILE_SECONDS = stored_runs.TILE_SECONDS
+stored_runs.simulating.STORED_TILE_SECONDS = stored_runs.TILE_SECONDS
 if {limit}:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 try:

@@ -31,7 +31,8 @@ from bench.report import Report
 from bnmc.cli.inputs import read_input, read_states
 from bnmc.errors import BnmcError
 from bnmc.experiments.kept import opened
-from bnmc.simulation import plan
+from bnmc.simulation import run as simulating
+from bnmc.simulation.runs import Run
 from bnmc.simulation.store import layout
 from bnmc.simulation.store.reading import StoredArrays
 from bnmc.simulation.tiles import Grid
@@ -95,7 +96,7 @@ def _load_all(seed: int, first: int, last: int, folder: str, at: Any, results: A
     die_with_parent()
     _limit_memory()
     warnings.simplefilter("ignore")
-    plan.grid_of = _grid_of
+    simulating.grid_of = _grid_of
     files = Files(Path(folder) / str(os.getpid()))
     for number in range(first, last):
         at.value = number
@@ -127,8 +128,9 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
 
 
-def _grid_of(chains: int, recorded: Any, *_: Any) -> Grid:
-    return Grid(chains, recorded, min(2, chains), min(7, recorded.count))
+def _grid_of(run: Run, *_: Any) -> Grid:
+    block = min(7, run.recorded.count)
+    return Grid.of_slots(run.chains, run.recorded, min(2, run.chains), block)
 
 
 class Files:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import bnmc
-from bnmc.simulation import plan
+from bnmc.simulation import run as simulating
 
 SEED = 2026
 #: Of the stores of these benchmarks: short runs are to have many tiles.
@@ -45,13 +45,13 @@ def same(found: bnmc.Trajectory, expected: bnmc.Trajectory) -> bool:
 @contextlib.contextmanager
 def many_tiles() -> Iterator[Path]:
     """A folder for stores, which have many tiles meanwhile."""
-    former = plan.STORED_TILE_SECONDS
-    plan.STORED_TILE_SECONDS = TILE_SECONDS
+    former = simulating.STORED_TILE_SECONDS
+    simulating.STORED_TILE_SECONDS = TILE_SECONDS
     try:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
     finally:
-        plan.STORED_TILE_SECONDS = former
+        simulating.STORED_TILE_SECONDS = former
 
 
 def die_with_parent() -> None:

@@ -16,8 +16,10 @@ import bnmc
 from bnmc._support import interruption
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted
+from bnmc.simulation import run as simulating
 from bnmc.simulation import segment
-from bnmc.simulation.plan import Plan
+from bnmc.simulation.observables import OBSERVABLES
+from bnmc.simulation.runs import Run
 
 CHAIN = bnmc.Chain(30, 4, "relu")
 
@@ -85,10 +87,10 @@ def test_what_was_finished_comes_along_and_goes_on(kind, threads):
 
 def test_ctrl_c_while_the_result_is_put_together():
     """The run is over, and comes along whole."""
-    expected, put_together = bnmc.simulate(CHAIN, 20, rng=1), Plan._trajectory
+    expected, put_together = bnmc.simulate(CHAIN, 20, rng=1), simulating.trajectory_of
     pressed = mock.Mock(side_effect=[KeyboardInterrupt, mock.DEFAULT], wraps=put_together)
     with (
-        mock.patch.object(Plan, "_trajectory", lambda *arguments: pressed(*arguments)),
+        mock.patch.object(simulating, "trajectory_of", pressed),
         pytest.raises(Interrupted) as caught,
     ):
         bnmc.simulate(CHAIN, 20, rng=1)
@@ -363,11 +365,14 @@ def test_shapes_of_spectra_are_known_without_one():
     """At batch 3000 a spectrum takes seconds, in which Ctrl-C would find no run to return."""
     with mock.patch("bnmc.gram.eigenvalues", side_effect=AssertionError):
         for inputs in (None, 2):
-            run = bnmc.simulation.job.Job(
-                CHAIN, "conditional", "cpu", 0, inputs, "float64",
-                (bnmc.simulation.observables.OBSERVABLES["eigenvalues"],),
-                bnmc.simulation.job.Recorded(0, 1, 1),
-            )  # fmt: skip
+            run = Run(
+                CHAIN,
+                "conditional",
+                1,
+                inputs,
+                "float64",
+                observables=(OBSERVABLES["eigenvalues"],),
+            )
             assert run.shapes == {"eigenvalues": (4,) if inputs is None else (2, 4)}
 
 

@@ -22,6 +22,7 @@ from worker_processes import fresh
 
 import bnmc
 from bnmc._support.progress import Reporter, as_progress
+from bnmc._support.tasks import run_tasks
 from bnmc._support.workers import (
     MOST_LOSSES,
     Workers,
@@ -29,7 +30,6 @@ from bnmc._support.workers import (
     even_ranges,
     ranges,
     received,
-    run_tasks,
 )
 from bnmc.errors import ArgumentTypeError, BnmcError, NotMixing, WorkersLostError, ZeroVarianceError
 from bnmc.invariant import expectation
@@ -37,7 +37,8 @@ from bnmc.invariant.certified_sample import sample
 from bnmc.mixing import coupling
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.meeting_bound import tv_bound
-from bnmc.simulation import plan, tiles
+from bnmc.simulation import run as simulating
+from bnmc.simulation import tiles
 
 # The package has a function of the same name.
 CHAIN = bnmc.Chain(20, 3, "relu")
@@ -272,10 +273,10 @@ def assert_same_run(found, expected):
 def test_bits_do_not_depend_on_how_a_run_is_cut(name, part, block, monkeypatch):
     chain, options = RUNS[name]
 
-    def grid_of(chains, recorded, *_):
-        return tiles.Grid(chains, recorded, part, block)
+    def grid_of(run, *_):
+        return tiles.Grid.of_slots(run.chains, run.recorded, part, block)
 
-    monkeypatch.setattr(plan, "grid_of", grid_of)
+    monkeypatch.setattr(simulating, "grid_of", grid_of)
     expected = run(chain, **options)
     with ThreadPoolExecutor(3) as pool:
         assert_same_run(run(chain, **options, executor=pool), expected)
@@ -386,8 +387,8 @@ def test_how_many_workers_an_executor_has():
 
 
 def test_a_limit_of_time_with_an_executor(monkeypatch):
-    monkeypatch.setattr(plan, "grid_of", lambda chains, recorded, *_: tiles.Grid(
-        chains, recorded, 3, 100
+    monkeypatch.setattr(simulating, "grid_of", lambda run, *_: tiles.Grid.of_slots(
+        run.chains, run.recorded, 3, 100
     ))  # fmt: skip
     with ThreadPoolExecutor(2) as pool:
         partial = bnmc.simulate(

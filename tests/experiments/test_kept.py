@@ -86,13 +86,18 @@ class TestStore:
             self.made(tmp_path / "file" / "parts")
 
     def test_a_part_that_cannot_be_written_is_an_error(self, tmp_path, monkeypatch):
+        write = pathlib.Path.write_bytes
+
         def full(self, content):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            if self.name.startswith("part-"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(self, content)
 
         monkeypatch.setattr(pathlib.Path, "write_bytes", full)
         with pytest.raises(StoreError, match="No space left on device"):
             self.made(tmp_path / "parts")
-        assert [file.name for file in (tmp_path / "parts").iterdir()] == ["experiment.json"]
+        files = {file.name for file in (tmp_path / "parts").iterdir()}
+        assert files == {"experiment.json", "lock"}
 
     def test_parts_of_another_run_are_refused(self, tmp_path):
         """A part is bound to its experiment, its seed and its number."""

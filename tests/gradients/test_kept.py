@@ -1,6 +1,8 @@
 """Stores of `backpropagate`: interrupted runs continue with the same bits, and nothing is lost."""
 
 import json
+import os
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import bnmc
 from bnmc import Chain
+from bnmc._support import interruption
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -131,13 +134,14 @@ def test_finished_parts_are_not_made_again(path):
 
 
 def test_a_finished_part_that_ctrl_c_overtakes_is_kept(path, monkeypatch):
-    """Ctrl-C arrives before the part enters the store: the run writes it on its way out."""
-    first = iter([KeyboardInterrupt])
+    """Ctrl-C arrives before the part enters the store: the run writes it first."""
+    presses = iter([signal.SIGINT])
     put = backpropagation.KeptChains.put
 
     def interrupted(self, number, part):
-        for error in first:
-            raise error
+        for press in presses:
+            os.kill(os.getpid(), press)
+            time.sleep(0.1)
         put(self, number, part)
 
     monkeypatch.setattr(backpropagation.KeptChains, "put", interrupted)
@@ -157,7 +161,7 @@ def test_a_timeout_keeps_what_is_finished(path, monkeypatch):
     # Time passes with finished parts, so the test does not depend on the speed of the machine.
     clock = SimpleNamespace(monotonic=lambda: float(len(list(path.glob("part-*.npz")))))
     with monkeypatch.context() as patched:
-        patched.setattr(backpropagation, "time", clock)
+        patched.setattr(interruption, "time", clock)
         partial = run(path, loss=slow, classes=2, chains=60, timeout=2.0)
     assert not partial.complete
     assert partial.chains >= 2

@@ -20,7 +20,7 @@ from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
 from bnmc.gradients import on_gpu, parts
 from bnmc.gradients.directions import NormalRows
-from bnmc.simulation.job import Recorded
+from bnmc.simulation.runs import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = [

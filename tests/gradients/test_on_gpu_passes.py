@@ -20,7 +20,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.gradients import on_gpu, on_gpu_passes, parts, products
 from bnmc.gradients.directions import NormalRows
-from bnmc.simulation.job import Recorded
+from bnmc.simulation.runs import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = [

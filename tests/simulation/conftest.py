@@ -2,17 +2,19 @@
 
 import pytest
 
-from bnmc.simulation import plan, tiles
+from bnmc.simulation import run as simulating
+from bnmc.simulation import tiles
 
 
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Cut runs into many tiles: of two chains, through seven recorded layers."""
 
-    def grid_of(chains, recorded, parts, seconds, size, of_tile):
-        return tiles.Grid(chains, recorded, min(2, chains), min(7, recorded.count))
+    def grid_of(run, parts, of_tile):
+        block = min(7, run.recorded.count)
+        return tiles.Grid.of_slots(run.chains, run.recorded, min(2, run.chains), block)
 
-    monkeypatch.setattr(plan, "grid_of", grid_of)
+    monkeypatch.setattr(simulating, "grid_of", grid_of)
 
 
 @pytest.fixture

@@ -14,10 +14,14 @@ from small_stores import run
 import bnmc
 from bnmc.errors import StoreError, StoreReplacedError
 from bnmc.simulation import tiles as simulation_tiles
-from bnmc.simulation.store import building, journal, store
 from bnmc.simulation.store import folder as folder_module
-from bnmc.simulation.store.building import building_folder, remove_abandoned
-from bnmc.simulation.store.folder import Folder, read_file
+from bnmc.simulation.store import journal, store
+from bnmc.simulation.store.folder import (
+    Folder,
+    building_folder,
+    read_file,
+    remove_abandoned,
+)
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 posix = pytest.mark.skipif(os.name != "posix", reason="of POSIX")
@@ -43,9 +47,9 @@ def after(entries, action):
 PROGRAM = """
 import sys, bnmc
 from bnmc.errors import StoreError
-from bnmc.simulation import plan, tiles
+from bnmc.simulation import run as simulating, tiles
 
-plan.grid_of = lambda chains, recorded, *rest: tiles.Grid(chains, recorded, 2, 3)
+simulating.grid_of = lambda run, *rest: tiles.Grid.of_slots(run.chains, run.recorded, 2, 3)
 
 def report(done, total):
     print("at", done, flush=True)
@@ -345,7 +349,7 @@ def test_a_folder_in_which_a_live_process_makes_a_store_stays(path):
 
 @posix
 def test_a_folder_that_is_removed_before_it_is_held_is_made_again(path):
-    hold, removed = building._hold, []
+    hold, removed = folder_module._hold, []
 
     def late(folder):
         if not removed:
@@ -362,7 +366,7 @@ def test_a_folder_that_is_removed_before_it_is_held_is_made_again(path):
 
     for one in (late, taken):
         with (
-            mock.patch.object(building, "_hold", one),
+            mock.patch.object(folder_module, "_hold", one),
             building_folder(path) as folder,
         ):
             assert folder.is_dir()

@@ -3,6 +3,7 @@
 With NUMBA_ENABLE_CUDASIM=0 on a machine with a GPU the same tests run there.
 """
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -411,13 +412,13 @@ def test_chains_that_are_divided_among_devices():
     options = {"backend": "cuda", "sampler": "conditional"}
     for initial in (start, start[0], "gaussian"):
         whole = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
-        with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
+        with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
             parts = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
         assert np.array_equal(whole.gram, parts.gram)
         for name, values in whole.final_state.arrays.items():
             assert np.array_equal(values, parts.final_state.arrays[name]), name
     more = simulate(chain, 1, initial=whole.final_state, **options)
-    with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
+    with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
         again = simulate(
             chain, 1, initial=parts.final_state, observables="orthogonality_gap", **options
         )
@@ -432,7 +433,7 @@ def test_a_device_names_the_chain_that_fails():
     bad = np.random.default_rng(8).standard_normal((3, 16, 2))
     bad[2] = 1e200
     with (
-        mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]),
+        mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]),
         pytest.raises(NonFiniteError) as error,
     ):
         simulate(chain, 1, initial=bad, backend="cuda")
@@ -514,7 +515,7 @@ def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
     chain = Chain(12, 2, "leaky_relu", norm="none", gain=2.0**100)
     options = {"rng": 5, "chains": 2, "backend": "cuda"}
     full = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
-    with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
+    with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
         run = simulate(chain, 8, observables=["rank_bound", "orthogonality_gap"], **options)
         again = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
     for name in IN_LOGARITHMS:
@@ -875,7 +876,7 @@ def test_a_start_of_one_device_for_several(as_host_array):
     x = np.random.default_rng(3).standard_normal((3, 16, 2))
     for start in (x, x[0]):
         one = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
-        with mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]):
+        with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
             several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
         assert np.array_equal(one.gram, several.gram)
         with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 2):
@@ -924,7 +925,7 @@ def test_results_stay_on_the_device(as_host_array):
         expected = simulate(chain, 3, burn_in=burn_in, **options)
         given = ByDLPack(np.zeros(expected.gram.shape))
         with (
-            mock.patch("bnmc.simulation.engine.gpu.devices.devices", return_value=[0, 0]),
+            mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]),
             mock.patch("bnmc.simulation.segment.TASK_SECONDS", 1e-12),
         ):
             run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
@@ -1152,8 +1153,10 @@ def test_pairs_that_are_divided_among_devices():
     selected, made = {}, {}
     make = GpuPairs.__init__
 
+    @contextlib.contextmanager
     def select(number):
         selected[threading.get_ident()] = number
+        yield
 
     def noted(self, chain, start, lag, first, last, *others, **named):
         make(self, chain, start, lag, first, last, *others, **named)
@@ -1161,7 +1164,7 @@ def test_pairs_that_are_divided_among_devices():
 
     with (
         mock.patch("bnmc.simulation.engine.gpu.pairs.devices", return_value=[4, 7]),
-        mock.patch.object(cuda, "select_device", select),
+        mock.patch.object(cuda, "gpus", {number: select(number) for number in (4, 7)}),
         mock.patch("bnmc.simulation.engine.gpu.pairs.MOST_OF_RANGE", 1),
         mock.patch.object(GpuPairs, "__init__", noted),
     ):

@@ -18,7 +18,7 @@ from small_stores import run
 
 import bnmc
 from bnmc.errors import ArgumentTypeError, StoreError, StoreMismatchError
-from bnmc.simulation import plan
+from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.observables import SoftRank
 from bnmc.simulation.store import layout, reading
@@ -41,10 +41,10 @@ def rewrite(path, change):
 
 PROGRAM = """
 import os, sys, numpy as np, bnmc
-from bnmc.simulation import plan, tiles
+from bnmc.simulation import run as simulating, tiles
 from bnmc.simulation.store import journal
 
-plan.grid_of = lambda chains, recorded, *rest: tiles.Grid(chains, recorded, 2, 5)
+simulating.grid_of = lambda run, *rest: tiles.Grid.of_slots(run.chains, run.recorded, 2, 5)
 
 class Sampler:
     signs = {-1.0, 1.0}
@@ -294,10 +294,10 @@ def test_another_store_at_the_path_is_refused(two):
 def test_the_journal_of_another_division_is_refused(path, monkeypatch):
     run(path)
 
-    def other_grid(chains, recorded, *rest):
-        return simulation_tiles.Grid(chains, recorded, 1, 7)
+    def other_grid(run, *rest):
+        return simulation_tiles.Grid.of_slots(run.chains, run.recorded, 1, 7)
 
-    monkeypatch.setattr(plan, "grid_of", other_grid)
+    monkeypatch.setattr(simulating, "grid_of", other_grid)
     other = path.with_name("other.zarr")
     run(other)
     shutil.copy(other / "progress" / "journal", path / "progress" / "journal")
@@ -418,7 +418,7 @@ def test_files_that_are_longer_than_memory_are_not_read(name, path):
     os.truncate(path / name, 2**42)
     if name in ("gram/c/0/0/0/0", "layer/c/0"):
         if name.startswith("gram"):
-            with pytest.raises(StoreError, match="longer than its values"):
+            with pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged"):
                 whole["gram"]
         np.testing.assert_array_equal(run(path).gram, expected)
         return
@@ -485,5 +485,5 @@ def test_a_chunk_that_is_damaged_is_noticed_by_every_reader(path):
     chunk.write_bytes(content)
     with pytest.raises(ValueError, match="checksum"):
         dataset["gram"].load()
-    with pytest.raises(StoreError, match="checksum"):
+    with pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged"):
         whole["gram"]

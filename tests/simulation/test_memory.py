@@ -8,6 +8,7 @@ import gc
 import re
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,8 @@ from bnmc._kernels.cpu import passes
 from bnmc._kernels.cpu.memory import tile_sums
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation import memory
-from bnmc.simulation.ensemble import ensemble_of
-from bnmc.simulation.recording import recording_of
-from bnmc.simulation.segment import Segment
+from bnmc.simulation.observables import as_observables
+from bnmc.simulation.runs import Recorded, Run, run_of
 
 
 def normals(*shape):
@@ -52,6 +52,14 @@ SHAPES = {
     "features": (Chain(50, 100), 1, {"initial": FirstLayer(normals(50_000, 100))}),
     "factors": (Chain(1000, 20, "linear", norm="none"), 20, {"chains": 200}),
 }  # fmt: skip
+
+
+def run_through(chain, depth, observables="gram", **options):
+    """Return a run as a value."""
+    options = {"chains": 2, "inputs": None, "sampler": "auto", "dtype": "float64", **options}
+    run = run_of(chain, "gaussian", rng=None, **options)
+    functions = as_observables(observables, options["inputs"] is not None)
+    return replace(run, observables=functions, recorded=Recorded(0, 1, depth))
 
 
 def needed(chain, depth, **options):
@@ -133,12 +141,9 @@ def test_the_message_names_what_would_fit(monkeypatch):
     ],
 )  # fmt: skip
 def test_the_state_has_the_bytes_of_its_arrays(chain, options):
-    """But for some bytes of a chain that not all states have."""
     arrays = simulate(chain, 1, chains=3, rng=0, **options).state.arrays
-    asked = {"inputs": None, "sampler": "auto", "dtype": "float64", **options}
-    ensemble = ensemble_of(chain, "gaussian", chains=3, rng=None, **asked)
     made = sum(array.nbytes for array in arrays.values())
-    assert made <= ensemble.state_bytes == 3 * ensemble.bytes_of_chain <= made + 3 * 10
+    assert made == 3 * run_through(chain, 1, **options).bytes_of_chain
 
 
 def test_a_run_that_nothing_makes_smaller_names_other_ways(monkeypatch):
@@ -174,16 +179,10 @@ def test_a_run_that_nobody_estimates_needs_some_megabytes(chain, sampler):
     """With 64 threads their buffers are most of it: 32 MB bound them all."""
     small = 0
     for chains in (1, 3, 10, 100):
-        ensemble = ensemble_of(
-            chain, "gaussian", chains=chains, inputs=None, rng=None, sampler=sampler,
-            dtype="float64",
-        )  # fmt: skip
         for depth in (0, 1, 10, 100, 1000, 10_000):
-            recording = recording_of(
-                ensemble, depth, observables=("gram", "eigenvalues"), every=1, burn_in=0,
-                reduce="chain", out=None,
-            )  # fmt: skip
-            request = memory.Request(recording, "gaussian", 64, None, stored=False)
+            names = ("gram", "eigenvalues")
+            run = run_through(chain, depth, names, chains=chains, sampler=sampler)
+            request = memory.Request(run, "gaussian", 64, reduce=frozenset({"chain"}))
             small += request.is_small
             assert not request.is_small or request.bytes() < 2**25
     assert chain.width > 64 or 0 < small < 24
@@ -210,13 +209,7 @@ def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
 @pytest.mark.parametrize("panel", [16, 60])
 def test_a_thread_that_takes_passes_has_the_bytes_of_its_arrays(groups, panel):
     chain = Chain(60, 4, "tanh", norm=f"group({groups})")
-    ensemble = ensemble_of(
-        chain, "gaussian", chains=2, inputs=None, rng=None, sampler="conditional", dtype="float64"
-    )
-    recording = recording_of(
-        ensemble, 2, observables="gram", every=1, burn_in=0, reduce=(), out=None
-    )
-    request = memory.Request(recording, "gaussian", 1, None, stored=False)
+    request = memory.Request(run_through(chain, 2, sampler="conditional"), "gaussian", 1)
     panels = -(-60 // panel)
     room = passes.room(60, 4, panels, groups, np.float64, keeps_rows=True)
     sums = 8 * panels * tile_sums(4)
@@ -239,24 +232,19 @@ def test_a_layer_more_is_estimated_as_the_frames_that_it_has(chain, path, spare,
     """
     monkeypatch.setattr(memory, "SCALE_TEMPORARIES", 0)  # they are no frames
     frames, chains = [], 5
-    made = Segment._frames
+    made = Run.frames
 
-    def noted(segment, layers):
-        frames.append(made(segment, layers))
+    def noted(run, layers):
+        frames.append(made(run, layers))
         return frames[-1]
 
-    monkeypatch.setattr(Segment, "_frames", noted)
+    monkeypatch.setattr(Run, "frames", noted)
     simulate(chain, 2, chains=chains, rng=0, threads=1, observables="scaled_gram")
     layers = sum(one.log_scale.shape[1] for one in frames)
     assert layers == 3
     found = sum(array.nbytes for one in frames for array in one)
-    ensemble = ensemble_of(
-        chain, "gaussian", chains=chains, inputs=None, rng=None, sampler="auto", dtype="float64"
-    )
-    assert ensemble.path == path
-    recording = recording_of(
-        ensemble, 2, observables="scaled_gram", every=1, burn_in=0, reduce=(), out=None
-    )
-    request = memory.Request(recording, "gaussian", 1, None, stored=False)
+    run = run_through(chain, 2, "scaled_gram", chains=chains)
+    assert run.path == path
+    request = memory.Request(run, "gaussian", 1)
     one, two = (request._of_chains(chains, 1, most, reduced=False) for most in (1, 2))
     assert found <= (two - one) * layers <= found + 8 * chains * layers * spare

@@ -1,5 +1,6 @@
 """Layers that are not plain on a GPU, in Numba's simulator: the CPU's trajectories to rounding."""
 
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -17,8 +18,8 @@ from bnmc.chain.compiled import sigma_of
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.gpu import samplers
 from bnmc.simulation.engine.gpu.passing import GpuPasses
-from bnmc.simulation.ensemble import ensemble_of
-from bnmc.simulation.execution import choose_backend
+from bnmc.simulation.runs import Recorded, run_of
+from bnmc.simulation.starting import choose_backend
 
 pytestmark = [
     pytest.mark.usefixtures("simulator"),
@@ -249,13 +250,14 @@ def test_the_bytes_of_a_chain_are_those_of_its_arrays(chain, source):
 def test_auto_takes_the_cpu_if_no_block_has_room(side, backend):
     chain = Chain.conv(100, 1, "relu", shape=(side, side))
     options = {"chains": 10**6, "inputs": None, "rng": None}
-    ensemble = ensemble_of(chain, "gaussian", sampler="auto", dtype="float32", **options)
+    run = run_of(chain, "gaussian", sampler="auto", dtype="float32", **options)
+    run = replace(run, recorded=Recorded(0, 1, 1000))
     with (
         mock.patch.object(device, "SIMULATED", False),
         mock.patch.object(device, "why_not", return_value=None),
         mock.patch("bnmc.simulation.engine.gpu.samplers.shared_memory", return_value=227 * 1024),
     ):
-        assert choose_backend("auto", ensemble, 1000, 1) == backend
+        assert choose_backend("auto", run, 1) == backend
 
 
 @IN_THREADS

@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bnmc import Chain, simulate
-from bnmc.simulation import plan, segment
+from bnmc.simulation import run as simulating
+from bnmc.simulation import segment
 from bnmc.simulation.engine import choice
 from bnmc.simulation.engine.choice import choose_sampler
 
@@ -89,7 +90,10 @@ def chunks(task_seconds, share):
     forced = {"TASK_SECONDS": task_seconds}
     if share:
         forced["SHARED_LAYER_SECONDS"] = 0.0
-    with mock.patch.multiple(segment, **forced), mock.patch.object(plan, "BRIEF_SECONDS", 0.0):
+    with (
+        mock.patch.multiple(segment, **forced),
+        mock.patch.object(simulating, "BRIEF_SECONDS", 0.0),
+    ):
         yield
 
 

@@ -14,7 +14,8 @@ from scipy import special, stats
 
 from bnmc import Activation, Chain, FirstLayer, Observable, simulate
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
-from bnmc.simulation import plan, segment
+from bnmc.simulation import run as simulating
+from bnmc.simulation import segment, starting
 
 SLOPE = 0.01
 
@@ -384,7 +385,7 @@ def test_all_bits_of_the_key_matter():
     keys = [0, 1, 1 << 31, 1 << 32, 1 << 63]
     runs = []
     for key in keys:
-        with mock.patch.object(plan, "draw_key", return_value=key):
+        with mock.patch.object(starting, "draw_key", return_value=key):
             runs.append(simulate(PLAIN, 1, rng=0).gram)
     for one, other in itertools.combinations(runs, 2):
         assert not np.array_equal(one, other)
@@ -566,3 +567,10 @@ def test_a_small_run_whose_kernels_are_compiled_starts_no_thread(monkeypatch):
     kinds.clear()
     simulate(chain, 3, rng=0, observables={"corner": lambda g: g[0, 0]})
     assert kinds
+
+
+def test_ten_chains_are_named_and_more_are_counted():
+    ten = "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert simulating._list((3,)) == "3"
+    assert simulating._list(tuple(range(10))) == ten
+    assert simulating._list(tuple(range(11))) == f"{ten} and 1 more"

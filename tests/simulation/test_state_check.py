@@ -13,12 +13,12 @@ from slow_cases import some
 
 import bnmc
 from bnmc._kernels.scalar.codes import MOST_LAYERS
+from bnmc._support.archives import packed, unpacked
 from bnmc.errors import ArgumentError
 from bnmc.simulation import state_check
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.state_check import require_sound
-from bnmc.simulation.store import store
 
 RELU = bnmc.Chain(30, 4, "relu")
 #: Runs of all samplers and arrays of states.
@@ -170,7 +170,7 @@ def tampered(path, change):
 
 def arrays_with(change):
     def changed(content):
-        return store._packed(change(store._unpacked(content)))
+        return packed(change(unpacked(content)))
 
     return changed
 

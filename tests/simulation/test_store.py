@@ -27,7 +27,8 @@ from bnmc.errors import (
     StoreInUseError,
     StoreMismatchError,
 )
-from bnmc.simulation import memory, plan
+from bnmc.simulation import memory
+from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.store import journal, layout, reading, store
 
@@ -147,7 +148,7 @@ def test_without_a_seed_the_store_has_it(path):
 
 def test_a_limit_of_time_returns_what_is_finished(path):
     expected = run()
-    with mock.patch.object(plan, "Stop", return_value=StopAfter(4)):
+    with mock.patch.object(simulating, "Stop", return_value=StopAfter(9)):
         partial = run(store=path, timeout=1.0, threads=1)
     assert not partial.complete
     assert 0 < len(partial.layers) < len(expected.layers)
@@ -380,8 +381,8 @@ def test_metadata_that_make_no_sense(content, path):
 
 SCRIPT = """
 import sys, bnmc
-from bnmc.simulation import plan
-plan.STORED_TILE_SECONDS = 0.05
+from bnmc.simulation import run as simulating
+simulating.STORED_TILE_SECONDS = 0.05
 def report(done, total):
     print(done, flush=True)
 bnmc.simulate(

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.files import read_npy
 from bnmc._support.machine import available_memory
+from bnmc.errors import ResultTooLargeError
 
 #: The entry of the archive with the digest of all others.
 _DIGEST = "digest"
@@ -25,6 +27,45 @@ class TooLarge(ValueError):
     """The arrays of an archive do not fit in memory."""
 
 
+def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return arrays as an archive in NumPy's format ``npz``."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an archive.
+
+    Raises
+    ------
+    Damaged
+        If the bytes are no archive that `packed` returned: the arrays are not compressed, so they
+        are not larger than it.
+    TooLarge
+        If the arrays do not fit in memory.
+    """
+    arrays = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > available_memory():
+                raise TooLarge(f"its arrays have {size} bytes, more than the available memory")
+            if size > len(content):
+                raise Damaged("it is compressed")
+            for entry in archive.infolist():
+                with archive.open(entry) as file:
+                    name = entry.filename.removesuffix(".npy")
+                    arrays[name] = read_npy(name, file, entry.file_size)
+    except (Damaged, TooLarge):
+        raise
+    except ResultTooLargeError as error:
+        raise TooLarge(str(error)) from error
+    except Exception as error:  # a damaged archive raises many errors
+        raise Damaged(str(error)) from error
+    return arrays
+
+
 def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return arrays as an archive in NumPy's format ``npz``, with their digest.
 
@@ -35,10 +76,7 @@ def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     >>> arrays_of(archived({"x": np.arange(3)}))
     {'x': array([0, 1, 2])}
     """
-    named = {**arrays, _DIGEST: np.frombuffer(_digest_of_arrays(arrays), np.uint8)}
-    file = io.BytesIO()
-    np.savez(file, **named)  # type: ignore[arg-type]
-    return file.getvalue()
+    return packed({**arrays, _DIGEST: np.frombuffer(_digest_of_arrays(arrays), np.uint8)})
 
 
 def arrays_of(content: bytes) -> dict[str, NDArray[Any]]:
@@ -51,20 +89,9 @@ def arrays_of(content: bytes) -> dict[str, NDArray[Any]]:
     TooLarge
         If the arrays do not fit in memory.
     """
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > available_memory():
-            raise TooLarge(f"its arrays have {size} bytes, more than the available memory")
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-        digest = arrays.pop(_DIGEST)
-        sound = digest.tobytes() == _digest_of_arrays(arrays)
-    except TooLarge:
-        raise
-    except Exception as error:  # a damaged archive raises many errors
-        raise Damaged(str(error)) from error
-    if not sound:
+    arrays = unpacked(content)
+    digest = arrays.pop(_DIGEST, None)
+    if digest is None or digest.tobytes() != _digest_of_arrays(arrays):
         raise Damaged("another digest")
     return arrays
 

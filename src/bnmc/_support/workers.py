@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from bnmc._support.arguments import integer
 from bnmc._support.interruption import abandon
 from bnmc._support.machine import available_processors
 from bnmc.errors import ArgumentTypeError, WorkersLostError
-
-T = TypeVar("T")
 
 #: The largest number of losses of a task while no other task finishes.
 MOST_LOSSES = 5
@@ -64,48 +62,6 @@ def thread_count(threads: int | None) -> int:
     return available_processors() if threads is None else integer("threads", threads, low=1)
 
 
-def run_tasks(
-    function: Callable[..., T],
-    tasks: Sequence[tuple[Any, ...]],
-    executor: futures.Executor | None,
-    workers: int,
-    report: Callable[[int, int], None],
-) -> list[T]:
-    """Call a function with each tuple of arguments, on an executor or in threads.
-
-    Parameters
-    ----------
-    function : callable
-    tasks : sequence of tuple
-        Arguments of each call.
-    executor : Executor or None
-        Executor that runs the calls; None for threads of this process.
-    workers : int
-        Number of threads, if there is no executor.
-    report : callable
-        Function of (done, total), called as calls finish.
-
-    Returns
-    -------
-    list
-        Results in the order of the tasks.
-
-    Raises
-    ------
-    Exception
-        The error of the first task, in their order, among the finished ones. Calls that have not
-        begun are cancelled, also after Ctrl-C.
-    """
-    results: dict[int, T] = {}
-    with Workers(executor, min(workers, len(tasks))) as pool:
-        for number, task in enumerate(tasks):
-            pool.submit(number, function, *task)
-        while len(results) < len(tasks):
-            results.update(pool.finished())
-            report(len(results), len(tasks))
-    return [results[number] for number in range(len(tasks))]
-
-
 class Workers:
     """A context that runs numbered tasks on an executor, and yields results as they finish.
 
@@ -125,13 +81,26 @@ class Workers:
 
     def __init__(self, executor: futures.Executor | None, threads: int) -> None:
         self._given = executor
-        is_own = executor is None
-        self._executor = futures.ThreadPoolExecutor(max(1, threads), "bnmc") if is_own else executor
-        self._is_own = is_own
+        self._executor = executor
+        self._threads = max(1, threads)
+        #: Whether this object shuts the executor down.
+        self._is_own = executor is None
         self._tasks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self._futures: dict[futures.Future[Any], int] = {}
         #: Losses of each task since the last task finished.
         self._losses: Counter[int] = Counter()
+
+    @property
+    def are_threads(self) -> bool:
+        """Whether the workers are threads of this process that nobody else uses."""
+        return self._given is None
+
+    @property
+    def executor(self) -> futures.Executor:
+        """The executor; threads of this process start when they are first needed."""
+        if self._executor is None:
+            self._executor = futures.ThreadPoolExecutor(self._threads, "bnmc")
+        return self._executor
 
     @property
     def shares_memory(self) -> bool:
@@ -141,6 +110,8 @@ class Workers:
     @property
     def count(self) -> int:
         """Number of workers, or the largest number if it varies."""
+        if self.are_threads:
+            return self._threads
         executor: Any = self._executor
         # Attributes of the executors of the standard library, of mpi4py, and of Dask.
         count = getattr(executor, "_max_workers", None) or getattr(executor, "num_workers", None)
@@ -170,13 +141,19 @@ class Workers:
         self._tasks[number] = (function, arguments)
         self._send(number)
 
-    def finished(self, timeout: float = 0.5) -> Iterator[tuple[int, Any]]:
+    def finished(
+        self, timeout: float = 0.5, *, together: bool = False
+    ) -> Iterator[tuple[int, Any]]:
         """Wait for results, at most `timeout` seconds; yield their numbers and results in order.
 
-        The error of the first failed task is raised.
+        The error of the first failed task is raised.  With `together`, nothing is yielded or raised
+        before all tasks have ended.
         """
+        when = futures.ALL_COMPLETED if together else futures.FIRST_COMPLETED
         # Without a timeout, Ctrl-C would not interrupt the main thread.
-        done, _ = futures.wait(self._futures, timeout=timeout, return_when=futures.FIRST_COMPLETED)
+        done, busy = futures.wait(self._futures, timeout=timeout, return_when=when)
+        if together and busy:
+            return
         for future in sorted(done, key=self._futures.__getitem__):
             number = self._futures.pop(future)
             try:
@@ -199,15 +176,14 @@ class Workers:
 
     def _send(self, number: int) -> None:
         function, arguments = self._tasks[number]
-        assert self._executor is not None
         # Dask deduplicates equal calls, also those that failed; a unique id forces a new run.
         call: tuple[Any, ...] = (function, *arguments)
         if not self.shares_memory:
             call = (_called, uuid.uuid4().hex, sendable("executor", self._given, call))
         try:
-            future = self._executor.submit(*call)
+            future = self.executor.submit(*call)
         except futures.BrokenExecutor as error:
-            self._executor = _another(self._executor, error)
+            self._executor = _another(self.executor, error)
             self._is_own = True
             future = self._executor.submit(*call)
         self._futures[future] = number

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._support.kept_folder import KeptFolder, as_folder
 from bnmc._support.version import __version__
 from bnmc.chain.activations import Activation
 from bnmc.experiments.part_files import packed, unpacked
+from bnmc.simulation.store.parts import PartStore, as_folder
 
 __all__ = ["KeptParts", "opened"]
 
@@ -66,14 +66,14 @@ def opened(
     return KeptParts(folder, wanted)
 
 
-class KeptParts(KeptFolder):
+class KeptParts(PartStore):
     """A folder with one file for each finished part; see `part_files.py`.
 
     Parameters
     ----------
     folder : Path
         Made if it does not exist.
-    identity : mapping of str to str
+    facts : mapping of str to str
         Everything that the parts depend on.
 
     Raises
@@ -82,8 +82,8 @@ class KeptParts(KeptFolder):
         As for `opened`.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
-        super().__init__(folder, _HEADER, identity, "an earlier run of the experiment")
+    def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
+        super().__init__(folder, _HEADER, facts, "an earlier run of the experiment")
 
     def get(self, number: int, activations: Iterable[Activation] = ()) -> Any:
         """Return a finished part, or None if its file is missing or damaged.
@@ -106,4 +106,4 @@ class KeptParts(KeptFolder):
 
     def put(self, number: int, part: Any) -> None:
         """Write a finished part.  Its file appears complete or not at all."""
-        self.write(number, packed(part, self.identity_of(number)))
+        self.write(number, packed(part, self.facts_of(number)))

@@ -21,7 +21,7 @@ from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentTypeError
-from bnmc.experiments.kept import opened
+from bnmc.experiments.kept import KeptParts, opened
 
 __all__ = ["Call", "Parts", "Sources", "Store", "chosen"]
 
@@ -159,7 +159,8 @@ class Parts:
     ) -> None:
         import_extra("xarray", "xarray")
         self._sources = sources
-        self._kept = opened(store, label, full, sources.seed, further)
+        self._stored = store, label, full, sources.seed, further
+        self._kept: KeptParts | None = None
         self._reporter = Reporter(as_progress(progress), label, "%")
         self._ends = np.concatenate([[0.0], np.cumsum(costs) / sum(costs)])
         self._part = -1
@@ -167,6 +168,7 @@ class Parts:
         self._runs = 0
 
     def __enter__(self) -> Parts:
+        self._kept = opened(*self._stored)
         self._report = self._reporter.__enter__()
         return self
 
@@ -176,6 +178,10 @@ class Parts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._kept is not None:
+            with self._kept as kept:
+                if error is None:
+                    kept.finish()
         if error is None:
             self._tell(1.0)
         self._reporter.__exit__(kind, error, trace)

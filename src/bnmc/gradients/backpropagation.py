@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-import time
-from collections.abc import Iterable
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -19,10 +17,11 @@ from bnmc._kernels.cpu.backward_rows import bytes_of_rows
 from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, draw_key, integer, precision, real
-from bnmc._support.kept_folder import as_folder
+from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.tasks import Calls, is_finished
 from bnmc._support.workers import Workers, as_executor, ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.slopes import require_derivative
@@ -41,9 +40,10 @@ from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
 from bnmc.gradients.result import Backpropagation
 from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
-from bnmc.simulation.ensemble import ensemble_of
-from bnmc.simulation.job import Recorded
+from bnmc.simulation.runs import Recorded, run_of
+from bnmc.simulation.store.parts import as_folder
 
 __all__ = ["backpropagate"]
 
@@ -155,8 +155,7 @@ def backpropagate(
         Folder for finished parts of the chains.  If a run is interrupted in any way, the same call
         continues it and returns the same bits; if the store is complete, the call returns the run.
         If `rng` is omitted, the key is that of an existing store.  The results are in memory in any
-        case.  The store compares your own functions by code and state.  Two runs may write one
-        store at the same time, as they write the same bits.
+        case.  The store compares your own functions by code and state.
     timeout : float, optional
         Seconds, > 0, after which the run returns the first chains, up to the first one that is not
         finished: ``run.complete`` is False.
@@ -184,8 +183,10 @@ def backpropagate(
         On Ctrl-C; `partial` has the finished chains up to the first that is not finished.
     StoreMismatchError
         If the store holds another run; the message names the difference.
-    StoreError
-        If the store cannot be read or written.
+    StoreInUseError
+        If another run is writing the store.
+    StoreLockError, StoreError
+        If the file system has no locks, or the store cannot be read or written.
 
     Notes
     -----
@@ -240,46 +241,46 @@ def backpropagate(
     workers = available_processors() if threads is None else integer("threads", threads, low=1)
     pool, report_to = as_executor(executor), as_progress(progress)
     folder = as_folder(store)
-    limit = math.inf if timeout is None else real("timeout", timeout, above=0.0)
+    limit = None if timeout is None else real("timeout", timeout, above=0.0)
     recorded_functions = as_gradient_observables(observables)
-    ensemble = ensemble_of(
+    run = run_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
     )
-    if ensemble.state is not None:
+    if isinstance(initial, State):
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
-    direction = direction_of(loss, labels, classes, chain, ensemble.chains, ensemble.inputs)
+    direction = direction_of(loss, labels, classes, chain, run.chains, run.inputs)
     # Slots are layers 1 + k * every; the last layer is always one.
     recorded = Recorded(min(step, depth), step, depth)
-    columns = chain.batch * (ensemble.inputs or 1)
+    columns = chain.batch * (run.inputs or 1)
     # Chains on a GPU have no other sampler.
     of_gpu = on_gpu and sampler == "auto"
     kind = _kind_of_task(chain, columns, "conditional" if of_gpu else sampler)
     if on_gpu:
         kind, workers = _gpu_task(kind, chain, pool), 1
     task = kind(
-        chain, depth, ensemble.inputs, precision(dtype), 0, direction, recorded_functions, recorded
+        chain, depth, run.inputs, precision(dtype), 0, direction, recorded_functions, recorded
     )
-    _require_memory(task, ensemble.chains, workers)
+    _require_memory(task, run.chains, workers)
     chain.activation.check()
     require_derivative(chain.activation)
     task.require_device()
-    start = prepare(chain, initial, ensemble.chains, ensemble.inputs)
+    start = prepare(chain, initial, run.chains, run.inputs)
     stored_key = kept_key(folder) if folder is not None and rng is None else None
     task = replace(task, key=draw_key(rng) if stored_key is None else stored_key)
-    size = _chains_of_part(task, ensemble.chains, workers if pool is None else None)
+    size = _chains_of_part(task, run.chains, workers if pool is None else None)
     kept = None
     if folder is not None:
-        kept = KeptChains(folder, task, start, ensemble.chains, size)
+        kept = KeptChains(folder, task, start, run.chains, size)
         size = kept.size
-    pieces = ranges(ensemble.chains, size)
+    pieces = ranges(run.chains, size)
     parts = _run(task, start, pieces, pool, workers, limit, report_to, kept)
     if not parts:
         raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
-    return _joined(task, parts, ensemble.chains)
+    return _joined(task, parts, run.chains)
 
 
 def _kind_of_task(chain: Chain, columns: int, sampler: str) -> type[Task]:
-    """Return the class of tasks for a sampler that `ensemble_of` has checked."""
+    """Return the class of tasks for a sampler that `run_of` has checked."""
     for_kernels = chain.is_row_by_row and chain.covariance.is_identity
     if sampler == "auto" and chain.convolution is not None and columns > chain.width:
         # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows
@@ -359,81 +360,35 @@ def _run(
     pieces: list[tuple[int, int]],
     pool: Executor | None,
     workers: int,
-    limit: float,
+    limit: float | None,
     progress: bool | Progress,
     kept: KeptChains | None,
 ) -> list[Part]:
-    """Run parts for at most `limit` seconds; return those up to the first that is not finished.
+    """Make parts for at most `limit` seconds; return those up to the first that is not finished.
 
     Ctrl-C raises with these.  All finished parts are kept.
     """
-    found = _Found(kept, len(pieces))
-    end = time.monotonic() + limit
     chains = pieces[-1][1]
-    stop = Event() if pool is None else None
-    try:
-        with (
-            Reporter(progress, "backpropagate", "chains") as report,
-            Workers(pool, min(workers, max(1, len(found.missing)))) as at_work,
-        ):
-            for number in found.missing:
-                first, last = pieces[number]
-                at_work.submit(number, task, start.part(first, last), first, last, stop)
-            try:
-                if found.chains:
-                    report(found.chains, chains)
-                while found.missing and (left := end - time.monotonic()) > 0.0:
-                    found.add(at_work.finished(min(0.5, left)))
-                    report(found.chains, chains)
-            except KeyboardInterrupt:
-                found.add(at_work.finished(0.0))
-                raise
-            if stop is not None:
-                # On exit the workers are waited for.
-                stop.set()
-    except KeyboardInterrupt:
-        if stop is not None:
-            stop.set()
-        unbroken = found.unbroken()
-        raise Interrupted(_joined(task, unbroken, chains) if unbroken else None) from None
-    return found.unbroken()
-
-
-class _Found:
-    """The finished parts by number: those of the store and of this run.  New parts are stored."""
-
-    def __init__(self, kept: KeptChains | None, count: int) -> None:
-        self._kept, self._count = kept, count
-        self._done: dict[int, Part] = {}
-        if kept is not None:
-            found = ((number, kept.get(number)) for number in range(count))
-            self._done.update((number, part) for number, part in found if part is not None)
-        self._written = set(self._done)
-
-    @property
-    def missing(self) -> list[int]:
-        """Numbers of the parts that are not finished."""
-        return [number for number in range(self._count) if number not in self._done]
-
-    @property
-    def chains(self) -> int:
-        """Number of finished chains."""
-        return sum(len(part.log_norms) for part in self._done.values())
-
-    def add(self, finished: Iterable[tuple[int, Part | None]]) -> None:
-        """Add parts, and write to the store what is not there yet."""
-        # A part that ended early is None.
-        self._done.update((number, part) for number, part in finished if part is not None)
-        if self._kept is None:
-            return
-        for number in [one for one in self._done if one not in self._written]:
-            self._kept.put(number, self._done[number])
-            self._written.add(number)
-
-    def unbroken(self) -> list[Part]:
-        """Return the finished parts up to the first that is not finished."""
-        numbers = itertools.takewhile(self._done.__contains__, range(self._count))
-        return [self._done[number] for number in numbers]
+    # Workers of an executor are not told to stop.
+    ended = Event() if pool is None else None
+    calls = Calls(
+        task,
+        [(start.part(first, last), first, last, ended) for first, last in pieces],
+        [last - first for first, last in pieces],
+        kept,
+    )
+    with (
+        kept or nullcontext(),
+        Reporter(progress, "backpropagate", "chains") as report,
+        Workers(pool, min(workers, len(pieces))) as at_work,
+    ):
+        is_whole = is_finished(calls, at_work, Stop(limit), report)
+        if ended is not None:
+            ended.set()  # on exit the workers are waited for
+        parts = [part for part in calls.results if part is not None]
+        if not is_whole:
+            raise Interrupted(_joined(task, parts, chains) if parts else None)
+    return parts
 
 
 def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:

@@ -1,8 +1,6 @@
 """Finished parts of a backward pass, kept in a folder, so that an interrupted run can continue.
 
-The folder has a header, which identifies the run, and one archive of arrays per finished part.  The
-bits of a chain depend on nothing but the run, so two processes that write one folder at the same
-time write the same bits, and each file appears complete or not at all: no lock is needed.
+The folder has a header, which identifies the run, and one archive of arrays per finished part.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
 from bnmc._support.archives import Damaged, archived, arrays_of
-from bnmc._support.kept_folder import KeptFolder, header_of
 from bnmc._support.machine import blas_kernel
 from bnmc._support.text import loads
 from bnmc._support.version import __version__
@@ -25,8 +22,7 @@ from bnmc.errors import StoreError
 from bnmc.gradients.drawn import NetworkTask
 from bnmc.gradients.parts import Part, Task
 from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
-
-__all__ = ["KeptChains", "kept_key"]
+from bnmc.simulation.store.parts import PartStore, header_of
 
 #: File that identifies the run.
 HEADER = "gradients.json"
@@ -51,7 +47,7 @@ def kept_key(folder: Path) -> int | None:
         raise StoreError(str(folder), f"{HEADER} is damaged") from None
 
 
-class KeptChains(KeptFolder):
+class KeptChains(PartStore):
     """The folder of a run.
 
     Parameters
@@ -78,6 +74,8 @@ class KeptChains(KeptFolder):
         If a function of the run cannot be compared with that of another process.
     StoreMismatchError
         If it holds another run; the error names a difference.
+    StoreInUseError, StoreLockError
+        If another process writes it, or the file system has no locks.
     StoreError
         If it cannot be read or written.
     """
@@ -85,13 +83,14 @@ class KeptChains(KeptFolder):
     def __init__(
         self, folder: Path, task: Task, start: Covariance | Representation, chains: int, size: int
     ) -> None:
-        identity = _identity(task, start, chains)
+        facts = _facts(task, start, chains)
         earlier = "an earlier call of backpropagate"
-        super().__init__(folder, HEADER, identity, earlier, {"part": str(size)})
+        super().__init__(folder, HEADER, facts, earlier, {"part": str(size)})
         self._task, self._chains = task, chains
         stored = self.stored.get("part", "")
         self.size = int(stored) if stored.isdecimal() else 0
         if not 1 <= self.size <= chains:
+            self.opened.close()
             raise StoreError(str(folder), f"{HEADER} is damaged")
 
     def get(self, number: int) -> Part | None:
@@ -118,9 +117,9 @@ class KeptChains(KeptFolder):
         StoreError
             If it cannot be written.
         """
-        identity = json.dumps(self.identity_of(number)).encode()
+        facts = json.dumps(self.facts_of(number)).encode()
         arrays: dict[str, NDArray[Any]] = {
-            "identity": np.frombuffer(identity, np.uint8),
+            "facts": np.frombuffer(facts, np.uint8),
             "log_norms": part.log_norms,
             "log_scale": part.log_scale,
             "widened": np.asarray(part.widened, np.int64),
@@ -146,15 +145,15 @@ class KeptChains(KeptFolder):
 
 
 def _unpacked(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return the arrays of a file, and the identity in it."""
+    """Return the arrays of a file, and the facts in it."""
     arrays = arrays_of(content)
     try:
-        return arrays, dict(loads(arrays.pop("identity").tobytes()))
+        return arrays, dict(loads(arrays.pop("facts").tobytes()))
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(str(error)) from error
 
 
-def _identity(task: Task, start: Covariance | Representation, chains: int) -> dict[str, str]:
+def _facts(task: Task, start: Covariance | Representation, chains: int) -> dict[str, str]:
     """Return everything that determines the values of a run."""
     chain = task.chain
     facts = {

@@ -21,7 +21,7 @@ from bnmc.gradients.forward import Forward, Stretch
 from bnmc.gradients.observables import GradientObservable, GradientView, in_units
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
-from bnmc.simulation.job import Recorded
+from bnmc.simulation.runs import Recorded
 
 #: Bytes that the matrices of a stretch of layers, or its representations, may take.
 STRETCH_BYTES = 1 << 24

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import choice, draw_key, finite_array, integer
 from bnmc._support.array_arguments import require_memory
+from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors, one_blas_thread
 from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.tasks import Calls, is_finished
 from bnmc._support.workers import Workers, ranges
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.slopes import require_derivative
@@ -22,7 +23,7 @@ from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import Network, first_rows
 from bnmc.gradients.products import DrawnWeights, UnseenWeights, Weights
-from bnmc.simulation.ensemble import ensemble_of
+from bnmc.simulation.runs import run_of
 
 __all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]
 
@@ -266,10 +267,10 @@ def tangent_kernel(
     if sampler == "conditional" and not chain.is_gaussian:
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
     report_to = as_progress(progress)
-    ensemble = ensemble_of(
+    run = run_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype="float64"
     )
-    job = _Job(chain, depth, ensemble.inputs, probes, sampler, 0)
+    job = _Job(chain, depth, run.inputs, probes, sampler, 0)
     size = job.bytes_of_network()
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
@@ -277,7 +278,7 @@ def tangent_kernel(
     require_memory("depth, batch", needed, hint)
     chain.activation.check()
     require_derivative(chain.activation)
-    start = prepare(chain, initial, chains, ensemble.inputs)
+    start = prepare(chain, initial, chains, run.inputs)
     job = replace(job, key=draw_key(rng))
     return _run(job, start, ranges(chains, together), workers, report_to)
 
@@ -290,22 +291,18 @@ def _run(
     progress: bool | Progress,
 ) -> TangentKernel:
     """Compute networks piece by piece; Ctrl-C raises with those up to the first unfinished one."""
-    done: dict[int, Float64Array] = {}
-    chains = pieces[-1][1]
-    try:
-        with (
-            Reporter(progress, "tangent_kernel", "chains") as report,
-            Workers(None, min(workers, len(pieces))) as at_work,
-        ):
-            for number, (first, last) in enumerate(pieces):
-                at_work.submit(number, job, start.part(first, last), first, last)
-            while len(done) < len(pieces):
-                done.update(at_work.finished())
-                report(sum(len(kernels) for kernels in done.values()), chains)
-    except KeyboardInterrupt:
-        unbroken = [done[at] for at in itertools.takewhile(done.__contains__, itertools.count())]
-        raise Interrupted(job.result(unbroken) if unbroken else None) from None
-    return job.result([done[number] for number in range(len(pieces))])
+    calls = Calls(
+        job,
+        [(start.part(first, last), first, last) for first, last in pieces],
+        [last - first for first, last in pieces],
+    )
+    with (
+        Reporter(progress, "tangent_kernel", "chains") as report,
+        Workers(None, min(workers, len(pieces))) as at_work,
+    ):
+        if not is_finished(calls, at_work, Stop(None), report):
+            raise Interrupted(job.result(calls.results) if calls.results else None)
+    return job.result(calls.results)
 
 
 def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:

@@ -22,7 +22,8 @@ from bnmc._support.arguments import choice, draw_key, integer
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.workers import as_executor, ranges, run_tasks
+from bnmc._support.tasks import run_tasks
+from bnmc._support.workers import as_executor, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, Representation, prepare

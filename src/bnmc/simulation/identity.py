@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bnmc._support.version import versions
@@ -17,10 +16,8 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentTypeError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.job import Job
+from bnmc.simulation.runs import Run
 from bnmc.simulation.tiles import Origin
-
-__all__ = ["Identity", "argument_digest", "chain_facts", "identity_of", "start_digest"]
 
 #: Facts about a run that its `Trajectory.attributes` contain.
 _FROM_ATTRIBUTES = (
@@ -28,60 +25,40 @@ _FROM_ATTRIBUTES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What determines the values of a run.
-
-    Attributes
-    ----------
-    facts : dict of str to str
-        Each fact by its name: versions, kind of processor, chain, key, …  Functions and arrays
-        enter by digests.
-    """
-
-    facts: dict[str, str]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all facts."""
-        return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()
+def digest_of_facts(facts: Mapping[str, str]) -> str:
+    """Return the SHA-256 of facts."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def identity_of(job: Job, start: Origin, attributes: Mapping[str, Any]) -> Identity:
-    """Return the identity of a run.
+def run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return everything that determines the values of a run, each fact by its name.
+
+    Functions and arrays enter by digests.
 
     Parameters
     ----------
-    job : Job
+    run : Run
     start : Covariance, Representation or State
     attributes : mapping
         `Trajectory.attributes` of the run.
-
-    Returns
-    -------
-    Identity
 
     Raises
     ------
     ArgumentTypeError
         If a function of the user refers to something that other processes cannot compare.
     """
-    chain, recorded = job.chain, job.recorded
-    first = start.layer if isinstance(start, State) else 0
     facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
-    facts |= chain_facts(chain)
-    facts |= {
+    return facts | chain_facts(run.chain) | {
         "start": start_digest(start),
-        "first_layer": str(first),
-        "depth": str(recorded.last - first),
-        "burn_in": str(recorded.first - first),
-        "every": str(recorded.every),
+        "first_layer": str(run.start_layer),
+        "depth": str(run.depth),
+        "burn_in": str(run.recorded.first - run.start_layer),
+        "every": str(run.recorded.every),
         "observables": ", ".join(
-            f"{one.name} ({argument_digest('observables', one, one.content)[:32]})"
-            for one in job.observables
+            f"{each.name} ({argument_digest('observables', each, each.content)[:32]})"
+            for each in run.observables
         ),
-    }
-    return Identity(facts)
+    }  # fmt: skip
 
 
 def chain_facts(chain: Chain) -> dict[str, str]:

@@ -20,10 +20,10 @@ from bnmc._support.machine import available_memory
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ResultTooLargeError
-from bnmc.simulation.engine.choice import SAMPLERS
+from bnmc.simulation.engine.state import State
 from bnmc.simulation.observables import Observable
-from bnmc.simulation.recording import Recording
-from bnmc.simulation.segment import layers_of_block
+from bnmc.simulation.runs import Run
+from bnmc.simulation.segment import layers_of_step
 from bnmc.simulation.tiles import grid_of
 
 __all__ = ["Request", "require_memory"]
@@ -63,7 +63,7 @@ class Request:
 
     Attributes
     ----------
-    recording : Recording
+    run : Run
     initial : object
         As `simulate` takes it.
     threads : int
@@ -71,29 +71,35 @@ class Request:
         Seconds of a tile, if the run is divided into tiles, for an executor or a store.
     stored : bool
         Whether values go to a store.
+    reduce : frozenset of {"chain", "layer"}
+        Axes over which moments replace values.
+    out : object
+        As `simulate` takes it; checked later.
     """
 
-    recording: Recording
+    run: Run
     initial: Any
     threads: int
-    tile_seconds: float | None
-    stored: bool
+    tile_seconds: float | None = None
+    stored: bool = False
+    reduce: frozenset[str] = frozenset()
+    out: Any = None
 
     @property
     def is_small(self) -> bool:
         """Whether the run has few numbers, apart from buffers of threads: it needs some MB."""
-        ensemble, recording = self.recording.ensemble, self.recording
-        if ensemble.state is None and not isinstance(self.initial, str):
+        run = self.run
+        if not isinstance(self.initial, State) and not isinstance(self.initial, str):
             return False  # an array, of any shape
-        rows = ensemble.columns + (ensemble.chain.width if ensemble.path == "weights" else 0)
-        values = recording.recorded.count * (recording.per_value + ensemble.columns**2)
-        return ensemble.chains * (ensemble.chain.fan_in * rows + values) < FEW_NUMBERS
+        rows = run.columns + (run.chain.width if run.path == "weights" else 0)
+        values = run.recorded.count * (run.numbers + run.columns**2)
+        return run.chains * (run.chain.fan_in * rows + values) < FEW_NUMBERS
 
     def bytes(self) -> int:
         """Return the estimated peak in bytes."""
         starting, kept = self._start()
         during = self._in_process() if self.tile_seconds is None else self._tiles(self.tile_seconds)
-        if kept > 8 * self.recording.ensemble.columns**2:
+        if kept > 8 * self.run.columns**2:
             during = max(during, self._copying())
         values, joining = self._values()
         return SMALL + max(starting, kept + values + during, kept + self._state() + joining)
@@ -102,135 +108,130 @@ class Request:
 
     def _start(self) -> tuple[int, int]:
         """Return the bytes at the peak of the preparation of layer 0, and those that stay."""
-        ensemble = self.recording.ensemble
-        matrix = 8 * ensemble.columns**2
-        if ensemble.state is not None:
+        run = self.run
+        matrix = 8 * run.columns**2
+        if isinstance(self.initial, State):
             return 0, 0
         if isinstance(self.initial, FirstLayer):
-            copied = 0 if ensemble.inputs is None else self.initial.x.nbytes
+            copied = 0 if run.inputs is None else self.initial.x.nbytes
             # The kernel that sums the Gram matrix takes the features as columns, in whole blocks.
-            rows = 8 * ensemble.columns * memory.stride(self.initial.x.shape[-2])
+            rows = 8 * run.columns * memory.stride(self.initial.x.shape[-2])
             return 2 * matrix + copied + rows, matrix
         if isinstance(self.initial, str):
             return 3 * matrix, matrix
         shape = shape_of(self.initial)
-        axes = 2 if ensemble.inputs is None else 3
-        own = ensemble.chains if len(shape) > axes else 1
-        rows = 8 * own * ensemble.chain.width * ensemble.columns
-        norm = ensemble.chain.normalization
-        copies = 2.4 if ensemble.inputs is None else 3.1
+        axes = 2 if run.inputs is None else 3
+        own = run.chains if len(shape) > axes else 1
+        rows = 8 * own * run.chain.width * run.columns
+        norm = run.chain.normalization
+        copies = 2.4 if run.inputs is None else 3.1
         if not norm.acts_on_rows or getattr(self.initial, "dtype", None) != np.float64:
             copies = 3.4
-        if not ensemble.chain.is_row_by_row:
+        if not run.chain.is_row_by_row:
             copies = 4.4
         return int(copies * rows), 2 * rows
 
     def _copying(self) -> int:
         """Return the bytes of the state while threads copy given rows into it."""
-        ensemble = self.recording.ensemble
-        rows = 8 * ensemble.columns * memory.stride(ensemble.chain.width)
-        busy = min(self.threads, ensemble.chains)
+        run = self.run
+        rows = 8 * run.columns * memory.stride(run.chain.width)
+        busy = min(self.threads, run.chains)
         # A triangular factor needs a copy of the rows, and another one to work in.
-        return self._state() + busy * rows * (2 if ensemble.path == "factor" else 1)
+        return self._state() + busy * rows * (2 if run.path == "factor" else 1)
 
     def _state(self) -> int:
-        return self.recording.ensemble.state_bytes
+        return self.run.chains * self.run.bytes_of_chain
 
     # --- layers
 
     def _in_process(self) -> int:
         """Return the bytes of state and frames if all chains go through the layers together."""
-        chains = self.recording.ensemble.chains
-        recorded = self.recording.recorded
+        chains = self.run.chains
+        recorded = self.run.recorded
         # Layer 0 has a block of its own.
-        layers = -(-(recorded.last - self.recording.ensemble.first_layer) // recorded.every)
-        reduced = bool(self.recording.reduce)
+        layers = -(-(recorded.last - self.run.start_layer) // recorded.every)
+        reduced = bool(self.reduce)
         return self._of_chains(chains, self.threads, layers, reduced=reduced)
 
     def _of_chains(self, chains: int, threads: int, most: int, *, reduced: bool) -> int:
         """Return the bytes of some chains: their state, frames, temporary arrays and buffers."""
-        ensemble, recording = self.recording.ensemble, self.recording
-        kind = SAMPLERS[ensemble.path]
-        c, k = ensemble.columns, ensemble.inputs or 1
-        block = layers_of_block(
-            chains, threads if kind.divisible else 1, ensemble.seconds, c * c, kind.frame_factor
-        )
-        layers = max(1, min(most, -(-block // recording.recorded.every)))
-        if recording.on_device:  # kernels write the Gram matrices to their place
+        run = self.run
+        c, k = run.columns, run.inputs or 1
+        block = layers_of_step(run.part(0, chains), threads)
+        layers = max(1, min(most, -(-block // run.recorded.every)))
+        if run.stays:  # kernels write the Gram matrices to their place
             layers = 0
-        columns = (ensemble.path == "factor") + splits_scale(ensemble.chain)
+        columns = (run.path == "factor") + splits_scale(run.chain)
         frames = 8 * chains * layers * (c * c + 1 + c * columns)
-        own = 8 * chains * layers * k * ensemble.chain.batch**2
+        own = 8 * chains * layers * k * run.chain.batch**2
         evaluated = own * self._temporaries()
         room = 0
         if reduced:
-            room = 8 * chains * layers * recording.per_value
+            room = 8 * chains * layers * run.numbers
             # A reduction over layers orders the values of a block anew.
-            evaluated = max(evaluated, room if "layer" in recording.reduce else 0)
-        if not ensemble.chain.covariance.is_identity:
+            evaluated = max(evaluated, room if "layer" in self.reduce else 0)
+        if not run.chain.covariance.is_identity:
             room += 8 * chains * c * c
-        slots = 8 * 6 * min(block, max(1, recording.recorded.last - ensemble.first_layer))
+        slots = 8 * 6 * min(block, max(1, run.recorded.last - run.start_layer))
         return (
-            chains * ensemble.bytes_of_chain + int(frames + room + evaluated) + slots
+            chains * run.bytes_of_chain + int(frames + room + evaluated) + slots
             + self._buffers(chains, threads)
         )  # fmt: skip
 
     def _temporaries(self) -> float:
         """Return the temporary arrays of the greediest observable; see `TEMPORARIES`."""
-        ensemble = self.recording.ensemble
-        scaled = ensemble.path == "factor"
-        copied = (ensemble.inputs or 1) > 1
+        run = self.run
+        scaled = run.path == "factor"
+        copied = (run.inputs or 1) > 1
         least = 0.0
-        if splits_scale(ensemble.chain) and not scaled:  # see `in_range` of `precision.py`
+        if splits_scale(run.chain) and not scaled:  # see `in_range` of `precision.py`
             least = SCALE_TEMPORARIES
             # Beyond an exponent of 900 matrices are recorded in other units.
-            factor = abs(ensemble.chain.skip) + abs(ensemble.chain.gain)
+            factor = abs(run.chain.skip) + abs(run.chain.gain)
             growth = 1.0 + 2.0 * abs(math.log2(factor))
-            scaled = scaled or self.recording.recorded.last * growth > 800.0
-        found = [copied + _temporaries(one)[scaled] for one in self.recording.observables]
-        is_watched = ensemble.dtype == "float32" and (
-            ensemble.chain.skip != 0.0 or ensemble.path == "weights"
-        )
+            scaled = scaled or self.run.recorded.last * growth > 800.0
+        found = [copied + _temporaries(one)[scaled] for one in self.run.observables]
+        is_watched = run.dtype == "float32" and (run.chain.skip != 0.0 or run.path == "weights")
         return max([least, *found, PIVOT_TEMPORARIES * is_watched])
 
     def _buffers(self, chains: int, threads: int) -> int:
         """Return the bytes of the buffers of all threads."""
-        ensemble = self.recording.ensemble
-        chain, k = ensemble.chain, ensemble.inputs or 1
-        worth = max(ensemble.columns, chain.width if ensemble.path == "weights" else 0)
+        run = self.run
+        chain, k = run.chain, run.inputs or 1
+        worth = max(run.columns, chain.width if run.path == "weights" else 0)
         panel = memory.panel_rows(chain.width, worth)
         # Threads share the panels of a layer if there are fewer chains than threads.
         shared = chains < threads and chain.width > panel
         used = threads if shared else min(threads, chains)
-        each = _work_bytes(chain.batch, k, ensemble.dtype)
+        each = _work_bytes(chain.batch, k, run.dtype)
         if callable(chain.weights):
             # The user's array, and the panel in the precision of the rows.
-            each += (8 + np.dtype(ensemble.dtype).itemsize) * panel * chain.width
+            each += (8 + np.dtype(run.dtype).itemsize) * panel * chain.width
         if chain.is_orthogonal:
             each += self._of_orthogonal_weights(panel)
         if not chain.is_row_by_row or chain.shows_bias:
             each += self._of_passes(panel)
-        if chain.convolution is not None and ensemble.path == "weights":
+        if chain.convolution is not None and run.path == "weights":
             # The activations that all taps see.
-            unfolded = memory.padded(ensemble.columns) * memory.stride(chain.fan_in)
-            each += np.dtype(ensemble.dtype).itemsize * unfolded
+            unfolded = memory.padded(run.columns) * memory.stride(chain.fan_in)
+            each += np.dtype(run.dtype).itemsize * unfolded
         return used * each
 
     def _of_passes(self, panel: int) -> int:
         """Return what a thread needs for layers that are not row by row."""
-        ensemble = self.recording.ensemble
-        columns, width = ensemble.columns, ensemble.chain.width
-        norm, panels = ensemble.chain.normalization, -(-width // panel)
+        run = self.run
+        columns, width = run.columns, run.chain.width
+        norm, panels = run.chain.normalization, -(-width // panel)
         groups = 0 if norm.acts_on_rows else norm.groups
-        rows = columns * memory.stride(width) * np.dtype(ensemble.dtype).itemsize
-        kept = rows * (groups > 0 and ensemble.path != "weights" and rows <= passes.KEPT_BYTES)
+        rows = columns * memory.stride(width) * np.dtype(run.dtype).itemsize
+        kept = rows * (groups > 0 and run.path != "weights" and rows <= passes.KEPT_BYTES)
         return kept + 8 * (2 * columns * (panels + 2 * groups) + panels * memory.tile_sums(columns))
 
     def _of_orthogonal_weights(self, panel: int) -> int:
         """Return what a thread needs for an orthogonal matrix, or for rows that one makes."""
-        ensemble = self.recording.ensemble
-        width, columns = ensemble.chain.width, ensemble.columns
-        if ensemble.path == "weights":
+        run = self.run
+        width, columns = run.chain.width, run.columns
+        if run.path == "weights":
             # Normals, the factorization with its work space, and the matrix.
             return 8 * 5 * width * (width + panel)
         return 8 * 3 * memory.padded(columns) ** 2 * (1 + -(-width // panel))
@@ -239,49 +240,46 @@ class Request:
 
     def _tiles(self, seconds: float) -> int:
         """Return the bytes of states, tiles and frames if workers of this process make tiles."""
-        ensemble, recording = self.recording.ensemble, self.recording
-        # About the division that `Plan` makes for as many workers as threads.
-        grid = grid_of(
-            ensemble.chains, recording.recorded, 2 * self.threads, ensemble.seconds,
-            8 * recording.per_value, seconds,
-        )  # fmt: skip
+        run = self.run
+        # About the division that `simulate` makes for as many workers as threads.
+        grid = grid_of(run, 2 * self.threads, seconds)
         busy = min(grid.parts, self.threads)
         own = max(1, self.threads // grid.parts)
-        values = 8 * grid.part * grid.block * recording.per_value
+        values = 8 * grid.part * grid.block * run.numbers
         tile = self._of_chains(grid.part, own, grid.block, reduced=False) + values
         # States of this block and of the one before.
-        states = 2 * ensemble.state_bytes
+        states = 2 * run.chains * run.bytes_of_chain
         several = grid.blocks > 1
         if self.stored:
             # The store packs the state of a tile.  Later tiles are made while it writes.
-            packed = 2 * grid.part * ensemble.bytes_of_chain
+            packed = 2 * grid.part * run.bytes_of_chain
             kept = (busy + 1) * values if grid.parts * grid.blocks > busy else 0
             return busy * tile + states + packed + kept
         # Finished tiles wait for those of other parts, and then enter the moments together.
-        total = 8 * ensemble.chains * recording.recorded.count * recording.per_value
+        total = 8 * run.chains * run.recorded.count * run.numbers
         whole = min(grid.parts * values, total)
         waiting = whole if several else (grid.parts - busy) * values
-        joined = (3 if "layer" in recording.reduce else 2 if recording.reduce else 1) * whole
+        joined = (3 if "layer" in self.reduce else 2 if self.reduce else 1) * whole
         return states + max(busy * tile + waiting, joined)
 
     # --- results
 
     def _values(self) -> tuple[int, int]:
         """Return the bytes of the results during the run, and at its end, when they are joined."""
-        recording = self.recording
-        layers, chains = recording.recorded.count, recording.ensemble.chains
+        run = self.run
+        layers, chains = run.recorded.count, run.chains
         numbers = LAYER_NUMBERS * layers
-        if recording.on_device or self.stored:
+        if run.stays or self.stored:
             return numbers, numbers
-        kept = 1 if "layer" in recording.reduce else layers
-        kept *= 1 if "chain" in recording.reduce else chains
-        size = 8 * kept * recording.per_value
-        if not recording.reduce:
+        kept = 1 if "layer" in self.reduce else layers
+        kept *= 1 if "chain" in self.reduce else chains
+        size = 8 * kept * run.numbers
+        if not self.reduce:
             # `out` is checked later.
-            size = 0 if isinstance(recording.out, Mapping) and len(recording.out) else size
+            size = 0 if isinstance(self.out, Mapping) and len(self.out) else size
             return numbers + size, numbers + size
         # Mean, squares and variance; if layers remain, mean and squares once more.
-        joined = 3 if "layer" in recording.reduce else 5
+        joined = 3 if "layer" in self.reduce else 5
         return numbers + 2 * size, numbers + joined * size
 
 
@@ -304,25 +302,22 @@ def require_memory(request: Request) -> None:
 
 def _remedy(request: Request, available: int) -> str:
     """Return how many chains or layers would fit, or other ways to need less memory."""
-    recording = request.recording
-    ensemble, recorded = recording.ensemble, recording.recorded
+    run = request.run
     ways = []
-    if ensemble.state is None and ensemble.chains > 1:
+    if not isinstance(request.initial, State) and run.chains > 1:
 
         def of_chains(chains: int) -> int:
-            fewer = replace(recording, ensemble=replace(ensemble, chains=chains))
-            return replace(request, recording=fewer).bytes()
+            return replace(request, run=run.part(0, chains)).bytes()
 
-        ways.append(("chains", _most(of_chains, ensemble.chains, available)))
-    if recorded.last > recorded.first:
+        ways.append(("chains", _most(of_chains, run.chains, available)))
+    if run.recorded.last > run.recorded.first:
 
         def of_depth(depth: int) -> int:
-            last = max(recorded.first, ensemble.first_layer + depth)
-            fewer = replace(recording, recorded=replace(recorded, last=last))
-            return replace(request, recording=fewer).bytes()
+            last = max(run.recorded.first, run.start_layer + depth)
+            fewer = replace(run, recorded=replace(run.recorded, last=last))
+            return replace(request, run=fewer).bytes()
 
-        depth = recorded.last - ensemble.first_layer
-        ways.append(("depth", _most(of_depth, depth, available)))
+        ways.append(("depth", _most(of_depth, run.depth, available)))
     fitting = [f"{name}={count}" for name, count in ways if count]
     less = "record fewer layers with every=, moments with reduce=, or to a store="
     return f"{' or '.join(fitting)} would fit; {less}" if fitting else less

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS
-from bnmc._support.arguments import integer
+from bnmc._support.arguments import choice, integer, real
+from bnmc._support.device_arrays import is_device_array
+from bnmc._support.extras import require_extras
+from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.progress import Progress
+from bnmc._support.machine import available_processors
+from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.tasks import run_work
+from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, as_columns
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PrecisionWarning
+from bnmc.simulation.engine.choice import SAMPLERS
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
-from bnmc.simulation.ensemble import ensemble_of
-from bnmc.simulation.execution import execution_of
-from bnmc.simulation.observables import Observable
-from bnmc.simulation.plan import Plan
-from bnmc.simulation.recording import recording_of
-from bnmc.simulation.trajectory import Trajectory
+from bnmc.simulation.export import extras_of
+from bnmc.simulation.memory import Request, require_memory
+from bnmc.simulation.observables import OBSERVABLES, Observable, as_observables
+from bnmc.simulation.runs import Run, recorded_of, run_of
+from bnmc.simulation.sinks import Arrays, RunningMoments, reduced_axes, require_storable, sink_of
+from bnmc.simulation.starting import is_on_host, started
+from bnmc.simulation.store.store import RunStore, as_store_path
+from bnmc.simulation.tiles import TILE_SECONDS, Grid, Tiles, grid_in_process, grid_of
+from bnmc.simulation.trajectory import Moments, Trajectory
 
-__all__ = ["drawn_biases", "drawn_weights", "simulate"]
+#: Estimated seconds, and recorded numbers, of runs that start no threads.
+BRIEF_SECONDS, BRIEF_NUMBERS = 2e-3, 20_000
+
+#: Seconds that a worker should need for a tile of a store; `kill -9` loses as much.
+STORED_TILE_SECONDS = 2.0
+
+#: The kinds of the runs that this process has made, so that their kernels are compiled.
+_compiled: set[tuple[object, ...]] = set()
 
 
 @explains_keywords
@@ -201,18 +223,169 @@ def simulate(
     as_chain(chain)
     initial = as_columns(chain, initial)
     depth = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
-    execution = execution_of(
-        backend=backend, threads=threads, executor=executor, store=store, timeout=timeout,
-        progress=progress,
-    )  # fmt: skip
-    ensemble = ensemble_of(
+    choice("backend", backend, ("auto", "cpu", "cuda"))
+    threads = available_processors() if threads is None else integer("threads", threads, low=1)
+    executor = as_executor(executor)
+    path = None if store is None else as_store_path(store)
+    limit = None if timeout is None else real("timeout", timeout, above=0.0)
+    progress = as_progress(progress)
+    run = run_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
     )
-    recording = recording_of(
-        ensemble, depth, observables=observables, every=every, burn_in=burn_in, reduce=reduce,
-        out=out,
+    axes = reduced_axes(reduce)
+    run = replace(
+        run,
+        observables=as_observables(observables, run.inputs is not None),
+        recorded=recorded_of(run, depth, every, burn_in),
+        stays=isinstance(out, Mapping) and any(map(is_device_array, out.values())),
+    )
+    seconds = None if executor is None else TILE_SECONDS
+    if path is not None:
+        seconds = STORED_TILE_SECONDS
+    require_memory(Request(run, initial, threads, seconds, path is not None, axes, out))
+    run, start = started(run, initial, rng, backend, threads, path, axes)
+    _require_tiles(run, start, executor, path)
+    if path is not None:
+        require_storable(axes, out)
+    sink = None if path is not None else sink_of(run, axes, out)
+    kind = _kind_of(run, start)
+    is_plain = seconds is None and not axes and not callable(progress)
+    is_brief = is_plain and kind in _compiled and _takes_milliseconds(run)
+    with Reporter(progress, "simulate", "layers") as report, ExitStack() as stack:
+        workers = _workers(run, executor, 1 if is_brief else threads, seconds)
+        stack.enter_context(workers)
+        grid, kept = _division(run, workers, seconds), None
+        if path is not None:
+            attributes = trajectory_of(run, axes).attributes()
+            kept = stack.enter_context(RunStore(path, run, start, grid, attributes))
+            grid = kept.grid
+        stop = Stop(limit)
+        tiles = Tiles(run, start, grid, workers, stop, sink, kept, _results(run, out))
+        try:
+            ended = uninterrupted(
+                lambda: run_work(tiles, workers, stop, report), stop,
+                # The current GPU is that of this thread.
+                brief=is_brief or run.backend == "cuda",
+            )  # fmt: skip
+            state = tiles.state
+        except StillAtWork:
+            ended, state = False, None
+        try:
+            result = trajectory_of(run, axes, tiles, state)
+        except KeyboardInterrupt:  # what was finished comes along from here, too
+            ended, result = False, trajectory_of(run, axes, tiles, state)
+        if not ended:
+            raise Interrupted(result if len(result.layers) else None)
+    if result.complete:
+        _compiled.add(kind)
+    if result.unresolved:
+        warnings.warn(
+            f"float32 rows do not resolve the Gram matrices of chains {_list(result.unresolved)}: "
+            "samples are nearly, or exactly, dependent; dtype='float64' resolves more",
+            PrecisionWarning,
+            stacklevel=3,
+        )
+    return result
+
+
+def _require_tiles(run: Run, start: Any, executor: Executor | None, store: Path | None) -> None:
+    """Raise if arrays of a device meet an executor or a store, or a store lacks its extra."""
+    if run.stays or not is_on_host(start):
+        for name, given in (("executor", executor), ("store", store)):
+            if given is not None:
+                raise ArgumentError(name, given, "None with arrays of a device")
+    if store is not None:
+        require_extras(extras_of(store))
+
+
+def _workers(run: Run, executor: Executor | None, threads: int, seconds: float | None) -> Workers:
+    """Return the workers of a run: the user's, threads of a CPU, or a thread for each GPU."""
+    if run.backend == "cuda" and (run.devices > 1 or seconds is not None):
+        threads = run.devices
+    return Workers(executor, threads)
+
+
+def _division(run: Run, workers: Workers, seconds: float | None) -> Grid:
+    """Return the division of a run: into tiles of so many seconds, or as it is in this process."""
+    if seconds is None:
+        return grid_in_process(run, run.devices, workers.count)
+    # Several parts per worker, so that none is idle while another makes its last one.
+    return grid_of(run, 2 * workers.count, seconds)
+
+
+def _results(run: Run, out: Any) -> Any:
+    """Return the array on the device in which Gram matrices stay, or None."""
+    if not run.stays:
+        return None
+    from bnmc.simulation.engine.gpu.arrays import device_result
+
+    shape = (run.chains, run.recorded.count, *run.shapes["gram"])
+    return device_result(out["gram"], shape)
+
+
+def _takes_milliseconds(run: Run) -> bool:
+    """Whether a run is small, without functions of users.
+
+    Threads would take longer to start than such a run takes if its kernels are compiled.
+    """
+    return (
+        run.chains * (run.depth + 1) * run.seconds < BRIEF_SECONDS
+        and run.chains * run.recorded.count * run.columns**2 < BRIEF_NUMBERS
+        and run.chain.activation.builtin
+        and not callable(run.chain.weights)
+        and all(OBSERVABLES.get(each.name) is each for each in run.observables)
+    )
+
+
+def _kind_of(run: Run, start: Any) -> tuple[object, ...]:
+    """Return what determines the kernels of a run in this process."""
+    chain = run.chain
+    return (
+        run.path, run.dtype, chain.activation.name, chain.norm, str(chain.weights),
+        chain.skip != 0.0, chain.order, chain.shows_bias, chain.convolution is None,
+        run.inputs is None, type(start),
     )  # fmt: skip
-    return Plan(recording, execution, initial, rng).run()
+
+
+def trajectory_of(
+    run: Run, reduced: frozenset[str], tiles: Tiles | None = None, state: State | None = None
+) -> Trajectory:
+    """Return the result of tiles; without them, a result without layers."""
+    slots, recorded = 0 if tiles is None else tiles.slots, run.recorded
+    observables: Mapping[str, NDArray[np.float64]] = {}
+    moments: dict[str, Moments] = {}
+    if tiles is not None and tiles.store is not None:
+        observables = tiles.store.arrays(slots)
+    elif tiles is not None and isinstance(tiles.sink, RunningMoments):
+        moments = tiles.sink.results()
+    elif tiles is not None and isinstance(tiles.sink, Arrays):
+        observables = tiles.sink.arrays
+        if slots < recorded.count:
+            observables = {name: array[:, :slots] for name, array in observables.items()}
+    leading = tuple(axis for axis in ("chain", "layer") if axis not in reduced)
+    return Trajectory(
+        chain=run.chain,
+        layers=recorded.layers(0, slots),
+        observables=observables,
+        moments=moments,
+        dims={name: (*leading, *axes) for name, axes in run.axes.items()},
+        key=run.key,
+        sampler=SAMPLERS[run.path].name,
+        dtype=run.dtype,
+        backend=run.backend,
+        cpu=host_cpu() if tiles is None else tiles.cpu,
+        chains=run.chains,
+        widened=() if tiles is None else tuple(tiles.widened),
+        unresolved=() if tiles is None else tuple(tiles.unresolved),
+        inputs=run.inputs,
+        complete=slots == recorded.count,
+        state=state,
+    )
+
+
+def _list(chains: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, chains[:10]))
+    return shown if len(chains) <= 10 else f"{shown} and {len(chains) - 10} more"
 
 
 def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:

@@ -1,16 +1,19 @@
-"""Sinks of recorded values: arrays, or means and variances."""
+"""Where recorded values go: arrays, or means and variances."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers
+from bnmc._support.arguments import choice, items, result_array
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.simulation.runs import Run
 from bnmc.simulation.trajectory import Moments
-
-__all__ = ["Arrays", "RunningMoments", "Values"]
 
 #: Values of observables by name, each of shape (chains, slots, ...).
 Values = dict[str, NDArray[np.float64]]
@@ -22,17 +25,12 @@ class Arrays:
     def __init__(self, arrays: dict[str, Any]) -> None:
         self.arrays = arrays
 
-    def room(self, first: int, last: int) -> Values:
-        """Return the parts of the arrays for slots first:last."""
-        return {name: array[:, first:last] for name, array in self.arrays.items()}
+    def room(self, chains: slice, slots: slice) -> Values:
+        """Return arrays (chains, slots, ...) by name, for values to be written to."""
+        return {name: array[chains, slots] for name, array in self.arrays.items()}
 
-    def filled(self, first: int, last: int, arrays: Values) -> None:
-        """Do nothing: the values are in their places."""
-
-    def put(self, chains: slice, slots: slice, values: Values) -> None:
-        """Take the values of some chains and slots from another process."""
-        for name, array in self.arrays.items():
-            array[chains, slots] = values[name]
+    def filled(self, slots: slice) -> None:
+        """Take note that all chains have their values of some slots: these are in their places."""
 
 
 class RunningMoments:
@@ -51,32 +49,24 @@ class RunningMoments:
         }
         if "layer" in reduce:
             for name, shape in shapes.items():
-                kept = shape[1:] if "chain" in reduce else shape
-                self.parts[name] = [(0, np.zeros(kept), np.zeros(kept))]
-        self._waiting: Values = {}
+                remaining = shape[1:] if "chain" in reduce else shape
+                self.parts[name] = [(0, np.zeros(remaining), np.zeros(remaining))]
+        #: The values of blocks that not all chains have finished, by the first slot.
+        self._waiting: dict[int, Values] = {}
 
-    def room(self, first: int, last: int) -> Values:
-        """Return new arrays for slots first:last."""
-        return {
-            name: np.zeros((shape[0], last - first, *shape[1:]))
-            for name, shape in self.shapes.items()
-        }
+    def room(self, chains: slice, slots: slice) -> Values:
+        """Return arrays (chains, slots, ...) by name, for values to be written to."""
+        if slots.start not in self._waiting:
+            self._waiting[slots.start] = {
+                name: np.zeros((shape[0], slots.stop - slots.start, *shape[1:]))
+                for name, shape in self.shapes.items()
+            }
+        return {name: values[chains] for name, values in self._waiting[slots.start].items()}
 
-    def filled(self, first: int, last: int, arrays: Values) -> None:
-        """Add the values of slots first:last, of all chains."""
-        for name, values in arrays.items():
+    def filled(self, slots: slice) -> None:
+        """Add the values of slots, of all chains."""
+        for name, values in self._waiting.pop(slots.start).items():
             self.parts[name] = self._updated(self.parts[name], values)
-
-    def put(self, chains: slice, slots: slice, values: Values) -> None:
-        """Take the values of some chains; the parts of a block arrive in the order of chains."""
-        if not self._waiting:
-            self._waiting = self.room(slots.start, slots.stop)
-        for name, waiting in self._waiting.items():
-            waiting[chains] = values[name]
-            complete = chains.stop == len(waiting)
-        if complete:
-            self.filled(slots.start, slots.stop, self._waiting)
-            self._waiting = {}
 
     def _updated(
         self,
@@ -119,3 +109,59 @@ def _added(
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     count = layers.update_moments(rows, count, mean.reshape(-1), squares.reshape(-1))
     return count, mean, squares
+
+
+def reduced_axes(reduce: str | Iterable[str]) -> frozenset[str]:
+    """Return the axes that an argument `reduce` means, or raise."""
+    axes = (
+        [reduce] if isinstance(reduce, str) else items("reduce", reduce, "'chain', 'layer' or both")
+    )
+    return frozenset(choice("reduce", axis, ("chain", "layer")) for axis in axes)
+
+
+def sink_of(
+    run: Run, reduce: frozenset[str], out: Mapping[str, Any] | None
+) -> Arrays | RunningMoments:
+    """Return where values go: into moments, or into arrays, which may be the user's."""
+    if out is not None and not isinstance(out, Mapping):
+        raise ArgumentTypeError("out", out, "a mapping of names to float64 arrays")
+    given = dict(out or {})
+    if reduce:
+        if given:
+            raise ArgumentError("out", list(given), "nothing together with reduce=")
+        shapes = {name: (run.chains, *shape) for name, shape in run.shapes.items()}
+        return RunningMoments(reduce, shapes)
+    arrays: dict[str, Any] = {}
+    for name, shape in run.shapes.items():
+        whole, array = (run.chains, run.recorded.count, *shape), given.pop(name, None)
+        if array is None:
+            arrays[name] = np.zeros(whole)
+        else:
+            arrays[name] = array if run.stays else result_array("out", array, whole, repr(name))
+    if given:
+        raise ArgumentError("out", next(iter(given)), ", ".join(run.shapes))
+    if not run.stays:
+        _require_separate({name: arrays[name] for name in out or {}})
+    return Arrays(arrays)
+
+
+def require_storable(reduce: frozenset[str], out: Any) -> None:
+    """Raise unless values go with a store."""
+    if reduce:
+        hint = "the stored run has mean() and stderr() over chains, and to_xarray()"
+        raise ArgumentError("reduce", sorted(reduce), "() together with store=", hint)
+    if out:
+        given = list(out) if isinstance(out, Mapping) else out
+        raise ArgumentError("out", given, "None")
+
+
+def _require_separate(arrays: Mapping[str, NDArray[np.float64]]) -> None:
+    """Raise if two of the user's arrays share memory."""
+    for (name, first), (other, second) in itertools.combinations(arrays.items(), 2):
+        try:
+            # Not -1, the default: the exact answer may take exponential time.
+            shared = np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            shared = True
+        if shared:
+            raise ArgumentError("out", f"{name}, {other}", "arrays that share no memory")

@@ -8,16 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS, MOST_ROWS
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
-from bnmc.simulation.engine.choice import SAMPLERS, choose_sampler
-from bnmc.simulation.engine.state import State
-
-__all__ = ["Layout", "layout_of", "problem_of", "require_sound"]
-
-#: Shape of the part of one chain, and dtype, of each array of a state.
-Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+from bnmc.simulation.engine.choice import choose_sampler
+from bnmc.simulation.engine.state import Field, State, layout_of
 
 #: Arrays that the state of a GPU lacks.
 _OPTIONAL = {"unresolved"}
@@ -35,13 +30,7 @@ def require_sound(state: State) -> None:
         raise ArgumentError("initial", "a state", "the final_state of a run", problem)
 
 
-def layout_of(chain: Chain, path: str, inputs: int | None, dtype: str) -> Layout:
-    """Return the arrays of the states of a sampler."""
-    arrays = SAMPLERS[path](chain, 1, inputs, dtype, 0).arrays
-    return {name: (array.shape[1:], array.dtype) for name, array in arrays.items()}
-
-
-def problem_of(state: State, layout: Layout) -> str | None:
+def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
     """Return why the arrays of a state are not those of its sampler, or None if they are."""
     arrays = state.arrays
     missing, foreign = layout.keys() - arrays.keys() - _OPTIONAL, arrays.keys() - layout.keys()
@@ -87,17 +76,6 @@ def _problem_of_fields(state: State) -> str | None:
     lengths = {len(array) for array in arrays.values()}
     if len(lengths) != 1 or not 1 <= lengths.pop() <= MOST_CHAINS:
         return "its arrays differ in the number of chains, or have none"
-    return _problem_of_size(state)
-
-
-def _problem_of_size(state: State) -> str | None:
-    """Return why rows of the chain cannot be in the arrays, before such rows are made."""
-    chain = state.chain
-    if state.path == "factor" or (state.path != "weights" and chain.skip == 0.0):
-        return None
-    numbers = chain.width * chain.batch * (state.inputs or 1)
-    if chain.width > MOST_ROWS or max(array.size for array in state.arrays.values()) < numbers:
-        return "its arrays are smaller than its layers"
     return None
 
 

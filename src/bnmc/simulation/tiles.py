@@ -1,17 +1,17 @@
-"""A run divided into tiles, for executors and stores.
+"""The division of a run into tiles.
 
-The chains form parts, and the recorded layers form blocks.  A tile is one part through one block.
-It needs the state at the end of the tile before and nothing else, so any worker can make it.  Its
-values depend on key, chain and layer alone, so a lost tile can be made again.
+The chains form parts, and the layers form blocks.  A tile is one part through one block.  It needs
+the state at the end of the tile before and nothing else, so any worker can make it.  Its values
+depend on key, chain and layer alone, so a lost tile can be made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,9 @@ from bnmc._support.version import versions
 from bnmc._support.workers import Workers, received, sendable
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.job import Job, Recorded
-from bnmc.simulation.segment import Pool, Segment
-from bnmc.simulation.sinks import Arrays, Values
-
-__all__ = ["TILE_SECONDS", "Grid", "Origin", "Tile", "TileSink", "TiledRun", "grid_of"]
+from bnmc.simulation.runs import Recorded, Run
+from bnmc.simulation.segment import Segment, layers_of_step
+from bnmc.simulation.sinks import Arrays, RunningMoments, Values
 
 #: Start of a part: the law or the array of layer 0, or the state of a layer.
 Origin = Covariance | Representation | State
@@ -41,12 +39,18 @@ AHEAD = 2
 
 @dataclass(frozen=True)
 class Grid:
-    """The division of a run: chains per part, and recorded layers per block."""
+    """The division of a run: chains of a part, and the last layers of the blocks."""
 
     chains: int
     recorded: Recorded
     part: int
-    block: int
+    ends: Recorded
+
+    @classmethod
+    def of_slots(cls, chains: int, recorded: Recorded, part: int, block: int) -> Grid:
+        """Return the division into blocks of so many recorded layers."""
+        ends = Recorded(recorded.layer(block - 1), block * recorded.every, recorded.last)
+        return cls(chains, recorded, part, ends)
 
     @property
     def parts(self) -> int:
@@ -56,7 +60,12 @@ class Grid:
     @property
     def blocks(self) -> int:
         """Number of blocks."""
-        return -(-self.recorded.count // self.block)
+        return self.ends.count
+
+    @property
+    def block(self) -> int:
+        """Number of recorded layers of the first block."""
+        return self.recorded.before(self.end(0) + 1)
 
     def of_part(self, part: int) -> slice:
         """Return the chains of a part."""
@@ -64,35 +73,29 @@ class Grid:
 
     def of_block(self, block: int) -> slice:
         """Return the slots of a block."""
-        return slice(block * self.block, min((block + 1) * self.block, self.recorded.count))
+        first = self.recorded.before(self.end(block - 1) + 1) if block else 0
+        return slice(first, self.recorded.before(self.end(block) + 1))
 
     def end(self, block: int) -> int:
         """Return the last layer of a block."""
-        return self.recorded.layer(self.of_block(block).stop - 1)
+        return self.ends.layer(block)
 
 
-def grid_of(
-    chains: int, recorded: Recorded, parts: int, seconds: float, size: int, of_tile: float
-) -> Grid:
-    """Return a grid of about `parts` parts.
+def grid_of(run: Run, parts: int, of_tile: float) -> Grid:
+    """Return a grid of at most so many parts, whose tiles take about `of_tile` seconds at most."""
+    part = -(-run.chains // min(parts, run.chains))
+    recorded = run.recorded
+    by_time = of_tile / (part * recorded.every * run.seconds)
+    by_size = TILE_BYTES / (part * max(8 * run.numbers, 1))
+    block = max(1, int(min(by_time, by_size, recorded.count)))
+    return Grid.of_slots(run.chains, recorded, part, block)
 
-    Parameters
-    ----------
-    chains : int
-    recorded : Recorded
-    parts : int
-        Largest number of parts.
-    seconds : float
-        Time of one layer of one chain.
-    size : int
-        Bytes of the recorded values of one layer of one chain.
-    of_tile : float
-        Seconds that a tile of several recorded layers should take at most.
-    """
-    part = -(-chains // min(parts, chains))
-    by_time = of_tile / (part * recorded.every * seconds)
-    by_size = TILE_BYTES / (part * max(size, 1))
-    return Grid(chains, recorded, part, max(1, int(min(by_time, by_size, recorded.count))))
+
+def grid_in_process(run: Run, parts: int, threads: int) -> Grid:
+    """Return the grid of parts that stay open: the start is the first block, then come steps."""
+    part = -(-run.chains // parts)
+    step = layers_of_step(run.part(0, part), threads)
+    return Grid(run.chains, run.recorded, part, Recorded(run.start_layer, step, run.recorded.last))
 
 
 class Tile(NamedTuple):
@@ -104,153 +107,167 @@ class Tile(NamedTuple):
     versions: str
 
 
-class TileSink(Protocol):
-    """A place for tiles, which arrive block by block, and the parts of a block in order."""
+class Tiles:
+    """The tiles of a run, as work of `run_work`.
 
-    def put(self, chains: slice, slots: slice, values: Values) -> None:
-        """Take the values of a tile."""
-
-
-class TiledRun:
-    """A run whose tiles workers make.
+    Without a store and an executor of the user, parts stay open: they are samplers with their
+    chains, which all make a block before any makes the next one.  Otherwise a part is the state at
+    the end of its last tile.
 
     Parameters
     ----------
-    job : Job
+    run : Run
     start : Covariance, Representation or State
         Start of all chains.
     grid : Grid
     workers : Workers
-    threads : int
-        Threads of each worker.
-    store : RunStore, optional
-        Keeps tiles; its tiles are not made again.
-    sink : optional
-        Takes the values, in order, if there is no store.
     stop : Stop
         If set, workers that share memory stop in the middle of a tile.
+    sink : Arrays or RunningMoments, optional
+        Takes the values if there is no store.
+    store : RunStore, optional
+        Keeps tiles; its tiles are not made again.
+    results : array of a device, optional
+        Where the Gram matrices of the run stay.
     """
 
     def __init__(
         self,
-        job: Job,
+        run: Run,
         start: Origin,
         grid: Grid,
         workers: Workers,
-        threads: int,
-        store: Any,
-        sink: TileSink | None,
         stop: Stop,
+        sink: Arrays | RunningMoments | None,
+        store: Any = None,
+        results: Any = None,
     ) -> None:
-        self.job = job
-        self.grid = grid
-        self.workers = workers
-        self.threads = threads
-        self.store = store
-        self.sink = sink
-        self.stop = stop
-        self.first_layer = start.layer if isinstance(start, State) else 0
-        self.starts = [start.part(s.start, s.stop) for s in map(grid.of_part, range(grid.parts))]
-        #: Next block of each part, and the states at the ends of its last blocks.
-        self.next = [0] * grid.parts
-        self.states: list[dict[int, State]] = [{} for _ in range(grid.parts)]
-        self.values: dict[tuple[int, int], Values] = {}
+        self.run, self.grid, self.workers = run, grid, workers
+        self.stop, self.sink, self.store, self.results = stop, sink, store, results
+        self.parts, self.blocks = grid.parts, grid.blocks
+        self.together = store is None and workers.are_threads
+        self.ahead = 1 if self.together else AHEAD
+        self.here = workers.are_threads and self.parts == 1
+        #: Threads of each part.
+        self.threads = max(1, workers.count // grid.parts) if workers.are_threads else 1
+        self._starts = [start]
+        if self.parts > 1:
+            self._starts = [
+                start.part(s.start, s.stop) for s in map(grid.of_part, range(self.parts))
+            ]
+        #: The open parts, and the states of the others at the ends of their last blocks.
+        self._segments: dict[int, Segment] = {}
+        self._states: list[dict[int, State]] = [{} for _ in range(self.parts)]
         #: Number of blocks that all parts have finished.
-        self.whole = 0
-        self.cpus: set[str] = set()
-        self._common = job if workers.shares_memory else _pickled(job)
+        self._whole = 0
+        self._cpus: set[str] = set()
+        self._common = run if workers.shares_memory else _pickled(run)
 
-    def run(self, stopped: Callable[[], bool], report: Callable[[int, int], None]) -> None:
-        """Make all missing tiles, until none is missing or `stopped` returns True."""
-        busy: set[int] = set()
-        for part in range(self.grid.parts):
-            self._skip(part)
-        self._hand_over()
-        while self.whole < self.grid.blocks and not stopped():
-            for part in self._ready(busy):
-                busy.add(part)
-                self._submit(part)
-            for part, tile in self.workers.finished(0.1):
-                busy.discard(part)
-                self._take(part, tile)
-            self._hand_over()
-            report(self._layers_done(), self.grid.recorded.last - self.first_layer)
-        if self.store is not None:
-            self.store.finish(complete=self.whole == self.grid.blocks)
-
-    def _ready(self, busy: set[int]) -> list[int]:
-        """Return the parts to submit next, the last ones first, as many as workers are free."""
-        parts = [
-            part
-            for part in range(self.grid.parts)
-            if part not in busy and self.next[part] < min(self.grid.blocks, self.whole + AHEAD)
-        ]
-        parts.sort(key=self.next.__getitem__)
-        # One task more than workers, so that no worker waits.
-        return parts[: max(0, self.workers.count + 1 - len(busy))]
-
-    def _submit(self, part: int) -> None:
-        block = self.next[part]
-        origin = self.states[part][block - 1] if block else self.starts[part]
-        # The job holds the rest of the state; its chain may hold functions.
-        sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
-        stop = self.stop if self.workers.shares_memory else None
-        self.workers.submit(
-            part, make_tile, self._common, self.grid, part, block, sent, self.threads, stop
-        )
-
-    def _take(self, part: int, tile: Tile | None) -> None:
-        if tile is None:  # the worker was told to stop
-            return
-        block = self.next[part]
-        self.cpus.add(tile.cpu)
-        self.states[part][block] = self.job.state(self.grid.end(block), tile.arrays)
+    def skip(self, part: int, block: int) -> int:
+        """Return the block after the last state of the store before the first missing tile."""
         if self.store is None:
-            self.values[part, block] = tile.values
-        else:
-            self.store.put(part, block, tile)
-        self.next[part] = block + 1
-        self._skip(part)
-
-    def _skip(self, part: int) -> None:
-        """Continue at the last kept state before the first missing tile."""
-        if self.store is None:
-            return
-        block = self.next[part]
+            return block
         missing = self.store.first_missing(part, block)
         if missing is None:
-            self.next[part] = self.grid.blocks
-            return
+            return self.blocks
         for at in range(missing, block, -1):
             state = self.store.state(part, at - 1)
             if state is not None:
-                self.next[part] = at
-                self.states[part][at - 1] = state
-                return
+                self._states[part][at - 1] = state
+                return at
+        return block
 
-    def _hand_over(self) -> None:
-        """Give the sink the blocks that all parts have finished, and drop their states."""
-        while self.whole < min(self.next):
-            for part in range(self.grid.parts):
-                if self.sink is not None:
-                    values = self.values.pop((part, self.whole))
-                    self.sink.put(self.grid.of_part(part), self.grid.of_block(self.whole), values)
-                self.states[part].pop(self.whole - 1, None)
-            self.whole += 1
+    def call(self, part: int, block: int) -> tuple[Any, ...]:
+        """Return the call that makes a tile."""
+        room = None
+        if self.store is None and self.workers.shares_memory:
+            room = self._room(part, block)
+        if self.together:
+            return self._advance, part, block, room
+        origin = self._states[part][block - 1] if block else self._starts[part]
+        # The run holds the rest of the state; its chain may hold functions.
+        sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
+        stop = self.stop if self.workers.shares_memory else None
+        workers = self.workers if self.workers.are_threads else None
+        return (
+            make_tile,
+            self._common,
+            self.grid,
+            part,
+            block,
+            sent,
+            self.threads,
+            workers,
+            stop,
+            room,
+        )
 
-    def _layers_done(self) -> int:
-        layers = [self.grid.end(block - 1) if block else self.first_layer for block in self.next]
-        return int(sum(layers) / len(layers)) - self.first_layer
+    def _room(self, part: int, block: int) -> Values:
+        """Return the arrays for the values of a tile."""
+        slots = self.grid.of_block(block)
+        if self.sink is None or self.run.stays or slots.start == slots.stop:
+            return {}
+        return self.sink.room(self.grid.of_part(part), slots)
+
+    def _advance(self, part: int, block: int, room: Values) -> bool:
+        """Take an open part through a block."""
+        with _device_of(self.run, part, self.parts):
+            if block == 0:
+                chains = self.grid.of_part(part)
+                run = self.run.part(chains.start, chains.stop)
+                segment = self._segments[part] = Segment(run, self.threads, self.workers)
+                if self.results is not None:
+                    sampler: Any = segment.sampler
+                    sampler.results = self.results
+                segment.begin(self._starts[part], room)
+                return True
+            slot = self.grid.of_block(block).start
+            return self._segments[part].advance(self.grid.end(block), room, slot)
+
+    def take(self, part: int, block: int, result: Any) -> bool:
+        """Take a tile; return False for None, of a worker that was told to stop."""
+        if self.together:
+            return True
+        if result is None:
+            return False
+        self._cpus.add(result.cpu)
+        self._states[part][block] = self.run.state(self.grid.end(block), result.arrays)
+        if self.store is not None:
+            self.store.put(part, block, result)
+        elif not self.workers.shares_memory:
+            for name, values in self._room(part, block).items():
+                values[...] = result.values[name]
+        return True
+
+    def hand_over(self, block: int) -> None:
+        """Tell the sink that all parts have finished a block; drop the states before it."""
+        slots = self.grid.of_block(block)
+        if self.sink is not None and not self.run.stays and slots.start < slots.stop:
+            self.sink.filled(slots)
+        for states in self._states:
+            states.pop(block - 1, None)
+        self._whole = block + 1
+
+    def progress(self, following: Sequence[int]) -> tuple[int, int]:
+        """Return the layers that are done, in the mean over parts, and all layers."""
+        first = self.run.start_layer
+        layers = [self.grid.end(block - 1) if block else first for block in following]
+        return sum(layers) // len(layers) - first, self.run.depth
+
+    def finish(self, complete: bool) -> None:
+        """Let the store check what this process wrote."""
+        if self.store is not None:
+            self.store.check(complete=complete)
 
     @property
     def slots(self) -> int:
         """Number of layers that all chains have recorded."""
-        return self.grid.of_block(self.whole - 1).stop if self.whole else 0
+        return self.grid.of_block(self._whole - 1).stop if self._whole else 0
 
     @property
     def cpu(self) -> str:
         """The kinds of processor of the workers."""
-        return self.job.with_blas(", ".join(sorted(self.cpus)) or host_cpu())
+        return self.run.on_processors(", ".join(sorted(self._cpus)) or host_cpu())
 
     @property
     def widened(self) -> list[int]:
@@ -263,83 +280,96 @@ class TiledRun:
         return self._chains("unresolved")
 
     def _chains(self, name: str) -> list[int]:
-        state = self.state
-        found = None if state is None else state.arrays.get(name)
-        return [] if found is None else np.flatnonzero(found).tolist()
+        if self.together:
+            marks = [getattr(self._segments[part].sampler, name) for part in sorted(self._segments)]
+        else:
+            state = self.state
+            marks = [] if state is None else [state.arrays.get(name, ())]
+        return [
+            part * self.grid.part + chain
+            for part, marked in enumerate(marks)
+            if np.count_nonzero(marked)
+            for chain in np.flatnonzero(marked).tolist()
+        ]
 
     @property
     def state(self) -> State | None:
-        """The state at the end of the last block that all parts have finished."""
-        parts = [self._state(part) for part in range(self.grid.parts)]
-        known = [state for state in parts if state is not None]
-        return State.joined(known) if len(known) == len(parts) else None
+        """The state at the end of the last block that all parts have finished, if it is known."""
+        parts = [self._state(part) for part in range(self.parts)]
+        states = [state for state in parts if state is not None]
+        if len(states) < len(parts):
+            return None
+        return states[0] if len(states) == 1 else State.joined(states)
 
     def _state(self, part: int) -> State | None:
-        if not self.whole:
+        if not self._whole:
             return None
-        state = self.states[part].get(self.whole - 1)
+        if self.together:
+            segment = self._segments[part]
+            with _device_of(self.run, part, self.parts):
+                return segment.state if segment.is_between else None
+        state = self._states[part].get(self._whole - 1)
         if state is None and self.store is not None:
-            state = self.store.state(part, self.whole - 1)
+            state = self.store.state(part, self._whole - 1)
         return state
 
 
 def make_tile(
-    common: Job | bytes,
+    common: Run | bytes,
     grid: Grid,
     part: int,
     block: int,
     origin: Covariance | Representation | tuple[int, dict[str, NDArray[Any]]],
     threads: int,
+    workers: Workers | None,
     stop: Stop | None,
+    room: Values | None,
 ) -> Tile | None:
     """Make a tile from the end of the tile before; return None if told to stop.
 
     The origin of the first block is the start of the run.  The origin of later blocks, and of a
-    continued run, is the layer and the arrays of a state.
+    continued run, is the layer and the arrays of a state.  The values go to `room` if it is given.
     """
-    job = common if isinstance(common, Job) else _unpickled(common)
+    run = common if isinstance(common, Run) else _unpickled(common)
     chains, slots = grid.of_part(part), grid.of_block(block)
-    sink = _TileArrays(job, chains.stop - chains.start, slots)
-    with ExitStack() as stack:
-        sampler = job.sampler(chains.start, chains.stop)
-        segment = Segment(job, sampler, threads, Pool(stack, threads))
-        start = job.state(*origin) if isinstance(origin, tuple) else origin
+    values = room
+    if values is None:
+        count = chains.stop - chains.start, slots.stop - slots.start
+        values = {name: np.zeros((*count, *shape)) for name, shape in run.shapes.items()}
+    start = run.state(*origin) if isinstance(origin, tuple) else origin
+    with _device_of(run, part, grid.parts):
+        segment = Segment(run.part(chains.start, chains.stop), threads, workers)
         if block == 0:
-            segment.begin(start, sink)
+            segment.begin(start, values)
         else:
             assert isinstance(start, State)
             segment.resume(start)
-        while segment.layer < grid.end(block):
-            if stop is not None and stop.is_set():
-                return None
-            segment.advance(grid.end(block), sink)
-        return Tile(sink.arrays, segment.state.arrays, host_cpu(), versions())
+        if not segment.advance(grid.end(block), values, slots.start, stop):
+            return None
+        return Tile(values, segment.state.arrays, host_cpu(), versions())
 
 
-class _TileArrays(Arrays):
-    """The arrays of one tile, whose slots do not begin at 0."""
+def _device_of(run: Run, part: int, parts: int) -> AbstractContextManager[Any]:
+    """Return the context of the GPU of a part; that of a single part is the current one."""
+    if run.backend == "cpu" or parts == 1:
+        return nullcontext()
+    from bnmc._kernels.gpu.device import cuda, devices
 
-    def __init__(self, job: Job, chains: int, slots: slice) -> None:
-        self._first = slots.start
-        count = slots.stop - slots.start
-        super().__init__(
-            {name: np.zeros((chains, count, *shape)) for name, shape in job.shapes.items()}
-        )
-
-    def room(self, first: int, last: int) -> Values:
-        return super().room(first - self._first, last - self._first)
+    numbers = devices()
+    device: AbstractContextManager[Any] = cuda.gpus[numbers[part % len(numbers)]]
+    return device
 
 
-def _pickled(job: Job) -> bytes:
-    """Return a job in the form for workers, with your own functions by value, or raise."""
-    sendable("weights", job.chain.weights, job.chain.weights)
-    for one in job.observables:
-        sendable("observables", one, one)
-    return sendable("chain", job.chain, job)
+def _pickled(run: Run) -> bytes:
+    """Return a run in the form for workers, with your own functions by value, or raise."""
+    sendable("weights", run.chain.weights, run.chain.weights)
+    for each in run.observables:
+        sendable("observables", each, each)
+    return sendable("chain", run.chain, run)
 
 
 @lru_cache(maxsize=8)
-def _unpickled(pickled: bytes) -> Job:
-    job = received(pickled)
-    assert isinstance(job, Job)
-    return job
+def _unpickled(pickled: bytes) -> Run:
+    run = received(pickled)
+    assert isinstance(run, Run)
+    return run

@@ -98,12 +98,8 @@ class Sampler:
             values[...] = state.arrays.get(name, 0)  # a GPU keeps fewer arrays
         self.layer = state.layer
 
-    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
-        """Return whether the kernels can record these numbers in place of Gram matrices."""
-        return False
-
     def record_only(self, wanted: tuple[Measure, ...]) -> None:
-        """Record numbers in place of Gram matrices, unless `wanted` is empty; see `can_measure`."""
+        """Record numbers in place of Gram matrices, unless `wanted` is empty."""
         self.measures = wanted
 
     @property

@@ -9,9 +9,40 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.cpu import memory
 from bnmc.chain.chain import Chain
+from bnmc.chain.homogeneity import splits_scale
 
-__all__ = ["Frames", "Measure", "State"]
+
+class Field(NamedTuple):
+    """An array of a state: the shape of the part of one chain, and the dtype."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def layout_of(chain: Chain, path: str, inputs: int | None, dtype: str) -> dict[str, Field]:
+    """Return the arrays of the states of a sampler by name."""
+    columns, stride = chain.batch * (inputs or 1), memory.stride(chain.width)
+    rows, exact, flag = (np.dtype(name) for name in (dtype, np.float64, np.bool_))
+    if path == "factor":
+        return {
+            "factor": Field((columns, columns), exact),
+            "exponent": Field((columns,), exact),
+            "log_start": Field((), exact),
+        }
+    layout = {"gram": Field((columns, columns), exact)}
+    if path == "weights":
+        layout["activations"] = Field((2, memory.padded(columns), stride), rows)
+    else:
+        layout["wide"] = Field((), flag)
+    if splits_scale(chain):
+        layout["exponent"] = Field((columns,), np.dtype(np.int64))
+    if rows == np.float32 and (path == "weights" or chain.skip != 0.0):
+        layout["unresolved"] = Field((), flag)
+    if chain.skip != 0.0:
+        layout["x"] = Field((columns, stride), rows)
+    return layout
 
 
 class Measure(NamedTuple):

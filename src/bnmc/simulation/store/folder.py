@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import re
+import shutil
 import stat
 import sys
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bnmc._support.machine import available_memory
-from bnmc.errors import StoreError, StoreReplacedError
-
-__all__ = ["Folder", "read_file"]
+from bnmc.errors import BnmcError, StoreError, StoreReplacedError
 
 #: Bytes of a file from which on its size is compared with the memory, and copies that readers make.
 MUCH, COPIES = 1 << 24, 4
@@ -180,3 +182,97 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _inode(found: os.stat_result) -> tuple[int, int]:
     return found.st_dev, found.st_ino
+
+
+@contextlib.contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """Turn errors of the operating system and of Zarr into a `StoreError`."""
+    try:
+        yield
+    except BnmcError:
+        raise
+    except OSError as error:
+        raise StoreError(str(path), error.strerror or str(error)) from error
+    except (
+        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+    ) as error:  # fmt: skip
+        # Zarr raises these for damaged metadata.
+        reason = f"it is damaged: {type(error).__name__}: {error}"
+        raise StoreError(str(path), reason) from error
+
+
+# --- the hidden folder in which a store is made, before it gets its name
+
+
+@contextlib.contextmanager
+def building_folder(path: Path) -> Iterator[Path]:
+    """Make a hidden folder beside a path, which this process holds and removes in the end.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the store.
+
+    Yields
+    ------
+    Path
+        An empty folder, which may be renamed.
+    """
+    folder = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.building")
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        held = _hold(folder)
+        # Until it was held, another process could take the folder for an abandoned one.
+        if folder.is_dir() and (held is None or _is_at(held, folder)):
+            break
+        if held is not None:
+            os.close(held)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove the hidden folders of processes that died while they made the store of a path."""
+    if sys.platform == "win32":  # there a folder cannot be held
+        return
+    pattern = re.compile(rf"\.{re.escape(path.stem)}\.\d+\.\d+\.building")
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(path.parent):
+            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                held = _hold(Path(entry.path))
+                if held is not None:
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                    os.close(held)
+
+
+def _hold(folder: Path) -> int | None:
+    """Return a descriptor that holds a folder until it is closed, or None if that is impossible.
+
+    The system drops the hold when the process dies, and its forks with it.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:  # removed meanwhile
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held by its maker, or the file system has no locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _is_at(descriptor: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

@@ -11,8 +11,6 @@ from bnmc._support.text import loads
 from bnmc.errors import StoreMismatchError
 from bnmc.simulation.store.folder import Folder
 
-__all__ = ["Entries", "Journal", "entries_of"]
-
 #: Tiles by part and block.
 Entries = dict[tuple[int, int], dict[str, Any]]
 

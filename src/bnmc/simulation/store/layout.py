@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ import numpy as np
 from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc._support.text import loads
-from bnmc.errors import BnmcError, StoreError, StoreMismatchError
-from bnmc.simulation.identity import Identity
-from bnmc.simulation.job import Job
-from bnmc.simulation.store.building import building_folder
-from bnmc.simulation.store.folder import read_file, synced
+from bnmc.errors import StoreError
+from bnmc.simulation.identity import digest_of_facts
+from bnmc.simulation.runs import Run
+from bnmc.simulation.store.folder import building_folder, read_file, synced
+from bnmc.simulation.store.parts import require_facts
 from bnmc.simulation.tiles import Grid
-
-__all__ = ["Facts", "chunk_of", "create", "facts_of", "is_too_long", "reported"]
 
 #: The attribute with the digest of the other ones, and that with the digest of the metadata of the
 #: arrays.
@@ -55,13 +53,9 @@ class Facts:
         self._document = document
         self.attributes: dict[str, Any] = dict(document["attributes"])
 
-    def require(self, identity: Identity) -> None:
+    def require(self, facts: Mapping[str, str]) -> None:
         """Raise `StoreMismatchError` unless the store holds a run; the error names a difference."""
-        wanted = {**identity.facts, "identity": identity.digest}
-        for name, want in wanted.items():
-            have = str(self.attributes.get(name, "nothing"))
-            if have != want:
-                raise StoreMismatchError(str(self.path), name, have, want)
+        require_facts(self.path, self.attributes, {**facts, "identity": digest_of_facts(facts)})
 
     def require_sound(self) -> None:
         """Raise `StoreError` unless the attributes have their checksum."""
@@ -150,17 +144,16 @@ def facts_of(place: Path, path: Path) -> Facts:
 
 def create(
     path: Path,
-    job: Job,
+    run: Run,
     grid: Grid,
     attributes: Mapping[str, Any],
-    identity: Identity,
-    dims: Mapping[str, tuple[str, ...]],
+    facts: Mapping[str, str],
 ) -> None:
     """Make an empty store, which gets its name when it is complete and on the disk."""
     zarr = import_extra("zarr", "xarray")
     with building_folder(path) as building:
         group = zarr.create_group(building, zarr_format=3)
-        for name, shape in job.shapes.items():
+        for name, shape in run.shapes.items():
             group.create_array(
                 name,
                 shape=(grid.chains, grid.recorded.count, *shape),
@@ -169,7 +162,7 @@ def create(
                 fill_value=np.nan,
                 # Every reader then notices a damaged chunk.
                 compressors=zarr.codecs.Crc32cCodec(),
-                dimension_names=dims[name],
+                dimension_names=("chain", "layer", *run.axes[name]),
             )
         layers = grid.recorded.layers(0, grid.recorded.count)
         coordinate = group.create_array(
@@ -177,8 +170,9 @@ def create(
             compressors=None, dimension_names=("layer",),
         )  # fmt: skip
         coordinate[:] = layers
-        facts = {**identity.facts, **attributes, "part": grid.part, "block": grid.block}
-        _describe(building, (*job.shapes, "layer"), {**facts, "identity": identity.digest})
+        described = {**facts, **attributes, "part": grid.part, "block": grid.block}
+        described["identity"] = digest_of_facts(facts)
+        _describe(building, (*run.shapes, "layer"), described)
         zarr.create_group(building / "progress", zarr_format=3)
         for name in ("journal", "lock"):
             (building / "progress" / name).touch()
@@ -236,20 +230,3 @@ def is_too_long(place: Path, name: str, part: int, block: int, chunk: tuple[int,
     except OSError:
         return False
     return size > 8 * math.prod(chunk) + _CHUNK_CHECKSUM
-
-
-@contextlib.contextmanager
-def reported(path: Path) -> Iterator[None]:
-    """Turn errors of the operating system and of Zarr into a `StoreError`."""
-    try:
-        yield
-    except BnmcError:
-        raise
-    except OSError as error:
-        raise StoreError(str(path), error.strerror or str(error)) from error
-    except (
-        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
-    ) as error:  # fmt: skip
-        # Zarr raises these for damaged metadata.
-        reason = f"it is damaged: {type(error).__name__}: {error}"
-        raise StoreError(str(path), reason) from error

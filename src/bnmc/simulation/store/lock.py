@@ -11,8 +11,6 @@ import threading
 from bnmc.errors import StoreInUseError, StoreLockError, StoreReplacedError
 from bnmc.simulation.store.folder import Folder
 
-__all__ = ["Lock"]
-
 #: Errors of the operating system for a lock that somebody else holds.
 _HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
 

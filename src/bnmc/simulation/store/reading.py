@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +15,12 @@ from numpy.typing import NDArray
 from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
-from bnmc.simulation.store.folder import read_file
+from bnmc.simulation.store.folder import read_file, reported
 from bnmc.simulation.store.journal import Entries, entries_of
-from bnmc.simulation.store.layout import Facts, facts_of, is_too_long, reported
-from bnmc.simulation.tiles import Grid
+from bnmc.simulation.store.layout import Facts, facts_of, is_too_long
 
 if TYPE_CHECKING:
     import xarray
-
-__all__ = ["StoredArrays", "checksum", "region"]
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,27 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
                 raise ResultTooLargeError(name, size, available, hint)
             journal = read_file(self.path / "progress" / "journal")
             entries, _ = entries_of(journal, facts.run, str(self.path))
-            self._require_tiles(name, facts, entries, array.shape[0], array.chunks)
-            values: NDArray[np.float64] = array[:, : self.layers]
-            self._require_sums(name, values, facts, entries)
-            return values
+            return self._sound_values(name, array, facts.cut, entries)
+
+    def _sound_values(
+        self, name: str, array: Any, cut: tuple[int, int], entries: Entries
+    ) -> NDArray[np.float64]:
+        """Return the values of all tiles, or raise if one is missing or damaged."""
+        chains = array.shape[0]
+        parts, blocks = -(-chains // cut[0]), -(-self.layers // cut[1])
+        values = np.empty((chains, self.layers, *array.shape[2:]))
+        for number in itertools.product(range(parts), range(blocks)):
+            where = tuple(
+                slice(at * of_tile, min((at + 1) * of_tile, count))
+                for at, of_tile, count in zip(number, cut, values.shape, strict=False)
+            )
+            if number not in entries:
+                raise self._damaged(name, chains, cut, number)
+            tile = values_of_tile(self.path, array, name, number, where, entries[number])
+            if tile is None:
+                raise self._damaged(name, chains, cut, number)
+            values[where] = tile
+        return values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -102,46 +117,59 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         facts.require_layout(self.path, (*self.names, "layer"))
         return facts
 
-    def _require_tiles(
-        self, name: str, facts: Facts, entries: Entries, chains: int, chunk: tuple[int, ...]
-    ) -> None:
-        """Raise unless all tiles are finished, and their files as long as a chunk at most.
-
-        The shapes of damaged metadata may be huge, so the first tile that is missing ends this.
-        """
-        part, block = facts.cut
-        for at in range(-(-chains // part)):
-            for slot in range(-(-self.layers // block)):
-                if (at, slot) not in entries:
-                    raise self._damaged(
-                        name, at * part, min(part, chains - at * part), slot * block
-                    )
-                if is_too_long(self.path, name, at, slot, chunk):
-                    reason = f"the file of chains {at * part} of {name} is longer than its values"
-                    raise StoreError(str(self.path), reason)
-
-    def _require_sums(
-        self, name: str, values: NDArray[np.float64], facts: Facts, entries: Entries
-    ) -> None:
-        """Raise unless values of an observable have the checksums of the journal."""
-        part, block = facts.cut
-        for first in range(0, values.shape[0], part):
-            for slot in range(0, self.layers, block):
-                tile = values[first : first + part, slot : slot + block]
-                if checksum(tile) != entries[first // part, slot // block]["sums"].get(name):
-                    raise self._damaged(name, first, len(tile), slot)
-
-    def _damaged(self, name: str, first: int, count: int, slot: int) -> StoreError:
+    def _damaged(
+        self, name: str, chains: int, cut: tuple[int, int], number: tuple[int, int]
+    ) -> StoreError:
+        first = number[0] * cut[0]
+        last = min(first + cut[0], chains) - 1
         reason = (
-            f"{name} of chains {first} to {first + count - 1} is damaged from recorded layer "
-            f"{slot} on; the same call of simulate makes it again"
+            f"{name} of chains {first} to {last} is damaged from recorded layer "
+            f"{number[1] * cut[1]} on; the same call of simulate makes it again"
         )
         return StoreError(str(self.path), reason)
 
 
-def region(grid: Grid, part: int, block: int) -> tuple[slice, slice]:
-    """Return the chains and the slots of a tile."""
-    return grid.of_part(part), grid.of_block(block)
+def values_of_tile(
+    place: Path,
+    array: Any,
+    name: str,
+    number: tuple[int, int],
+    where: tuple[slice, ...],
+    entry: Mapping[str, Any],
+) -> NDArray[np.float64] | None:
+    """Return the values of a tile, or None unless they have the checksum of the journal.
+
+    Parameters
+    ----------
+    place : Path
+        Where the files of the store are.
+    array : zarr.Array
+        All values of the observable.
+    name : str
+        The observable.
+    number : (int, int)
+        Part and block.
+    where : tuple of slice
+        Chains and slots.
+    entry : mapping
+        The line of the journal.
+    """
+    if is_too_long(place, name, *number, array.chunks):
+        return None
+    values = read_values(array, where)
+    return values if values is not None and checksum(values) == entry["sums"].get(name) else None
+
+
+def read_values(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
+    """Return a region of a Zarr array, or None if its bytes are damaged.
+
+    Errors for lack of memory or of open files are raised, as the tile is sound then.
+    """
+    try:
+        values: NDArray[Any] = array[where]
+    except ValueError:
+        return None
+    return values
 
 
 def checksum(values: NDArray[np.float64]) -> int:

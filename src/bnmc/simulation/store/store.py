@@ -9,49 +9,33 @@ with their checksums, and missing or damaged tiles are made again.
 
 from __future__ import annotations
 
-import contextlib
-import io
+import math
 import os
-import struct
-import zipfile
 import zlib
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
+from bnmc._support.archives import Damaged, packed, unpacked
 from bnmc._support.extras import import_extra
-from bnmc._support.files import read_npy
 from bnmc._support.version import versions
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.identity import identity_of
-from bnmc.simulation.job import Job
-from bnmc.simulation.state_check import layout_of, problem_of
-from bnmc.simulation.store.building import remove_abandoned
-from bnmc.simulation.store.folder import Folder, read_file
+from bnmc.simulation.identity import digest_of_facts, run_facts
+from bnmc.simulation.runs import Run
+from bnmc.simulation.state_check import problem_of
+from bnmc.simulation.store.folder import read_file, remove_abandoned, reported
 from bnmc.simulation.store.journal import Journal
-from bnmc.simulation.store.layout import Facts, chunk_of, create, facts_of, is_too_long, reported
-from bnmc.simulation.store.lock import Lock
-from bnmc.simulation.store.reading import StoredArrays, checksum, region
+from bnmc.simulation.store.layout import Facts, chunk_of, create, facts_of
+from bnmc.simulation.store.parts import Guarded
+from bnmc.simulation.store.reading import StoredArrays, checksum, read_values, values_of_tile
 from bnmc.simulation.tiles import Grid, Origin, Tile
-
-__all__ = ["RunStore", "as_store_path", "stored_key"]
 
 #: The states of all tiles are kept if they take less than this part of the bytes of the values.
 SHARE_OF_STATES = 0.25
-
-#: Errors of the readers of archives and arrays.
-_DAMAGE = (
-    ArithmeticError, EOFError, LookupError, OSError, RuntimeError, TypeError, ValueError,
-    struct.error, zlib.error, zipfile.BadZipFile,
-)  # fmt: skip
 
 
 def as_store_path(store: object) -> Path:
@@ -89,21 +73,19 @@ def stored_key(path: Path) -> int | None:
     return int(facts.attributes["key"])
 
 
-class RunStore:
+class RunStore(Guarded):
     """The store of one run, open for writing by this process alone.
 
     Parameters
     ----------
     path : Path
         As `as_store_path` returns it.
-    job : Job
+    run : Run
     start : Covariance, Representation or State
     grid : Grid
         The division of the run.  An existing store keeps its own.
     attributes : mapping
         How to repeat the run, `Trajectory.attributes`.
-    dims : mapping
-        Names of the axes of each observable, with "chain" and "layer".
 
     Attributes
     ----------
@@ -127,9 +109,6 @@ class RunStore:
 
     Notes
     -----
-    Before each write, and before results are returned, the store checks that its path still leads
-    to the folder that it opened, and that this process holds the lock of that folder.
-
     A process that is killed loses the tiles in work, as the system has all others.  The disk
     writes a tile (``fsync``) while the next one is made, and has all tiles before the run returns.
     So a power failure costs the tiles in work and two more.  The line of a tile may be on the disk
@@ -139,57 +118,39 @@ class RunStore:
     def __init__(
         self,
         path: Path,
-        job: Job,
+        run: Run,
         start: Origin,
         grid: Grid,
         attributes: Mapping[str, Any],
-        dims: Mapping[str, tuple[str, ...]],
     ) -> None:
-        self.path = path
-        self.job = job
-        zarr = import_extra("zarr", "xarray")
-        self._identity = identity_of(job, start, attributes)
+        self.run = run
+        self._zarr = import_extra("zarr", "xarray")
+        self._facts = run_facts(run, start, attributes)
         #: Tiles that this process wrote.
         self._written: set[tuple[int, int]] = set()
-        #: Tiles that the disk is writing.
-        self._on_the_way: deque[Future[None]] = deque()
         with reported(path):
             remove_abandoned(path)
             if not os.path.lexists(path):
-                create(path, job, grid, attributes, self._identity, dims)
-            with contextlib.ExitStack() as stack:
-                self._folder = Folder(path)
-                place = self._folder.place
-                self._progress = place / "progress"
-                self._lock = Lock(self._folder, "progress/lock")
-                stack.callback(self._lock.release)
-                self._lock.require()
-                self._folder.require_plain()
-                facts = self._checked_facts()
-                self.grid = self._stored_grid(grid, facts)
-                self._group = zarr.open_group(place, mode="r+", zarr_format=3)
-                self._require_shapes()
-                self._tiles = Journal(self._folder, "progress/journal", facts.run)
-                stack.callback(self._tiles.close)
-                self._disk = ThreadPoolExecutor(1, thread_name_prefix="bnmc-disk")
-                stack.callback(self._disk.shutdown)
-                self._layout = layout_of(job.chain, job.path, job.inputs, job.dtype)
-                self._keep_all = self._states_are_small()
-                self._drop_damaged()
-                self._mend_layers()
-                #: Closes open files, at the end or if opening fails.
-                self._open = stack.pop_all()
+                create(path, run, grid, attributes, self._facts)
+        super().__init__(path, "progress/lock")
+        try:
+            with reported(path):
+                self._begin(grid)
+        except BaseException:
+            self.opened.close()
+            raise
 
-    def __enter__(self) -> RunStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the store has all tiles."""
-        return all(self.first_missing(part, 0) is None for part in range(self.grid.parts))
+    def _begin(self, grid: Grid) -> None:
+        """Check the metadata and the tiles of the store, and make what is damaged free."""
+        facts = self._checked_facts()
+        self.grid = self._stored_grid(grid, facts)
+        self._group = self._zarr.open_group(self.folder.place, mode="r+", zarr_format=3)
+        self._require_shapes()
+        self._tiles = Journal(self.folder, "progress/journal", facts.run)
+        self.opened.callback(self._tiles.close)
+        self._keep_all = self._states_are_small()
+        self._drop_damaged()
+        self._mend_layers()
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
@@ -204,15 +165,15 @@ class RunStore:
         if entry is None:
             return None
         try:
-            content = read_file(self._state_path(part, block))
+            content = read_file(self.folder.place / _state_file(part, block))
             if zlib.crc32(content) != entry["state"]:
                 return None
-            state = self.job.state(self.grid.end(block), _unpacked(content))
-        except _DAMAGE:
+            state = self.run.state(self.grid.end(block), unpacked(content))
+        except (OSError, Damaged):
             return None
         chains = self.grid.of_part(part)
         counts = {len(array) for array in state.arrays.values() if array.ndim}
-        if counts != {chains.stop - chains.start} or problem_of(state, self._layout) is not None:
+        if counts != {chains.stop - chains.start} or problem_of(state, self.run.layout) is not None:
             return None
         return state
 
@@ -223,53 +184,27 @@ class RunStore:
         ):  # fmt: skip
             if have != want:
                 raise StoreMismatchError(str(self.path), name, want, have)
-        content = _packed(tile.arrays)
+        content = packed(tile.arrays)
         entry = {
             "part": part, "block": block, "state": zlib.crc32(content),
             "sums": {name: checksum(values) for name, values in tile.values.items()},
         }  # fmt: skip
-        with self._writing():
-            files = self._write(part, block, tile, content)
+        with self.writing():
+            files = []
+            if (part, block) not in self._tiles.entries:
+                where = self.grid.of_part(part), self.grid.of_block(block)
+                for name, values in tile.values.items():
+                    self._group[name][where] = values
+                    files.append(chunk_of(self.folder.place, name, part, block, values.ndim))
+            files.append(self.replace(_state_file(part, block), content))
             self._lock.require()
             self._tiles.append(entry)
             self._written.add((part, block))
-            files.append(self._progress / "journal")
-            self._on_the_way.append(self._disk.submit(self._folder.sync, files))
-            self._wait_for_disk(1)
+            self.sync([*files, self.folder.place / "progress" / "journal"])
             if not self._keep_all:
-                self._state_path(part, block - 2).unlink(missing_ok=True)
+                (self.folder.place / _state_file(part, block - 2)).unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Check before and after a write that this process may write; report errors."""
-        with reported(self.path):
-            self._lock.require()
-            try:
-                yield
-            except OSError:
-                self._lock.require()  # to write fails in a folder that was removed
-                raise
-            self._lock.require()
-
-    def _wait_for_disk(self, left: int) -> None:
-        """Wait until at most so many tiles are not yet on the disk."""
-        while len(self._on_the_way) > left:
-            self._on_the_way.popleft().result()
-
-    def _write(self, part: int, block: int, tile: Tile, state: bytes) -> list[Path]:
-        """Write values and state of a tile; return their files."""
-        files = []
-        if (part, block) not in self._tiles.entries:
-            where = region(self.grid, part, block)
-            for name, values in tile.values.items():
-                self._group[name][where] = values
-                files.append(chunk_of(self._folder.place, name, part, block, values.ndim))
-        path = self._state_path(part, block)
-        path.with_suffix(".partial").write_bytes(state)
-        path.with_suffix(".partial").replace(path)
-        return [*files, path]
-
-    def finish(self, *, complete: bool) -> None:
+    def check(self, *, complete: bool) -> None:
         """Check, before the run is returned, that the store is what this process wrote.
 
         Parameters
@@ -282,8 +217,8 @@ class RunStore:
         StoreError
             If it is not.
         """
-        with self._writing():
-            self._wait_for_disk(0)
+        self.finish()
+        with self.writing():
             self._checked_facts()
             for part, block in sorted(self._written) if complete else ():
                 if not self._is_sound(part, block):
@@ -295,20 +230,20 @@ class RunStore:
 
     def arrays(self, slots: int) -> StoredArrays:
         """Return the values of so many recorded layers, which are read on access."""
-        return StoredArrays(self.path, tuple(self.job.shapes), slots, self._identity.digest)
+        return StoredArrays(self.path, tuple(self.run.shapes), slots, digest_of_facts(self._facts))
 
     def _checked_facts(self) -> Facts:
         """Return the attributes of the store, or raise unless it holds this run."""
-        facts = facts_of(self._folder.place, self.path)
-        facts.require(self._identity)
+        facts = facts_of(self.folder.place, self.path)
+        facts.require(self._facts)
         facts.require_sound()
-        facts.require_layout(self._folder.place, (*self.job.shapes, "layer"))
+        facts.require_layout(self.folder.place, (*self.run.shapes, "layer"))
         return facts
 
     def _require_shapes(self) -> None:
         """Raise `StoreError` unless the arrays have the shapes of the run."""
         whole = self.grid.chains, self.grid.recorded.count
-        for name, shape in self.job.shapes.items():
+        for name, shape in self.run.shapes.items():
             array = self._group[name]
             if array.shape != (*whole, *shape) or array.dtype != np.float64:
                 found = f"{name} has {array.dtype} of shape {array.shape}"
@@ -319,15 +254,12 @@ class RunStore:
         part, block = facts.cut
         if not (1 <= part <= grid.chains and 1 <= block <= grid.recorded.count):
             raise StoreError(str(self.path), "its attributes part and block are damaged")
-        return replace(grid, part=part, block=block)
+        return Grid.of_slots(grid.chains, grid.recorded, part, block)
 
     def _states_are_small(self) -> bool:
-        job = self.job
-        each = job.columns**2 + (job.path == "factor") * job.columns
-        rows = job.columns * job.chain.width
-        each += rows * (2 * (job.path == "weights") + (job.chain.skip != 0.0))
-        values = sum(int(np.prod(shape)) for shape in job.shapes.values()) * self.grid.block
-        return bool(each <= SHARE_OF_STATES * values)
+        run = self.run
+        numbers = sum(math.prod(shape) for shape in run.shapes.values())
+        return run.bytes_of_chain <= SHARE_OF_STATES * 8 * numbers * self.grid.block
 
     def _drop_damaged(self) -> None:
         """Forget the tiles whose data differ from their checksums."""
@@ -344,53 +276,21 @@ class RunStore:
         """Write the coordinate ``layer`` again if it is damaged."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
         array = self._group["layer"]
-        chunk = self._folder.place / "layer" / "c" / "0"
+        chunk = self.folder.place / "layer" / "c" / "0"
         too_long = chunk.is_file() and chunk.stat().st_size > layers.nbytes
-        stored = None if too_long else _read(array, (slice(None),))
+        stored = None if too_long else read_values(array, (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
             array[:] = layers
 
     def _is_sound(self, part: int, block: int) -> bool:
-        sums = self._tiles.entries[part, block]["sums"]
-        where = region(self.grid, part, block)
-        for name in self.job.shapes:
-            array = self._group[name]
-            too_long = is_too_long(self._folder.place, name, part, block, array.chunks)
-            values = None if too_long else _read(array, where)
-            if values is None or checksum(values) != sums.get(name):
-                return False
-        return True
-
-    def _state_path(self, part: int, block: int) -> Path:
-        return self._progress / f"state-{part}-{block}.npz"
+        entry, where = self._tiles.entries[part, block], (part, block)
+        cut = self.grid.of_part(part), self.grid.of_block(block)
+        return all(
+            values_of_tile(self.folder.place, self._group[name], name, where, cut, entry)
+            is not None
+            for name in self.run.shapes
+        )
 
 
-def _packed(arrays: dict[str, Any]) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-def _unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a state, or raise `ValueError` if they are larger than the file."""
-    arrays = {}
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(entry.file_size for entry in archive.infolist()) > len(content):
-            raise ValueError("a state is not compressed")
-        for entry in archive.infolist():
-            with archive.open(entry) as file:
-                array = read_npy("state", file, entry.file_size)
-                arrays[entry.filename.removesuffix(".npy")] = array
-    return arrays
-
-
-def _read(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
-    """Return a region of a Zarr array, or None if its bytes are damaged.
-
-    Errors for lack of memory or of open files are raised, as the tile is sound then.
-    """
-    try:
-        values: NDArray[Any] = array[where]
-    except ValueError:
-        return None
-    return values
+def _state_file(part: int, block: int) -> str:
+    return f"progress/state-{part}-{block}.npz"

@@ -26,14 +26,25 @@ __all__ = ["DeviceRows", "device_memory", "device_result"]
 class DeviceRows:
     """Layer 0 before its normalization, in the memory of a GPU.
 
-    Attributes
+    Parameters
     ----------
-    array : (chains or 1, width, batch) array of the device
-        The array of the user, not a copy.
+    array : (chains or 1, width, batch) array of a device, or ndarray
+        The array of the user, not a copy; or rows on their way to another device.
     """
 
     def __init__(self, array: Any) -> None:
-        self.array = array
+        self._array = array
+
+    @property
+    def array(self) -> Any:
+        """The rows on a device: the current one if they are on the host."""
+        is_away = isinstance(self._array, np.ndarray)
+        return numba_cuda.to_device(self._array) if is_away else self._array
+
+    def part(self, first: int, last: int) -> DeviceRows:
+        """Return the rows of some chains, on the host until a device takes them."""
+        rows = self._array.copy_to_host()
+        return DeviceRows(rows[first:last] if len(rows) > 1 else rows)
 
     @classmethod
     def of(cls, initial: Any, chain: Chain, chains: int, inputs: int | None) -> DeviceRows:

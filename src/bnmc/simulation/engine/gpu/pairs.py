@@ -6,8 +6,10 @@ A device takes the pairs in ranges that fit in its memory.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,6 @@ from bnmc.chain.covariance import OfConvolution, WithBias
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
 from bnmc.simulation.engine.gpu.arrays import device_memory
-from bnmc.simulation.engine.gpu.devices import device_threads, on_each
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
 __all__ = ["GpuPairs", "meet_on_devices"]
@@ -164,16 +165,16 @@ def meet_on_devices(
     The number of the pair addresses its random numbers, so results do not depend on the division.
     """
     numbers = devices()[: last - first]
-    ranges = even_ranges(last - first, len(numbers), first=first)
     task = partial(_meet_on_device, chain, start, lag, first, key, most_layers)
     if len(numbers) == 1:
-        return task(first, last)
-    threads = device_threads(numbers)
-    try:
-        return joined(on_each(threads, task, ranges))
-    finally:
-        for thread in threads:
-            thread.shutdown()
+        return task(nullcontext(), first, last)
+    ranges_of_pairs = even_ranges(last - first, len(numbers), first=first)
+    with ThreadPoolExecutor(len(numbers), "bnmc-gpu") as threads:
+        futures = [
+            threads.submit(task, numba_cuda.gpus[number], *pairs)
+            for number, pairs in zip(numbers, ranges_of_pairs, strict=True)
+        ]
+        return joined([future.result() for future in futures])
 
 
 def _meet_on_device(
@@ -183,18 +184,20 @@ def _meet_on_device(
     traced: int,
     key: int,
     most_layers: int,
+    device: AbstractContextManager[Any],
     first: int,
     last: int,
 ) -> Meetings:
-    """Let pairs meet on the device of this thread, of which the pair `traced` leaves a trace."""
-    most = int(SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
-    size = max(1, min(most, MOST_OF_RANGE))
-    return joined(
-        [
-            meet(
-                chain, start, key, first + a, first + b, lag, most_layers,
-                int(first + a == traced), GpuPairs,
-            )
-            for a, b in ranges(last - first, size)
-        ]
-    )  # fmt: skip
+    """Let pairs meet on a device, of which the pair `traced` leaves a trace."""
+    with device:
+        most = int(SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
+        size = max(1, min(most, MOST_OF_RANGE))
+        return joined(
+            [
+                meet(
+                    chain, start, key, first + a, first + b, lag, most_layers,
+                    int(first + a == traced), GpuPairs,
+                )
+                for a, b in ranges(last - first, size)
+            ]
+        )  # fmt: skip

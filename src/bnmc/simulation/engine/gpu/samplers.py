@@ -57,7 +57,13 @@ from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 from bnmc.simulation.engine.state import Frames, Measure, State
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = ["GpuConditionalSampler", "GpuSampler", "GpuWeightsSampler", "fits"]
+__all__ = [
+    "GPU_SAMPLERS",
+    "GpuConditionalSampler",
+    "GpuSampler",
+    "GpuWeightsSampler",
+    "fits",
+]
 
 #: Part of the free memory that the frames of a block of layers may take.
 SHARE_OF_MEMORY = 0.25
@@ -120,10 +126,6 @@ class GpuSampler(ScaledSampler):
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
         self.record_only(())
-
-    def can_measure(self, wanted: tuple[Measure, ...]) -> bool:
-        # The numbers of kernels are those of a matrix whose samples have one unit.
-        return not self.is_scaled
 
     def record_only(self, wanted: tuple[Measure, ...]) -> None:
         super().record_only(wanted)
@@ -670,3 +672,9 @@ def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Return increasing numbers as ranges of consecutive numbers."""
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     return [(int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, breaks) if part.size]
+
+
+#: The samplers of one GPU, by path.
+GPU_SAMPLERS: dict[str, type[GpuSampler]] = {
+    sampler.path: sampler for sampler in (GpuConditionalSampler, GpuWeightsSampler)
+}

@@ -1,9 +1,15 @@
-"""Which layers a run records, against the definition."""
+"""A run as a value: which layers it records, and how many numbers."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bnmc.simulation.job import Recorded
+import bnmc
+from bnmc.simulation.observables import as_observables
+from bnmc.simulation.runs import Recorded, run_of
+
+CHAIN = bnmc.Chain(12, 3, "relu")
 
 
 @pytest.mark.parametrize(
@@ -23,3 +29,14 @@ def test_slots_number_the_recorded_layers_of_each_block(recorded):
             assert found.tolist() == expected
             assert found.dtype == np.int64
         assert recorded.before(first) == sum(layer < first for layer in due)
+
+
+@pytest.mark.parametrize("inputs", [None, 2])
+def test_the_numbers_of_a_layer_are_those_that_are_recorded(inputs):
+    """The memory of a run is estimated from them."""
+    names = ["gram", "rank_bound", "eigenvalues", *(["cross_gram"] if inputs else [])]
+    options = {"chains": 5, "inputs": inputs, "rng": 0}
+    recorded = bnmc.simulate(CHAIN, 7, observables=names, **options).observables
+    run = run_of(CHAIN, "gaussian", sampler="auto", dtype="float64", **options)
+    run = replace(run, observables=as_observables(names, inputs is not None))
+    assert run.numbers * 5 * 8 == sum(values.size for values in recorded.values())

@@ -1,0 +1,331 @@
+"""A run as a value: its chains, its random numbers, and what it records of which layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ELEMENTS, MOST_LAYERS, MOST_ROWS
+from bnmc._support.arguments import choice, integer, precision
+from bnmc._support.machine import blas_kernel
+from bnmc.chain.chain import Chain
+from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.start import FirstLayer, shape_of
+from bnmc.errors import ArgumentError
+from bnmc.simulation.engine.choice import SAMPLERS, choose_sampler
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.state import Field, Frames, Measure, State, layout_of
+from bnmc.simulation.observables import Observable, View
+from bnmc.simulation.state_check import require_sound
+
+#: What `simulate` takes as `sampler`.
+_SAMPLER_NAMES = ("auto", "conditional", "weights")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Which layers are recorded: first, first + every, … and always the last."""
+
+    first: int
+    every: int
+    last: int
+
+    @property
+    def count(self) -> int:
+        """Number of recorded layers."""
+        return -(-(self.last - self.first) // self.every) + 1
+
+    def layer(self, slot: int) -> int:
+        """Return the layer of a slot, the number of a recorded layer."""
+        return min(self.first + slot * self.every, self.last)
+
+    def layers(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return the layers of slots first:last."""
+        return np.minimum(self.first + np.arange(first, last) * self.every, self.last)
+
+    def before(self, layer: int) -> int:
+        """Return the number of recorded layers below a layer: its slot if it is recorded."""
+        if layer > self.last:
+            return self.count
+        return max(0, -(-(layer - self.first) // self.every))
+
+    def slots(self, first: int, last: int) -> NDArray[np.int64]:
+        """Return 0, 1, … for the recorded ones of layers first:last, and -1 for the others."""
+        before = self.before(first)
+        count = self.before(last) - before
+        if count == last - first:
+            return np.arange(count)
+        slots = np.full(last - first, -1)
+        slots[self.layers(before, before + count) - first] = np.arange(count)
+        return slots
+
+
+@dataclass(frozen=True)
+class Run:
+    """Independent chains of one kind, and what is recorded of them.
+
+    Attributes
+    ----------
+    chain : Chain
+    path : str
+        Key of the sampler in `SAMPLERS`.
+    chains : int
+        Number of chains.
+    inputs : int or None
+        Number of input batches; None for one without an axis of its own.
+    dtype : str
+        Precision of the rows.
+    key : int
+        The 64-bit key of all random numbers.
+    start_layer : int
+        The layer from which the chains start: 0, or that of a state.
+    backend : {"cpu", "cuda"}
+    observables : tuple of Observable
+    recorded : Recorded
+        The layers, counted from layer 0 of the chain.
+    first : int
+        Number of the first chain.
+    stays : bool
+        Whether recorded Gram matrices stay on the GPU.
+    """
+
+    chain: Chain
+    path: str
+    chains: int
+    inputs: int | None
+    dtype: str
+    key: int = 0
+    start_layer: int = 0
+    backend: str = "cpu"
+    observables: tuple[Observable, ...] = ()
+    recorded: Recorded = Recorded(0, 1, 0)
+    first: int = 0
+    stays: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Number of samples in all input batches."""
+        return self.chain.batch * (self.inputs or 1)
+
+    @property
+    def depth(self) -> int:
+        """Number of layers after that of the start."""
+        return self.recorded.last - self.start_layer
+
+    @cached_property
+    def splits_scale(self) -> bool:
+        """Whether the scale of each sample is split off, in `Frames.units`."""
+        return self.path != "factor" and splits_scale(self.chain)
+
+    @property
+    def kind(self) -> type[Sampler]:
+        """The class of the sampler."""
+        if self.backend == "cpu":
+            return SAMPLERS[self.path]
+        from bnmc.simulation.engine.gpu.samplers import GPU_SAMPLERS
+
+        return GPU_SAMPLERS[self.path]
+
+    @cached_property
+    def devices(self) -> int:
+        """Number of GPUs among which the chains are divided; 1 on the CPU."""
+        if self.backend == "cpu" or self.stays:
+            return 1
+        from bnmc._kernels.gpu.device import devices
+
+        return min(len(devices()), self.chains)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Estimated time of one layer of one chain on one thread, or on one GPU."""
+        return self.kind.seconds(self.chain, self.columns, np.dtype(self.dtype))
+
+    @cached_property
+    def layout(self) -> dict[str, Field]:
+        """The arrays of the state of a chain: the table from which buffers and checks follow."""
+        return layout_of(self.chain, self.path, self.inputs, self.dtype)
+
+    @cached_property
+    def bytes_of_chain(self) -> int:
+        """Bytes of the state of one chain."""
+        return sum(math.prod(field.shape) * field.dtype.itemsize for field in self.layout.values())
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """The numbers that kernels of a GPU record in place of Gram matrices, if they are all."""
+        measures = tuple(each.measure for each in self.observables if each.measure is not None)
+        # The numbers of kernels are those of a matrix whose samples have one unit.
+        together = self.backend == "cuda" and not self.splits_scale
+        return measures if together and len(measures) == len(self.observables) else ()
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one value of each observable.
+
+        Functions of the user are evaluated once, which checks that they return the declared shape.
+        """
+        return {
+            each.name: each.known_shape(self.chain.batch, self.inputs) or self._shape_of(each)
+            for each in self.observables
+        }
+
+    def _shape_of(self, observable: Observable) -> tuple[int, ...]:
+        frames = replace(self, chains=1, observables=(), stays=False).frames(1)
+        frames.gram[:] = np.eye(self.columns)
+        return self.values(observable, self.view(frames)).shape[2:]
+
+    @cached_property
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Names of the axes of each observable after chain and layer."""
+        return {each.name: each.dims(self.inputs is not None) for each in self.observables}
+
+    @cached_property
+    def numbers(self) -> int:
+        """Recorded numbers of one layer of one chain; does not call functions of the user."""
+        n, k = self.chain.batch, self.inputs or 1
+        builtin = {
+            "gram": (k, n, n),
+            "scaled_gram": (k, n, n),
+            "cross_gram": (k, k, n, n),
+            "eigenvalues": (k, n),
+            "log_pivots": (k * n,),
+        }
+        shapes = (
+            builtin.get(each.name, (k, *getattr(each, "shape", ()))) for each in self.observables
+        )
+        return sum(math.prod(shape) for shape in shapes)
+
+    def part(self, first: int, last: int) -> Run:
+        """Return the run of chains first:last."""
+        if last - first == self.chains:
+            return self
+        return replace(self, chains=last - first, first=self.first + first)
+
+    def sampler(self) -> Sampler:
+        """Return the sampler of the chains."""
+        sampler = self.kind(self.chain, self.chains, self.inputs, self.dtype, self.key, self.first)
+        sampler.record_only(self.measures)
+        return sampler
+
+    def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
+        """Return the state of the chains at a layer."""
+        return State(self.chain, self.path, self.key, layer, self.inputs, self.dtype, arrays)
+
+    def frames(self, layers: int) -> Frames:
+        """Return the arrays in which a sampler records layers of the chains."""
+        columns, measures = self.columns, len(self.measures)
+        if measures or self.stays:
+            none = np.zeros((0, 0))
+            values = np.zeros((self.chains, layers, measures, self.inputs or 1))
+            return Frames(none[:, :, None, None], none, none[:, :, None], values)
+        return Frames(
+            np.zeros((self.chains, layers, columns, columns)),
+            np.zeros((self.chains, layers)),
+            np.zeros((self.chains, layers, columns * (self.path == "factor"))),
+            units=np.zeros((self.chains, layers, columns * self.splits_scale), np.int64),
+        )
+
+    def view(self, frames: Frames, first: int = 0, slot: int = 0) -> View:
+        """Return frames as observables take them.
+
+        Parameters
+        ----------
+        frames : Frames
+        first : int
+            The first chain of the frames, counted from that of the run.
+        slot : int
+            The slot of the first layer of the frames.
+        """
+        return View.of(
+            self.chain, self.inputs or 1, frames, self.first + first,
+            lambda index: self.recorded.layer(slot + index),
+        )  # fmt: skip
+
+    def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
+        """Evaluate an observable, without the axis of inputs if `inputs` is None."""
+        values = observable.evaluate(view)
+        if self.inputs is None and "input" in observable.dims(True):
+            values = values[:, :, 0]
+        return values
+
+    def on_processors(self, cpu: str) -> str:
+        """Return a kind of processor, and BLAS too if the bits of an observable depend on it."""
+        if any(each.uses_blas for each in self.observables):
+            return f"{cpu}; {blas_kernel()}"
+        return cpu
+
+
+def run_of(
+    chain: Chain,
+    initial: Any,
+    *,
+    chains: int | None,
+    inputs: int | None,
+    rng: Any,
+    sampler: str,
+    dtype: Any,
+) -> Run:
+    """Return the chains that the arguments of `simulate` mean, or raise.
+
+    The run has a key only if it continues a state.
+    """
+    choice("sampler", sampler, _SAMPLER_NAMES)
+    dtype = precision(dtype)
+    if isinstance(initial, State):
+        return _continued(chain, initial, chains, inputs, rng, sampler, dtype)
+    if inputs is not None:
+        inputs = integer("inputs", inputs, low=1, high=MOST_CHAINS)
+    if chains is None:
+        axes = 2 if inputs is None else 3
+        shape = () if isinstance(initial, (str, FirstLayer)) else shape_of(initial)
+        chains = shape[0] if len(shape) == axes + 1 else 1
+    chains = integer("chains", chains, low=1, high=MOST_CHAINS)
+    path = choose_sampler(chain, inputs, sampler, dtype).path
+    most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
+    length = chain.fan_in if path == "weights" else chain.width
+    if length > most:
+        raise ArgumentError("width", chain.width, f"at most {most} for this chain")
+    return Run(chain, path, chains, inputs, dtype)
+
+
+def _continued(
+    chain: Chain,
+    state: State,
+    chains: int | None,
+    inputs: int | None,
+    rng: Any,
+    sampler: str,
+    dtype: str,
+) -> Run:
+    """Take everything from a state; arguments that are given as well must agree with it."""
+    require_sound(state)
+    if state.chain != chain:
+        raise ArgumentError("initial", state.chain, f"a state of {chain}")
+    for name, given, of_state in (
+        ("chains", chains, state.chains),
+        ("inputs", inputs, state.inputs),
+        ("dtype", dtype if dtype != "float64" else None, state.dtype),
+    ):
+        if given is not None and given != of_state:
+            raise ArgumentError(name, given, f"{of_state}, that of the state")
+    if rng is not None:
+        raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
+    if sampler not in ("auto", SAMPLERS[state.path].name):
+        raise ArgumentError("sampler", sampler, SAMPLERS[state.path].name)
+    return Run(chain, state.path, state.chains, state.inputs, state.dtype, state.key, state.layer)
+
+
+def recorded_of(run: Run, depth: int, every: int, burn_in: int) -> Recorded:
+    """Return the layers that the arguments of `simulate` ask to record, or raise."""
+    step = min(integer("every", every, low=1), MOST_LAYERS)
+    first = run.start_layer + integer("burn_in", burn_in, low=0, high=depth)
+    if run.start_layer + depth >= MOST_LAYERS:
+        most = MOST_LAYERS - 1 - run.start_layer
+        allowed = f"an integer <= {most}: layers have numbers below 2**32, and the state has one"
+        raise ArgumentError("depth", depth, f"{allowed} of {run.start_layer}")
+    return Recorded(first, step, run.start_layer + depth)
