@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import choice, items
+from bnmc._support.arguments import choice
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.simulation.observables import observables_of
 
 #: Names that `backpropagate` takes as `observables`.
 NAMES = ("delta_gram", "gram", "hidden_delta")
@@ -96,18 +97,7 @@ class GradientObservable:
 
 def as_gradient_observables(wanted: Any) -> tuple[GradientObservable, ...]:
     """Return the observables that an argument `observables` means, without equal names."""
-    if isinstance(wanted, str) or callable(wanted):
-        wanted = [wanted]
-    if isinstance(wanted, Mapping):
-        pairs: Iterable[tuple[str | None, Any]] = wanted.items()
-    else:
-        pairs = [(None, value) for value in items("observables", wanted, _ALLOWED)]
-    chosen: dict[str, GradientObservable] = {}
-    for name, value in pairs:
-        observable = _observable(name, value)
-        if chosen.setdefault(observable.name, observable) != observable:
-            raise ArgumentError("observables", observable.name, "each name once")
-    return tuple(chosen.values())
+    return observables_of(wanted, _ALLOWED, _observable)
 
 
 def _observable(name: str | None, value: Any) -> GradientObservable:

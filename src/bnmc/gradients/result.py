@@ -14,10 +14,11 @@ from bnmc._support.arguments import integer, real
 from bnmc._support.extras import import_extra
 from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError, UnknownNameError
+from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.estimate.intervals import half_width
 from bnmc.mean_field.field import MeanField
+from bnmc.simulation.trajectory import Recordings
 
 if TYPE_CHECKING:
     import xarray
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Backpropagation:
+class Backpropagation(Recordings):
     """Gradients of an ensemble of networks, layer by layer; ``print`` shows a table.
 
     An observable is an item, ``run["delta_gram"]``, and an attribute, ``run.delta_gram``: an array
@@ -93,17 +94,6 @@ class Backpropagation:
     def chains(self) -> int:
         """Number of networks."""
         return len(self.log_gradient_norm)
-
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
-        if name in self.observables:
-            return self.observables[name]
-        raise UnknownNameError("name", name, list(self.observables))
-
-    def __getattr__(self, name: str) -> NDArray[np.float64]:
-        observables = self.__dict__.get("observables", {})
-        if name in observables:
-            return observables[name]
-        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __repr__(self) -> str:
         recorded = ", ".join(["log_gradient_norm", *self.observables])

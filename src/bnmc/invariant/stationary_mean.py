@@ -22,8 +22,7 @@ from bnmc.mixing.assumptions import assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start
 from bnmc.mixing.waiting import not_mixing, typical_wait
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
-from bnmc.simulation.engine.state import Frames
-from bnmc.simulation.observables import OBSERVABLES, Observable, View, as_observables
+from bnmc.simulation.observables import OBSERVABLES, Observable, as_observables
 
 #: Number of averaged layers, in units of the burn-in: the median waiting time of the pilot run.
 #: With its 0.9 quantile, the squared standard error times the layers of a pair is the same to 6 %
@@ -155,20 +154,10 @@ def _as_number(f: object, chain: Chain) -> Observable:
         raise ArgumentTypeError("f", f, "a name, an Observable or a function of a Gram matrix")
     wanted: Any = f if isinstance(f, (str, Observable)) else Observable(f, name="f")
     (observable,) = as_observables(wanted, False)
-    shape = _evaluate(observable, chain, np.eye(chain.batch)[None, None]).shape
+    shape = observable.at(chain, np.eye(chain.batch)[None, None]).shape
     if shape != (1, 1):
         raise ArgumentError("f", shape[2:], "a function that returns one number")
     return observable
-
-
-def _evaluate(
-    observable: Observable, chain: Chain, grams: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return values (pairs, layers, ...) for Gram matrices (pairs, layers, n, n)."""
-    frames = Frames(grams, np.zeros(grams.shape[:2]), np.zeros((*grams.shape[:2], 0)))
-    values = observable.evaluate(View.of(chain, 1, frames))
-    # With an axis of inputs, there is one input.
-    return values if values.ndim == 2 else values[:, :, 0]
 
 
 def _replicates(
@@ -190,7 +179,7 @@ def _replicates(
     count = last_pair - first_pair
     total = np.zeros(count)
     if first == 0:
-        total += _evaluate(observable, chain, pairs.grams[:, :1, :, :])[:, 0]
+        total += observable.at(chain, pairs.grams[:, :1, :, :])[:, 0]
     end = lag + max_layers
     while (pairs.layer < last or pairs.waiting.any()) and pairs.layer < max(end, last):
         before = pairs.layer
@@ -221,5 +210,5 @@ def _sum(
     out = np.zeros(weights.shape)
     chosen = weights != 0
     if chosen.any():
-        out[chosen] = weights[chosen] * _evaluate(observable, chain, grams[chosen][None])[0]
+        out[chosen] = weights[chosen] * observable.at(chain, grams[chosen][None])[0]
     return np.asarray(out.sum(axis=1))

@@ -1,9 +1,10 @@
-"""Ensembles of chains in depth: `simulate`, its plan, its workers, its stores, its result.
+"""Ensembles of chains in depth: `simulate`, its workers, its stores, its result.
 
-Data runs one way: arguments become a `Plan`, and a plan becomes segments or tiles. These call the
-samplers of `engine`. Recorded values go to sinks or a store, and become a `Trajectory`.
+Data runs one way: arguments become a `Run` and a start, and a run becomes tiles, parts of chains
+times blocks of layers.  These call the samplers of `engine`.  Recorded values go to sinks or a
+store, and become a `Trajectory`.
 The package may import `chain`, `gram`, `estimate`, `kernels` and lower levels.  Read `run.py`
-first, then `plan.py` and `engine/sampler.py`.
+first, then `runs.py`, `tiles.py` and `engine/sampler.py`.
 """
 
 from __future__ import annotations

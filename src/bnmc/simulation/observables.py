@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -177,6 +177,13 @@ class Observable:
             out[index] = self._checked(self.function(matrix))
         return out.reshape(gram.shape[:3] + self.shape)
 
+    def at(self, chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values at Gram matrices (chains, layers, n, n) of one input."""
+        layers = gram.shape[:2]
+        view = View.of(chain, 1, Frames(gram, np.zeros(layers), np.zeros((*layers, 0))))
+        values = self.evaluate(view)
+        return values[:, :, 0] if "input" in self.dims(True) else values
+
     def _checked(self, value: ArrayLike) -> ArrayLike:
         """Return the value of the function, a number or array of the declared shape, or raise."""
         if type(value) in _NUMBERS and self.shape == ():
@@ -339,30 +346,67 @@ OBSERVABLES: dict[str, Observable] = {
 _ALLOWED = "names, Observables or functions of G"
 
 
+class _Named(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+_N = TypeVar("_N", bound=_Named)
+
+
+def observables_of(
+    wanted: Any, allowed: str, of: Callable[[str | None, Any], _N]
+) -> tuple[_N, ...]:
+    """Return what an argument `observables` means, each name once, or raise.
+
+    Parameters
+    ----------
+    wanted : object
+        An observable as `of` takes it, several, or a mapping of names to observables.
+    allowed : str
+        The allowed values, for the message.
+    of : callable
+        Takes the name, or None unless there is a mapping, and the value.
+    """
+    if isinstance(wanted, Mapping):
+        pairs = [*wanted.items()]
+    else:
+        is_single = isinstance(wanted, (str, Observable)) or callable(wanted)
+        several = [wanted] if is_single else items("observables", wanted, allowed)
+        pairs = [(None, value) for value in several]
+    chosen: dict[str, _N] = {}
+    for name, value in pairs:
+        observable = of(name, value)
+        if chosen.setdefault(observable.name, observable) != observable:
+            raise ArgumentError("observables", observable.name, "each name once")
+    return tuple(chosen.values())
+
+
 def as_observables(
     wanted: str | Observable | Iterable[str | Observable] | Mapping[str, Any], has_inputs: bool
 ) -> tuple[Observable, ...]:
     """Return the observables that an argument `observables` means, without equal names."""
-    if isinstance(wanted, (str, Observable)):
-        wanted = [wanted]
-    elif callable(wanted):
-        wanted = [Observable(wanted)]
-    if isinstance(wanted, Mapping):
-        wanted = [_named(name, value) for name, value in wanted.items()]
-    chosen: dict[str, Observable] = {}
-    for one in items("observables", wanted, _ALLOWED):
-        if isinstance(one, str):
-            one = OBSERVABLES[choice("observables", one, OBSERVABLES)]
-        elif callable(one):
-            one = Observable(one)
-        if not isinstance(one, Observable):
-            raise ArgumentTypeError("observables", one, _ALLOWED)
-        if one.name == "cross_gram" and not has_inputs:
+
+    def of(name: str | None, value: Any) -> Observable:
+        observable = _observable(value) if name is None else _named(name, value)
+        if observable.name == "cross_gram" and not has_inputs:
             raise ArgumentError("observables", "cross_gram", "other ones unless inputs= is given")
-        if chosen.get(one.name, one) is not one:
-            raise ArgumentError("observables", one.name, "each name once")
-        chosen[one.name] = one
-    return tuple(chosen.values())
+        return observable
+
+    return observables_of(wanted, _ALLOWED, of)
+
+
+def _observable(value: Any) -> Observable:
+    """Return the observable of a name or of a function."""
+    if isinstance(value, str):
+        return OBSERVABLES[choice("observables", value, OBSERVABLES)]
+    if callable(value):
+        return Observable(value)
+    if not isinstance(value, Observable):
+        raise ArgumentTypeError("observables", value, _ALLOWED)
+    return value
 
 
 def _named(name: str, value: Any) -> Observable:

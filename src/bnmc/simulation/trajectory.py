@@ -51,8 +51,25 @@ class Stored(Protocol):
         """Return the store as a dataset."""
 
 
+class Recordings:
+    """Recorded observables: items by name, and attributes."""
+
+    observables: Mapping[str, NDArray[np.float64]]
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        if name not in self.observables:
+            names = [*self.observables, *vars(self).get("moments", ())]
+            raise UnknownNameError("name", name, names)
+        return self.observables[name]
+
+    def __getattr__(self, name: str) -> NDArray[np.float64]:
+        if not name.startswith("_") and name in self.__dict__.get("observables", {}):
+            return self.observables[name]
+        raise AttributeError(f"{name!r} was not recorded; add it to observables=")
+
+
 @dataclass(frozen=True, eq=False)
-class Trajectory:
+class Trajectory(Recordings):
     """The recorded layers of an ensemble of chains.
 
     An observable is an item, ``run["gram"]``, and an attribute, ``run.gram``: an array of shape
@@ -126,16 +143,9 @@ class Trajectory:
     state: State | None = field(repr=False)
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        if name in self.observables:
-            return self.observables[name]
         if name in self.moments:
             raise ArgumentError("name", name, f"run.moments[{name!r}], as the run was reduced")
-        raise UnknownNameError("name", name, [*self.observables, *self.moments])
-
-    def __getattr__(self, name: str) -> NDArray[np.float64]:
-        if not name.startswith("_") and name in self.__dict__.get("observables", {}):
-            return self.observables[name]
-        raise AttributeError(f"{name!r} was not recorded; add it to observables=")
+        return super().__getitem__(name)
 
     def __repr__(self) -> str:
         span = f" ({self.layers[0]} to {self.layers[-1]})" if len(self.layers) else ""

@@ -1,4 +1,5 @@
-"""Runs kept in a Zarr store while they go.
+"""Finished parts that are kept while a computation runs: runs in a Zarr store, others in a folder.
 
-The package may import the rest of `simulation` but `plan` and `run`.  Read `store.py` first.
+The package may import the rest of `simulation` but `starting` and `run`.  Read `parts.py` first,
+then `store.py`.
 """
